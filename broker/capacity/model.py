@@ -1,0 +1,208 @@
+"""The values that the decisions about instances take and return.
+
+Nothing here does anything: claims and what they accept, classes and what they resolved to, pools, the plan,
+and the one record of what was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from broker.capacity.requirements import Requirements
+from providers.model import CapacityType, ErrorClass, Image, Odcr, Preference, ReservationGroup, Subnet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationTerm:
+    """One of Karpenter's capacityReservationSelectorTerms; the fields of one term are ANDed."""
+
+    id: str = ""
+    owner_id: str = ""
+    match_criteria: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which reservations a class asks for.
+
+    Exactly one of: a preference, an id, a group ARN, or Karpenter's selector terms; all empty means that the
+    class names none, and instances opt out of open matching as Karpenter's do.
+    """
+
+    preference: Preference | None = None
+    reservation_id: str = ""
+    group_arn: str = ""
+    terms: tuple[ReservationTerm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A reservation that was selected and cannot be used, and why.
+
+    `code` is EC2's own where EC2 said it; `reason` is CamelCase, `message` a sentence with both values.
+    """
+
+    id: str
+    reason: str
+    message: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What a class's selection found: usable reservations, those that start soon, those that do not fit."""
+
+    usable: tuple[Odcr, ...] = ()
+    pending: tuple[Odcr, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClass:
+    """A class as launches need it: its selection, what that resolved to, where and with what it launches."""
+
+    name: str
+    selection: Selection
+    resolved: Resolved = Resolved()
+    subnets: tuple[Subnet, ...] = ()
+    images: tuple[Image, ...] = ()
+    tenancy: str = "default"
+    placement_group_arn: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A NodeClaim that waits for an instance. Higher `priority` first; `gang` launches all or none.
+
+    `requests` are in base units: cores, bytes, counts.
+    """
+
+    name: str
+    uid: str
+    node_class: str
+    requirements: Requirements
+    requests: Mapping[str, float] = field(default_factory=dict)
+    priority: int = 0
+    created: datetime | None = None
+    gang: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Pool:
+    """What a launch draws from. Two launches of equal pools draw from the same room.
+
+    `reservation` is an ODCR's id, a group's ARN, or empty for an open match or plain capacity.
+    """
+
+    capacity_type: CapacityType
+    instance_type: str
+    zone: str
+    reservation: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.capacity_type}:{self.instance_type}:{self.zone}"
+        return f"{where}:{self.reservation}" if self.reservation else where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A pool that a claim could take, and what a launch into it must say.
+
+    `odcr_ids` are the reservations that give the pool its room (several for a group or an open match).
+    `ends` is the soonest end among them.
+    """
+
+    pool: Pool
+    odcr_ids: tuple[str, ...] = ()
+    price: float | None = None
+    ends: datetime | None = None
+    market: Literal["on-demand", "spot", "capacity-block", "interruptible-capacity-reservation"] = "on-demand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """An option that was considered and not taken, and why."""
+
+    pool: Pool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A claim and the option it is to be launched into now; `rest` are its remaining options in order."""
+
+    claim: Claim
+    option: Option
+    rest: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """A claim with nothing to launch into now. `retry_at` is when a remembered shortage ends, if one does."""
+
+    claim: Claim
+    reason: str
+    message: str
+    skipped: tuple[Skipped, ...] = ()
+    retry_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Claims assigned to pools; `skipped` tells for each claim (by uid) the better options it did not get."""
+
+    assignments: tuple[Assignment, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
+    skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """EC2's reservations and groups as last described, less what was launched since.
+
+    `debits` are launches into a reservation that the description does not show yet, by reservation id.
+    """
+
+    odcrs: Mapping[str, Odcr] = field(default_factory=dict)
+    groups: Mapping[str, ReservationGroup] = field(default_factory=dict)
+    debits: Mapping[str, int] = field(default_factory=dict)
+    described: datetime | None = None
+
+    def free(self, odcr_id: str) -> int:
+        """Slots that may be planned: EC2's available count less the debits, never below zero."""
+        odcr = self.odcrs.get(odcr_id)
+        return max(0, odcr.available - self.debits.get(odcr_id, 0)) if odcr else 0
+
+
+class Outcome(StrEnum):
+    """What came of an attempt."""
+
+    LAUNCHED = "Launched"
+    REFUSED = "Refused"  # EC2 answered no
+    SKIPPED = "Skipped"  # never asked: shortage remembered, no room, does not fit
+    ADOPTED = "Adopted"  # an instance of ours without a claim was taken instead
+    SPILLED = "Spilled"  # launched, but EC2 did not put it into the reservation it was meant for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One thing tried for one claim: written once, read by status, events, metrics, journal and explain."""
+
+    claim: str
+    node_class: str
+    pool: str
+    outcome: Outcome
+    at: datetime
+    code: str = ""
+    class_: ErrorClass | None = None
+    message: str = ""
+    request_id: str = ""
+    next_step: str = ""
+    instance_id: str = ""

@@ -1,0 +1,78 @@
+"""The seam between the broker and a cloud: what a capacity provider can do.
+
+Every call raises ProviderError and nothing else. Calls that change something are idempotent: by token
+(launch), by name (template), by id (terminate, tag). None of them retries a refusal about capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from providers.model import (
+    Bootstrap,
+    Image,
+    Instance,
+    InstanceType,
+    LaunchRequest,
+    LaunchResult,
+    Odcr,
+    ReservationGroup,
+    SecurityGroup,
+    Selector,
+    Subnet,
+    Template,
+    TemplateRef,
+)
+
+
+class CapacityProvider(Protocol):
+    """EC2 and Resource Groups, or something that answers like them."""
+
+    def account_id(self) -> str:
+        """The account that the credentials belong to (12 digits)."""
+
+    def reservations(self) -> Sequence[Odcr]:
+        """Every reservation the account can see, in all states, by one paginated describe."""
+
+    def group(self, arn: str) -> ReservationGroup:
+        """The group and its members now. Class NOT_FOUND when there is none."""
+
+    def instance_types(self) -> Mapping[str, InstanceType]:
+        """Types by name with their zones; cached by the provider, refreshed hourly."""
+
+    def subnets(self, terms: Sequence[Selector]) -> Sequence[Subnet]:
+        """Subnets that any term selects."""
+
+    def security_groups(self, terms: Sequence[Selector]) -> Sequence[SecurityGroup]:
+        """Security groups that any term selects."""
+
+    def images(self, terms: Sequence[Selector]) -> Sequence[Image]:
+        """Images that any term selects, newest first; an alias gives one an architecture."""
+
+    def user_data(self, *, family: str, bootstrap: Bootstrap, custom: str) -> str:
+        """The family's user data (AL2023, Bottlerocket, Custom) with the user's own merged in."""
+
+    def instance_profile(self, *, role: str, profile: str) -> str:
+        """The instance profile to launch with: `profile` as given, or the one named by the role."""
+
+    def ensure_template(self, template: Template, *, owner: str) -> TemplateRef:
+        """The launch template that holds exactly this, made if missing; `owner` is the class's name."""
+
+    def templates(self) -> Sequence[TemplateRef]:
+        """This broker's launch templates (and nobody else's)."""
+
+    def delete_template(self, ref: TemplateRef) -> None:
+        """Deletes one of ours; a template that is gone already is success."""
+
+    def launch(self, request: LaunchRequest) -> LaunchResult:
+        """One fleet call. Refusals of single pools are in the result; a refusal of the call is raised."""
+
+    def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
+        """This broker's instances in every state EC2 still shows; with `ids`, those only."""
+
+    def terminate(self, ids: Collection[str]) -> None:
+        """Terminates; an instance that is gone already is success."""
+
+    def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
+        """Adds tags to resources."""

@@ -1,0 +1,314 @@
+"""What a capacity provider talks about: reservations, types, launches and how they fail.
+
+Values only. They carry EC2's own words and numbers (the EC2 API Reference names each field) and no
+decision: whether a reservation fits or a failure means "try elsewhere" is decided in broker.capacity.
+All times are timezone-aware UTC; memory is in MiB; prices are US dollars an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+MatchCriteria = Literal["open", "targeted"]
+ReservationType = Literal["default", "capacity-block"]
+CapacityType = Literal["reserved", "on-demand", "spot"]
+Preference = Literal["open", "none", "capacity-reservations-only"]
+Market = Literal["on-demand", "spot", "capacity-block", "interruptible-capacity-reservation"]
+
+
+class ErrorClass(StrEnum):
+    """What a refusal is about; the class, never the code or the text, decides the answer."""
+
+    CAPACITY = "capacity"  # the type is out of capacity in that zone and market
+    RESERVATION_FULL = "reservation-full"  # healthy reservation, no free slot
+    RESERVATION_GONE = "reservation-gone"  # unknown, not shared, cancelled, expired or not usable now
+    UNSUPPORTED = "unsupported"  # the type is not offered there
+    SUBNET = "subnet"  # the subnet has no free address
+    QUOTA = "quota"  # an account limit
+    THROTTLING = "throttling"  # the request rate, not capacity
+    TEMPLATE_GONE = "template-gone"  # the launch template vanished
+    NOT_FOUND = "not-found"  # any other thing that is not there
+    CONFIGURATION = "configuration"  # the request itself is wrong
+    PERMISSION = "permission"  # credentials or policy
+    TRANSIENT = "transient"  # EC2's own trouble; the same call with the same token may be repeated
+
+
+class ProviderError(Exception):
+    """A call that the provider refused as a whole.
+
+    `code` is the provider's own code (EC2's error code), `class_` what it is about, `request_id` what
+    AWS support asks for (empty where no reply came).
+    """
+
+    def __init__(
+        self, code: str, message: str, *, class_: ErrorClass, request_id: str = "", operation: str = ""
+    ) -> None:
+        super().__init__(f"{operation or 'call'}: {code}: {message}")
+        self.code = code
+        self.message = message
+        self.class_ = class_
+        self.request_id = request_id
+        self.operation = operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Odcr:
+    """An EC2 Capacity Reservation as DescribeCapacityReservations shows it."""
+
+    id: str
+    instance_type: str
+    zone: str
+    total: int
+    available: int
+    arn: str = ""
+    owner_id: str = ""
+    zone_id: str = ""
+    platform: str = "Linux/UNIX"
+    tenancy: str = "default"
+    match_criteria: MatchCriteria = "open"
+    state: str = "active"
+    reservation_type: ReservationType = "default"
+    interruptible: bool = False
+    start: datetime | None = None
+    end: datetime | None = None
+    placement_group_arn: str = ""
+    outpost_arn: str = ""
+    ultraserver: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationGroup:
+    """A Resource Groups group of ODCRs; `member_ids` are the ids of the reservations in it."""
+
+    arn: str
+    name: str
+    member_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    name: str
+    manufacturer: str
+    count: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """DescribeInstanceTypes and its offerings. `zones` are those that offer the type.
+
+    `max_pods` is the VPC CNI's limit: enis * (ipv4_per_eni - 1) + 2. `on_demand_price` is None where unknown.
+    """
+
+    name: str
+    vcpus: int
+    memory_mib: int
+    architecture: Literal["amd64", "arm64"] = "amd64"
+    zones: frozenset[str] = frozenset()
+    gpus: tuple[Gpu, ...] = ()
+    neurons: int = 0
+    efa_interfaces: int = 0
+    network_cards: int = 1
+    max_pods: int = 110
+    bare_metal: bool = False
+    hypervisor: str = "nitro"
+    local_storage_gb: int = 0
+    market_types: frozenset[str] = frozenset({"on-demand", "spot"})
+    on_demand_price: float | None = None
+    spot_prices: Mapping[str, float] = field(default_factory=dict)  # zone -> price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """One term of an EC2NodeClass selector, in the provider's words; the fields of one term are ANDed.
+
+    A tag value of "*" means any value. `alias` and `ssm_parameter` are for images only.
+    """
+
+    id: str = ""
+    name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+    alias: str = ""
+    ssm_parameter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet:
+    id: str
+    zone: str
+    zone_id: str = ""
+    vpc_id: str = ""
+    available_addresses: int = 0
+    outpost_arn: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityGroup:
+    id: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """`platform` is DescribeImages' PlatformDetails, which EC2 compares with the reservation's platform."""
+
+    id: str
+    name: str = ""
+    architecture: Literal["amd64", "arm64"] = "amd64"
+    platform: str = "Linux/UNIX"
+    created: datetime | None = None
+    deprecated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockDevice:
+    device_name: str
+    volume_size_gib: int | None = None
+    volume_type: str = ""
+    iops: int | None = None
+    throughput: int | None = None
+    encrypted: bool | None = None
+    kms_key_id: str = ""
+    delete_on_termination: bool = True
+    snapshot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataOptions:
+    http_endpoint: str = "enabled"
+    http_tokens: str = "required"
+    http_put_response_hop_limit: int = 1
+    http_protocol_ipv6: str = "disabled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """What a node's user data tells it, whatever the image family.
+
+    `ca_bundle` is base64; `taints` are `key=value:Effect`; `kubelet` holds KubeletConfiguration fields that the
+    class sets (clusterDNS, maxPods, systemReserved, ...).
+    """
+
+    cluster_name: str
+    endpoint: str
+    ca_bundle: str = ""
+    service_cidr: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
+    kubelet: Mapping[str, object] = field(default_factory=dict)
+    instance_store_raid0: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationTarget:
+    """Template's CapacityReservationSpecification. Empty id and group: no target."""
+
+    preference: Preference | None = None
+    reservation_id: str = ""
+    group_arn: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """All that a launch template holds; its name is a hash of exactly this (KRP-13)."""
+
+    image_id: str
+    user_data: str = ""  # not base64: the provider encodes it
+    security_group_ids: tuple[str, ...] = ()
+    instance_profile: str = ""  # name or ARN
+    block_devices: tuple[BlockDevice, ...] = ()
+    metadata: MetadataOptions = MetadataOptions()
+    detailed_monitoring: bool = False
+    tenancy: str = "default"
+    placement_group: str = ""
+    associate_public_ip: bool | None = None
+    market: Market = "on-demand"
+    target: ReservationTarget = ReservationTarget()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateRef:
+    """A launch template of ours in EC2."""
+
+    name: str
+    id: str = ""
+    owner: str = ""  # the class it was made for
+    created: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """One pool of a launch: EC2 refuses a request with two of one type and zone."""
+
+    instance_type: str
+    zone: str
+    subnet_id: str
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """One CreateFleet of type instant, of one template and one market.
+
+    `token` makes a repeat harmless; `minimum` > 0 means all or nothing below that count.
+    """
+
+    token: str
+    template: TemplateRef
+    overrides: tuple[Override, ...]
+    count: int
+    market: Market = "on-demand"
+    minimum: int = 0
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchError:
+    """One pool's refusal inside a fleet's answer."""
+
+    code: str
+    message: str
+    class_: ErrorClass
+    instance_type: str = ""
+    zone: str = ""
+    subnet_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """An instance as DescribeInstances shows it; `reservation_id` is EC2's word on what it runs in."""
+
+    id: str
+    instance_type: str
+    zone: str
+    zone_id: str = ""
+    state: str = "pending"
+    image_id: str = ""
+    subnet_id: str = ""
+    reservation_id: str = ""
+    lifecycle: str = ""  # "", spot, capacity-block, interruptible-capacity-reservation
+    architecture: Literal["amd64", "arm64"] = "amd64"
+    private_dns_name: str = ""
+    launched: datetime | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        """True while EC2 bills or starts it."""
+        return self.state in ("pending", "running", "stopping", "stopped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchResult:
+    """What a fleet gave: instances as EC2 describes them after the launch, and each pool's refusal."""
+
+    instances: tuple[Instance, ...] = ()
+    errors: tuple[LaunchError, ...] = ()
+    request_id: str = ""
