@@ -1,0 +1,1 @@
+"""A real control plane for tests: etcd, kube-apiserver and kube-scheduler on this machine."""

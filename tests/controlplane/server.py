@@ -1,0 +1,279 @@
+"""A throw-away Kubernetes control plane: etcd, kube-apiserver and, where asked for, kube-scheduler.
+
+Invariant: leaving the context leaves no process and no file. The API server is stopped before etcd, since it
+waits for etcd when it shuts down. Flags follow the components' own references
+(https://kubernetes.io/docs/reference/command-line-tools-reference/kube-apiserver/).
+"""
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+BUILT = Path(__file__).resolve().parents[2] / ".cache" / "controlplane" / "bin"
+NEEDED = ("etcd", "kube-apiserver")
+TOKEN = "admin-of-a-throw-away-cluster"
+ATTEMPTS = 3  # a port that was free a moment ago may be taken when the program binds it
+START_TIMEOUT = 60.0
+
+APISERVER_FLAGS = (
+    "--bind-address=127.0.0.1",
+    "--authorization-mode=RBAC",
+    "--service-account-issuer=https://kubernetes.default.svc",
+    "--service-cluster-ip-range=10.96.0.0/24",
+    "--allow-privileged",
+    # No controller manager runs: nobody would make service accounts, or take the not-ready taint off.
+    "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+    "--profiling=false",
+)
+
+
+def find() -> Path | None:
+    """The folder with etcd and kube-apiserver: KUBEBUILDER_ASSETS first, then what build.sh made."""
+    named = os.environ.get("KUBEBUILDER_ASSETS")
+    for folder in ([Path(named)] if named else []) + [BUILT]:
+        if all(os.access(folder / program, os.X_OK) for program in NEEDED):
+            return folder
+    return None
+
+
+class StartError(RuntimeError):
+    """A program of the control plane ended, or did not become ready; the text ends with its log."""
+
+
+class ControlPlane:
+    """`with ControlPlane() as plane:` gives `url`, `token`, `ca` (a file) and `kubeconfig()` (text)."""
+
+    def __init__(self, *, programs: Path | None = None, flags: tuple[str, ...] = ()) -> None:
+        folder = programs or find()
+        if folder is None:
+            raise StartError("no etcd and kube-apiserver: run `make controlplane` or set KUBEBUILDER_ASSETS")
+        self._bin = folder
+        self._flags = flags
+        self._dir = Path(tempfile.mkdtemp(prefix="controlplane-"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.token = TOKEN
+        self.url = ""
+        self.etcd = ""
+        self.ca = self._dir / "certs" / "apiserver.crt"
+
+    def __enter__(self) -> Self:
+        try:
+            self._write_keys()
+            self._start_etcd()
+            self._start_apiserver()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        while self._processes:
+            _end(self._processes.pop())  # last started, first stopped
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    def kubeconfig(self) -> str:
+        return kubeconfig(url=self.url, token=self.token, ca=self.ca)
+
+    def scheduler(self) -> None:
+        """Starts kube-scheduler and returns when it is ready; it stops with the control plane."""
+        if not os.access(self._bin / "kube-scheduler", os.X_OK):
+            raise StartError(f"no kube-scheduler in {self._bin}: run `make controlplane`")
+        config = self._dir / "scheduler.kubeconfig"
+        config.write_text(self.kubeconfig())
+
+        def start() -> None:
+            port = free_port()
+            process = self._run(
+                "kube-scheduler",
+                f"--kubeconfig={config}",
+                f"--authentication-kubeconfig={config}",
+                f"--authorization-kubeconfig={config}",
+                "--leader-elect=false",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={port}",
+            )
+            self._wait(process, "kube-scheduler", lambda: _get(f"https://127.0.0.1:{port}/readyz") == 200)
+
+        self._retry(start)
+
+    def compact(self) -> None:
+        """Drops etcd's history, as the API server does every five minutes: older revisions are gone."""
+        status = _post(f"{self.etcd}/v3/maintenance/status", {})
+        _post(f"{self.etcd}/v3/kv/compaction", {"revision": status["header"]["revision"], "physical": True})
+
+    def _write_keys(self) -> None:
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        (self._dir / "sa.key").write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.TraditionalOpenSSL,
+                serialization.NoEncryption(),
+            )
+        )
+        (self._dir / "tokens.csv").write_text(f'{self.token},admin,admin,"system:masters"\n')
+
+    def _start_etcd(self) -> None:
+        def start() -> None:
+            clients, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+            data = tempfile.mkdtemp(prefix="etcd-", dir=self._dir)
+            process = self._run(
+                "etcd",
+                f"--data-dir={data}",
+                f"--listen-client-urls={clients}",
+                f"--advertise-client-urls={clients}",
+                f"--listen-peer-urls={peers}",
+                f"--initial-advertise-peer-urls={peers}",
+                f"--initial-cluster=default={peers}",
+                "--unsafe-no-fsync",
+                "--log-level=warn",
+            )
+            self._wait(process, "etcd", lambda: _get(f"{clients}/health") == 200)
+            self.etcd = clients
+
+        self._retry(start)
+
+    def _start_apiserver(self) -> None:
+        def start() -> None:
+            port = free_port()
+            self.url = f"https://127.0.0.1:{port}"
+            process = self._run(
+                "kube-apiserver",
+                f"--secure-port={port}",
+                f"--etcd-servers={self.etcd}",
+                f"--cert-dir={self.ca.parent}",
+                f"--token-auth-file={self._dir / 'tokens.csv'}",
+                f"--service-account-key-file={self._dir / 'sa.key'}",
+                f"--service-account-signing-key-file={self._dir / 'sa.key'}",
+                *APISERVER_FLAGS,
+                *self._flags,
+            )
+            self._wait(process, "kube-apiserver", self._serves)
+
+        self._retry(start)
+
+    def _serves(self) -> bool:
+        # The default namespace is made by a controller that readiness does not wait for.
+        paths = ("/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/kube-system")
+        return all(_get(self.url + path, token=self.token, ca=self.ca) == 200 for path in paths)
+
+    def _run(self, program: str, *flags: str) -> subprocess.Popen[bytes]:
+        with (self._dir / f"{program}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [self._bin / program, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._dir,
+            )
+        self._processes.append(process)
+        return process
+
+    def _wait(self, process: subprocess.Popen[bytes], program: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        while not ready():
+            try:
+                code = process.wait(timeout=0.02)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline:
+                    continue
+                raise StartError(
+                    f"{program} is not ready after {START_TIMEOUT} s\n{self.log(program)}"
+                ) from None
+            raise StartError(f"{program} ended with exit code {code}\n{self.log(program)}")
+
+    def _retry(self, start: Callable[[], None]) -> None:
+        for attempt in range(1, ATTEMPTS + 1):
+            before = len(self._processes)
+            try:
+                start()
+                return
+            except StartError as error:
+                while len(self._processes) > before:
+                    _end(self._processes.pop())
+                if "address already in use" not in str(error) or attempt == ATTEMPTS:
+                    raise
+
+    def log(self, program: str, *, lines: int = 20) -> str:
+        """The end of a program's log."""
+        return "\n".join((self._dir / f"{program}.log").read_text(errors="replace").splitlines()[-lines:])
+
+
+def kubeconfig(*, url: str, token: str = "", ca: Path | None = None) -> str:
+    """A kubeconfig (JSON is YAML) for one server."""
+    cluster: dict[str, str] = {"server": url}
+    if ca is not None:
+        cluster["certificate-authority"] = str(ca)
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": token} if token else {}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        },
+        indent=2,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _get(url: str, *, token: str = "", ca: Path | None = None) -> int:
+    """The status of a GET; 0 while nobody answers."""
+    context = None
+    if url.startswith("https"):
+        if ca is None:
+            context = ssl._create_unverified_context()  # the scheduler's own throw-away certificate
+        elif not ca.exists():
+            return 0
+        else:
+            context = ssl.create_default_context(cafile=str(ca))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=5, context=context
+        ) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def _post(url: str, body: Mapping[str, object]) -> dict[str, dict[str, str]]:
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        answer: dict[str, dict[str, str]] = json.load(reply)
+        return answer
