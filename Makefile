@@ -1,0 +1,63 @@
+# Every target does its own set-up: a virtual environment in .venv from requirements.lock, by uv if it is there, else pip.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(shell command -v uv 2>/dev/null)
+ONCE   ?=
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+ifdef UV
+	@test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV)
+	uv pip sync --quiet --python $(BIN)/python requirements.lock
+	uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+else
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { \
+	  echo "No virtual environment could be made: install python3-venv (apt-get install python3-venv) or uv."; exit 1; }
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --editable .
+endif
+	@touch $@
+
+.PHONY: help demo test unit lint types contracts generated acceptance controlplane lock clean
+
+help: ## What there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## Local AWS, an API server and the broker on this machine (ONCE=1 ends by itself)
+	@$(BIN)/capacity-broker demo $(if $(ONCE),--once)
+
+test: $(VENV)/.installed ## Every test that this machine can run; says what it left out
+	@command -v go >/dev/null && sh tests/controlplane/build.sh || \
+	  echo "Left out: the real kube-apiserver (no Go on this machine; KUBEBUILDER_ASSETS names a folder that has it)."
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+unit: $(VENV)/.installed ## The tables and properties of the decision packages
+	$(BIN)/python -m pytest tests/unit -q $(ARGS)
+
+lint: $(VENV)/.installed ## ruff
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.installed ## mypy, strict
+	$(BIN)/mypy broker providers tests
+
+contracts: $(VENV)/.installed ## The arrows between packages
+	$(BIN)/lint-imports
+
+generated: $(VENV)/.installed ## crds/ is what the models say
+	$(BIN)/python -m broker.apis.crdgen --check
+
+acceptance: $(VENV)/.installed ## The acceptance statements that no test covers
+	@$(BIN)/python -m tests.acceptance
+
+controlplane: ## etcd, kube-apiserver and kube-scheduler, built from Go modules
+	sh tests/controlplane/build.sh
+
+lock: ## requirements.lock from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --extra local --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --custom-compile-command "make lock" --quiet --output-file requirements.lock
+
+clean: ## What the other targets made
+	rm -rf $(VENV) .cache
