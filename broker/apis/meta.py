@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from kubernetes.utils.quantity import parse_quantity
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
@@ -77,10 +77,22 @@ Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(val
 Quantity = Text
 
 
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+SCALES = {f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)}
+SCALES |= {suffix: Decimal(1000) ** power for power, suffix in enumerate("num", -3)}
+SCALES |= {suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)}
+
+
 @lru_cache(maxsize=4096)
 def quantity(text: str) -> float:
     """`100m`, `2Gi`, `1e3` in base units: cores, bytes, counts."""
-    return float(parse_quantity(text))
+    suffix = next((text[-size:] for size in (2, 1) if text[-size:] in SCALES), "")
+    try:
+        return float(Decimal(text.removesuffix(suffix)) * SCALES.get(suffix, Decimal(1)))
+    except InvalidOperation:
+        raise ValueError(
+            f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi"
+        ) from None
 
 
 def quantities(values: Mapping[str, str]) -> dict[str, float]:
