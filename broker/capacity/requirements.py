@@ -1,0 +1,264 @@
+"""What a claim accepts, as label requirements.
+
+Invariant: a `Requirements` is exactly the set of label values that satisfy every requirement it was made of
+(several on one key intersect), whatever their order. Operators and their meaning are those of a NodeClaim's
+`spec.requirements`: In, NotIn, Exists, DoesNotExist of Kubernetes node selectors, and Gt, Lt, Gte, Lte on
+whole numbers. A label that is missing satisfies NotIn and DoesNotExist and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
+
+# Names that Kubernetes used before these labels were stable; a claim may still carry them.
+_RENAMED: Final = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "beta.kubernetes.io/arch": "kubernetes.io/arch",
+    "beta.kubernetes.io/os": "kubernetes.io/os",
+    "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
+}
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+class InvalidRequirement(ValueError):
+    """A requirement that no claim may carry: unknown operator, or values that do not go with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One requirement as it is written in a claim."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"requirement {self.key or '(no key)'} {self.operator} {list(self.values)}"
+        if not self.key:
+            raise InvalidRequirement(f"{where}: the key is empty; name a label")
+        if self.operator not in OPERATORS:
+            raise InvalidRequirement(f"{where}: the operator is unknown; use one of {', '.join(OPERATORS)}")
+        if self.operator == "In" and not self.values:
+            raise InvalidRequirement(f"{where}: In needs at least one value")
+        if self.operator in ("Exists", "DoesNotExist") and self.values:
+            raise InvalidRequirement(f"{where}: {self.operator} takes no values; remove them")
+        if self.operator in ("Gt", "Lt", "Gte", "Lte") and (
+            len(self.values) != 1 or (number := _number(self.values[0])) is None or number < 0
+        ):
+            raise InvalidRequirement(f"{where}: {self.operator} takes one whole number, zero or more")
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """The states that one label may be in: absent, or with a value.
+
+    `among` None means any value; only then do `except_` and the bounds (inclusive) say something.
+    """
+
+    absent: bool
+    among: frozenset[str] | None
+    except_: frozenset[str] = frozenset()
+    low: int | None = None
+    high: int | None = None
+
+    def takes(self, value: str) -> bool:
+        if self.among is not None:
+            return value in self.among
+        if value in self.except_:
+            return False
+        if self.low is None and self.high is None:
+            return True
+        number = _number(value)
+        if number is None:
+            return False
+        return (self.low is None or number >= self.low) and (self.high is None or number <= self.high)
+
+    def and_(self, other: _Allowed) -> _Allowed:
+        absent = self.absent and other.absent
+        if self.among is not None:
+            return _Allowed(absent, frozenset(v for v in self.among if other.takes(v)))
+        if other.among is not None:
+            return _Allowed(absent, frozenset(v for v in other.among if self.takes(v)))
+        lows = [bound for bound in (self.low, other.low) if bound is not None]
+        highs = [bound for bound in (self.high, other.high) if bound is not None]
+        low, high = max(lows, default=None), min(highs, default=None)
+        except_ = self.except_ | other.except_
+        if low is not None and high is not None and _exhausted(low, high, except_):
+            return _Allowed(absent, frozenset())
+        return _Allowed(absent, None, except_, low, high)
+
+    @property
+    def impossible(self) -> bool:
+        return not self.absent and self.among is not None and not self.among
+
+    def __str__(self) -> str:
+        if self.among is not None:
+            if not self.among:
+                return "absent" if self.absent else "nothing"
+            return ("absent or " if self.absent else "") + "one of " + _listed(self.among)
+        words = []
+        if self.low is not None:
+            words.append(f"at least {self.low}")
+        if self.high is not None:
+            words.append(f"at most {self.high}")
+        if self.except_:
+            words.append("none of " + _listed(self.except_))
+        return " and ".join(words) or ("anything" if self.absent else "present")
+
+
+_ANYTHING: Final = _Allowed(absent=True, among=None)
+
+
+class Requirements:
+    """Requirements on labels, intersected by key. Immutable; equal when they allow the same."""
+
+    __slots__ = ("_by_key", "_hash", "_written")
+
+    def __init__(self, requirements: Iterable[Requirement] = ()) -> None:
+        by_key: dict[str, _Allowed] = {}
+        written: dict[str, tuple[str, ...]] = {}
+        for requirement in requirements:
+            key = _RENAMED.get(requirement.key, requirement.key)
+            by_key[key] = by_key.get(key, _ANYTHING).and_(_allowed(requirement))
+            written[key] = (*written.get(key, ()), _text(requirement))
+        self._by_key = by_key
+        self._written = written
+        self._hash = hash(frozenset(by_key.items()))
+
+    @classmethod
+    def of(cls, requirements: Iterable[tuple[str, str, Sequence[str]]]) -> Requirements:
+        """From (key, operator, values). Raises InvalidRequirement, naming the first that is malformed."""
+        return cls(Requirement(key, operator, tuple(values)) for key, operator, values in requirements)
+
+    @classmethod
+    def of_labels(cls, labels: Mapping[str, str]) -> Requirements:
+        """One In for each label: what a node selector means."""
+        return cls(Requirement(key, "In", (value,)) for key, value in labels.items())
+
+    def __iter__(self) -> Iterator[str]:
+        """The keys that something is required of, sorted."""
+        return iter(sorted(self._by_key))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._by_key
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Requirements) and self._by_key == other._by_key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return "Requirements(" + "; ".join(f"{key} {self.describe(key)}" for key in self) + ")"
+
+    def __and__(self, other: Requirements) -> Requirements:
+        """What satisfies both."""
+        both = Requirements()
+        both._by_key = dict(self._by_key)
+        both._written = dict(self._written)
+        for key, allowed in other._by_key.items():
+            both._by_key[key] = both._by_key.get(key, _ANYTHING).and_(allowed)
+            both._written[key] = (*both._written.get(key, ()), *other._written[key])
+        both._hash = hash(frozenset(both._by_key.items()))
+        return both
+
+    def allows(self, key: str, value: str | None) -> bool:
+        """Whether the label may have this value; None asks whether it may be absent."""
+        allowed = self._by_key.get(key, _ANYTHING)
+        return allowed.absent if value is None else allowed.takes(value)
+
+    def values(self, key: str) -> frozenset[str] | None:
+        """The values that are left for a label; None where they cannot be listed, or nothing is required."""
+        return self._by_key.get(key, _ANYTHING).among
+
+    def single(self, key: str) -> str | None:
+        """The only value left, if there is exactly one and the label must be there."""
+        allowed = self._by_key.get(key, _ANYTHING)
+        if allowed.absent or allowed.among is None or len(allowed.among) != 1:
+            return None
+        return next(iter(allowed.among))
+
+    def labels(self) -> dict[str, str]:
+        """Labels that follow from the requirements alone: those with one value left."""
+        return {key: value for key in self if (value := self.single(key)) is not None}
+
+    def accepts(self, labels: Mapping[str, str], *, among: Collection[str] | None = None) -> str | None:
+        """None when these labels satisfy every requirement, else the first reason in key order.
+
+        With `among`, only requirements on those keys count: the rest are labels that the claim brings itself.
+        """
+        for key, allowed in sorted(self._by_key.items()):
+            if among is not None and key not in among:
+                continue
+            value = labels.get(key)
+            if value is None and not allowed.absent:
+                return f"{key} is not set, needs {self.describe(key)}"
+            if value is not None and not allowed.takes(value):
+                return f"{key} is {value}, needs {self.describe(key)}"
+        return None
+
+    def problems(self) -> list[str]:
+        """Keys that no label can satisfy, each with the requirements that exclude one another."""
+        return [
+            f"{key}: no value satisfies {' and '.join(self._written[key])}"
+            for key in self
+            if self._by_key[key].impossible
+        ]
+
+    def describe(self, key: str) -> str:
+        """What is left for a label, in words."""
+        return str(self._by_key.get(key, _ANYTHING))
+
+
+def _allowed(requirement: Requirement) -> _Allowed:
+    values = frozenset(requirement.values)
+    match requirement.operator:
+        case "In":
+            return _Allowed(absent=False, among=values)
+        case "NotIn":
+            return _Allowed(absent=True, among=None, except_=values)
+        case "Exists":
+            return _Allowed(absent=False, among=None)
+        case "DoesNotExist":
+            return _Allowed(absent=True, among=frozenset())
+    number = int(requirement.values[0])
+    match requirement.operator:
+        case "Gt":
+            return _Allowed(absent=False, among=None, low=number + 1)
+        case "Gte":
+            return _Allowed(absent=False, among=None, low=number)
+        case "Lt":
+            return _Allowed(absent=False, among=None, high=number - 1)
+        case _:
+            return _Allowed(absent=False, among=None, high=number)
+
+
+def _exhausted(low: int, high: int, except_: frozenset[str]) -> bool:
+    # More numbers than exclusions leave one over, so the range is only walked when it is short.
+    return high - low < len(except_) and all(str(n) in except_ for n in range(low, high + 1))
+
+
+def _number(value: str) -> int | None:
+    return int(value) if _WHOLE_NUMBER.fullmatch(value) and len(value) <= 18 else None
+
+
+def _text(requirement: Requirement) -> str:
+    return (
+        f"{requirement.operator} [{', '.join(requirement.values)}]"
+        if requirement.values
+        else requirement.operator
+    )
+
+
+def _listed(values: frozenset[str]) -> str:
+    shown = sorted(values)
+    return ", ".join(shown) if len(shown) <= 8 else f"{', '.join(shown[:8])} and {len(shown) - 8} more"
