@@ -1,0 +1,26 @@
+"""A stand-in for the EC2 part: which reservations there are, and what groups told it."""
+
+from dataclasses import dataclass, field
+
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
+
+
+@dataclass
+class FakeEc2:
+    states: dict[str, str] = field(default_factory=dict)
+    changes: list[tuple[str, str]] = field(default_factory=list)
+
+    def reservation_state(self, account_id: str, region: str, reservation_id: str) -> str | None:
+        return self.states.get(arn(reservation_id, region=region, account=account_id))
+
+    def membership_changed(self, account_id: str, region: str) -> None:
+        self.changes.append((account_id, region))
+
+    def reserve(self, reservation_id: str, state: str = "active") -> str:
+        self.states[arn(reservation_id)] = state
+        return arn(reservation_id)
+
+
+def arn(reservation_id: str, *, region: str = REGION, account: str = ACCOUNT) -> str:
+    return f"arn:aws:ec2:{region}:{account}:capacity-reservation/{reservation_id}"
