@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
+
+from broker.apis.schema import Rule, crd
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
@@ -61,7 +63,12 @@ class Kind:
 
 
 class Model(BaseModel):
-    """A frozen value under Kubernetes' camelCase names. Python names work in constructors."""
+    """A frozen value under Kubernetes' camelCase names. Python names work in constructors.
+
+    `RULES` are the CEL rules of the object as a whole, for the CRD.
+    """
+
+    RULES: ClassVar[tuple[Rule, ...]] = ()
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", strict=False
@@ -72,10 +79,28 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
 
+def _seconds(value: datetime) -> str:
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _micros(value: datetime) -> str:
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+# metav1.Time is written in whole seconds; metav1.MicroTime is refused without exactly six digits.
+Time = Annotated[datetime, PlainSerializer(_seconds, when_used="json")]
+MicroTime = Annotated[datetime, PlainSerializer(_micros, when_used="json")]
+
 # JSON may hold a quantity or an int-or-string as a number; here it is always text.
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)]
-Quantity = Text
-
+QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+Quantity = Annotated[
+    Text,
+    crd(anyOf=[{"type": "integer"}, {"type": "string"}], pattern=QUANTITY, x_kubernetes_int_or_string=True),
+]
 
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 SCALES = {f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)}
@@ -115,8 +140,8 @@ class ObjectMeta(Model):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
@@ -124,14 +149,34 @@ class ObjectMeta(Model):
 
 
 class Condition(Model):
-    """metav1.Condition, as https://pkg.go.dev/k8s.io/apimachinery/pkg/apis/meta/v1#Condition."""
+    """One observation of the object's state. Reasons are CamelCase; messages are for people."""
 
-    type: str
-    status: ConditionStatus = "Unknown"
-    reason: str = ""
-    message: str = ""
-    last_transition_time: datetime | None = None
-    observed_generation: int | None = None
+    type: Annotated[
+        str,
+        crd(
+            "Type of the condition, in CamelCase or in foo.example.com/CamelCase.",
+            required=True,
+            maxLength=316,
+            pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+            r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+        ),
+    ]
+    status: Annotated[ConditionStatus, crd("True, False or Unknown.", required=True)] = "Unknown"
+    reason: Annotated[
+        str,
+        crd(
+            "Why, in one CamelCase word for programs.",
+            required=True,
+            minLength=1,
+            maxLength=1024,
+            pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        ),
+    ] = ""
+    message: Annotated[str, crd("Why, in a sentence for people.", required=True, maxLength=32768)] = ""
+    last_transition_time: Annotated[Time | None, crd("When the status last changed.", required=True)] = None
+    observed_generation: Annotated[
+        int | None, crd("The metadata.generation that this was observed at.", format="int64", minimum=0)
+    ] = None
 
 
 class Object(Model):

@@ -1,0 +1,205 @@
+"""The core group as a capacity broker reads it: nodes, pods, and the events that it writes.
+
+https://kubernetes.io/docs/reference/kubernetes-api/. Fields that no decision reads are left out, which
+is what makes 10,000 pods cheap to hold. A condition of a Pod or a Node may come without a transition time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time, quantities
+from broker.apis.schema import crd
+
+LABEL_KEY = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?"
+    r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
+)
+LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+
+
+class Taint(Model):
+    """Keeps pods off the node that do not tolerate it."""
+
+    key: Annotated[str, crd("The taint's key.", required=True, minLength=1, pattern=LABEL_KEY)]
+    value: Annotated[str, crd("The taint's value.", pattern=LABEL_KEY)] = ""
+    effect: Annotated[
+        str,
+        crd(
+            "What happens to such a pod.", required=True, enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]
+        ),
+    ] = ""
+    time_added: Annotated[Time | None, crd("When the taint was added.")] = None
+
+
+class NodeSpec(Model):
+    # As everywhere in Kubernetes, an acronym keeps its capitals.
+    provider_id: str = Field(default="", alias="providerID")
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(Model):
+    capacity: dict[str, Quantity] = Field(default_factory=dict)
+    allocatable: dict[str, Quantity] = Field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(Object):
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Toleration(Model):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class NodeSelectorRequirement(Model):
+    """One test of a node's labels; all of a term's must hold."""
+
+    key: Annotated[str, crd("The label key that is tested.", required=True)]
+    operator: Annotated[str, crd("In, NotIn, Exists, DoesNotExist, Gt or Lt.", required=True)]
+    values: Annotated[
+        tuple[str, ...], crd("What the label is compared with.", x_kubernetes_list_type="atomic")
+    ] = ()
+
+
+class NodeSelectorTerm(Model):
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(Model):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(Model):
+    weight: int
+    preference: NodeSelectorTerm
+
+
+class NodeAffinity(Model):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
+
+
+class Affinity(Model):
+    node_affinity: NodeAffinity | None = None
+
+
+class Resources(Model):
+    requests: dict[str, Quantity] = Field(default_factory=dict)
+    limits: dict[str, Quantity] = Field(default_factory=dict)
+
+
+class Container(Model):
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str = ""
+
+
+class PodSpec(Model):
+    node_name: str = ""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    priority: int = 0
+    priority_class_name: str = ""
+    scheduler_name: str = ""
+    termination_grace_period_seconds: int | None = None
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: dict[str, Quantity] = Field(default_factory=dict)
+    resources: Resources = Resources()
+
+
+class PodStatus(Model):
+    phase: str = ""
+    reason: str = ""
+    nominated_node_name: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class Pod(Object):
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def requests(self) -> dict[str, float]:
+        """What the scheduler counts for the pod, in base units; `pods` is always 1.
+
+        The larger of all containers together and each init container in its turn (sidecars, init
+        containers that restart, run beside what comes after them), or what the pod itself asks for where it
+        does, plus overhead: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+        """
+        sidecars: dict[str, float] = {}
+        peak: dict[str, float] = {}
+        for container in self.spec.init_containers:
+            asked = _requests(container.resources)
+            if container.restart_policy == "Always":
+                sidecars = _sum([sidecars, asked])
+                peak = _max(peak, sidecars)
+            else:
+                peak = _max(peak, _sum([sidecars, asked]))
+        running = _sum([sidecars, *(_requests(container.resources) for container in self.spec.containers)])
+        counted = _max(peak, running) | quantities(self.spec.resources.requests)
+        return _sum([counted, quantities(self.spec.overhead), {"pods": 1.0}])
+
+
+def _requests(resources: Resources) -> dict[str, float]:
+    """A limit without a request is a request of the same size."""
+    return quantities({**resources.limits, **resources.requests})
+
+
+def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def _max(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
+    return {name: max(left.get(name, 0.0), right.get(name, 0.0)) for name in {**left, **right}}
+
+
+class ObjectReference(Model):
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+class EventSource(Model):
+    component: str = ""
+    host: str = ""
+
+
+class Event(Object):
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+
+    involved_object: ObjectReference = ObjectReference()
+    type: str = "Normal"
+    reason: str = ""
+    message: str = ""
+    count: int = 0
+    first_timestamp: Time | None = None
+    last_timestamp: Time | None = None
+    event_time: MicroTime | None = None
+    source: EventSource = EventSource()
+    reporting_component: str = ""
+    reporting_instance: str = ""

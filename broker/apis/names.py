@@ -1,0 +1,131 @@
+"""Every label, annotation, finalizer, taint and tag that the broker reads or writes, once.
+
+Karpenter's are those of karpenter v1 and its AWS provider (pkg/apis/v1/labels.go of each); well-known
+Kubernetes labels: https://kubernetes.io/docs/reference/labels-annotations-taints/. Ours live in their own
+domain, because Karpenter's CRDs refuse unknown keys of its domains.
+"""
+
+from typing import Final
+
+# Kubernetes
+INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+ARCH: Final = "kubernetes.io/arch"
+OS: Final = "kubernetes.io/os"
+HOSTNAME: Final = "kubernetes.io/hostname"
+NODE_NOT_READY_TAINT: Final = "node.kubernetes.io/not-ready"
+NODE_UNREACHABLE_TAINT: Final = "node.kubernetes.io/unreachable"
+CLOUD_UNINITIALIZED_TAINT: Final = "node.cloudprovider.kubernetes.io/uninitialized"
+
+# Karpenter
+KARPENTER: Final = "karpenter.sh"
+CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
+NODEPOOL: Final = "karpenter.sh/nodepool"
+NODEPOOL_HASH: Final = "karpenter.sh/nodepool-hash"
+REGISTERED: Final = "karpenter.sh/registered"
+INITIALIZED: Final = "karpenter.sh/initialized"
+DO_NOT_SYNC_TAINTS: Final = "karpenter.sh/do-not-sync-taints"
+DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
+TERMINATION_TIMESTAMP: Final = "karpenter.sh/nodeclaim-termination-timestamp"
+TERMINATION_FINALIZER: Final = "karpenter.sh/termination"
+UNREGISTERED_TAINT: Final = "karpenter.sh/unregistered"
+DISRUPTED_TAINT: Final = "karpenter.sh/disrupted"
+
+# Karpenter on AWS
+KARPENTER_AWS: Final = "karpenter.k8s.aws"
+ZONE_ID: Final = "topology.k8s.aws/zone-id"
+NODECLASS_LABEL: Final = "karpenter.k8s.aws/ec2nodeclass"
+NODECLASS_FINALIZER: Final = "karpenter.k8s.aws/termination"
+RESERVATION_ID: Final = "karpenter.k8s.aws/capacity-reservation-id"
+RESERVATION_TYPE: Final = "karpenter.k8s.aws/capacity-reservation-type"
+RESERVATION_INTERRUPTIBLE: Final = "karpenter.k8s.aws/capacity-reservation-interruptible"
+RESERVATION_LABELS: Final = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
+INSTANCE_TENANCY: Final = "karpenter.k8s.aws/instance-tenancy"
+INSTANCE_CATEGORY: Final = "karpenter.k8s.aws/instance-category"
+INSTANCE_FAMILY: Final = "karpenter.k8s.aws/instance-family"
+INSTANCE_GENERATION: Final = "karpenter.k8s.aws/instance-generation"
+INSTANCE_SIZE: Final = "karpenter.k8s.aws/instance-size"
+INSTANCE_HYPERVISOR: Final = "karpenter.k8s.aws/instance-hypervisor"
+INSTANCE_ENCRYPTION_IN_TRANSIT: Final = "karpenter.k8s.aws/instance-encryption-in-transit-supported"
+INSTANCE_CAPABILITY_FLEX: Final = "karpenter.k8s.aws/instance-capability-flex"
+INSTANCE_LOCAL_NVME: Final = "karpenter.k8s.aws/instance-local-nvme"
+INSTANCE_CPU: Final = "karpenter.k8s.aws/instance-cpu"
+INSTANCE_CPU_MANUFACTURER: Final = "karpenter.k8s.aws/instance-cpu-manufacturer"
+INSTANCE_CPU_MHZ: Final = "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz"
+INSTANCE_MEMORY: Final = "karpenter.k8s.aws/instance-memory"
+INSTANCE_EBS_BANDWIDTH: Final = "karpenter.k8s.aws/instance-ebs-bandwidth"
+INSTANCE_NETWORK_BANDWIDTH: Final = "karpenter.k8s.aws/instance-network-bandwidth"
+INSTANCE_GPU_NAME: Final = "karpenter.k8s.aws/instance-gpu-name"
+INSTANCE_GPU_MANUFACTURER: Final = "karpenter.k8s.aws/instance-gpu-manufacturer"
+INSTANCE_GPU_COUNT: Final = "karpenter.k8s.aws/instance-gpu-count"
+INSTANCE_GPU_MEMORY: Final = "karpenter.k8s.aws/instance-gpu-memory"
+INSTANCE_ACCELERATOR_NAME: Final = "karpenter.k8s.aws/instance-accelerator-name"
+INSTANCE_ACCELERATOR_MANUFACTURER: Final = "karpenter.k8s.aws/instance-accelerator-manufacturer"
+INSTANCE_ACCELERATOR_COUNT: Final = "karpenter.k8s.aws/instance-accelerator-count"
+PLACEMENT_GROUP_ID: Final = "karpenter.k8s.aws/placement-group-id"
+PLACEMENT_GROUP_PARTITION: Final = "karpenter.k8s.aws/placement-group-partition"
+
+# The keys of Karpenter's two domains that a requirement may use; its CRD refuses the others.
+KARPENTER_REQUIREMENT_KEYS: Final = (CAPACITY_TYPE, NODEPOOL)
+KARPENTER_AWS_REQUIREMENT_KEYS: Final = (
+    INSTANCE_TENANCY,
+    RESERVATION_TYPE,
+    RESERVATION_ID,
+    RESERVATION_INTERRUPTIBLE,
+    NODECLASS_LABEL,
+    INSTANCE_ENCRYPTION_IN_TRANSIT,
+    INSTANCE_CATEGORY,
+    INSTANCE_HYPERVISOR,
+    INSTANCE_FAMILY,
+    INSTANCE_GENERATION,
+    INSTANCE_LOCAL_NVME,
+    INSTANCE_SIZE,
+    INSTANCE_CPU,
+    INSTANCE_CPU_MANUFACTURER,
+    INSTANCE_CPU_MHZ,
+    INSTANCE_MEMORY,
+    INSTANCE_EBS_BANDWIDTH,
+    INSTANCE_NETWORK_BANDWIDTH,
+    INSTANCE_GPU_NAME,
+    INSTANCE_GPU_MANUFACTURER,
+    INSTANCE_GPU_COUNT,
+    INSTANCE_GPU_MEMORY,
+    INSTANCE_ACCELERATOR_NAME,
+    INSTANCE_ACCELERATOR_MANUFACTURER,
+    INSTANCE_ACCELERATOR_COUNT,
+    INSTANCE_CAPABILITY_FLEX,
+    PLACEMENT_GROUP_ID,
+    PLACEMENT_GROUP_PARTITION,
+)
+
+# EC2 tags with which Karpenter marks what it owns. All three on one instance give it to Karpenter's garbage
+# collection, so the broker never sets them together.
+TAG_EKS_CLUSTER: Final = "eks:eks-cluster-name"
+KARPENTER_OWNERSHIP_TAGS: Final = (NODEPOOL, NODECLASS_LABEL, TAG_EKS_CLUSTER)
+# EC2NodeClass.spec.tags may not hold these, nor any key that begins with TAG_KUBERNETES_CLUSTER.
+TAG_NODECLAIM: Final = "karpenter.sh/nodeclaim"
+TAG_KUBERNETES_CLUSTER: Final = "kubernetes.io/cluster"
+RESTRICTED_TAGS: Final = (TAG_EKS_CLUSTER, NODEPOOL, TAG_NODECLAIM, NODECLASS_LABEL)
+
+# Ours
+BROKER: Final = "capacity-broker.io"
+RESERVATION_SPEC: Final = "capacity-broker.io/capacity-reservation-spec"
+GANG: Final = "capacity-broker.io/gang"
+PRIORITY: Final = "capacity-broker.io/priority"
+PODS: Final = "capacity-broker.io/pods"
+LAUNCH: Final = "capacity-broker.io/launch"
+EXPECT: Final = "capacity-broker.io/expect"
+TAG_CLUSTER: Final = "capacity-broker.io/cluster"
+TAG_LAUNCH: Final = LAUNCH
+TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
+
+# Condition types. Karpenter's on a NodeClaim; its own on an EC2NodeClass are never written by the broker.
+LAUNCHED: Final = "Launched"
+REGISTERED_CONDITION: Final = "Registered"
+INITIALIZED_CONDITION: Final = "Initialized"
+READY: Final = "Ready"
+# Ours: on claim, class and pool; on the class alone the last two.
+CAPACITY_RESERVATION: Final = "CapacityReservation"
+RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"
+RESERVATIONS_RESOLVED: Final = "ReservationsResolved"

@@ -1,0 +1,41 @@
+"""What a CRD says about a field beyond its Python type: words, limits, and the rules the API server runs.
+
+Models decode leniently (an object that got past the API server must still reach the broker, to be
+reported); these markers hold the strict half, and only the CRD generator reads them. Rules keep to
+the CEL that every evaluator has (no Kubernetes extension functions), guard each optional field with
+`has`, and sit under bounded lists and strings, since the API server refuses a rule whose worst case costs
+too much: https://kubernetes.io/docs/reference/using-api/cel/#resource-use-by-cel-functions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One CEL rule and what a user reads when it is false: the fields, and the way out."""
+
+    rule: str
+    message: str
+
+    def wire(self) -> dict[str, str]:
+        return {"message": self.message, "rule": self.rule}
+
+
+@dataclass(frozen=True, slots=True)
+class Crd:
+    """A marker for `Annotated`. `keywords` are OpenAPI's own names (`maxItems`, `pattern`, `default`)."""
+
+    doc: str = ""
+    required: bool = False
+    rules: tuple[Rule, ...] = ()
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+
+def crd(doc: str = "", *rules: Rule, required: bool = False, **keywords: Any) -> Crd:
+    """`x_kubernetes_list_type="atomic"` becomes `x-kubernetes-list-type: atomic`."""
+    named = {key.replace("_", "-") if key.startswith("x_") else key: value for key, value in keywords.items()}
+    return Crd(doc=doc, required=required, rules=rules, keywords=named)
