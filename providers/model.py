@@ -119,6 +119,11 @@ class InstanceType:
     hypervisor: str = "nitro"
     local_storage_gb: int = 0
     market_types: frozenset[str] = frozenset({"on-demand", "spot"})
+    cpu_manufacturer: str = ""  # as EC2 writes it; empty where unknown
+    neuron_name: str = ""
+    network_mbps: int = 0  # 0: unknown
+    ebs_mbps: int = 0
+    encryption_in_transit: bool = False
     on_demand_price: float | None = None
     spot_prices: Mapping[str, float] = field(default_factory=dict)  # zone -> price
 
@@ -177,6 +182,7 @@ class BlockDevice:
     kms_key_id: str = ""
     delete_on_termination: bool = True
     snapshot_id: str = ""
+    root: bool = False  # the class says that this is the root volume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
 
 from broker.capacity.requirements import Requirements
-from providers.model import CapacityType, ErrorClass, Image, Odcr, Preference, ReservationGroup, Subnet
+from providers.model import (
+    BlockDevice,
+    CapacityType,
+    ErrorClass,
+    Image,
+    Market,
+    Odcr,
+    Preference,
+    ReservationGroup,
+    Subnet,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +72,31 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """An eviction threshold: an amount in base units, or, when `percent` is set, a share of the capacity."""
+
+    amount: float = 0.0
+    percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubelet:
+    """The kubelet settings of a class that change what a node can hold; amounts are in base units."""
+
+    max_pods: int | None = None
+    pods_per_core: int | None = None
+    kube_reserved: Mapping[str, float] = field(default_factory=dict)
+    system_reserved: Mapping[str, float] = field(default_factory=dict)
+    eviction_hard: Mapping[str, Threshold] = field(default_factory=dict)
+    eviction_soft: Mapping[str, Threshold] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClass:
-    """A class as launches need it: its selection, what that resolved to, where and with what it launches."""
+    """A class as launches need it: its selection, what that resolved to, where and with what it launches.
+
+    `not_ready` says why nothing may be launched from it now; empty means that it is ready.
+    """
 
     name: str
     selection: Selection
@@ -74,6 +106,11 @@ class NodeClass:
     tenancy: str = "default"
     placement_group_arn: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    family: str = "AL2023"
+    block_devices: tuple[BlockDevice, ...] = ()
+    instance_store_raid0: bool = False
+    kubelet: Kubelet = Kubelet()
+    not_ready: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +159,7 @@ class Option:
     odcr_ids: tuple[str, ...] = ()
     price: float | None = None
     ends: datetime | None = None
-    market: Literal["on-demand", "spot", "capacity-block", "interruptible-capacity-reservation"] = "on-demand"
+    market: Market = "on-demand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
