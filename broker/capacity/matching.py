@@ -1,0 +1,245 @@
+"""Which reservations a class's selection means, and which of them a launch can use.
+
+Invariant: every reservation that a selection names is in exactly one of `usable`, `pending` and `misfits`,
+and none is usable that EC2 would refuse or end: EC2 matches on instance type, platform, zone and tenancy, and
+wants a reservation in a placement group or on an Outpost launched into there (EC2 User Guide, "Launch
+instances into Capacity Reservations in a group", "Using Capacity Reservation in placement groups with a
+Capacity Reservation group", "Capacity Blocks").
+What depends on the claim (instance type, resources, labels) is decided in `options`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
+from providers.model import Odcr
+
+# EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
+BLOCK_DRAIN: Final = timedelta(minutes=40)
+ULTRASERVER_DRAIN: Final = timedelta(minutes=70)
+
+NOT_FOUND: Final = "InvalidCapacityReservationId.NotFound"
+WRONG_STATE: Final = "InvalidCapacityReservationState"
+
+_STARTING: Final = frozenset({"pending", "scheduled", "assessing", "delayed", "payment-pending"})
+_ENDED: Final = {
+    "cancelled": "ReservationCancelled",
+    "cancelling": "ReservationCancelled",
+    "expired": "ReservationExpired",
+    "failed": "ReservationFailed",
+    "payment-failed": "ReservationFailed",
+    "unsupported": "ReservationFailed",
+    "unavailable": "ReservationUnavailable",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where and with what a class launches, as far as EC2 compares it with a reservation."""
+
+    zones: frozenset[str]
+    platforms: frozenset[str]
+    tenancy: str
+    placement_group_arn: str
+    outposts: frozenset[str]
+
+
+def resolve(
+    selection: Selection,
+    inventory: Inventory,
+    *,
+    account_id: str,
+    zones: Collection[str],
+    platforms: Collection[str],
+    tenancy: str = "default",
+    placement_group_arn: str = "",
+    outposts: Collection[str] = (),
+    now: datetime,
+) -> Resolved:
+    """What the selection finds now, each list ordered by id.
+
+    `zones` are those of the class's subnets outside Outposts, `outposts` the ARNs of the Outposts that its
+    other subnets are on, `platforms` the PlatformDetails of its images.
+    """
+    place = _Place(
+        zones=frozenset(zones),
+        platforms=frozenset(platforms),
+        tenancy=tenancy or "default",
+        placement_group_arn=placement_group_arn,
+        outposts=frozenset(outposts),
+    )
+    named, gone = _selected(selection, inventory, account_id)
+    usable: list[Odcr] = []
+    pending: list[Odcr] = []
+    misfits: list[Misfit] = list(gone)
+    for odcr in sorted(named, key=lambda each: each.id):
+        misfit = _state_misfit(odcr, now) or _place_misfit(odcr, place, by_group=bool(selection.group_arn))
+        if misfit:
+            misfits.append(misfit)
+        elif odcr.state in _STARTING:
+            pending.append(odcr)
+        else:
+            usable.append(odcr)
+    return Resolved(
+        usable=tuple(usable), pending=tuple(pending), misfits=tuple(sorted(misfits, key=lambda m: m.id))
+    )
+
+
+def resolve_class(node_class: NodeClass, inventory: Inventory, *, account_id: str, now: datetime) -> Resolved:
+    """`resolve` for a class whose subnets and images are known."""
+    return resolve(
+        node_class.selection,
+        inventory,
+        account_id=account_id,
+        zones={subnet.zone for subnet in node_class.subnets if not subnet.outpost_arn},
+        platforms={image.platform for image in node_class.images},
+        tenancy=node_class.tenancy,
+        placement_group_arn=node_class.placement_group_arn,
+        outposts={subnet.outpost_arn for subnet in node_class.subnets if subnet.outpost_arn},
+        now=now,
+    )
+
+
+def ends_at(odcr: Odcr) -> datetime | None:
+    """When launches into it must stop: its end, or for a block the time at which its nodes drain."""
+    if odcr.end is None or odcr.reservation_type != "capacity-block":
+        return odcr.end
+    return odcr.end - (ULTRASERVER_DRAIN if odcr.ultraserver else BLOCK_DRAIN)
+
+
+def launchable(odcr: Odcr, now: datetime) -> bool:
+    """Whether EC2 would launch into it at this moment, fit and room apart."""
+    return _state_misfit(odcr, now) is None and odcr.state not in _STARTING
+
+
+def _selected(selection: Selection, inventory: Inventory, account_id: str) -> tuple[list[Odcr], list[Misfit]]:
+    """The reservations meant, and those that are meant by name but cannot be seen."""
+    if selection.reservation_id:
+        return _by_ids([selection.reservation_id], inventory, account_id)
+    if selection.group_arn:
+        group = inventory.groups.get(selection.group_arn)
+        if group is None:
+            message = f"group {selection.group_arn} was not found, or account {account_id} may not read it"
+            return [], [
+                Misfit(
+                    id=selection.group_arn, reason="GroupNotFound", message=message, code="NotFoundException"
+                )
+            ]
+        return _by_ids(group.member_ids, inventory, account_id)
+    if selection.terms:
+        return _by_terms(selection.terms, inventory, account_id)
+    if selection.preference in ("open", "capacity-reservations-only"):
+        # Nobody named these one by one, so the ones that are over are no news.
+        return [o for o in inventory.odcrs.values() if o.match_criteria == "open" and not _over(o)], []
+    return [], []
+
+
+def _by_ids(ids: Iterable[str], inventory: Inventory, account_id: str) -> tuple[list[Odcr], list[Misfit]]:
+    wanted = sorted(set(ids))
+    found = [inventory.odcrs[each] for each in wanted if each in inventory.odcrs]
+    gone = [
+        Misfit(
+            id=each,
+            reason="ReservationNotFound",
+            message=f"reservation {each} was not found, or is not shared with account {account_id}",
+            code=NOT_FOUND,
+        )
+        for each in wanted
+        if each not in inventory.odcrs
+    ]
+    return found, gone
+
+
+def _by_terms(
+    terms: Collection[ReservationTerm], inventory: Inventory, account_id: str
+) -> tuple[list[Odcr], list[Misfit]]:
+    found, gone = _by_ids((term.id for term in terms if term.id), inventory, account_id)
+    chosen = {odcr.id: odcr for odcr in found}
+    for odcr in inventory.odcrs.values():
+        if not _over(odcr) and any(_satisfies(odcr, term) for term in terms if not term.id):
+            chosen[odcr.id] = odcr
+    return list(chosen.values()), gone
+
+
+def _satisfies(odcr: Odcr, term: ReservationTerm) -> bool:
+    if not (term.tags or term.owner_id or term.match_criteria):
+        return False  # a term without a field selects nothing, not everything
+    return (
+        (not term.owner_id or odcr.owner_id == term.owner_id)
+        and (not term.match_criteria or odcr.match_criteria == term.match_criteria)
+        and all(
+            key in odcr.tags and (value == "*" or odcr.tags[key] == value) for key, value in term.tags.items()
+        )
+    )
+
+
+def _over(odcr: Odcr) -> bool:
+    return odcr.state in _ENDED
+
+
+def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
+    if odcr.state in _ENDED:
+        return Misfit(
+            id=odcr.id,
+            reason=_ENDED[odcr.state],
+            message=f"reservation {odcr.id} is {odcr.state}, not active",
+            code=WRONG_STATE,
+        )
+    if odcr.state != "active" and odcr.state not in _STARTING:
+        return Misfit(
+            id=odcr.id,
+            reason="ReservationNotActive",
+            message=f"reservation {odcr.id} is in state {odcr.state!r}, not active",
+            code=WRONG_STATE,
+        )
+    if odcr.end is not None and odcr.end <= now:
+        message = f"reservation {odcr.id} ended at {_at(odcr.end)}, it is {_at(now)}"
+        return Misfit(id=odcr.id, reason="ReservationExpired", message=message, code=WRONG_STATE)
+    last = ends_at(odcr)
+    if odcr.end is not None and last is not None and last <= now:
+        message = (
+            f"capacity block {odcr.id} ends at {_at(odcr.end)}; "
+            f"nothing is launched into it after {_at(last)}, it is {_at(now)}"
+        )
+        return Misfit(id=odcr.id, reason="CapacityBlockEnding", message=message)
+    return None
+
+
+def _place_misfit(odcr: Odcr, place: _Place, *, by_group: bool) -> Misfit | None:
+    def misfit(reason: str, what: str, theirs: str, ours: Collection[str], nothing: str) -> Misfit:
+        have = "class has " + ", ".join(sorted(ours)) if any(ours) else nothing
+        return Misfit(
+            id=odcr.id, reason=reason, message=f"reservation {odcr.id} has {what} {theirs}; the {have}"
+        )
+
+    if odcr.platform not in place.platforms:
+        return misfit("PlatformMismatch", "platform", odcr.platform, place.platforms, "class has no image")
+    if odcr.tenancy != place.tenancy:
+        return misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
+    if odcr.outpost_arn:
+        if odcr.outpost_arn not in place.outposts:
+            nothing = "class has no subnet on an Outpost"
+            return misfit("OutpostMismatch", "Outpost", odcr.outpost_arn, place.outposts, nothing)
+    elif odcr.zone not in place.zones:
+        return misfit(
+            "ZoneMismatch", "zone", odcr.zone, place.zones, "class has no subnet outside an Outpost"
+        )
+    # A group may be launched into without naming its reservations' placement group; then EC2 uses it as well.
+    same_group = odcr.placement_group_arn == place.placement_group_arn
+    if not same_group and not (by_group and not place.placement_group_arn):
+        return misfit(
+            "PlacementGroupMismatch",
+            "placement group",
+            odcr.placement_group_arn or "(none)",
+            [place.placement_group_arn],
+            "class has no placement group",
+        )
+    return None
+
+
+def _at(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,307 @@
+"""What a node of an instance type would be: its labels, its capacity, what pods may use of it.
+
+Invariant: labels and amounts are those Karpenter's AWS provider gives the same type and class, so that one
+NodePool means the same to both (karpenter.sh, "Scheduling: well-known labels" and "NodeClasses: kubelet").
+Amounts are in base units: cores, bytes, counts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from broker.capacity.model import NodeClass, Threshold
+from providers.model import BlockDevice, InstanceType, Odcr
+
+INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+ARCH: Final = "kubernetes.io/arch"
+OS: Final = "kubernetes.io/os"
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+ZONE_ID: Final = "topology.k8s.aws/zone-id"
+CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
+RESERVATION_ID: Final = "karpenter.k8s.aws/capacity-reservation-id"
+RESERVATION_TYPE: Final = "karpenter.k8s.aws/capacity-reservation-type"
+RESERVATION_INTERRUPTIBLE: Final = "karpenter.k8s.aws/capacity-reservation-interruptible"
+TENANCY: Final = "karpenter.k8s.aws/instance-tenancy"
+WINDOWS_BUILD: Final = "node.kubernetes.io/windows-build"
+_AWS: Final = "karpenter.k8s.aws/instance-"
+
+# Labels that only the instance decides; a claim's requirement on any other key is a label that it brings.
+WELL_KNOWN: Final = frozenset(
+    {
+        INSTANCE_TYPE,
+        ARCH,
+        OS,
+        ZONE,
+        REGION,
+        ZONE_ID,
+        CAPACITY_TYPE,
+        RESERVATION_ID,
+        RESERVATION_TYPE,
+        RESERVATION_INTERRUPTIBLE,
+        TENANCY,
+        WINDOWS_BUILD,
+    }
+    | {
+        _AWS + name
+        for name in [
+            "category",
+            "family",
+            "generation",
+            "size",
+            "cpu",
+            "cpu-manufacturer",
+            "memory",
+            "hypervisor",
+            "local-nvme",
+            "network-bandwidth",
+            "ebs-bandwidth",
+            "encryption-in-transit-supported",
+            "gpu-name",
+            "gpu-manufacturer",
+            "gpu-count",
+            "gpu-memory",
+            "accelerator-name",
+            "accelerator-manufacturer",
+            "accelerator-count",
+        ]
+    }
+)
+
+_NAME: Final = re.compile(r"([a-z]+)(?:-[0-9]+tb)?([0-9]+)[^.]*\.")
+_REGION: Final = re.compile(r"[a-z]+(?:-[a-z]+)+-[0-9]+")
+_MIB: Final = 2**20
+_GIB: Final = 2**30
+_VM_OVERHEAD: Final = 0.075  # of memory, what hypervisor and kernel take before kubelet sees it
+_ARM_RESERVED_MIB: Final = 64  # contiguous memory that Graviton kernels keep
+_DEFAULT_ROOT_GIB: Final = 20
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+STORAGE: Final = "ephemeral-storage"
+PODS: Final = "pods"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """How an image family's kubelet is set up."""
+
+    ephemeral_device: str | None  # None: the last device of the class
+    pods_by_interfaces: bool = True
+    reserve_by_interfaces: bool = True  # kube-reserved memory follows the interfaces' limit, not maxPods
+    pods_per_core: bool = True
+    soft_eviction: bool = True
+
+
+_FAMILIES: Final[Mapping[str, _Family]] = {
+    "AL2": _Family(ephemeral_device="/dev/xvda"),
+    "AL2023": _Family(ephemeral_device="/dev/xvda"),
+    "Bottlerocket": _Family(
+        ephemeral_device="/dev/xvdb", reserve_by_interfaces=False, pods_per_core=False, soft_eviction=False
+    ),
+    "Custom": _Family(ephemeral_device=None),
+}
+_GPU_RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "HABANA": "habana.ai/gaudi"}
+# Millicores from, to, and the share of them that kubelet's own work is given.
+_CPU_RESERVE: Final = ((0, 1000, 0.06), (1000, 2000, 0.01), (2000, 4000, 0.005), (4000, 1 << 31, 0.0025))
+
+
+def type_labels(type_: InstanceType) -> dict[str, str]:
+    """The labels that follow from the type alone."""
+    labels = {
+        INSTANCE_TYPE: type_.name,
+        ARCH: type_.architecture,
+        OS: "linux",
+        _AWS + "cpu": str(type_.vcpus),
+        _AWS + "memory": str(type_.memory_mib),
+        _AWS + "encryption-in-transit-supported": "true" if type_.encryption_in_transit else "false",
+    }
+    if match := _NAME.match(type_.name):
+        labels[_AWS + "category"], labels[_AWS + "generation"] = match[1], match[2]
+    family, dot, size = type_.name.partition(".")
+    if dot:
+        labels[_AWS + "family"], labels[_AWS + "size"] = family, size
+    for name, value in (
+        ("hypervisor", type_.hypervisor),
+        ("cpu-manufacturer", _kebab(type_.cpu_manufacturer)),
+        ("local-nvme", type_.local_storage_gb),
+        ("network-bandwidth", type_.network_mbps),
+        ("ebs-bandwidth", type_.ebs_mbps),
+    ):
+        if value:
+            labels[_AWS + name] = str(value)
+    if len(type_.gpus) == 1:
+        gpu = type_.gpus[0]
+        labels[_AWS + "gpu-name"] = _kebab(gpu.name)
+        labels[_AWS + "gpu-manufacturer"] = _kebab(gpu.manufacturer)
+        labels[_AWS + "gpu-count"] = str(gpu.count)
+        labels[_AWS + "gpu-memory"] = str(gpu.memory_mib)
+    if type_.neurons:
+        labels[_AWS + "accelerator-manufacturer"] = "aws"
+        labels[_AWS + "accelerator-count"] = str(type_.neurons)
+        if type_.neuron_name:
+            labels[_AWS + "accelerator-name"] = _kebab(type_.neuron_name)
+    return labels
+
+
+def zone_labels(zone: str, zone_id: str = "") -> dict[str, str]:
+    """The labels that follow from the zone."""
+    labels = {ZONE: zone}
+    if match := _REGION.match(zone):
+        labels[REGION] = match[0]
+    if zone_id:
+        labels[ZONE_ID] = zone_id
+    return labels
+
+
+def reservation_labels(odcr: Odcr) -> dict[str, str]:
+    """The labels of a node that runs in this reservation, capacity type included."""
+    return {
+        CAPACITY_TYPE: "reserved",
+        RESERVATION_ID: odcr.id,
+        RESERVATION_TYPE: odcr.reservation_type,
+        RESERVATION_INTERRUPTIBLE: "true" if odcr.interruptible else "false",
+    }
+
+
+def node_labels(
+    type_: InstanceType,
+    zone: str,
+    *,
+    zone_id: str = "",
+    capacity_type: str = "",
+    odcr: Odcr | None = None,
+    tenancy: str = "default",
+) -> dict[str, str]:
+    """All labels that EC2 decides for a node of this type in this zone; in `odcr` if one is given."""
+    labels = type_labels(type_) | zone_labels(zone, zone_id) | {TENANCY: tenancy or "default"}
+    if odcr is not None:
+        return labels | reservation_labels(odcr)
+    return labels | ({CAPACITY_TYPE: capacity_type} if capacity_type else {})
+
+
+def capacity(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
+    """What the node will report as its capacity. Resources that the type has none of are left out."""
+    amounts: dict[str, float] = {
+        CPU: float(type_.vcpus),
+        MEMORY: _memory(type_),
+        STORAGE: _storage(type_, node_class),
+        PODS: float(_pods(type_, node_class)),
+    }
+    for gpu in type_.gpus:
+        if resource := _GPU_RESOURCES.get(gpu.manufacturer.upper()):
+            amounts[resource] = amounts.get(resource, 0.0) + gpu.count
+    if type_.neurons:
+        amounts["aws.amazon.com/neuron"] = float(type_.neurons)
+    if type_.efa_interfaces:
+        amounts["vpc.amazonaws.com/efa"] = float(type_.efa_interfaces)
+    return amounts
+
+
+def allocatable(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
+    """What pods may use: capacity less kube-reserved, system-reserved and the eviction thresholds."""
+    amounts = capacity(type_, node_class)
+    kubelet = node_class.kubelet
+    for overhead in (
+        _kube_reserved(type_, node_class) | dict(kubelet.kube_reserved),
+        kubelet.system_reserved,
+        _eviction(amounts, node_class),
+    ):
+        for resource, amount in overhead.items():
+            if resource in amounts:
+                amounts[resource] = max(0.0, amounts[resource] - amount)
+    return amounts
+
+
+def fits(requests: Mapping[str, float], amounts: Mapping[str, float]) -> str | None:
+    """None when the requests fit, else the first resource that does not, with both numbers."""
+    for resource, wanted in sorted(requests.items()):
+        have = amounts.get(resource, 0.0)
+        if wanted > have:
+            return f"{resource}: requests {_number(wanted)}, the node has {_number(have)}"
+    return None
+
+
+def size_key(type_: InstanceType) -> tuple[int, bool, int, int, str]:
+    """Smaller first; whatever has accelerators, or is bare metal, after what has none."""
+    accelerators = sum(gpu.count for gpu in type_.gpus) + type_.neurons
+    return (accelerators, type_.bare_metal, type_.vcpus, type_.memory_mib, type_.name)
+
+
+def _memory(type_: InstanceType) -> float:
+    mib = type_.memory_mib - (_ARM_RESERVED_MIB if type_.architecture == "arm64" else 0)
+    return float((mib - math.ceil(mib * _VM_OVERHEAD)) * _MIB)
+
+
+def _pods(type_: InstanceType, node_class: NodeClass) -> int:
+    kubelet, family = node_class.kubelet, _family(node_class)
+    if kubelet.max_pods is not None:
+        count = kubelet.max_pods
+    else:
+        count = type_.max_pods if family.pods_by_interfaces else 110
+    if kubelet.pods_per_core and family.pods_per_core:
+        count = min(count, kubelet.pods_per_core * type_.vcpus)
+    return count
+
+
+def _storage(type_: InstanceType, node_class: NodeClass) -> float:
+    if node_class.instance_store_raid0 and type_.local_storage_gb:
+        return type_.local_storage_gb * 1e9
+    return float(_root_gib(node_class.block_devices, _family(node_class)) * _GIB)
+
+
+def _root_gib(devices: tuple[BlockDevice, ...], family: _Family) -> int:
+    roots: Iterable[BlockDevice]
+    if any(device.root for device in devices):
+        roots = (device for device in devices if device.root)
+    elif family.ephemeral_device is None:
+        roots = devices[-1:]
+    else:
+        roots = (device for device in devices if device.device_name == family.ephemeral_device)
+    return next((device.volume_size_gib for device in roots if device.volume_size_gib), _DEFAULT_ROOT_GIB)
+
+
+def _kube_reserved(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
+    pods = type_.max_pods if _family(node_class).reserve_by_interfaces else _pods(type_, node_class)
+    millicores = type_.vcpus * 1000
+    reserved = sum(
+        int((min(millicores, end) - start) * share)
+        for start, end, share in _CPU_RESERVE
+        if millicores >= start
+    )
+    return {CPU: reserved / 1000, MEMORY: float((11 * pods + 255) * _MIB), STORAGE: float(_GIB)}
+
+
+def _eviction(amounts: Mapping[str, float], node_class: NodeClass) -> dict[str, float]:
+    overhead = {MEMORY: 100.0 * _MIB, STORAGE: float(math.ceil(amounts[STORAGE] / 10))}
+    signals = [node_class.kubelet.eviction_hard]
+    if _family(node_class).soft_eviction:
+        signals.append(node_class.kubelet.eviction_soft)
+    for signal, resource in (("memory.available", MEMORY), ("nodefs.available", STORAGE)):
+        said = [_threshold(each[signal], amounts[resource]) for each in signals if signal in each]
+        if said:
+            overhead[resource] = max(said)
+    return overhead
+
+
+def _threshold(threshold: Threshold, whole: float) -> float:
+    if threshold.percent is None:
+        return threshold.amount
+    # Kubernetes reads 100 % as "no threshold".
+    return 0.0 if threshold.percent == 100 else float(math.ceil(whole / 100 * threshold.percent))
+
+
+def _family(node_class: NodeClass) -> _Family:
+    return _FAMILIES.get(node_class.family, _FAMILIES["Custom"])
+
+
+def _kebab(words: str) -> str:
+    return words.lower().replace(" ", "-")
+
+
+def _number(amount: float) -> str:
+    return f"{amount:g}" if amount < 1e6 else f"{amount / _GIB:.4g}Gi"
