@@ -1,146 +1,21 @@
 """The two API servers that suites run on: the embedded one always, the real one where its programs are.
 
 A pytest plugin. `api` is parametrised over both. A test sees an empty cluster: the embedded server is new
-for each test, the real one is started once a process and emptied after each test.
+for each test, the real one is started once a process and emptied after each test
+(only CustomResourceDefinitions stay).
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
-from urllib.parse import urlencode
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import orjson
 import pytest
 import urllib3
 
-from tests.controlplane.server import ControlPlane, find, kubeconfig
+from tests.controlplane.client import Api, Json
+from tests.controlplane.server import ControlPlane, find
 
 REQUIRED = "CI_REQUIRE_CONTROLPLANE"
-TIMEOUT = urllib3.Timeout(connect=5, read=30)
-
-Json = Any
-Query = Mapping[str, str | int | bool]
-
-
-class Reply(NamedTuple):
-    status: int
-    body: Json
-
-
-class Watch:
-    """One watch stream; `status` is the answer's, `until` and `rest` give its events in order."""
-
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
-        self.status = response.status
-        self._response = response
-        self._lines = self._split()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._response.close()
-
-    def _split(self) -> Iterator[bytes]:
-        rest = b""
-        for chunk in self._response.stream(65536):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from lines
-        if rest:
-            yield rest
-
-    def next(self) -> Json:
-        """The next event; None when the server has ended the stream."""
-        line = next(self._lines, None)
-        return None if line is None else orjson.loads(line)
-
-    def until(self, last: Callable[[Json], bool]) -> list[Json]:
-        """Every event up to and with the first that is `last`."""
-        seen = []
-        while (event := self.next()) is not None:
-            seen.append(event)
-            if last(event):
-                return seen
-        raise AssertionError(f"the watch ended before the event that was waited for: {seen}")
-
-    def take(self, count: int) -> list[Json]:
-        seen = [event for _ in range(count) if (event := self.next()) is not None]
-        assert len(seen) == count, f"the watch ended after {len(seen)} of {count} events: {seen}"
-        return seen
-
-    def rest(self) -> list[Json]:
-        return list(iter(self.next, None))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Api:
-    """One API server: where it is, who asks, and a request in one line."""
-
-    name: str
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    token: str = ""
-    ca: Path | None = None
-    compact: Callable[[], None]
-    pool: urllib3.PoolManager
-
-    def kubeconfig(self) -> str:
-        return kubeconfig(url=self.url, token=self.token, ca=self.ca)
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        body: Json = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Reply:
-        """The status and the decoded body; text stays text. `bytes` are sent as they are."""
-        response = self._send(method, path, query, body, headers, stream=False)
-        kind = response.headers.get("Content-Type", "")
-        return Reply(
-            response.status, orjson.loads(response.data) if "json" in kind else response.data.decode()
-        )
-
-    def watch(self, path: str, query: Query | None = None, headers: Mapping[str, str] | None = None) -> Watch:
-        return Watch(self._send("GET", path, {"watch": "true", **(query or {})}, None, headers, stream=True))
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Query | None,
-        body: Json,
-        headers: Mapping[str, str] | None,
-        *,
-        stream: bool,
-    ) -> urllib3.BaseHTTPResponse:
-        text = {
-            key: str(value).lower() if value is True or value is False else value
-            for key, value in (query or {}).items()
-        }
-        url = self.url + path + ("?" + urlencode(text) if text else "")
-        data = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
-        sent = {"Content-Type": "application/json"} if data is not None else {}
-        return self.pool.request(
-            method,
-            url,
-            body=data,
-            headers={**sent, **self.headers, **(headers or {})},
-            preload_content=not stream,
-            timeout=TIMEOUT,
-            retries=False,
-        )
-
-
 # Collections that are emptied, in an order that leaves nothing waiting for another.
 EMPTIED = (
     "/apis/policy/v1/poddisruptionbudgets",
@@ -168,7 +43,10 @@ KEPT = frozenset({("default", "kubernetes"), ("", "system-node-critical"), ("", 
 
 
 def empty(api: Api) -> None:
-    """Removes what a test left: custom resources, definitions, workloads, nodes, leases, namespaces."""
+    """Removes what a test left: custom resources, workloads, nodes, leases, namespaces.
+
+    Definitions stay: a server takes two seconds to accept the first object of a new one.
+    """
     crds = api.request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions").body["items"]
     for crd in crds:
         spec = crd["spec"]
@@ -176,8 +54,6 @@ def empty(api: Api) -> None:
         _remove_all(api, f"/apis/{spec['group']}/{stored}/{spec['names']['plural']}")
     for path in EMPTIED:
         _remove_all(api, path)
-    for crd in crds:
-        _remove(api, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     for namespace in api.request("GET", "/api/v1/namespaces").body["items"]:
         name = namespace["metadata"]["name"]
         if name not in NAMESPACES:
@@ -231,14 +107,18 @@ def control_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def real_api(control_plane: ControlPlane) -> Api:
+    return over_real(control_plane)
+
+
+def over_real(plane: ControlPlane) -> Api:
     return Api(
         name="real",
-        url=control_plane.url,
-        headers={"Authorization": f"Bearer {control_plane.token}"},
-        token=control_plane.token,
-        ca=control_plane.ca,
-        compact=control_plane.compact,
-        pool=urllib3.PoolManager(maxsize=8, ca_certs=str(control_plane.ca)),
+        url=plane.url,
+        headers={"Authorization": f"Bearer {plane.token}"},
+        token=plane.token,
+        ca=plane.ca,
+        compact=plane.compact,
+        pool=urllib3.PoolManager(maxsize=8, ca_certs=str(plane.ca)),
     )
 
 
@@ -249,9 +129,8 @@ def real(real_api: Api) -> Iterator[Api]:
     empty(real_api)
 
 
-@pytest.fixture
-def embedded() -> Iterator[Api]:
-    """The embedded API server, new and empty."""
+@contextmanager
+def over_embedded() -> Iterator[Api]:
     from broker.kube.embedded import ApiServer, Cluster
 
     cluster = Cluster()
@@ -262,6 +141,13 @@ def embedded() -> Iterator[Api]:
         )
     finally:
         server.stop()
+
+
+@pytest.fixture
+def embedded() -> Iterator[Api]:
+    """The embedded API server, new and empty."""
+    with over_embedded() as api:
+        yield api
 
 
 # One worker of pytest-xdist gets every test of the real server, so that a run starts one.
