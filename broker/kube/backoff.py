@@ -1,0 +1,26 @@
+"""Exponential back-off with full jitter: many clients that failed together do not come back together.
+
+Rule: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Random = Callable[[], float]
+
+
+class Backoff:
+    """`next()` grows from at most `first` to at most `longest` seconds; `reset()` after a success."""
+
+    def __init__(self, *, first: float, longest: float, random: Random) -> None:
+        self._first, self._longest, self._random = first, longest, random
+        self.failures = 0
+
+    def next(self, *, at_least: float = 0.0) -> float:
+        ceiling = min(self._longest, self._first * 2.0 ** min(self.failures, 64))
+        self.failures += 1
+        return max(at_least, ceiling * self._random())
+
+    def reset(self) -> None:
+        self.failures = 0

@@ -1,0 +1,249 @@
+"""Typed copies of one kind's objects, found by key and by index.
+
+Invariant: for each key the cache holds the newest version that it was shown, by the watch or by the answer
+to a write of our own, whichever comes first; a handler hears of every change after it is visible. Versions
+compare as integers (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions, since
+1.35 a promise, before that a fact of etcd).
+
+An object that cannot be decoded is kept out and listed in `broken`; handlers see it go like one that was
+deleted, so who destroys things for want of an object looks there first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import structlog
+from prometheus_client import Gauge
+from pydantic import ValidationError
+
+from broker.apis.meta import Object
+from broker.kube.bugs import contained
+from broker.kube.metrics import REGISTRY
+
+T = TypeVar("T", bound=Object)
+Raw = Mapping[str, Any]
+Indexes = Mapping[str, Callable[[T], Iterable[str]]]
+Values = list[T]
+Handler = Callable[[T | None, T | None], None]
+
+OBJECTS = Gauge(
+    "capacity_broker_kube_cache_objects",
+    "Objects in a cache, and those kept out because they cannot be decoded.",
+    ["kind", "state"],
+    registry=REGISTRY,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Cache(Generic[T]):
+    """Readers from any thread; written by one informer and by `observe`.
+
+    `narrowed` says that the watch has a selector: then an object that is not here may just not match.
+    """
+
+    def __init__(
+        self,
+        model: type[T],
+        *,
+        indexes: Indexes[T] | None = None,
+        namespace: str | None = None,
+        narrowed: bool = False,
+    ) -> None:
+        self._model = model
+        self._namespace = namespace
+        self._narrowed = narrowed
+        self._indexes = dict(indexes or {})
+        self._writes = threading.RLock()  # held while handlers run, so that they hear changes in order
+        self._lock = threading.Lock()  # held for moments: readers never wait for a handler
+        self._objects: dict[str, T] = {}
+        self._broken: dict[str, str] = {}
+        self._versions: dict[str, int] = {}  # key → version, of objects and broken ones
+        self._gone: dict[str, int] = {}  # key → version at which our own write ended it
+        self._found: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
+        self._progress = 0  # every change up to here has been seen
+        self._handlers: list[Handler[T]] = []
+
+    def get(self, name: str, namespace: str | None = None) -> T | None:
+        return self._objects.get(f"{namespace}/{name}" if namespace else name)
+
+    def find(self, key: str) -> T | None:
+        """By `Object.key`."""
+        return self._objects.get(key)
+
+    def list(self) -> Values[T]:
+        with self._lock:
+            return [*self._objects.values()]
+
+    def by(self, index: str, value: str) -> Values[T]:
+        """The objects for which the index named `index` gives `value`."""
+        with self._lock:
+            return [*self._found[index].get(value, {}).values()]
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        """Key → what is wrong with it."""
+        with self._lock:
+            return dict(self._broken)
+
+    def on_change(self, handler: Handler[T]) -> None:
+        """Calls `handler(old, new)` after each change, and now for each object that is here."""
+        with self._writes:
+            self._handlers.append(handler)
+            for value in self.list():
+                self._tell([handler], None, value)
+
+    def observe(self, raw: Raw) -> None:
+        """Takes the answer to a write of our own, so that the next reconcile sees it.
+
+        What the watch has already passed is older than the cache, and ignored.
+        """
+        key, version = key_of(raw), version_of(raw)
+        if self._namespace and raw["metadata"].get("namespace") != self._namespace:
+            return
+        with self._writes:
+            known = self._versions.get(key)
+            if known is None and (self._narrowed or version <= self._progress):
+                return
+            if version <= max(known or 0, self._gone.get(key, 0)):
+                return
+            if _ended(raw):
+                self._gone[key] = version
+                self._remove(key)
+            else:
+                self._put(key, version, raw)
+
+    def apply(self, event: str, raw: Raw) -> None:
+        """One event of the watch."""
+        key, version = key_of(raw), version_of(raw)
+        with self._writes:
+            self.progress(version)
+            if version < max(self._versions.get(key, 0), self._gone.get(key, 0)):
+                return  # our own later write is here already
+            if event == "DELETED":
+                self._remove(key)
+            elif version != self._versions.get(key) or not version:
+                self._put(key, version, raw)
+
+    def progress(self, version: int) -> None:
+        """The watch has shown every change up to `version`."""
+        with self._writes:
+            self._progress = max(self._progress, version)
+            if self._gone:
+                self._gone = {key: at for key, at in self._gone.items() if at > self._progress}
+
+    def replace(self, raws: Iterable[Raw], version: int) -> None:
+        """A complete list; tells handlers of the differences only."""
+        with self._writes:
+            # A list older than what was seen is another history: etcd came back from a backup.
+            rewound = version < self._progress
+            if rewound:
+                self._progress = 0
+                self._gone.clear()
+            listed = {key_of(raw): raw for raw in raws}
+            for key, at in [*self._versions.items()]:
+                if key not in listed and (rewound or at <= version):
+                    self._remove(key)
+            for key, raw in listed.items():
+                shown, known = version_of(raw), self._versions.get(key, 0)
+                if shown > max(known, self._gone.get(key, 0)) or not shown or (rewound and shown != known):
+                    self._put(key, shown, raw)
+            self.progress(version)
+
+    def _put(self, key: str, version: int, raw: Raw) -> None:
+        new, error = self._decode(key, raw)
+        entries = {} if new is None else self._values(key, new)
+        if entries is None:
+            new, error, entries = None, "an index cannot read it; see the log", {}
+        with self._lock:
+            old = self._objects.pop(key, None)
+            self._unindex(key, old)
+            self._versions[key] = version
+            self._broken.pop(key, None)
+            if new is None:
+                self._broken[key] = error
+            else:
+                self._objects[key] = new
+                for name, values in entries.items():
+                    for value in values:
+                        self._found[name].setdefault(value, {})[key] = new
+        self._measure()
+        if new is None:
+            log.warning("object left out: it cannot be decoded", kind=self._kind, object=key, error=error)
+        if old is not None or new is not None:
+            self._tell(self._handlers, old, new)
+
+    def _remove(self, key: str) -> None:
+        with self._lock:
+            old = self._objects.pop(key, None)
+            self._unindex(key, old)
+            self._versions.pop(key, None)
+            self._broken.pop(key, None)
+        self._measure()
+        if old is not None:
+            self._tell(self._handlers, old, None)
+
+    def _decode(self, key: str, raw: Raw) -> tuple[T | None, str]:
+        try:
+            return self._model.model_validate(raw), ""
+        except ValidationError as error:
+            return None, "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {e['input']!r:.100}"
+                for e in error.errors(include_url=False, include_context=False)
+            )
+
+    def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
+        with contained("index", kind=self._kind, object=key):
+            return {name: frozenset(values(new)) for name, values in self._indexes.items()}
+        return None
+
+    def _unindex(self, key: str, old: T | None) -> None:
+        if old is None:
+            return
+        for name, values in self._indexes.items():
+            found = self._found[name]
+            for value in frozenset(values(old)):
+                found[value].pop(key)
+                if not found[value]:
+                    del found[value]
+
+    def _tell(self, handlers: Iterable[Handler[T]], old: T | None, new: T | None) -> None:
+        for handler in [*handlers]:
+            with contained("handler", kind=self._kind, object=(new or old or self._model()).key):
+                handler(old, new)
+
+    @property
+    def _kind(self) -> str:
+        return self._model.KIND.resource
+
+    def _measure(self) -> None:
+        OBJECTS.labels(self._kind, "decoded").set(len(self._objects))
+        OBJECTS.labels(self._kind, "broken").set(len(self._broken))
+
+
+def key_of(raw: Raw) -> str:
+    """As `Object.key`, of an object that is not decoded."""
+    meta = raw["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+def version_of(raw: Raw) -> int:
+    return number(raw["metadata"].get("resourceVersion", ""))
+
+
+def number(resource_version: str) -> int:
+    """0 for what is no number: then nothing can be compared, and the last that comes is taken."""
+    return int(resource_version) if resource_version.isdigit() else 0
+
+
+def _ended(raw: Raw) -> bool:
+    """Whether this answer was the object's last: the write took the last thing away that kept it."""
+    meta = raw["metadata"]
+    waits = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+    return bool(meta.get("deletionTimestamp")) and not waits

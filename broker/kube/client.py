@@ -1,0 +1,326 @@
+"""The verbs of the Kubernetes API, over one seam: a Transport.
+
+Invariant: a verb returns what the API server answered, decoded, or raises one ApiError; it neither retries
+nor caches. Verbs, paging, watches and server-side apply:
+https://kubernetes.io/docs/reference/using-api/api-concepts/ and
+https://kubernetes.io/docs/reference/using-api/server-side-apply/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+from urllib.parse import quote
+
+import orjson
+
+from broker.apis.meta import Kind
+from broker.kube.errors import ApiError, Expired, Unavailable, from_reply, from_status
+
+Json = dict[str, Any]
+Items = list[Json]
+PatchType = Literal["merge", "json", "strategic"]
+EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+
+PAGE = 500
+TIMEOUT = 30.0
+READS = frozenset({"GET", "HEAD"})
+CONTENT_TYPES: Mapping[str, str] = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request; the embedded API server takes the same shape."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+
+    def header(self, name: str) -> str:
+        """A header's value, whatever its case; empty where it is not there."""
+        wanted = name.lower()
+        return next((value for key, value in self.headers.items() if key.lower() == wanted), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Stream(Protocol):
+    """An answer that comes in pieces. `close` may be called by another thread and ends the iteration."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """Gets a request to an API server. Both raise Unavailable where no answer came."""
+
+    def request(self, request: Request, *, timeout: float) -> Reply: ...
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        """`timeout` is the longest silence; a refusal is raised as its ApiError."""
+
+
+class Watch(Iterator[tuple[EventType, Json]]):
+    """The events of one watch, until the server ends it or `close` is called; an ERROR event is raised."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._lines = lines(stream)
+
+    def __next__(self) -> tuple[EventType, Json]:
+        line = next(self._lines)
+        try:
+            event = orjson.loads(line)
+            kind, body = event["type"], event["object"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            said = line[:200].decode(errors="replace")
+            raise Unavailable(0, "NotAnEvent", f"a watch sent {said!r}, which is no event") from error
+        if kind == "ERROR":
+            raise from_status(body)
+        return kind, body
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def lines(chunks: Stream) -> Iterator[bytes]:
+    """The non-empty lines of a stream; what follows the last line break was cut off and is dropped."""
+    rest: list[bytes] = []
+    for chunk in chunks:
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        if more:
+            whole = [b"".join(rest), *more[:-1]]
+            rest = [more[-1]]
+            yield from (line for line in whole if line.strip())
+
+
+class Client:
+    """Typed by Kind, untyped in bodies. `guard` runs before each write and may refuse it by raising."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        field_manager: str = "capacity-broker",
+        timeout: float = TIMEOUT,
+        guard: Callable[[], None] | None = None,
+    ) -> None:
+        self.transport = transport
+        self.field_manager = field_manager
+        self._timeout = timeout
+        self._guard = guard
+
+    def replace(self, *, timeout: float | None = None, guard: Callable[[], None] | None = None) -> Client:
+        """The same client with another timeout or guard."""
+        return Client(
+            self.transport,
+            field_manager=self.field_manager,
+            timeout=self._timeout if timeout is None else timeout,
+            guard=guard or self._guard,
+        )
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json:
+        return self.raw("GET", _path(kind, namespace, name))
+
+    def list(
+        self, kind: Kind, *, namespace: str | None = None, label_selector: str = "", field_selector: str = ""
+    ) -> tuple[Items, str]:
+        """Every object and the resourceVersion to watch from, read in pages of one consistent state."""
+        query = _selectors(label_selector, field_selector) | {"limit": str(PAGE)}
+        path = _path(kind, namespace)
+        items: Items = []
+        page = self.raw("GET", path, query)
+        while True:
+            items += page["items"] or ()
+            token = page["metadata"].get("continue", "")
+            if not token:
+                break
+            try:
+                page = self.raw("GET", path, query | {"continue": token})
+            except Expired:  # the state went out of history between two pages; at once, it cannot
+                del query["limit"]
+                items.clear()
+                page = self.raw("GET", path, query)
+        for item in items:  # built-in kinds come without them in a list
+            item.setdefault("apiVersion", kind.api_version)
+            item.setdefault("kind", kind.kind)
+        return items, page["metadata"].get("resourceVersion", "")
+
+    def watch(
+        self,
+        kind: Kind,
+        *,
+        resource_version: str,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        seconds: int = 290,
+        silence: float | None = None,
+    ) -> Watch:
+        """Changes since `resource_version`, bookmarks included, for `seconds`. More than `silence` seconds
+        without a byte (30 more than `seconds` unless said) raise Unavailable: the connection is half open."""
+        query = _selectors(label_selector, field_selector) | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(seconds),
+        }
+        request = Request(
+            method="GET",
+            path=_path(kind, namespace),
+            query=query,
+            headers={"Accept": "application/json"},
+        )
+        timeout = seconds + 30.0 if silence is None else silence
+        return Watch(self.transport.stream(request, timeout=timeout))
+
+    def create(self, kind: Kind, body: Mapping[str, Any]) -> Json:
+        return self.raw("POST", _path(kind, _namespace(body)), self._manager(), _typed(kind, body))
+
+    def apply(
+        self, kind: Kind, body: Mapping[str, Any], *, subresource: str | None = None, force: bool = True
+    ) -> Json:
+        """Server-side apply: `body` holds every field that this manager wants to own, and nothing else."""
+        return self.raw(
+            "PATCH",
+            _path(kind, _namespace(body), _name(body), subresource),
+            self._manager() | {"force": "true" if force else "false"},
+            _typed(kind, body),
+            content_type=CONTENT_TYPES["apply"],
+        )
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Mapping[str, Any] | Items,
+        *,
+        namespace: str | None = None,
+        type: PatchType = "merge",  # noqa: A002
+        subresource: str | None = None,
+    ) -> Json:
+        """With metadata.resourceVersion in a merge patch, Conflict unless that version is still the last."""
+        path = _path(kind, namespace, name, subresource)
+        return self.raw("PATCH", path, self._manager(), body, content_type=CONTENT_TYPES[type])
+
+    def update(self, kind: Kind, body: Mapping[str, Any], *, subresource: str | None = None) -> Json:
+        """Replaces the whole object: only for objects that nobody else writes."""
+        path = _path(kind, _namespace(body), _name(body), subresource)
+        return self.raw("PUT", path, self._manager(), _typed(kind, body))
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period: int | None = None,
+    ) -> Json:
+        """Conflict where `uid` or `resource_version` is given and is not the object's."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if given := {key: value for key, value in preconditions.items() if value}:
+            options["preconditions"] = given
+        if grace_period is not None:
+            options["gracePeriodSeconds"] = grace_period
+        return self.raw("DELETE", _path(kind, namespace, name), body=options)
+
+    def evict(self, name: str, namespace: str) -> Json:
+        """TooManyRequests where a PodDisruptionBudget does not allow it now."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction"
+        return self.raw("POST", path, body=body)
+
+    def raw(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | Items | None = None,
+        *,
+        content_type: str = "application/json",
+    ) -> Json:
+        """Any request; the answer must be JSON."""
+        if self._guard is not None and method not in READS:
+            self._guard()
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        reply = self.transport.request(
+            Request(
+                method=method,
+                path=path,
+                query=query or {},
+                headers=headers,
+                body=None if body is None else orjson.dumps(body),
+            ),
+            timeout=self._timeout,
+        )
+        if reply.status >= 300:
+            raise from_reply(reply.status, reply.body, reply.headers)
+        try:
+            decoded = orjson.loads(reply.body)
+        except orjson.JSONDecodeError as error:
+            said = reply.body[:200].decode(errors="replace")
+            raise ApiError(
+                reply.status, "NotJson", f"{method} {path} was answered with {said!r}, not with JSON"
+            ) from error
+        return decoded if isinstance(decoded, dict) else {"items": decoded}
+
+    def _manager(self) -> Json:
+        return {"fieldManager": self.field_manager}
+
+
+def _path(
+    kind: Kind, namespace: str | None = None, name: str | None = None, subresource: str | None = None
+) -> str:
+    return quote(kind.path(namespace=namespace or None, name=name, subresource=subresource))
+
+
+def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:
+    given = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {key: value for key, value in given.items() if value}
+
+
+def _namespace(body: Mapping[str, Any]) -> str | None:
+    return body.get("metadata", {}).get("namespace") or None
+
+
+def _name(body: Mapping[str, Any]) -> str:
+    name = body.get("metadata", {}).get("name")
+    if not name:
+        raise ValueError(f"metadata.name is missing in a {body.get('kind', 'body')} to be written")
+    return str(name)
+
+
+def _typed(kind: Kind, body: Mapping[str, Any]) -> Json:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **body}

@@ -1,0 +1,133 @@
+"""Time as an argument: what reads or waits for time takes a Clock, so that tests own it.
+
+Invariant: nothing else in broker.kube calls `time`. Durations are measured on the monotonic clock, never on
+the wall clock; on Linux that is CLOCK_BOOTTIME, which goes on while the machine sleeps (clock_gettime(2)),
+so a leader that slept through its lease knows it when it wakes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+Signal = threading.Event | threading.Condition
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """The wall clock, aware and in UTC: for what is written down."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow: for what is measured."""
+
+    def wait(self, signal: Signal, timeout: float | None = None) -> bool:
+        """Until the event is set or the condition (whose lock the caller holds) is notified; False after
+        `timeout` seconds."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.clock_gettime(_BOOTTIME)
+
+    def wait(self, signal: Signal, timeout: float | None = None) -> bool:
+        return signal.wait(None if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(max(seconds, 0.0))
+
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+PATIENCE = 20.0  # real seconds after which a test that waits for other threads has failed
+
+
+class FakeClock:
+    """A clock that stands still until `advance`; threads that wait on it sleep for real, and wake when due.
+
+    `threads` and `until` let a test meet other threads without ever sleeping.
+    """
+
+    def __init__(self, start: datetime = EPOCH) -> None:
+        self._start = start
+        self._seconds = 1000.0
+        self._lock = threading.Condition()
+        self._waiting: dict[object, tuple[float, threading.Condition]] = {}
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self.monotonic() - 1000.0)
+
+    def monotonic(self) -> float:
+        with self._lock:
+            return self._seconds
+
+    def wait(self, signal: Signal, timeout: float | None = None) -> bool:
+        if isinstance(signal, threading.Condition):
+            return self._wait(signal, timeout, None)
+        condition: threading.Condition = vars(signal)[
+            "_cond"
+        ]  # an Event offers no other way to be woken early
+        with condition:
+            return self._wait(condition, timeout, signal.is_set)
+
+    def _wait(
+        self, condition: threading.Condition, timeout: float | None, done: Callable[[], bool] | None
+    ) -> bool:
+        token = object()
+        due = float("inf") if timeout is None else self.monotonic() + max(timeout, 0.0)
+        while True:
+            if done is not None and done():
+                return True
+            with self._lock:
+                if self._seconds >= due:
+                    return False
+                self._waiting[token] = (due, condition)
+                self._lock.notify_all()
+            try:
+                condition.wait()
+            finally:
+                with self._lock:
+                    del self._waiting[token]
+            if done is None:
+                return self.monotonic() < due
+
+    def sleep(self, seconds: float) -> None:
+        self.wait(threading.Event(), seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Moves time on and wakes whoever waited for it."""
+        with self._lock:
+            self._seconds += seconds
+            due = {id(c): c for at, c in self._waiting.values() if at <= self._seconds}
+        for condition in due.values():
+            with condition:
+                condition.notify_all()
+
+    def threads(self, count: int = 1, *, within: float | None = None) -> None:
+        """Returns when `count` threads wait on this clock (for at most `within` of its seconds)."""
+
+        def waiting() -> bool:
+            last = float("inf") if within is None else self._seconds + within
+            return sum(at <= last for at, _ in self._waiting.values()) >= count
+
+        with self._lock:
+            if not self._lock.wait_for(waiting, PATIENCE):
+                raise AssertionError(f"fewer than {count} threads came to wait: {self._waiting}")
+
+    def until(self, done: Callable[[], bool], *, step: float = 0.0) -> None:
+        """Returns when `done()`; moves time on by `step` between two looks."""
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            if time.monotonic() > deadline:
+                raise AssertionError("what the test waits for did not happen")
+            if step:
+                self.advance(step)
+            time.sleep(0.0005)  # lets the other threads run; their work, not this, decides when it ends

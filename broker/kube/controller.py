@@ -1,0 +1,156 @@
+"""Workers that call a reconcile function with the keys of a queue.
+
+Invariant: a key whose reconcile failed comes back, later each time, and never keeps the others from their
+turn. Failures of the world (the API server, a provider, the network) are expected and logged in a line;
+anything else is a bug: logged with its traceback and counted, and its key backs off all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+
+import structlog
+from prometheus_client import Counter, Histogram
+from urllib3.exceptions import HTTPError
+
+from broker.kube.bugs import contained
+from broker.kube.clock import Clock
+from broker.kube.errors import ApiError, Conflict, TooManyRequests
+from broker.kube.metrics import REGISTRY
+from broker.kube.queue import K, ShutDown, WorkQueue
+
+Errors = tuple[type[Exception], ...]
+
+# What may go wrong outside; callers add their provider's error.
+EXPECTED: Errors = (ApiError, OSError, HTTPError)
+
+RECONCILES = Counter(
+    "capacity_broker_reconciles",
+    "Reconciles by result: done, again (asked to come back), error (expected), bug.",
+    ["controller", "result"],
+    registry=REGISTRY,
+)
+SECONDS = Histogram(
+    "capacity_broker_reconcile_seconds", "How long a reconcile took.", ["controller"], registry=REGISTRY
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What a reconcile returns to be called again after some seconds, whatever happens before."""
+
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one call of a reconcile went; `wait` is what the other side asked for after a failure."""
+
+    failed: bool
+    again: float | None = None
+    wait: float = 0.0
+
+
+def attempt(
+    name: str, work: Callable[[], Again | None], *, clock: Clock, expected: Errors, **context: object
+) -> Outcome:
+    """Calls `work`, measures it, and says how it went."""
+    began = clock.monotonic()
+    outcome = Outcome(failed=True)
+    with contained(name, **context) as bug:
+        outcome = _call(name, work, expected, context)
+    SECONDS.labels(name).observe(clock.monotonic() - began)
+    result = (
+        "bug" if bug.error else "error" if outcome.failed else "done" if outcome.again is None else "again"
+    )
+    RECONCILES.labels(name, result).inc()
+    return outcome
+
+
+def _call(
+    name: str, work: Callable[[], Again | None], expected: Errors, context: dict[str, object]
+) -> Outcome:
+    try:
+        again = work()
+    except Conflict as error:  # someone was faster; the next look sees what they wrote
+        log.debug("conflict, looking again", controller=name, error=str(error), **context)
+        return Outcome(failed=True)
+    except expected as error:
+        log.warning("failed, trying again", controller=name, error=str(error), **context)
+        return Outcome(failed=True, wait=error.retry_after if isinstance(error, TooManyRequests) else 0.0)
+    return Outcome(failed=False, again=None if again is None else again.after)
+
+
+class Controller(Generic[K]):
+    """`workers` threads over one queue. `expected` are error types of the provider, besides the API's."""
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[K], Again | None],
+        *,
+        queue: WorkQueue[K],
+        clock: Clock,
+        workers: int = 4,
+        expected: Errors = (),
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        self._reconcile = reconcile
+        self._clock = clock
+        self._expected = (*EXPECTED, *expected)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name} {n}", daemon=True) for n in range(workers)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout: float | None = 30.0) -> bool:
+        """Lets each worker finish the key that it has; whether all have ended within `timeout`."""
+        self.queue.shut_down()
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(None if deadline is None else max(0.0, deadline - self._clock.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def step(self) -> bool:
+        """Works on one ready key in the caller's thread; whether there was one. For tests and single runs."""
+        if not len(self.queue):
+            return False
+        self._one(self.queue.get())
+        return True
+
+    def _work(self) -> None:
+        while True:
+            try:
+                key = self.queue.get()
+            except ShutDown:
+                return
+            self._one(key)
+
+    def _one(self, key: K) -> None:
+        try:
+            outcome = attempt(
+                self.name,
+                lambda: self._reconcile(key),
+                clock=self._clock,
+                expected=self._expected,
+                key=str(key),
+                failures=self.queue.failures(key),
+            )
+            if outcome.failed:
+                self.queue.retry(key, at_least=outcome.wait)
+                return
+            self.queue.forget(key)
+            if outcome.again is not None:
+                self.queue.add_after(key, outcome.again)
+        finally:
+            self.queue.done(key)

@@ -1,0 +1,112 @@
+"""How the API server refuses, as one tree of exceptions.
+
+Invariant: callers decide by class, never by text; whatever went wrong between here and the API server is
+Unavailable, with its cause chained. Status codes and reasons:
+https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#response-status-kind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+Details = Mapping[str, Any]
+
+
+class ApiError(Exception):
+    """A request that the API server refused. `details` is the Status object's own (kind, name, causes)."""
+
+    def __init__(self, status: int, reason: str, message: str, details: Details | None = None) -> None:
+        super().__init__(f"{message or 'no message'} ({status} {reason})")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.details: Details = details or {}
+
+
+class NotFound(ApiError):
+    """No such object, or no such kind."""
+
+
+class Conflict(ApiError):
+    """The object has changed since it was read, or another field manager owns the field."""
+
+
+class AlreadyExists(ApiError):
+    """The name is taken."""
+
+
+class Expired(ApiError):
+    """That resourceVersion or continue token is too old: list again."""
+
+
+class Invalid(ApiError):
+    """The object breaks its schema or a rule of its kind; `causes` names the fields."""
+
+    @property
+    def causes(self) -> tuple[tuple[str, str], ...]:
+        """(field, message) of each mistake."""
+        return tuple((c.get("field", ""), c.get("message", "")) for c in self.details.get("causes", ()))
+
+
+class Forbidden(ApiError):
+    """Not allowed, or not known who asks (401)."""
+
+
+class TooManyRequests(ApiError):
+    """Asked too fast, or an eviction that a disruption budget does not allow now."""
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds that the API server wants to be left alone; 0 where it did not say."""
+        return float(self.details.get("retryAfterSeconds", 0))
+
+
+class Unavailable(ApiError):
+    """The API server has trouble of its own (5xx), or no answer came (status 0)."""
+
+
+# A reason is more exact than a code: 409 is a conflict or a name that is taken.
+_BY_REASON: Mapping[str, type[ApiError]] = {
+    "AlreadyExists": AlreadyExists,
+    "Expired": Expired,
+    "Gone": Expired,
+}
+_BY_STATUS: Mapping[int, type[ApiError]] = {
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Expired,
+    422: Invalid,
+    429: TooManyRequests,
+}
+
+
+def from_status(status: Mapping[str, Any], *, code: int = 0, retry_after: str = "") -> ApiError:
+    """The exception for a decoded Status object; `retry_after` is the header of that name."""
+    code = int(status.get("code") or code)
+    reason = status.get("reason") or "Unknown"
+    details = dict(status.get("details") or {})
+    if retry_after.isdigit():
+        details.setdefault("retryAfterSeconds", int(retry_after))
+    kind = _BY_REASON.get(reason) or _BY_STATUS.get(code) or (Unavailable if code >= 500 else ApiError)
+    return kind(code, reason, status.get("message") or "", details)
+
+
+def from_reply(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
+    """The exception for an HTTP answer of 300 and more; proxies answer without a Status object."""
+    try:
+        status = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        status = None
+    if not isinstance(status, dict) or status.get("kind") != "Status":
+        status = {"message": body[:500].decode(errors="replace").strip()}
+    return from_status(status, code=code, retry_after=headers.get("Retry-After", ""))
+
+
+def no_answer(cause: Exception) -> Unavailable:
+    """For what the transport raised; raise it `from cause`."""
+    return Unavailable(0, type(cause).__name__, f"no answer from the API server: {cause}")

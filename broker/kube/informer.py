@@ -1,0 +1,183 @@
+"""A list and a watch that keep a cache equal to the API server, for as long as the process lives.
+
+Invariant: once synced, the cache holds a state that the API server had, and moves only forward; whatever
+fails (a refused list, a lost stream, an expired version) is tried again after a back-off with full jitter,
+never in a hot loop, and never by forgetting what is known. List, watch, bookmarks and 410:
+https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import threading
+from typing import Generic
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from broker.kube.backoff import Backoff, Random
+from broker.kube.bugs import contained
+from broker.kube.cache import Cache, Handler, Indexes, T, number, version_of
+from broker.kube.client import Client, Watch
+from broker.kube.clock import Clock
+from broker.kube.errors import ApiError, Expired, TooManyRequests
+from broker.kube.metrics import REGISTRY
+
+FIRST, LONGEST = 0.1, 30.0  # seconds of back-off
+HEALTHY = 10.0  # a watch that lived this long ended for a reason of its own
+# A watch lives this long, and a half-open one 30 s longer: the bound on unnoticed staleness.
+WATCH_SECONDS, WATCH_SPREAD = 120, 60
+
+STALENESS = Gauge(
+    "capacity_broker_kube_cache_staleness_seconds",
+    "Seconds since the API server last said anything about a kind; it sends a bookmark about every minute.",
+    ["kind"],
+    registry=REGISTRY,
+)
+LISTS = Counter(
+    "capacity_broker_kube_lists", "Complete lists read to fill a cache.", ["kind"], registry=REGISTRY
+)
+FAILURES = Counter(
+    "capacity_broker_kube_watch_failures",
+    "Lists and watches that failed, by the reason the API server gave.",
+    ["kind", "reason"],
+    registry=REGISTRY,
+)
+EVENTS = Counter(
+    "capacity_broker_kube_watch_events", "Events received, bookmarks included.", ["kind"], registry=REGISTRY
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Informer(Generic[T]):
+    """Start it once; read `cache`; `on_change` to hear. `error` is why it is not following at the moment."""
+
+    def __init__(
+        self,
+        client: Client,
+        model: type[T],
+        *,
+        clock: Clock,
+        indexes: Indexes[T] | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        namespace: str | None = None,
+        random: Random = random_module.random,
+    ) -> None:
+        self.cache: Cache[T] = Cache(
+            model, indexes=indexes, namespace=namespace, narrowed=bool(label_selector or field_selector)
+        )
+        self.error = ""
+        self._client = client
+        self._kind = model.KIND
+        self._clock = clock
+        self._random = random
+        self._label_selector, self._field_selector = label_selector, field_selector
+        self._namespace = namespace
+        self._revision = ""  # where the watch goes on; empty: list first
+        self._contact = clock.monotonic()
+        self._synced = threading.Event()
+        self._stop = threading.Event()
+        self._watch: Watch | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def synced(self) -> bool:
+        """Whether a complete list has been read."""
+        return self._synced.is_set()
+
+    def wait_synced(self, timeout: float | None = None) -> bool:
+        return self._clock.wait(self._synced, timeout)
+
+    def on_change(self, handler: Handler[T]) -> None:
+        """`handler(old, new)`: None for old when it appeared, None for new when it went. It only marks dirty:
+        the stream waits for it."""
+        self.cache.on_change(handler)
+
+    def staleness(self) -> float:
+        return self._clock.monotonic() - self._contact
+
+    def start(self) -> None:
+        if self._thread is not None:
+            raise RuntimeError(f"the informer of {self._kind.resource} was started before")
+        STALENESS.labels(self._kind.resource).set_function(self.staleness)
+        self._thread = threading.Thread(target=self._run, name=f"watch {self._kind.resource}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float | None = 5.0) -> None:
+        """Ends the stream and waits for its thread, which a request under way may hold for `timeout`."""
+        self._stop.set()
+        if self._watch is not None:
+            self._watch.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        backoff = Backoff(first=FIRST, longest=LONGEST, random=self._random)
+        while not self._stop.is_set():
+            began, at_least = self._clock.monotonic(), 0.0
+            with contained("informer", kind=self._kind.resource) as bug:
+                at_least = self._follow()
+            if bug.error:
+                self._revision, self.error = "", f"bug: {bug.error}"
+            if self._clock.monotonic() - began >= HEALTHY:
+                backoff.reset()
+            self._clock.wait(self._stop, backoff.next(at_least=at_least))
+
+    def _follow(self) -> float:
+        """Lists where needed, then watches until the stream ends; the seconds to leave the server alone."""
+        try:
+            if not self._revision:
+                self._list()
+            self._stream()
+        except ApiError as error:
+            if isinstance(error, Expired):
+                self._revision = ""
+            if self._stop.is_set():
+                return 0.0
+            FAILURES.labels(self._kind.resource, error.reason).inc()
+            if str(error) != self.error:  # said once, however often it is tried
+                log.warning("cannot follow", kind=self._kind.resource, error=str(error), synced=self.synced)
+            self.error = str(error)
+            return error.retry_after if isinstance(error, TooManyRequests) else 0.0
+        return 0.0
+
+    def _list(self) -> None:
+        items, revision = self._client.list(
+            self._kind,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+        )
+        LISTS.labels(self._kind.resource).inc()
+        self._alive()
+        self.cache.replace(items, number(revision))
+        self._revision = revision
+        self._synced.set()
+
+    def _stream(self) -> None:
+        watch = self._client.watch(
+            self._kind,
+            resource_version=self._revision,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            seconds=WATCH_SECONDS + int(WATCH_SPREAD * self._random()),
+        )
+        self._watch = watch
+        with watch:
+            if self._stop.is_set():  # it came between the request and the answer
+                return
+            for event, raw in watch:
+                EVENTS.labels(self._kind.resource).inc()
+                self._alive()
+                if event == "BOOKMARK":
+                    self.cache.progress(version_of(raw))
+                else:
+                    self.cache.apply(event, raw)
+                self._revision = raw["metadata"].get("resourceVersion") or self._revision
+
+    def _alive(self) -> None:
+        self._contact = self._clock.monotonic()
+        self.error = ""

@@ -1,0 +1,200 @@
+"""Two ways to an API server: over HTTP, and by a call into the same process.
+
+Invariant: both carry the same requests and raise the same errors. From the official `kubernetes` package
+come configuration, credentials (tokens that are re-read, exec plugins) and the connection pool; its own
+retries are off, since a repeated write is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import structlog
+import urllib3
+import yaml
+from kubernetes import config
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from broker.kube.client import Reply, Request, Stream
+from broker.kube.errors import from_reply, no_answer
+
+USER_AGENT = "capacity-broker"
+CONNECT_TIMEOUT = 10.0
+CONNECTIONS = 64  # watches hold one each; more than this wait for none, they are opened and closed
+CHUNK = 65536
+
+log = structlog.get_logger(__name__)
+
+
+class ConfigurationError(Exception):
+    """No usable way to a cluster; the text says where one was looked for."""
+
+
+class HttpTransport:
+    """An API server's URL with credentials. `load` is called again when the server answers 401."""
+
+    def __init__(self, load: Callable[[], Configuration]) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._api = _api(load())
+
+    @classmethod
+    def from_kubeconfig(cls, path: str | Path | None = None, *, context: str | None = None) -> HttpTransport:
+        """A kubeconfig, or where none is named: KUBECONFIG, the pod's service account, ~/.kube/config."""
+        return cls(_loader(path, context))
+
+    @property
+    def url(self) -> str:
+        return str(self._api.configuration.host)
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        response = self._send(request, timeout=timeout, stream=False)
+        return Reply(status=response.status, headers=response.headers, body=response.data)
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        response = self._send(request, timeout=timeout, stream=True)
+        if response.status >= 300:
+            raise from_reply(response.status, response.data, response.headers)
+        return _HttpStream(response)
+
+    def _send(self, request: Request, *, timeout: float, stream: bool) -> urllib3.BaseHTTPResponse:
+        api = self._api
+        response = self._once(api, request, timeout=timeout, stream=stream)
+        if response.status != 401:
+            return response
+        response.drain_conn()
+        with self._lock:
+            if self._api is api:  # the first thread that is refused renews the credentials for all
+                log.info("credentials refused, loading them again", server=self.url)
+                self._api = _api(self._load())
+        return self._once(self._api, request, timeout=timeout, stream=stream)
+
+    def _once(
+        self, api: ApiClient, request: Request, *, timeout: float, stream: bool
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"User-Agent": USER_AGENT, **request.headers}
+        query = urlencode(request.query)
+        try:
+            with self._lock:  # the package renews expired tokens here, and is not thread-safe
+                api.update_params_for_auth(headers, [], ["BearerToken"], request.path, request.method, None)
+            response: urllib3.BaseHTTPResponse = api.rest_client.pool_manager.request(
+                request.method,
+                api.configuration.host + request.path + ("?" + query if query else ""),
+                body=request.body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), read=timeout),
+                preload_content=not stream,
+                retries=False,
+                redirect=False,
+            )
+        except (HTTPError, OSError, ApiException, config.ConfigException) as error:
+            raise no_answer(error) from error
+        return response
+
+
+class _HttpStream:
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            # Without chunked encoding `stream` would wait until a whole chunk size has come.
+            chunks = self._response.read_chunked() if self._response.chunked else self._pieces()
+            for chunk in chunks:
+                if self._closed.is_set():
+                    return
+                yield chunk
+        except (HTTPError, OSError, ValueError, AttributeError) as error:
+            # A shut socket or a closed response shows as any of these; without `close` they are real.
+            if not self._closed.is_set():
+                if isinstance(error, HTTPError | OSError):
+                    raise no_answer(error) from error
+                raise
+        finally:
+            self._response.close()
+
+    def _pieces(self) -> Iterator[bytes]:
+        while piece := self._response.read1():
+            yield piece
+
+    def close(self) -> None:
+        self._closed.set()
+        try:
+            self._response.shutdown()  # wakes a thread that reads
+        except (AttributeError, RuntimeError, ValueError, OSError):
+            return  # it has ended by itself
+
+
+def _api(configuration: Configuration) -> ApiClient:
+    configuration.retries = False
+    configuration.keep_alive = True
+    configuration.connection_pool_maxsize = CONNECTIONS
+    return ApiClient(configuration)
+
+
+def _loader(path: str | Path | None, context: str | None) -> Callable[[], Configuration]:
+    named = str(path or os.environ.get("KUBECONFIG") or "")
+    home = Path("~/.kube/config").expanduser()
+    if not named and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return partial(_load, "the pod's service account", config.load_incluster_config)
+    if not named and not home.exists():
+        raise ConfigurationError(
+            f"no cluster: KUBECONFIG is not set, this is not a pod, and there is no {home}; "
+            "name a kubeconfig with --kubeconfig"
+        )
+    file = named or str(home)
+    read = partial(config.load_kube_config, config_file=file, context=context or None, persist_config=False)
+    return partial(_load, f"kubeconfig {file!r}" + (f", context {context!r}" if context else ""), read)
+
+
+def _load(where: str, read: Callable[..., None]) -> Configuration:
+    configuration = Configuration()
+    try:
+        read(client_configuration=configuration)
+    except (config.ConfigException, OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    return configuration
+
+
+class Served(Protocol):
+    """What the embedded API server answers: a body, or a stream of them."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    stream: Any
+
+
+class Serves(Protocol):
+    """The embedded API server, as far as a client needs to know it."""
+
+    def handle(self, request: Any, /) -> Any: ...
+
+
+class InProcessTransport:
+    """Calls the embedded API server's own verbs: no socket, no thread of its own."""
+
+    def __init__(self, cluster: Serves) -> None:
+        self._cluster = cluster
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        del timeout  # a call returns when it is done
+        answer: Served = self._cluster.handle(request)
+        return Reply(status=answer.status, headers=answer.headers, body=answer.body)
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        del timeout
+        answer: Served = self._cluster.handle(request)
+        if answer.stream is None:
+            raise from_reply(answer.status, answer.body, answer.headers)
+        stream: Stream = answer.stream
+        return stream
