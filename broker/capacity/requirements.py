@@ -127,7 +127,7 @@ class Requirements:
             key = _RENAMED.get(requirement.key, requirement.key)
             by_key[key] = by_key.get(key, _ANYTHING).and_(_allowed(requirement))
             written[key] = (*written.get(key, ()), _text(requirement))
-        self._by_key = by_key
+        self._by_key = dict(sorted(by_key.items()))
         self._written = written
         self._hash = hash(frozenset(by_key.items()))
 
@@ -143,7 +143,7 @@ class Requirements:
 
     def __iter__(self) -> Iterator[str]:
         """The keys that something is required of, sorted."""
-        return iter(sorted(self._by_key))
+        return iter(self._by_key)
 
     def __contains__(self, key: object) -> bool:
         return key in self._by_key
@@ -168,6 +168,7 @@ class Requirements:
         for key, allowed in other._by_key.items():
             both._by_key[key] = both._by_key.get(key, _ANYTHING).and_(allowed)
             both._written[key] = (*both._written.get(key, ()), *other._written[key])
+        both._by_key = dict(sorted(both._by_key.items()))
         both._hash = hash(frozenset(both._by_key.items()))
         return both
 
@@ -196,15 +197,19 @@ class Requirements:
 
         With `among`, only requirements on those keys count: the rest are labels that the claim brings itself.
         """
-        for key, allowed in sorted(self._by_key.items()):
-            if among is not None and key not in among:
-                continue
-            value = labels.get(key)
-            if value is None and not allowed.absent:
-                return f"{key} is not set, needs {self.describe(key)}"
-            if value is not None and not allowed.takes(value):
-                return f"{key} is {value}, needs {self.describe(key)}"
-        return None
+        unmet = self.unmet(labels, among=among)
+        if not unmet:
+            return None
+        return f"{unmet[0]} is {labels.get(unmet[0], 'not set')}, needs {self.describe(unmet[0])}"
+
+    def unmet(self, labels: Mapping[str, str], *, among: Collection[str] | None = None) -> list[str]:
+        """The keys whose requirement these labels do not satisfy, in order."""
+        return [
+            key
+            for key, allowed in self._by_key.items()
+            if (among is None or key in among)
+            and not (allowed.absent if (value := labels.get(key)) is None else allowed.takes(value))
+        ]
 
     def problems(self) -> list[str]:
         """Keys that no label can satisfy, each with the requirements that exclude one another."""

@@ -217,13 +217,18 @@ def allocatable(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
     return amounts
 
 
+def lacking(requests: Mapping[str, float], amounts: Mapping[str, float]) -> list[str]:
+    """The resources of which more is requested than there is, in order."""
+    return [resource for resource in sorted(requests) if requests[resource] > amounts.get(resource, 0.0)]
+
+
 def fits(requests: Mapping[str, float], amounts: Mapping[str, float]) -> str | None:
     """None when the requests fit, else the first resource that does not, with both numbers."""
-    for resource, wanted in sorted(requests.items()):
-        have = amounts.get(resource, 0.0)
-        if wanted > have:
-            return f"{resource}: requests {_number(wanted)}, the node has {_number(have)}"
-    return None
+    short = lacking(requests, amounts)
+    if not short:
+        return None
+    wanted, have = requests[short[0]], amounts.get(short[0], 0.0)
+    return f"{short[0]}: requests {_number(wanted)}, the node has {_number(have)}"
 
 
 def size_key(type_: InstanceType) -> tuple[int, bool, int, int, str]:

@@ -1,0 +1,90 @@
+"""What a launch says to EC2 about reservations.
+
+Invariant: no target is built that EC2 rejects. EC2 accepts a preference together with a target only if it is
+capacity-reservations-only; a target of both an id and a group never; a target on Spot never. A group without
+that preference spills to On-Demand inside EC2, so it is always set with a target, and the broker falls back
+itself (EC2 API Reference, CapacityReservationSpecification).
+"""
+
+from __future__ import annotations
+
+from broker.capacity.model import Option, Selection
+from providers.model import ReservationTarget
+
+_OPEN_MATCHING = ("open", "capacity-reservations-only")
+
+
+def target_for(
+    selection: Selection,
+    option: Option,
+    claim_allows_on_demand: bool,
+    *,
+    claim_allows_reserved: bool = True,
+) -> ReservationTarget:
+    """The CapacityReservationSpecification for launching `option` of a class with this selection.
+
+    Raises ValueError where the option does not follow from the selection: nothing may be launched then.
+    """
+    pool = option.pool
+    if pool.capacity_type == "reserved":
+        return _reserved(selection, option, claim_allows_on_demand)
+    if (
+        pool.reservation
+        or option.odcr_ids
+        or option.market
+        in (
+            "capacity-block",
+            "interruptible-capacity-reservation",
+        )
+    ):
+        raise ValueError(
+            f"option {pool}: {pool.capacity_type} capacity cannot be launched into a reservation"
+        )
+    if selection.preference == "capacity-reservations-only":
+        raise ValueError(
+            f"option {pool}: the class's preference is capacity-reservations-only, "
+            f"which excludes {pool.capacity_type}; use preference open to allow it"
+        )
+    if pool.capacity_type == "spot" or selection.preference != "open" or not claim_allows_reserved:
+        return ReservationTarget(preference="none")
+    return ReservationTarget(preference="open")
+
+
+def check(target: ReservationTarget) -> ReservationTarget:
+    """The target itself, or ValueError where EC2 would reject it."""
+    if target.reservation_id and target.group_arn:
+        raise ValueError(
+            f"target names both reservation {target.reservation_id} and group {target.group_arn}; name one"
+        )
+    named = target.reservation_id or target.group_arn
+    if named and target.preference not in (None, "capacity-reservations-only"):
+        raise ValueError(
+            f"target {named} together with preference {target.preference}; EC2 accepts only "
+            "capacity-reservations-only with a target"
+        )
+    return target
+
+
+def _reserved(selection: Selection, option: Option, claim_allows_on_demand: bool) -> ReservationTarget:
+    reservation = option.pool.reservation
+    if selection.preference == "none":
+        raise ValueError(
+            f"option {option.pool}: the class's preference is none, which excludes reservations; "
+            "use preference open or a target"
+        )
+    if reservation.startswith("arn:"):
+        if reservation != selection.group_arn:
+            raise ValueError(f"option {option.pool}: the class's group is {selection.group_arn or '(none)'}")
+        return check(ReservationTarget(preference="capacity-reservations-only", group_arn=reservation))
+    if reservation:
+        if selection.reservation_id not in ("", reservation):
+            raise ValueError(f"option {option.pool}: the class's reservation is {selection.reservation_id}")
+        return check(ReservationTarget(preference="capacity-reservations-only", reservation_id=reservation))
+    if selection.preference not in _OPEN_MATCHING:
+        raise ValueError(f"option {option.pool}: the class's preference is not open; name the reservation")
+    if option.market != "on-demand":
+        raise ValueError(f"option {option.pool}: a {option.market} reservation is never matched openly")
+    if selection.preference == "open" and claim_allows_on_demand:
+        return ReservationTarget(preference="open")
+    # The claim takes reserved capacity alone: EC2 must not spill it to On-Demand.
+    return ReservationTarget(preference="capacity-reservations-only")
