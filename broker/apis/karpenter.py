@@ -1,0 +1,342 @@
+"""karpenter.sh: NodeClaim (one instance wanted) and NodePool (what claims may be made of).
+
+Fields, limits and defaults are those of Karpenter v1 as its AWS provider 1.14 ships it
+(karpenter.sh_nodeclaims.yaml, karpenter.sh_nodepools.yaml). A NodeClaim's spec never changes; conditions of
+both are a map by type, so each party applies its own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from broker.apis import names
+from broker.apis.core import LABEL_KEY, LABEL_VALUE, Taint
+from broker.apis.meta import Condition, Kind, Model, Object, Quantity, Time
+from broker.apis.schema import Rule, crd
+
+OPERATORS = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"]
+DURATION = "^([0-9]+(s|m|h))+$"
+DURATION_OR_NEVER = "^(([0-9]+(s|m|h))+|Never)$"
+
+
+def _domain(variable: str, domain: str, allowed: tuple[str, ...]) -> str:
+    """True for a key outside the domain and its subdomains, or one of the allowed."""
+    escaped = domain.replace(".", "[.]")
+    return f"{variable} in {list(allowed)} || !{variable}.matches('^[^/]*{escaped}(/|$)')"
+
+
+def _domain_rules(*, over: bool) -> tuple[Rule, ...]:
+    """For one key, or with `over` for all keys of a map."""
+    key = "k" if over else "self"
+    rules = (
+        (
+            _domain(key, names.KARPENTER, names.KARPENTER_REQUIREMENT_KEYS),
+            f"of the domain {names.KARPENTER} only {' and '.join(names.KARPENTER_REQUIREMENT_KEYS)} "
+            "may be used; use a domain of your own",
+        ),
+        (
+            f"{key} != '{names.HOSTNAME}'",
+            f"{names.HOSTNAME} may not be used: a node's name is known only after its launch",
+        ),
+        (
+            _domain(key, names.KARPENTER_AWS, names.KARPENTER_AWS_REQUIREMENT_KEYS),
+            f"of the domain {names.KARPENTER_AWS} only Karpenter's own labels of instances may be used; "
+            "use a domain of your own",
+        ),
+    )
+    return tuple(Rule(f"self.all(k, {rule})" if over else rule, message) for rule, message in rules)
+
+
+class Requirement(Model):
+    """What one label of the instance must be."""
+
+    key: Annotated[
+        str, crd("The label.", *_domain_rules(over=False), required=True, maxLength=316, pattern=LABEL_KEY)
+    ]
+    operator: Annotated[str, crd("How the label is compared with values.", required=True, enum=OPERATORS)] = (
+        ""
+    )
+    values: Annotated[
+        tuple[Annotated[str, crd(maxLength=63, pattern=LABEL_VALUE)], ...],
+        crd(
+            "What the label is compared with: some for In, one whole number for Gt, Lt, Gte and Lte.",
+            x_kubernetes_list_type="atomic",
+        ),
+    ] = ()
+    min_values: Annotated[
+        int | None,
+        crd("How many different values must stay possible.", minimum=1, maximum=50),
+    ] = None
+
+
+Requirements = Annotated[
+    tuple[Requirement, ...],
+    crd(
+        "What the instance must be; all must hold.",
+        Rule(
+            "self.all(x, x.operator != 'In' || (has(x.values) && x.values.size() != 0))",
+            "a requirement with operator In needs at least one of values",
+        ),
+        Rule(
+            "self.all(x, !(x.operator in ['Gt', 'Lt', 'Gte', 'Lte']) || "
+            "(has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]+$')))",
+            "a requirement with operator Gt, Lt, Gte or Lte needs values to be one whole number",
+        ),
+        Rule(
+            "self.all(x, x.operator != 'In' || !has(x.minValues) || "
+            "(has(x.values) && x.values.size() >= x.minValues))",
+            "a requirement with minValues needs at least that many values",
+        ),
+        required=True,
+        maxItems=100,
+        x_kubernetes_list_type="atomic",
+    ),
+]
+
+
+class NodeClassRef(Model):
+    """The class that says how the instance is launched. Its group says by whom."""
+
+    group: Annotated[
+        str,
+        crd(
+            f"{names.BROKER}: launched by the broker; {names.KARPENTER_AWS}: by Karpenter.",
+            Rule("self != ''", "nodeClassRef.group is empty"),
+            required=True,
+            pattern="^[^/]*$",
+        ),
+    ] = ""
+    kind: Annotated[
+        str, crd("Kind of the class.", Rule("self != ''", "nodeClassRef.kind is empty"), required=True)
+    ] = ""
+    name: Annotated[
+        str, crd("Name of the class.", Rule("self != ''", "nodeClassRef.name is empty"), required=True)
+    ] = ""
+
+
+class ResourceRequests(Model):
+    """What the instance must have room for."""
+
+    requests: Annotated[dict[str, Quantity], crd("Resources that pods will ask for.")] = Field(
+        default_factory=dict
+    )
+
+
+class NodeClaimTemplateSpec(Model):
+    """What claims of a pool have in common."""
+
+    node_class_ref: Annotated[NodeClassRef, crd(required=True)] = NodeClassRef()
+    requirements: Requirements = ()
+    taints: Annotated[tuple[Taint, ...], crd("Taints of the node.", x_kubernetes_list_type="atomic")] = ()
+    startup_taints: Annotated[
+        tuple[Taint, ...],
+        crd(
+            "Taints of the node that somebody removes soon after its start; pods need not tolerate them.",
+            x_kubernetes_list_type="atomic",
+        ),
+    ] = ()
+    expire_after: Annotated[
+        str, crd("How long the node may live.", default="720h", pattern=DURATION_OR_NEVER)
+    ] = "720h"
+    termination_grace_period: Annotated[
+        str, crd("How long draining may take; without end when left out.", pattern=DURATION)
+    ] = ""
+
+
+class NodeClaimSpec(NodeClaimTemplateSpec):
+    """The instance that is wanted. Never changes."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("self == oldSelf", "spec is immutable: delete the claim and make another"),
+    )
+
+    resources: Annotated[ResourceRequests, crd()] = ResourceRequests()
+
+
+class NodeClaimCondition(Condition):
+    """One observation of the claim's state."""
+
+    reason: Annotated[
+        str,
+        crd(
+            "Why, in one CamelCase word for programs.",
+            maxLength=1024,
+            pattern="^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$",
+        ),
+    ] = ""
+    message: Annotated[str, crd("Why, in a sentence for people.", maxLength=32768)] = ""
+
+
+class NodeClaimStatus(Model):
+    """What came of the claim."""
+
+    node_name: Annotated[str, crd("Name of its Node.")] = ""
+    provider_id: Annotated[str, crd("Its instance: aws:///ZONE/INSTANCE-ID.")] = Field(
+        default="", alias="providerID"
+    )
+    image_id: Annotated[str, crd("Its AMI.")] = Field(default="", alias="imageID")
+    capacity: Annotated[dict[str, Quantity], crd("What the instance has.")] = Field(default_factory=dict)
+    allocatable: Annotated[dict[str, Quantity], crd("What of it pods can have.")] = Field(
+        default_factory=dict
+    )
+    conditions: Annotated[
+        tuple[NodeClaimCondition, ...],
+        crd(
+            "What is known about the claim.",
+            x_kubernetes_list_type="map",
+            x_kubernetes_list_map_keys=["type"],
+        ),
+    ] = ()
+    last_pod_event_time: Annotated[Time | None, crd("When a pod last came to or left the node.")] = None
+
+
+class NodeClaim(Object):
+    """One instance that is wanted, and what came of it."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=names.KARPENTER, version="v1", kind="NodeClaim", plural="nodeclaims", namespaced=False
+    )
+
+    spec: Annotated[NodeClaimSpec, crd(required=True)] = NodeClaimSpec()
+    status: NodeClaimStatus = NodeClaimStatus()
+
+
+class Budget(Model):
+    """How many nodes may be disrupted at once, and when."""
+
+    nodes: Annotated[
+        str,
+        crd("A count or a percentage.", required=True, default="10%", pattern="^((100|[0-9]{1,2})%|[0-9]+)$"),
+    ] = "10%"
+    reasons: Annotated[
+        tuple[Annotated[str, crd(enum=["Underutilized", "Empty", "Drifted"])], ...],
+        crd("For which reasons; all when left out.", maxItems=50, x_kubernetes_list_type="set"),
+    ] = ()
+    schedule: Annotated[
+        str,
+        crd(
+            "When it begins, as cron writes it, in UTC.",
+            pattern=r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$",
+        ),
+    ] = ""
+    duration: Annotated[
+        str,
+        crd("How long it lasts, in hours and minutes.", pattern="^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$"),
+    ] = ""
+
+
+class Disruption(Model):
+    """When Karpenter may replace nodes of the pool."""
+
+    consolidate_after: Annotated[
+        str,
+        crd("How long a node must be underutilized first.", required=True, pattern=DURATION_OR_NEVER),
+    ] = "0s"
+    consolidation_policy: Annotated[
+        str,
+        crd(
+            "Which nodes.",
+            default="WhenEmptyOrUnderutilized",
+            enum=["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"],
+        ),
+    ] = "WhenEmptyOrUnderutilized"
+    budgets: Annotated[
+        tuple[Budget, ...],
+        crd(
+            "Limits on it; the strictest that is active counts.",
+            Rule(
+                "self.all(x, has(x.schedule) == has(x.duration))",
+                "a budget needs schedule and duration together, or neither",
+            ),
+            default=[{"nodes": "10%"}],
+            maxItems=50,
+            x_kubernetes_list_type="atomic",
+        ),
+    ] = ()
+
+
+class TemplateMeta(Model):
+    """Labels and annotations of claims and nodes."""
+
+    labels: Annotated[
+        dict[str, Annotated[str, crd(maxLength=63, pattern=LABEL_VALUE)]],
+        crd(
+            "Labels of claims and nodes.",
+            *_domain_rules(over=True),
+            Rule(
+                f"self.all(k, k != '{names.NODEPOOL}')", f"{names.NODEPOOL} is set from the pool's own name"
+            ),
+            maxProperties=100,
+            x_kubernetes_map_type="atomic",
+        ),
+    ] = Field(default_factory=dict)
+    annotations: Annotated[
+        dict[str, str], crd("Annotations of claims and nodes.", x_kubernetes_map_type="granular")
+    ] = Field(default_factory=dict)
+
+
+class NodeClaimTemplate(Model):
+    """What claims of the pool are made from."""
+
+    metadata: Annotated[TemplateMeta, crd()] = TemplateMeta()
+    spec: Annotated[NodeClaimTemplateSpec, crd(required=True)] = NodeClaimTemplateSpec()
+
+
+class NodePoolSpec(Model):
+    """Which claims may be made, and how many."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.replicas) == has(oldSelf.replicas)",
+            "replicas cannot be added or removed: make another pool",
+        ),
+        Rule(
+            "!has(self.replicas) || !has(self.limits) || self.limits.all(k, k == 'nodes')",
+            "limits of a pool with replicas can only be nodes",
+        ),
+        Rule("!has(self.replicas) || !has(self.weight)", "weight means nothing for a pool with replicas"),
+    )
+
+    template: Annotated[NodeClaimTemplate, crd(required=True)] = NodeClaimTemplate()
+    disruption: Annotated[Disruption, crd(default={"consolidateAfter": "0s"})] = Disruption()
+    limits: Annotated[
+        dict[str, Quantity], crd("The most that all nodes of the pool may have together.", maxProperties=100)
+    ] = Field(default_factory=dict)
+    weight: Annotated[
+        int | None, crd("Pools with more weight are tried first.", format="int32", minimum=1, maximum=100)
+    ] = None
+    replicas: Annotated[
+        int | None,
+        crd("A fixed number of nodes, instead of as many as pods need.", format="int64", minimum=0),
+    ] = None
+
+
+class NodePoolStatus(Model):
+    """What the pool has."""
+
+    nodes: Annotated[int, crd("Its nodes.", default=0, format="int64")] = 0
+    resources: Annotated[dict[str, Quantity], crd("What they have together.")] = Field(default_factory=dict)
+    node_class_observed_generation: Annotated[
+        int | None, crd("Generation of the class that the pool's health was seen with.", format="int64")
+    ] = None
+    conditions: Annotated[
+        tuple[Condition, ...],
+        crd(
+            "What is known about the pool.",
+            x_kubernetes_list_type="map",
+            x_kubernetes_list_map_keys=["type"],
+        ),
+    ] = ()
+
+
+class NodePool(Object):
+    """Which claims may be made for pods, of which class, and how many."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=names.KARPENTER, version="v1", kind="NodePool", plural="nodepools", namespaced=False
+    )
+
+    spec: Annotated[NodePoolSpec, crd(required=True)] = NodePoolSpec()
+    status: NodePoolStatus = NodePoolStatus()

@@ -1,0 +1,322 @@
+"""karpenter.k8s.aws: EC2NodeClass, Karpenter's class of instances, with `capacityReservationSpec` added.
+
+Fields are those of Karpenter's AWS provider 1.14 (its CRD karpenter.k8s.aws_ec2nodeclasses.yaml). v1 and
+v1beta1 are stored alike and converted by name only, so one schema serves both: what v1beta1 allowed and v1
+does not (no amiSelectorTerms, amiFamily Ubuntu) is allowed in both, or an object written at one version
+could not be patched at the other. In a cluster with Karpenter its own CRD is kept; there the fields marked
+"ours" are pruned unless they are added to it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from broker.apis import names
+from broker.apis.core import NodeSelectorRequirement
+from broker.apis.karpenter_aws_launch import (
+    BlockDeviceMapping,
+    ConnectionTracking,
+    CpuOptions,
+    Kubelet,
+    MetadataOptions,
+    NetworkInterface,
+)
+from broker.apis.karpenter_aws_terms import (
+    ACCOUNT,
+    AMI_FAMILIES,
+    AMISelectorTerm,
+    CapacityReservationSelectorTerm,
+    PlacementGroupSelector,
+    SecurityGroupSelectorTerm,
+    SubnetSelectorTerm,
+    alone,
+    some,
+)
+from broker.apis.meta import Condition, Kind, Model, Object, Time
+from broker.apis.reservation_spec import ID, CapacityReservationSpec, ReservationAsk, reservation_ask
+from broker.apis.schema import Rule, crd
+
+
+class EC2NodeClassSpec(Model):
+    """What instances of this class are launched with."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.role) != has(self.instanceProfile)",
+            "exactly one of role and instanceProfile must be set",
+        ),
+        Rule(
+            "has(self.amiFamily) || (has(self.amiSelectorTerms) && "
+            "self.amiSelectorTerms.exists(x, has(x.alias)))",
+            "amiFamily must be set unless a term of amiSelectorTerms has an alias, which tells the family",
+        ),
+        *(
+            Rule(
+                "!has(self.amiFamily) || !has(self.amiSelectorTerms) || "
+                f"self.amiFamily in ['{family}', 'Custom'] || "
+                f"!self.amiSelectorTerms.exists(x, has(x.alias) && x.alias.startsWith('{alias}@'))",
+                f"amiFamily must be {family}, Custom or left out with an {alias} alias in amiSelectorTerms",
+            )
+            for alias, family in AMI_FAMILIES.items()
+        ),
+    )
+
+    ami_family: Annotated[
+        str,
+        crd(
+            "Format of the user data and default block devices; an alias in amiSelectorTerms implies it.",
+            enum=[*AMI_FAMILIES.values(), "Ubuntu", "Custom"],
+        ),
+    ] = ""
+    ami_selector_terms: Annotated[
+        tuple[AMISelectorTerm, ...],
+        crd(
+            "AMIs to launch. Left out (v1beta1), the newest EKS optimized AMI of amiFamily.",
+            some("tags", "id", "name", "alias", "ssmParameter"),
+            alone("id", "alias", "tags", "name", "owner"),
+            alone("alias", "id", "tags", "name", "owner"),
+            Rule(
+                "self.size() == 1 || !self.exists(x, has(x.alias))",
+                "a term with 'alias' must be the only term of amiSelectorTerms",
+            ),
+            minItems=1,
+            maxItems=30,
+        ),
+    ] = ()
+    subnet_selector_terms: Annotated[
+        tuple[SubnetSelectorTerm, ...],
+        crd(
+            "Subnets, and by them zones, to launch into.",
+            Rule("self.size() != 0", "subnetSelectorTerms must have at least one term"),
+            some("tags", "id"),
+            alone("id", "tags"),
+            required=True,
+            maxItems=30,
+        ),
+    ] = ()
+    security_group_selector_terms: Annotated[
+        tuple[SecurityGroupSelectorTerm, ...],
+        crd(
+            "Security groups of the instances.",
+            Rule("self.size() != 0", "securityGroupSelectorTerms must have at least one term"),
+            some("tags", "id", "name"),
+            alone("id", "tags", "name"),
+            alone("name", "tags"),
+            required=True,
+            maxItems=30,
+        ),
+    ] = ()
+    capacity_reservation_selector_terms: Annotated[
+        tuple[CapacityReservationSelectorTerm, ...],
+        crd(
+            "Capacity reservations that Karpenter may launch into.",
+            some("tags", "id", "instanceMatchCriteria"),
+            alone("id", "tags", "ownerID", "instanceMatchCriteria"),
+            maxItems=30,
+        ),
+    ] = ()
+    capacity_reservation_spec: Annotated[CapacityReservationSpec | None, crd()] = None
+    role: Annotated[
+        str, crd("IAM role of the nodes; excludes instanceProfile.", Rule("self != ''", "role is empty"))
+    ] = ""
+    instance_profile: Annotated[
+        str,
+        crd(
+            "Instance profile of the nodes, with its role; excludes role.",
+            Rule("self != ''", "instanceProfile is empty"),
+        ),
+    ] = ""
+    user_data: Annotated[str, crd("Merged into the user data of amiFamily.")] = ""
+    tags: Annotated[
+        dict[str, str],
+        crd(
+            "Tags of the instances, volumes and launch templates.",
+            Rule("self.all(k, k != '')", "a tag needs a key"),
+            Rule(
+                f"self.all(k, !(k in {list(names.RESTRICTED_TAGS)}))",
+                f"{', '.join(names.RESTRICTED_TAGS)} are set by whoever launches the instance",
+            ),
+            Rule(
+                f"self.all(k, !k.startsWith('{names.TAG_KUBERNETES_CLUSTER}'))",
+                f"{names.TAG_KUBERNETES_CLUSTER}/... is set by whoever launches the instance",
+            ),
+        ),
+    ] = Field(default_factory=dict)
+    block_device_mappings: Annotated[
+        tuple[BlockDeviceMapping, ...],
+        crd(
+            "Volumes of the instances.",
+            Rule(
+                "self.filter(x, has(x.rootVolume) && x.rootVolume).size() <= 1",
+                "at most one of blockDeviceMappings may be rootVolume",
+            ),
+            maxItems=50,
+        ),
+    ] = ()
+    metadata_options: Annotated[
+        MetadataOptions,
+        crd(
+            default={
+                "httpEndpoint": "enabled",
+                "httpProtocolIPv6": "disabled",
+                "httpPutResponseHopLimit": 1,
+                "httpTokens": "required",
+            }
+        ),
+    ] = MetadataOptions()
+    detailed_monitoring: Annotated[bool | None, crd("One-minute metrics in CloudWatch.")] = None
+    associate_public_ip_address: Annotated[bool | None, crd("Whether instances get a public IP address.")] = (
+        Field(default=None, alias="associatePublicIPAddress")
+    )
+    ip_prefix_count: Annotated[
+        int | None, crd("IPv4 prefixes of the primary network interface.", format="int32", minimum=0)
+    ] = Field(default=None, alias="ipPrefixCount")
+    network_interfaces: Annotated[
+        tuple[NetworkInterface, ...],
+        crd(
+            "Network interfaces, instead of the type's own.",
+            Rule(
+                "self.size() == 0 || self.exists(x, x.deviceIndex == 0 && x.networkCardIndex == 0 && "
+                "x.interfaceType == 'interface')",
+                "networkInterfaces must hold the primary one: deviceIndex 0, networkCardIndex 0, "
+                "interfaceType interface",
+            ),
+            Rule(
+                "self.all(x, self.filter(y, x.networkCardIndex == y.networkCardIndex && "
+                "x.deviceIndex == y.deviceIndex).size() == 1)",
+                "networkInterfaces must differ in networkCardIndex or deviceIndex",
+            ),
+            Rule(
+                "self.all(x, x.interfaceType != 'efa-only' || self.filter(y, "
+                "y.interfaceType == 'efa-only' && x.networkCardIndex == y.networkCardIndex).size() == 1)",
+                "networkInterfaces may have one efa-only interface a network card",
+            ),
+            maxItems=150,
+        ),
+    ] = ()
+    connection_tracking: Annotated[ConnectionTracking | None, crd()] = None
+    cpu_options: Annotated[CpuOptions | None, crd()] = None
+    kubelet: Annotated[Kubelet | None, crd()] = None
+    instance_store_policy: Annotated[str, crd("What is done with instance-store disks.", enum=["RAID0"])] = ""
+    placement_group_selector: Annotated[PlacementGroupSelector | None, crd()] = None
+    context: Annotated[str, crd("Reserved by EC2 (CreateFleet's Context).")] = ""
+
+
+class Subnet(Model):
+    """A subnet that the class resolved to."""
+
+    id: Annotated[str, crd("Id of the subnet.", required=True)]
+    zone: Annotated[str, crd("Its availability zone.", required=True)] = ""
+    zone_id: Annotated[str, crd("Id of that zone, the same in all accounts.")] = Field(
+        default="", alias="zoneID"
+    )
+
+
+class SecurityGroup(Model):
+    """A security group that the class resolved to."""
+
+    id: Annotated[str, crd("Id of the security group.", required=True)]
+    name: Annotated[str, crd("Its name.")] = ""
+
+
+class AMI(Model):
+    """An AMI that the class resolved to, and the instance types that it fits."""
+
+    id: Annotated[str, crd("Id of the AMI.", required=True)]
+    name: Annotated[str, crd("Its name.")] = ""
+    deprecated: Annotated[bool | None, crd("Whether its owner deprecated it.")] = None
+    requirements: Annotated[
+        tuple[NodeSelectorRequirement, ...], crd("What an instance type must be to run it.", required=True)
+    ] = ()
+
+
+class CapacityReservation(Model):
+    """A capacity reservation that the class may use. The two counts are ours."""
+
+    id: Annotated[str, crd("Id of the reservation.", required=True, pattern=ID)]
+    availability_zone: Annotated[str, crd("Its zone.", required=True)] = ""
+    instance_type: Annotated[str, crd("Its instance type.", required=True)] = ""
+    instance_match_criteria: Annotated[
+        str, crd("How instances are matched to it.", required=True, enum=["open", "targeted"])
+    ] = ""
+    owner_id: Annotated[str, crd("Account that owns it.", required=True, pattern=ACCOUNT)] = Field(
+        default="", alias="ownerID"
+    )
+    reservation_type: Annotated[
+        str, crd("Its type.", default="default", enum=["default", "capacity-block"])
+    ] = "default"
+    interruptible: Annotated[bool, crd("Whether its owner may take it back.")] = False
+    state: Annotated[
+        str,
+        crd(
+            "active; expiring, when EC2 is about to reclaim it; pending (ours), when it is about to start.",
+            default="active",
+            enum=["active", "expiring", "pending"],
+        ),
+    ] = "active"
+    end_time: Annotated[Time | None, crd("When it ends; no end when left out.")] = None
+    total_instance_count: Annotated[int | None, crd("Its slots.", format="int32", minimum=0)] = None
+    available_instance_count: Annotated[int | None, crd("Its free slots.", format="int32", minimum=0)] = None
+
+
+class CapacityReservationMisfit(Model):
+    """A capacity reservation that was selected and cannot be used, and why. Ours."""
+
+    id: Annotated[str, crd("Id of the reservation, or of the group that could not be read.", required=True)]
+    reason: Annotated[str, crd("Why, in one CamelCase word.", required=True)] = ""
+    message: Annotated[str, crd("Why, in a sentence with both values.")] = ""
+    code: Annotated[str, crd("EC2's own error code, where EC2 said it.")] = ""
+
+
+class EC2NodeClassStatus(Model):
+    """What the class resolved to."""
+
+    subnets: Annotated[tuple[Subnet, ...], crd("Subnets to launch into.")] = ()
+    security_groups: Annotated[tuple[SecurityGroup, ...], crd("Security groups of instances.")] = ()
+    amis: Annotated[tuple[AMI, ...], crd("AMIs to launch.")] = ()
+    instance_profile: Annotated[str, crd("Instance profile of instances.")] = ""
+    capacity_reservations: Annotated[
+        tuple[CapacityReservation, ...], crd("Capacity reservations that the class may use.")
+    ] = ()
+    capacity_reservation_misfits: Annotated[
+        tuple[CapacityReservationMisfit, ...],
+        crd("Capacity reservations that were selected and cannot be used."),
+    ] = ()
+    # An atomic list, as in Karpenter's CRD: whoever writes keeps the other party's entries.
+    conditions: Annotated[tuple[Condition, ...], crd("What is known about the class.")] = ()
+
+
+class EC2NodeClass(Object):
+    """A class of EC2 instances: how they are launched, and which capacity reservations they draw from."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=names.KARPENTER_AWS,
+        version="v1",
+        kind="EC2NodeClass",
+        plural="ec2nodeclasses",
+        namespaced=False,
+    )
+
+    spec: EC2NodeClassSpec = EC2NodeClassSpec()
+    status: EC2NodeClassStatus = EC2NodeClassStatus()
+
+    @property
+    def reservation_ask(self) -> ReservationAsk:
+        """What the class asks of reservations: by the field, or by the annotation where there is none."""
+        return reservation_ask(
+            self.spec.capacity_reservation_spec, annotation=self.annotations.get(names.RESERVATION_SPEC)
+        )
+
+
+class EC2NodeClassV1Beta1(EC2NodeClass):
+    """The same object under its older version."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=names.KARPENTER_AWS,
+        version="v1beta1",
+        kind="EC2NodeClass",
+        plural="ec2nodeclasses",
+        namespaced=False,
+    )

@@ -1,0 +1,206 @@
+"""karpenter.k8s.aws: the parts of an EC2NodeClass that go into launch templates and user data as they are.
+
+Fields and limits are those of Karpenter's AWS provider 1.14 (karpenter.k8s.aws_ec2nodeclasses.yaml), which
+are EC2's RequestLaunchTemplateData and the kubelet's configuration:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RequestLaunchTemplateData.html,
+https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from broker.apis.meta import QUANTITY, Model, Text
+from broker.apis.schema import Crd, Rule, crd
+
+SWITCH = ["enabled", "disabled"]
+# Sizes that EBS knows: 1 to 59000 Gi, 64000 G, 58 Ti, 64 T.
+VOLUME_SIZE = (
+    "^((?:[1-9][0-9]{0,3}|[1-4][0-9]{4}|[5][0-8][0-9]{3}|59000)Gi"
+    "|(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|[6][0-3][0-9]{3}|64000)G"
+    "|([1-9]|[1-4][0-9]|5[0-8])Ti|([1-9]|[1-5][0-9]|6[0-4])T)$"
+)
+SIGNALS = (
+    "memory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "pid.available",
+)
+RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
+THRESHOLD = rf"^((\d{{1,2}}(\.\d{{1,2}})?|100(\.0{{1,2}})?)%|{QUANTITY[1:-1]})$"
+
+
+class EbsVolume(Model):
+    """An EBS volume."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule("has(self.snapshotID) || has(self.volumeSize)", "ebs must set snapshotID or volumeSize"),
+        Rule(
+            "!has(self.volumeInitializationRate) || (has(self.snapshotID) && self.snapshotID != '')",
+            "volumeInitializationRate needs snapshotID",
+        ),
+    )
+
+    delete_on_termination: Annotated[bool | None, crd("Whether the volume goes with its instance.")] = None
+    encrypted: Annotated[bool | None, crd("Whether the volume is encrypted.")] = None
+    iops: Annotated[int | None, crd("I/O operations per second (gp3, io1, io2).", format="int64")] = None
+    kms_key_id: Annotated[str, crd("Key that encrypts the volume: id, alias or ARN.")] = Field(
+        default="", alias="kmsKeyID"
+    )
+    snapshot_id: Annotated[str, crd("Snapshot that the volume begins as.")] = Field(
+        default="", alias="snapshotID"
+    )
+    throughput: Annotated[int | None, crd("Throughput in MiB/s (gp3).", format="int64")] = None
+    volume_initialization_rate: Annotated[
+        int | None,
+        crd("MiB/s at which the snapshot is fetched.", format="int32", minimum=100, maximum=300),
+    ] = None
+    # Karpenter's CRD has this as text; an int-or-string would be another schema.
+    volume_size: Annotated[Text, crd("Size in Gi, G, Ti or T.", pattern=VOLUME_SIZE)] = ""
+    volume_type: Annotated[
+        str, crd("Type of the volume.", enum=["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"])
+    ] = ""
+
+
+class BlockDeviceMapping(Model):
+    """A volume and the device it appears as."""
+
+    device_name: Annotated[str, crd("Device name, such as /dev/xvda.")] = ""
+    ebs: Annotated[EbsVolume | None, crd()] = None
+    root_volume: Annotated[bool, crd("Whether the kubelet's root directory is on it.")] = False
+
+
+class MetadataOptions(Model):
+    """Instance Metadata Service of the instances."""
+
+    http_endpoint: Annotated[str, crd("Whether it answers at all.", default="enabled", enum=SWITCH)] = (
+        "enabled"
+    )
+    http_protocol_ipv6: Annotated[
+        str, crd("Whether it answers over IPv6.", default="disabled", enum=SWITCH)
+    ] = Field(default="disabled", alias="httpProtocolIPv6")
+    http_put_response_hop_limit: Annotated[
+        int, crd("How far its answers may travel.", default=1, format="int64", minimum=1, maximum=64)
+    ] = 1
+    http_tokens: Annotated[
+        str, crd("Whether requests need a session token.", default="required", enum=["required", "optional"])
+    ] = "required"
+
+
+class NetworkInterface(Model):
+    """A network interface of the instances."""
+
+    network_card_index: Annotated[int, crd("Its network card.", required=True, format="int32", minimum=0)]
+    device_index: Annotated[int, crd("Its place on the instance.", required=True, format="int32", minimum=0)]
+    interface_type: Annotated[str, crd("Its type.", required=True, enum=["interface", "efa-only"])]
+
+
+class ConnectionTracking(Model):
+    """Idle timeouts of connection tracking, in seconds."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.tcpEstablishedTimeout) || has(self.udpStreamTimeout) || has(self.udpTimeout)",
+            "connectionTracking must set tcpEstablishedTimeout, udpStreamTimeout or udpTimeout",
+        ),
+    )
+
+    tcp_established_timeout: Annotated[
+        int | None, crd("Established TCP connections.", format="int32", minimum=60, maximum=432000)
+    ] = None
+    udp_stream_timeout: Annotated[
+        int | None, crd("UDP flows of several exchanges.", format="int32", minimum=60, maximum=180)
+    ] = None
+    udp_timeout: Annotated[
+        int | None, crd("UDP flows of one exchange.", format="int32", minimum=30, maximum=60)
+    ] = None
+
+
+class CpuOptions(Model):
+    """CPU options of the instances."""
+
+    nested_virtualization: Annotated[str, crd("Whether instances may run virtual machines.", enum=SWITCH)] = (
+        ""
+    )
+
+
+def _keys(field: str, known: tuple[str, ...]) -> Rule:
+    return Rule(
+        f"self.all(k, k in {list(known)})", f"{field} has an unknown key; known are {', '.join(known)}"
+    )
+
+
+def _reserved(field: str, doc: str) -> Crd:
+    return crd(
+        doc,
+        _keys(field, RESERVABLE),
+        Rule("self.all(k, !self[k].startsWith('-'))", f"{field} must not be negative"),
+    )
+
+
+Reserved = dict[str, Annotated[Text, crd(pattern=QUANTITY)]]
+Thresholds = dict[str, Annotated[str, crd(pattern=THRESHOLD)]]
+
+
+class Kubelet(Model):
+    """The kubelet's configuration on the nodes."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || "
+            "self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",
+            "imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent",
+        ),
+        Rule(
+            "!has(self.evictionSoft) || self.evictionSoft.all(k, has(self.evictionSoftGracePeriod) && "
+            "k in self.evictionSoftGracePeriod)",
+            "each key of evictionSoft must be in evictionSoftGracePeriod",
+        ),
+        Rule(
+            "!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(k, "
+            "has(self.evictionSoft) && k in self.evictionSoft)",
+            "each key of evictionSoftGracePeriod must be in evictionSoft",
+        ),
+    )
+
+    cluster_dns: Annotated[tuple[str, ...], crd("Addresses of the cluster's DNS.")] = Field(
+        default=(), alias="clusterDNS"
+    )
+    cpu_cfs_quota: Annotated[bool | None, crd("Whether CPU limits are enforced by CFS quota.")] = Field(
+        default=None, alias="cpuCFSQuota"
+    )
+    max_pods: Annotated[int | None, crd("Pods a node may run.", format="int32", minimum=0)] = None
+    pods_per_core: Annotated[int | None, crd("Pods a core; maxPods caps it.", format="int32", minimum=0)] = (
+        None
+    )
+    kube_reserved: Annotated[Reserved, _reserved("kubeReserved", "Kept for Kubernetes' own components.")] = (
+        Field(default_factory=dict)
+    )
+    system_reserved: Annotated[
+        Reserved, _reserved("systemReserved", "Kept for system daemons and the kernel.")
+    ] = Field(default_factory=dict)
+    eviction_hard: Annotated[
+        Thresholds, crd("Thresholds that evict at once.", _keys("evictionHard", SIGNALS))
+    ] = Field(default_factory=dict)
+    eviction_soft: Annotated[
+        Thresholds, crd("Thresholds that evict after a grace period.", _keys("evictionSoft", SIGNALS))
+    ] = Field(default_factory=dict)
+    eviction_soft_grace_period: Annotated[
+        dict[str, str],
+        crd("Grace period of each soft threshold.", _keys("evictionSoftGracePeriod", SIGNALS)),
+    ] = Field(default_factory=dict)
+    eviction_max_pod_grace_period: Annotated[
+        int | None, crd("Longest grace period, in seconds, at a soft eviction.", format="int32")
+    ] = None
+    image_gc_high_threshold_percent: Annotated[
+        int | None,
+        crd("Disk use above which unused images are removed.", format="int32", minimum=0, maximum=100),
+    ] = Field(default=None, alias="imageGCHighThresholdPercent")
+    image_gc_low_threshold_percent: Annotated[
+        int | None,
+        crd("Disk use down to which unused images are removed.", format="int32", minimum=0, maximum=100),
+    ] = Field(default=None, alias="imageGCLowThresholdPercent")

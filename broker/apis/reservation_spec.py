@@ -1,0 +1,233 @@
+"""`capacityReservationSpec`: what an EC2NodeClass asks of capacity reservations, and what makes it invalid.
+
+The shape is EC2's CapacityReservationSpecification, narrowed: a preference or a target, never both (the first
+draft of Karpenter's ODCR design, aws/karpenter-provider-aws#5716). Each check is written once here, as
+CEL for the API server and as Python for a spec that reached the broker past it (Karpenter's own CRD, an
+annotation), with one message for both: a test runs one table of cases through the two.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ValidationError
+
+from broker.apis import names
+from broker.apis.meta import Model
+from broker.apis.schema import Rule, crd
+
+FIELD = "spec.capacityReservationSpec"
+
+# The draft writes both `none` and `None`, and means one thing; `open` it writes one way. EC2 added
+# `capacity-reservations-only` later:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservationSpecification.html
+PREFERENCES: Mapping[str, Literal["open", "none", "capacity-reservations-only"]] = {
+    "open": "open",
+    "none": "none",
+    "None": "none",
+    "capacity-reservations-only": "capacity-reservations-only",
+}
+# Liberal as Karpenter is: EC2 says 17 hexadecimal digits and does not promise that it stays so.
+ID = "^cr-[0-9a-z]+$"
+# Resource Groups' own pattern for a group's ARN (its API model, GroupArnV2), open to new regions.
+ARN = (
+    "^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/"
+    "([a-zA-Z0-9_.-]{1,300}|[a-zA-Z0-9_.-]{1,150}/[a-z0-9]{26})$"
+)
+
+PREFERENCE_RULE = Rule(
+    f"self in {list(PREFERENCES)}",
+    "capacityReservationPreference must be open, none or capacity-reservations-only; to launch into one "
+    "reservation or group, set capacityReservationTarget instead",
+)
+ID_RULE = Rule(
+    f"self.matches('{ID}')",
+    "capacityReservationId must be the id that EC2 gave the reservation, such as cr-0123456789abcdef0",
+)
+ARN_RULE = Rule(
+    f"self.matches('{ARN}')",
+    "capacityReservationResourceGroupArn must be the ARN of a resource group, such as "
+    "arn:aws:resource-groups:us-east-1:123456789012:group/NAME",
+)
+ONE_TARGET_RULE = Rule(
+    "!(has(self.capacityReservationId) && has(self.capacityReservationResourceGroupArn))",
+    "capacityReservationId and capacityReservationResourceGroupArn cannot be set together: remove one, or "
+    "add the reservation to the group",
+)
+EMPTY_TARGET_RULE = Rule(
+    "has(self.capacityReservationId) || has(self.capacityReservationResourceGroupArn)",
+    "capacityReservationTarget is empty: set capacityReservationId or capacityReservationResourceGroupArn, "
+    "or remove capacityReservationTarget",
+)
+ONE_CHOICE_RULE = Rule(
+    "!(has(self.capacityReservationPreference) && has(self.capacityReservationTarget))",
+    "capacityReservationPreference and capacityReservationTarget cannot be set together: keep "
+    "capacityReservationTarget to launch into that reservation or group, or capacityReservationPreference to "
+    "say how others are matched",
+)
+EMPTY_RULE = Rule(
+    "has(self.capacityReservationPreference) || has(self.capacityReservationTarget)",
+    "capacityReservationSpec is empty: set capacityReservationPreference or capacityReservationTarget, "
+    "or remove capacityReservationSpec",
+)
+
+
+class CapacityReservationTarget(Model):
+    """The reservation, or the group of reservations, to launch into; one of the two."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (ONE_TARGET_RULE, EMPTY_TARGET_RULE)
+
+    capacity_reservation_id: Annotated[
+        str | None,
+        crd("Id of one capacity reservation, open or targeted.", ID_RULE, maxLength=64),
+    ] = None
+    capacity_reservation_resource_group_arn: Annotated[
+        str | None,
+        crd(
+            "ARN of a resource group; reservations that join the group later are used too.",
+            ARN_RULE,
+            maxLength=512,
+        ),
+    ] = None
+
+
+class CapacityReservationSpec(Model):
+    """Which capacity reservations instances of this class draw from: a preference, or a target."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (ONE_CHOICE_RULE, EMPTY_RULE)
+
+    capacity_reservation_preference: Annotated[
+        str | None,
+        crd(
+            "open: any open reservation that matches. none: no reservation, and instances opt out of open "
+            "matching. capacity-reservations-only: an open reservation or nothing.",
+            PREFERENCE_RULE,
+            maxLength=64,
+        ),
+    ] = None
+    capacity_reservation_target: Annotated[CapacityReservationTarget | None, crd()] = None
+
+    @property
+    def preference(self) -> Literal["open", "none", "capacity-reservations-only"] | None:
+        """The preference in EC2's own spelling; None when a target is set, or the word means nothing."""
+        return PREFERENCES.get(self.capacity_reservation_preference or "")
+
+    @property
+    def reservation_id(self) -> str:
+        target = self.capacity_reservation_target
+        return (target and target.capacity_reservation_id) or ""
+
+    @property
+    def group_arn(self) -> str:
+        target = self.capacity_reservation_target
+        return (target and target.capacity_reservation_resource_group_arn) or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong with one field, and the way out."""
+
+    field: str
+    value: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}; got {self.value}"
+
+
+def validate_reservation_spec(
+    spec: CapacityReservationSpec | Mapping[str, Any], *, where: str = FIELD
+) -> tuple[Problem, ...]:
+    """Everything that is wrong with a spec; empty when it may be used. `where` is its place in the object."""
+    if isinstance(spec, CapacityReservationSpec):
+        return tuple(_problems(spec, where))
+    try:
+        decoded = CapacityReservationSpec.model_validate(dict(spec))
+    except ValidationError as error:
+        return tuple(
+            Problem(
+                field=".".join((where, *map(str, item["loc"]))),
+                value=repr(item["input"]),
+                message=item["msg"],
+            )
+            for item in error.errors()
+        )
+    return tuple(_problems(decoded, where))
+
+
+def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[Problem]:
+    preference, target = spec.capacity_reservation_preference, spec.capacity_reservation_target
+    has_preference, has_target = preference is not None, target is not None
+    at_preference, at_target = f"{where}.capacityReservationPreference", f"{where}.capacityReservationTarget"
+    found: list[tuple[bool, Rule, str, object]] = [
+        (has_preference and has_target, ONE_CHOICE_RULE, where, spec.wire()),
+        (not (has_preference or has_target), EMPTY_RULE, where, spec.wire()),
+        (
+            has_preference and preference not in PREFERENCES,
+            PREFERENCE_RULE,
+            at_preference,
+            preference,
+        ),
+    ]
+    if target is not None:
+        id_, arn = target.capacity_reservation_id, target.capacity_reservation_resource_group_arn
+        at_id, at_arn = (
+            f"{at_target}.capacityReservationId",
+            f"{at_target}.capacityReservationResourceGroupArn",
+        )
+        found += [
+            (id_ is not None and arn is not None, ONE_TARGET_RULE, at_target, target.wire()),
+            (id_ is None and arn is None, EMPTY_TARGET_RULE, at_target, target.wire()),
+            (id_ is not None and not _fits(ID, id_, 64), ID_RULE, at_id, id_),
+            (arn is not None and not _fits(ARN, arn, 512), ARN_RULE, at_arn, arn),
+        ]
+    for wrong, rule, field, value in found:
+        if wrong:
+            yield Problem(field=field, value=repr(value), message=rule.message)
+
+
+def _fits(pattern: str, text: str, longest: int) -> bool:
+    return len(text) <= longest and re.fullmatch(pattern, text) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationAsk:
+    """What a class asks of reservations: nothing, a valid spec, or problems. Never a spec with problems."""
+
+    spec: CapacityReservationSpec | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+ANNOTATION = f"metadata.annotations[{names.RESERVATION_SPEC}]"
+EXAMPLE = '{"capacityReservationPreference": "open"}'
+
+
+def reservation_ask(field: CapacityReservationSpec | None, *, annotation: str | None) -> ReservationAsk:
+    """From the field; where the CRD could not be changed, the annotation. The field wins, valid or not."""
+    if field is not None:
+        return _checked(field, where=FIELD)
+    if annotation is None:
+        return ReservationAsk()
+    try:
+        raw = json.loads(annotation)
+    except json.JSONDecodeError as error:
+        return _unreadable(annotation, f"is not JSON ({error})")
+    if not isinstance(raw, dict):
+        return _unreadable(annotation, "is not a JSON object")
+    if problems := validate_reservation_spec(raw, where=ANNOTATION):
+        return ReservationAsk(problems=problems)
+    return ReservationAsk(spec=CapacityReservationSpec.model_validate(raw))
+
+
+def _checked(spec: CapacityReservationSpec, *, where: str) -> ReservationAsk:
+    problems = validate_reservation_spec(spec, where=where)
+    return ReservationAsk(problems=problems) if problems else ReservationAsk(spec=spec)
+
+
+def _unreadable(text: str, what: str) -> ReservationAsk:
+    message = f"{what}: write a capacityReservationSpec as JSON, such as {EXAMPLE}"
+    return ReservationAsk(problems=(Problem(field=ANNOTATION, value=repr(text), message=message),))
