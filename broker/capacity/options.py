@@ -61,7 +61,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """The types of one class, smallest first, its zones (zone → labels), and the types it has no image for."""
+    """The types of one class, smallest first, its zones (zone → labels), and the types without an image."""
 
     node_class: NodeClass
     candidates: Mapping[str, Candidate]

@@ -1,0 +1,207 @@
+"""What the broker does about a refusal: one answer for each class of error.
+
+Invariant: an answer marks only what the error is about. A quota or a subnet never marks a reservation, a
+throttled or failed call marks nothing, and a wrong or forbidden request stops the claim instead of being
+tried elsewhere. A refusal of the whole call is answered as one of a single pool. Condition reasons are
+Karpenter's where it has one for the case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from broker.capacity.model import Inventory, Option, Pool
+from broker.capacity.shortages import Scope, Shortages, quota_scope
+from providers.model import ErrorClass, LaunchError, ProviderError
+
+Marks = Literal["capacity", "subnet", "quota", "nothing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """`marks`: what is remembered as short. `elsewhere`: the claim's other options may be tried at once.
+    `stops`: the claim waits for somebody to change something. `repeats`: the same call is made again, later.
+    `refresh`: EC2 is to be described anew first. `reason` is the condition's, `next_step` a sentence.
+    """
+
+    marks: Marks
+    reason: str
+    next_step: str
+    elsewhere: bool = False
+    stops: bool = False
+    repeats: bool = False
+    refresh: bool = False
+
+
+ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
+    ErrorClass.CAPACITY: Answer(
+        marks="capacity",
+        elsewhere=True,
+        reason="InsufficientCapacity",
+        next_step="EC2 has none of this type there now; the claim's other options are tried",
+    ),
+    ErrorClass.RESERVATION_FULL: Answer(
+        marks="capacity",
+        elsewhere=True,
+        reason="ReservationCapacityExceeded",
+        next_step="the reservation has no free slot; the claim's other options are tried",
+    ),
+    ErrorClass.RESERVATION_GONE: Answer(
+        marks="capacity",
+        elsewhere=True,
+        refresh=True,
+        reason="ReservationNotUsable",
+        next_step="reservations are described anew; the claim's other options are tried",
+    ),
+    ErrorClass.UNSUPPORTED: Answer(
+        marks="capacity",
+        elsewhere=True,
+        reason="InstanceTypeUnsupported",
+        next_step="the type is not offered there and is left out for hours; other options are tried",
+    ),
+    ErrorClass.SUBNET: Answer(
+        marks="subnet",
+        elsewhere=True,
+        reason="InsufficientFreeAddressesInSubnet",
+        next_step="other subnets and zones are tried; free addresses in the subnet or add one to the class",
+    ),
+    ErrorClass.QUOTA: Answer(
+        marks="quota",
+        elsewhere=True,
+        reason="VCPULimitExceeded",
+        next_step="ask AWS for a higher limit in Service Quotas; types under other limits are tried",
+    ),
+    ErrorClass.THROTTLING: Answer(
+        marks="nothing",
+        repeats=True,
+        reason="RequestLimitExceeded",
+        next_step="EC2 limits the rate of calls; the same call is made again later",
+    ),
+    ErrorClass.TRANSIENT: Answer(
+        marks="nothing",
+        repeats=True,
+        reason="InternalError",
+        next_step="EC2 had trouble of its own; the same call is made again with the same token",
+    ),
+    ErrorClass.TEMPLATE_GONE: Answer(
+        marks="nothing",
+        repeats=True,
+        refresh=True,
+        reason="LaunchTemplateNotFound",
+        next_step="the launch template is made again, then the call",
+    ),
+    ErrorClass.NOT_FOUND: Answer(
+        marks="nothing",
+        stops=True,
+        refresh=True,
+        reason="ResourceNotFound",
+        next_step="something the class names is gone from EC2; correct the class",
+    ),
+    ErrorClass.CONFIGURATION: Answer(
+        marks="nothing",
+        stops=True,
+        reason="InvalidLaunchConfiguration",
+        next_step="EC2 rejects the request as written; correct the class or the claim",
+    ),
+    ErrorClass.PERMISSION: Answer(
+        marks="nothing",
+        stops=True,
+        reason="Unauthorized",
+        next_step="grant the broker's role the action, or renew its credentials",
+    ),
+}
+
+
+def answer(class_: ErrorClass, *, option: Option | None = None) -> Answer:
+    """What to do about an error of this class. With the option, a spot limit is called by its name."""
+    found = ANSWERS[class_]
+    if class_ is ErrorClass.QUOTA and option is not None and option.pool.capacity_type == "spot":
+        return Answer(
+            marks=found.marks,
+            elsewhere=found.elsewhere,
+            reason="SpotQuotaExceeded",
+            next_step=found.next_step,
+        )
+    return found
+
+
+def scopes(
+    class_: ErrorClass, option: Option, *, subnet_id: str = "", spills: bool = False
+) -> tuple[Scope, ...]:
+    """What an error of this class about this option marks as short; empty where it marks nothing.
+
+    A group or an open match that is full means that all its reservations of the type and zone are.
+    `spills`: EC2 was free to go on to On-Demand, so its refusal is about that pool too.
+    """
+    match ANSWERS[class_].marks:
+        case "nothing":
+            return ()
+        case "subnet":
+            return (Scope("subnet", subnet_id),) if subnet_id else ()
+        case "quota":
+            return (quota_scope(option.pool),)
+        case "capacity":
+            pass
+    pool = option.pool
+    if pool.capacity_type != "reserved":
+        return (Scope("pool", str(pool)),)
+    named = option.odcr_ids or ((pool.reservation,) if pool.reservation else ())
+    marked = tuple(Scope("reservation", each) for each in named) or (Scope("pool", str(pool)),)
+    if spills and class_ in (ErrorClass.CAPACITY, ErrorClass.UNSUPPORTED):
+        plain = Pool(capacity_type="on-demand", instance_type=pool.instance_type, zone=pool.zone)
+        return (*marked, Scope("pool", str(plain)))
+    return marked
+
+
+def remember(
+    shortages: Shortages,
+    error: LaunchError | ProviderError,
+    option: Option,
+    *,
+    inventory: Inventory,
+    now: datetime,
+    subnet_id: str = "",
+    spills: bool = False,
+) -> Shortages:
+    """The shortages after this error about this option; `subnet_id` where the error does not name it."""
+    about = error.subnet_id if isinstance(error, LaunchError) and error.subnet_id else subnet_id
+    for scope in scopes(error.class_, option, subnet_id=about, spills=spills):
+        free = inventory.free(scope.key) if scope.kind == "reservation" else 0
+        shortages = shortages.record(scope, class_=error.class_, code=error.code, now=now, free=free)
+    return shortages
+
+
+def launched(shortages: Shortages, option: Option, *, reservation_id: str, subnet_id: str = "") -> Shortages:
+    """The shortages after a launch of this option that came to run in `reservation_id` (or in none)."""
+    through: list[Scope] = [quota_scope(option.pool)]
+    if reservation_id:
+        through.append(Scope("reservation", reservation_id))
+    elif option.pool.capacity_type != "reserved":
+        through.append(Scope("pool", str(option.pool)))
+    if subnet_id:
+        through.append(Scope("subnet", subnet_id))
+    return shortages.succeeded(through)
+
+
+def foremost(errors: Iterable[LaunchError]) -> LaunchError | None:
+    """The error that says most about why a claim did not launch: what a person must mend comes first."""
+    return min(errors, key=lambda error: (_FOREMOST.index(error.class_), error.code), default=None)
+
+
+_FOREMOST: Final = (
+    ErrorClass.PERMISSION,
+    ErrorClass.CONFIGURATION,
+    ErrorClass.NOT_FOUND,
+    ErrorClass.QUOTA,
+    ErrorClass.SUBNET,
+    ErrorClass.RESERVATION_GONE,
+    ErrorClass.RESERVATION_FULL,
+    ErrorClass.CAPACITY,
+    ErrorClass.UNSUPPORTED,
+    ErrorClass.TEMPLATE_GONE,
+    ErrorClass.THROTTLING,
+    ErrorClass.TRANSIENT,
+)
