@@ -1,0 +1,95 @@
+"""Run moto's own tests with local AWS installed: `python -m tests.moto_suite.run [pytest arguments]`.
+
+Invariant: local AWS takes nothing away from moto. A test may fail with it only if it fails without it, in the
+same run on the same machine; so there is no list of excused tests to keep.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.moto_suite.suite import PARTS, REPOSITORY, fetch
+
+PLUGIN = Path(__file__).with_name("plugin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    ec2_backend: str
+    passed: Sequence[str]
+    failed: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What local AWS broke, and what was broken before."""
+
+    ran: int
+    ec2_backend: str
+    broken: Mapping[str, str]
+    excused: Sequence[str]
+
+
+def run(selection: Sequence[str], *, extended: bool, workers: int = 2) -> Report:
+    root = fetch()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment |= {
+            "PYTHONPATH": os.pathsep.join([str(PLUGIN), str(REPOSITORY)]),
+            "MOTO_SUITE_EXTENDED": "1" if extended else "0",
+            "MOTO_SUITE_REPORT": str(report),
+        }
+        command = [sys.executable, "-m", "pytest", "-p", "moto_suite_plugin", "-p", "no:cacheprovider", "-q"]
+        command += [
+            "-c",
+            os.devnull,
+            f"--rootdir={root}",
+            f"--confcutdir={root}",
+            "-W",
+            "ignore",
+            "--tb=short",
+        ]
+        if workers > 1:
+            command += ["-n", str(workers)]
+        done = subprocess.run(
+            [*command, *selection], cwd=root, env=environment, capture_output=True, text=True, check=False
+        )
+        if not report.exists():
+            raise RuntimeError(
+                f"pytest did not get to the end:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+            )
+        return Report(**json.loads(report.read_text()))
+
+
+def compare(selection: Sequence[str] = PARTS) -> Comparison:
+    extended = run(selection, extended=True)
+    stock_failed: Mapping[str, str] = {}
+    if extended.failed:
+        stock_failed = run(list(extended.failed), extended=False, workers=1).failed
+    return Comparison(
+        ran=len(extended.passed) + len(extended.failed),
+        ec2_backend=extended.ec2_backend,
+        broken={name: text for name, text in extended.failed.items() if name not in stock_failed},
+        excused=[name for name in extended.failed if name in stock_failed],
+    )
+
+
+def main() -> int:
+    found = compare(sys.argv[1:] or PARTS)
+    for name, text in found.broken.items():
+        print(f"--- {name}\n{text}\n")
+    print(
+        f"{found.ran} tests of moto's own ran on {found.ec2_backend}: "
+        f"{len(found.broken)} broken by it, {len(found.excused)} fail without it as well"
+    )
+    return 1 if found.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
