@@ -1,0 +1,119 @@
+"""Conditions, finalizers and owner references, as the bodies that a patch needs.
+
+Invariant: lastTransitionTime moves only when the status does; what is the same gives no write at all, so a
+steady cluster sees none. Rules:
+https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from broker.apis.meta import Condition, ConditionStatus, Object
+
+Json = dict[str, Any]
+
+
+def timestamp(time: datetime) -> str:
+    """metav1.Time: whole seconds, UTC."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp(time: datetime) -> str:
+    """metav1.MicroTime, which Leases and Events use."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def set_condition(
+    conditions: Iterable[Condition],
+    type: str,  # noqa: A002
+    status: ConditionStatus,
+    reason: str,
+    message: str = "",
+    *,
+    now: datetime,
+    observed_generation: int | None = None,
+) -> tuple[Condition, ...]:
+    """The conditions with this one set: in its old place, or at the end."""
+    given = tuple(conditions)
+    old = next((item for item in given if item.type == type), None)
+    same = old is not None and old.status == status and old.last_transition_time is not None
+    new = Condition(
+        type=type,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=old.last_transition_time if same and old else now.replace(microsecond=0),
+        observed_generation=observed_generation,
+    )
+    return tuple(new if item.type == type else item for item in given) + (() if old else (new,))
+
+
+def remove_condition(conditions: Iterable[Condition], type: str) -> tuple[Condition, ...]:  # noqa: A002
+    return tuple(item for item in conditions if item.type != type)
+
+
+def condition_body(condition: Condition) -> Json:
+    """A condition as it is sent: reason and message always there, times in whole seconds."""
+    body: Json = {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+    }
+    if condition.last_transition_time is not None:
+        body["lastTransitionTime"] = timestamp(condition.last_transition_time)
+    if condition.observed_generation is not None:
+        body["observedGeneration"] = condition.observed_generation
+    return body
+
+
+def changed(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
+    """Whether writing `new` would change any field that it holds; fields only in `old` are someone else's."""
+    return any(not _holds((old or {}).get(key), value) for key, value in new.items())
+
+
+def _holds(old: Any, new: Any) -> bool:
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and new:
+        return not changed(old, new)
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return len(old) == len(new) and all(map(_holds, old, new))
+    return bool(old == new or (_absent(old) and _absent(new)))
+
+
+def _absent(value: Any) -> bool:
+    """null, an empty list and an empty object say the same as no field at all."""
+    return value is None or (isinstance(value, Mapping | list | tuple) and not value)
+
+
+def add_finalizer(obj: Object, finalizer: str) -> Json | None:
+    """A merge patch that puts the finalizer on, None where it is there; Conflict if the object has changed."""
+    if finalizer in obj.metadata.finalizers:
+        return None
+    return _finalizers(obj, [*obj.metadata.finalizers, finalizer])
+
+
+def remove_finalizer(obj: Object, finalizer: str) -> Json | None:
+    """A merge patch that takes the finalizer off, None where it is not there; Conflict as above."""
+    if finalizer not in obj.metadata.finalizers:
+        return None
+    return _finalizers(obj, [item for item in obj.metadata.finalizers if item != finalizer])
+
+
+def _finalizers(obj: Object, finalizers: list[str]) -> Json:
+    # A merge patch replaces the list, so it must be of the version that the list was read from.
+    return {"metadata": {"finalizers": finalizers, "resourceVersion": obj.metadata.resource_version}}
+
+
+def owner_reference(owner: Object, *, controller: bool = True, block: bool = True) -> Json:
+    """For metadata.ownerReferences: the garbage collector deletes what an owner leaves behind."""
+    return {
+        "apiVersion": owner.KIND.api_version,
+        "kind": owner.KIND.kind,
+        "name": owner.metadata.name,
+        "uid": owner.metadata.uid,
+        "controller": controller,
+        "blockOwnerDeletion": block,
+    }

@@ -1,0 +1,93 @@
+"""The one thread that takes joint decisions: batch, wait until every cache is synced, run, repeat.
+
+Invariant: no two runs overlap, and nothing that was added before a run is lost by its failure: the items of a
+failed run come back with the next one, after a back-off.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic
+
+import structlog
+
+from broker.kube.backoff import Backoff, Random
+from broker.kube.batch import Batcher
+from broker.kube.clock import Clock
+from broker.kube.controller import EXPECTED, Again, Errors, attempt
+from broker.kube.queue import K
+
+FIRST, LONGEST = 0.2, 60.0  # seconds of back-off
+SYNC_POLL = 0.1
+
+log = structlog.get_logger(__name__)
+
+
+class Singleton(Generic[K]):
+    """Calls `run(items)` for each batch, for each Again, and every `every` seconds with no item at all."""
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Sequence[K]], Again | None],
+        *,
+        batcher: Batcher[K],
+        clock: Clock,
+        synced: Callable[[], bool] = lambda: True,
+        every: float | None = None,
+        expected: Errors = (),
+        random: Random = random_module.random,
+    ) -> None:
+        self.name = name
+        self.batcher = batcher
+        self._run = run
+        self._clock = clock
+        self._synced = synced
+        self._every = every
+        self._expected = (*EXPECTED, *expected)
+        self._backoff = Backoff(first=FIRST, longest=LONGEST, random=random)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float | None = 30.0) -> bool:
+        """Lets a run that is under way end; whether it has within `timeout`."""
+        self._stop.set()
+        self.batcher.close()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        wait = 0.0 if self._every is not None else None  # a periodic one has its first run at once
+        while not self._stop.is_set():
+            items = self.batcher.take(wait)
+            while not self._synced():
+                if self._clock.wait(self._stop, SYNC_POLL):
+                    return
+            if self._stop.is_set():
+                return
+            wait = self.step(items)
+
+    def step(self, items: Sequence[K]) -> float | None:
+        """One run, in the caller's thread; seconds until the next if no item comes before."""
+        outcome = attempt(
+            self.name,
+            lambda: self._run(items),
+            clock=self._clock,
+            expected=self._expected,
+            items=len(items),
+            failures=self._backoff.failures,
+        )
+        if not outcome.failed:
+            self._backoff.reset()
+            asked = [after for after in (outcome.again, self._every) if after is not None]
+            return min(asked) if asked else None
+        delay = self._backoff.next(at_least=outcome.wait)
+        self._clock.wait(self._stop, delay)
+        self.batcher.add(*items)
+        return 0.0
