@@ -16,11 +16,13 @@ from pydantic import Field
 from broker.apis import names
 from broker.apis.core import NodeSelectorRequirement
 from broker.apis.karpenter_aws_launch import (
+    METADATA_DEFAULT,
     BlockDeviceMapping,
     ConnectionTracking,
     CpuOptions,
     Kubelet,
     MetadataOptions,
+    MetadataOptionsV1Beta1,
     NetworkInterface,
 )
 from broker.apis.karpenter_aws_terms import (
@@ -155,17 +157,7 @@ class EC2NodeClassSpec(Model):
             maxItems=50,
         ),
     ] = ()
-    metadata_options: Annotated[
-        MetadataOptions,
-        crd(
-            default={
-                "httpEndpoint": "enabled",
-                "httpProtocolIPv6": "disabled",
-                "httpPutResponseHopLimit": 1,
-                "httpTokens": "required",
-            }
-        ),
-    ] = MetadataOptions()
+    metadata_options: Annotated[MetadataOptions, crd(default=METADATA_DEFAULT)] = MetadataOptions()
     detailed_monitoring: Annotated[bool | None, crd("One-minute metrics in CloudWatch.")] = None
     associate_public_ip_address: Annotated[bool | None, crd("Whether instances get a public IP address.")] = (
         Field(default=None, alias="associatePublicIPAddress")
@@ -310,8 +302,16 @@ class EC2NodeClass(Object):
         )
 
 
+class EC2NodeClassSpecV1Beta1(EC2NodeClassSpec):
+    """What instances of this class are launched with."""
+
+    metadata_options: Annotated[
+        MetadataOptionsV1Beta1, crd(default={**METADATA_DEFAULT, "httpPutResponseHopLimit": 2})
+    ] = MetadataOptionsV1Beta1()
+
+
 class EC2NodeClassV1Beta1(EC2NodeClass):
-    """The same object under its older version."""
+    """A class of EC2 instances, under its older version: v1 with another default in metadataOptions."""
 
     KIND: ClassVar[Kind] = Kind(
         group=names.KARPENTER_AWS,
@@ -320,3 +320,5 @@ class EC2NodeClassV1Beta1(EC2NodeClass):
         plural="ec2nodeclasses",
         namespaced=False,
     )
+
+    spec: EC2NodeClassSpecV1Beta1 = EC2NodeClassSpecV1Beta1()

@@ -91,6 +91,22 @@ class MetadataOptions(Model):
     ] = "required"
 
 
+class MetadataOptionsV1Beta1(MetadataOptions):
+    """Instance Metadata Service of the instances."""
+
+    http_put_response_hop_limit: Annotated[
+        int, crd("How far its answers may travel.", default=2, format="int64", minimum=1, maximum=64)
+    ] = 2
+
+
+METADATA_DEFAULT = {
+    "httpEndpoint": "enabled",
+    "httpProtocolIPv6": "disabled",
+    "httpPutResponseHopLimit": 1,
+    "httpTokens": "required",
+}
+
+
 class NetworkInterface(Model):
     """A network interface of the instances."""
 

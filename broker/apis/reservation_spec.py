@@ -67,7 +67,7 @@ ONE_CHOICE_RULE = Rule(
     "!(has(self.capacityReservationPreference) && has(self.capacityReservationTarget))",
     "capacityReservationPreference and capacityReservationTarget cannot be set together: keep "
     "capacityReservationTarget to launch into that reservation or group, or capacityReservationPreference to "
-    "say how others are matched",
+    "match open reservations or none",
 )
 EMPTY_RULE = Rule(
     "has(self.capacityReservationPreference) || has(self.capacityReservationTarget)",
@@ -152,7 +152,7 @@ def validate_reservation_spec(
             Problem(
                 field=".".join((where, *map(str, item["loc"]))),
                 value=repr(item["input"]),
-                message=item["msg"],
+                message=f"has the wrong type: {item['msg']}",
             )
             for item in error.errors()
         )

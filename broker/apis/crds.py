@@ -1,0 +1,40 @@
+"""The CRDs as an installed broker carries them: `crds/` of a checkout, `broker/crds/` of a wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from broker.apis.meta import Kind
+
+KIND: Final = Kind(
+    group="apiextensions.k8s.io",
+    version="v1",
+    kind="CustomResourceDefinition",
+    plural="customresourcedefinitions",
+    namespaced=False,
+)
+
+
+def folder() -> Path:
+    """Where the YAML files are."""
+    package = Path(__file__).parents[1]
+    found = [path for path in (package / "crds", package.parent / "crds") if any(path.glob("*.yaml"))]
+    if not found:
+        raise FileNotFoundError(
+            f"no CRDs in {package / 'crds'} nor {package.parent / 'crds'}: install capacity-broker again, or "
+            "in a checkout run python -m broker.apis.crdgen"
+        )
+    return found[0]
+
+
+def texts() -> dict[str, str]:
+    """File name and YAML text of each CRD, by name."""
+    return {path.name: path.read_text() for path in sorted(folder().glob("*.yaml"))}
+
+
+def load() -> list[dict[str, Any]]:
+    """The CustomResourceDefinition objects."""
+    return [yaml.safe_load(text) for text in texts().values()]
