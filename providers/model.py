@@ -161,7 +161,11 @@ class SecurityGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """`platform` is DescribeImages' PlatformDetails, which EC2 compares with the reservation's platform."""
+    """`platform` is DescribeImages' PlatformDetails, which EC2 compares with the reservation's platform.
+
+    `accelerator` is the kind of device that an alias's image is built for ("none": for instances without one);
+    None where nothing is known and the image serves any instance.
+    """
 
     id: str
     name: str = ""
@@ -169,6 +173,7 @@ class Image:
     platform: str = "Linux/UNIX"
     created: datetime | None = None
     deprecated: bool = False
+    accelerator: Literal["none", "nvidia", "neuron"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

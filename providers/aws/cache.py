@@ -1,0 +1,40 @@
+"""One remembered value a key, until it is too old.
+
+Invariant: a value is never given out longer than `ttl` seconds after it was loaded, a failed load is not
+remembered, and callers at the same moment cause one load.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class TtlCache(Generic[K, V]):
+    def __init__(self, *, ttl: float, monotonic: Callable[[], float]) -> None:
+        self._ttl = ttl
+        self._monotonic = monotonic
+        self._values: dict[K, tuple[float, V]] = {}
+        self._locks: dict[K, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: K, load: Callable[[], V]) -> V:
+        """The remembered value, else what `load` gives."""
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            kept = self._values.get(key)
+            if kept is not None and self._monotonic() - kept[0] < self._ttl:
+                return kept[1]
+            value = load()
+            self._values[key] = (self._monotonic(), value)
+            return value
+
+    def drop(self, key: K) -> None:
+        """Forgets one value."""
+        with self._lock:
+            self._values.pop(key, None)

@@ -1,0 +1,137 @@
+"""The one way to AWS: a token of its bucket, the call, its numbers, its error's class, its repeats.
+
+Invariant: every request to AWS goes through `Aws.call`. The SDK's own retries are off for every client: it
+repeats any 5xx, EC2's insufficient-capacity answer among them, and would not count what it repeats. In
+botocore `max_attempts` counts retries; `total_max_attempts=1` is the setting that means one attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+import boto3
+from botocore.config import Config
+from prometheus_client import CollectorRegistry
+
+from providers.aws import errors, retry
+from providers.aws.clock import Clock
+from providers.aws.metrics import CallMetrics
+from providers.aws.ratelimit import RateLimiter
+from providers.model import ErrorClass
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_iam import IAMClient
+    from mypy_boto3_resource_groups import ResourceGroupsClient
+    from mypy_boto3_ssm import SSMClient
+    from mypy_boto3_sts import STSClient
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CONNECT_TIMEOUT = 5
+# A fleet of hundreds answers in well under a minute; a reply that is later than this is asked for again.
+READ_TIMEOUT = 60
+POOL = 32
+
+
+def _user_agent() -> str:
+    try:
+        return f"capacity-broker/{version('capacity-broker')}"
+    except PackageNotFoundError:
+        return "capacity-broker"
+
+
+class Aws:
+    """The clients of one account and Region."""
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        clock: Clock,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self.region = region
+        self.clock = clock
+        self.metrics = CallMetrics(registry)
+        self._limiter = RateLimiter(monotonic=clock.monotonic, sleep=clock.sleep)
+        self._config = Config(
+            retries={"mode": "standard", "total_max_attempts": 1},
+            connect_timeout=CONNECT_TIMEOUT,
+            read_timeout=READ_TIMEOUT,
+            max_pool_connections=POOL,
+            user_agent_extra=_user_agent(),
+        )
+        try:
+            session = boto3.Session(profile_name=profile, region_name=region)
+            self.ec2: EC2Client = session.client("ec2", endpoint_url=endpoint_url, config=self._config)
+            self.groups: ResourceGroupsClient = session.client(
+                "resource-groups", endpoint_url=endpoint_url, config=self._config
+            )
+            self.ssm: SSMClient = session.client("ssm", endpoint_url=endpoint_url, config=self._config)
+            self.iam: IAMClient = session.client("iam", endpoint_url=endpoint_url, config=self._config)
+            self.sts: STSClient = session.client("sts", endpoint_url=endpoint_url, config=self._config)
+        except errors.RAISED as error:
+            raise errors.translate(error, operation="session") from error
+
+    def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls a client's method, again where its error's class says so; raises ProviderError."""
+        client = cast(Any, method).__self__
+        operation = client.meta.method_to_api_mapping[cast(Any, method).__name__]
+        service = client.meta.service_model.service_name
+        resources = _resources(kwargs)
+        return retry.call(
+            lambda: self._once(service, operation, resources, lambda: method(*args, **kwargs)),
+            sleep=self.clock.sleep,
+        )
+
+    def pages(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        """Every page of a call that answers with a NextToken, each a call of its own."""
+        token: str | None = None
+        while True:
+            following: dict[str, Any] = {"NextToken": token} if token else {}
+            page = self.call(cast("Callable[..., R]", method), *args, **{**kwargs, **following})
+            yield page
+            token = cast("Mapping[str, Any]", page).get("NextToken")
+            if not token:
+                return
+
+    def throttled_inside(self, operation: str) -> None:
+        """An answer that tells of throttling inside (a fleet's errors)."""
+        self.metrics.throttled.labels("ec2", operation).inc()
+        self._limiter.throttled(operation)
+
+    def _once(self, service: str, operation: str, resources: int, send: Callable[[], R]) -> R:
+        waited = self._limiter.wait(operation, resources=resources)
+        if waited:
+            self.metrics.waited.labels(operation).inc(waited)
+        started = self.clock.monotonic()
+        code = ""
+        try:
+            return send()
+        except errors.RAISED as caught:
+            error = errors.translate(caught, operation=operation)
+            code = error.code
+            if error.class_ is ErrorClass.THROTTLING:
+                self.metrics.throttled.labels(service, operation).inc()
+                self._limiter.throttled(operation)
+            raise error from caught
+        finally:
+            self.metrics.seconds.labels(service, operation).observe(self.clock.monotonic() - started)
+            self.metrics.calls.labels(service, operation, code).inc()
+
+
+def _resources(kwargs: Mapping[str, Any]) -> int:
+    """How many instances a call is about, for the buckets that count them."""
+    ids = kwargs.get("InstanceIds")
+    return len(ids) if isinstance(ids, list | tuple) else 0
+
+
+def request_id(answer: Mapping[str, Any]) -> str:
+    """The id that AWS support asks for."""
+    return str(answer.get("ResponseMetadata", {}).get("RequestId", ""))

@@ -1,0 +1,247 @@
+"""What an AWS error is about: the one place where a code or an exception becomes an ErrorClass.
+
+Invariant: every error that leaves this package has a class, and no code is compared anywhere else. Codes and
+their meaning are those of the EC2 API Reference, "Error codes for the Amazon EC2 API"; a code that the table
+does not know is classed by the shape of its name, then by its HTTP status.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from botocore import exceptions as sdk
+from botocore.parsers import ResponseParserError
+
+from providers.model import ErrorClass, ProviderError
+
+_CODES: Mapping[ErrorClass, tuple[str, ...]] = {
+    ErrorClass.CAPACITY: (
+        # A server error (HTTP 5xx) that must never be repeated as such.
+        "InsufficientInstanceCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "InsufficientVolumeCapacity",
+        "InsufficientAddressCapacity",
+        "InsufficientCapacityOnHost",
+        "InsufficientCapacityOnOutpost",
+        "InsufficientCapacity",
+        "UnfulfillableCapacity",
+        "SpotMaxPriceTooLow",
+    ),
+    ErrorClass.RESERVATION_FULL: ("ReservationCapacityExceeded",),
+    ErrorClass.RESERVATION_GONE: (
+        "InvalidCapacityReservationId.NotFound",
+        "InvalidCapacityReservationId.Malformed",
+        "InvalidCapacityReservationState",
+        "InvalidCapacityReservationState.PendingActivation",
+        "InvalidCapacityReservationState.Unavailable",
+        # The only thing with a state that a launch of ours names is its reservation.
+        "IncorrectState",
+    ),
+    ErrorClass.UNSUPPORTED: ("Unsupported",),
+    ErrorClass.SUBNET: (
+        "InsufficientFreeAddressesInSubnet",
+        "InvalidSubnetID.NotFound",
+        "InvalidSubnetId.NotFound",
+    ),
+    ErrorClass.QUOTA: (
+        "InstanceLimitExceeded",
+        "VcpuLimitExceeded",
+        "MaxFleetCountExceeded",
+        "MaxSpotInstanceCountExceeded",
+        "MaxTemplateLimitExceeded",
+        "MaxTemplateVersionLimitExceeded",
+        "VolumeLimitExceeded",
+        "MaxIOPSLimitExceeded",
+        "ReservedInstancesLimitExceeded",
+        "LimitExceeded",
+    ),
+    ErrorClass.THROTTLING: (
+        "RequestLimitExceeded",
+        "CapacityBlockDescribeLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+        "EC2ThrottledException",
+        "SlowDown",
+    ),
+    ErrorClass.TEMPLATE_GONE: (
+        "InvalidLaunchTemplateName.NotFoundException",
+        "InvalidLaunchTemplateName.NotFound",
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidLaunchTemplateId.VersionNotFound",
+    ),
+    ErrorClass.NOT_FOUND: (
+        "InvalidInstanceID.NotFound",
+        "InvalidAMIID.NotFound",
+        "InvalidAMIID.Unavailable",
+        "InvalidGroup.NotFound",
+        "InvalidCapacityBlockOfferingIdExpired",
+        "InvalidCapacityBlockOfferingIdMalformed",
+        "InvalidCapacityBlockOfferingIdNotFound",
+        "NoSuchEntity",
+        "NotFoundException",
+        "ParameterNotFound",
+    ),
+    ErrorClass.CONFIGURATION: (
+        "InvalidFleetConfig",
+        "InvalidFleetConfiguration",
+        "UnsupportedException",
+        "UnsupportedOperation",
+        "InvalidLaunchTemplateName.AlreadyExistsException",
+        "EntityAlreadyExists",
+        "IdempotentParameterMismatch",
+        "IdempotentInstanceTerminated",
+        "InvalidClientToken",
+        "ResourceCountExceeded",
+        "InvalidUserData.Malformed",
+        "BadRequestException",
+        "MethodNotAllowedException",
+        "ValidationError",
+        "ValidationException",
+        "DryRunOperation",
+    ),
+    ErrorClass.PERMISSION: (
+        "UnauthorizedOperation",
+        "AuthFailure",
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        "PendingVerification",
+        "OptInRequired",
+        "Blocked",
+        "AccessDenied",
+        "AccessDeniedException",
+        "ForbiddenException",
+        "UnauthorizedException",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "RequestExpired",
+        "InvalidClientTokenId",
+        "UnrecognizedClientException",
+        "SignatureDoesNotMatch",
+        "MissingAuthenticationToken",
+    ),
+    ErrorClass.TRANSIENT: (
+        "InternalError",
+        "InternalFailure",
+        "InternalServerError",
+        "InternalServerErrorException",
+        "ServerInternal",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "Unavailable",
+        "ServiceFailure",
+        "RequestTimeout",
+        "RequestTimeoutException",
+    ),
+}
+
+TABLE: Mapping[str, ErrorClass] = {code: class_ for class_, codes in _CODES.items() for code in codes}
+
+# Shapes of names that the table does not know; the first that matches wins.
+_SHAPES: tuple[tuple[re.Pattern[str], ErrorClass], ...] = tuple(
+    (re.compile(shape), class_)
+    for shape, class_ in (
+        (r"Throttl|TooManyRequests|RequestLimit", ErrorClass.THROTTLING),
+        (r"CapacityReservation.*(NotFound|Malformed|State|NotActive)", ErrorClass.RESERVATION_GONE),
+        (r"^InvalidLaunchTemplate(Id|Name)\..*NotFound", ErrorClass.TEMPLATE_GONE),
+        (r"^Insufficient\w*Capacity", ErrorClass.CAPACITY),
+        (r"(Limit|Count|Quota)\w*Exceeded", ErrorClass.QUOTA),
+        (r"(Unauthorized|AccessDenied|^AuthFailure|ExpiredToken)", ErrorClass.PERMISSION),
+        (r"(NotFound|NoSuch|DoesNotExist)", ErrorClass.NOT_FOUND),
+        (r"(Malformed|^InvalidParameter|^MissingParameter|^Invalid)", ErrorClass.CONFIGURATION),
+    )
+)
+
+# Words that older EC2 interfaces put before a code.
+_ORIGIN = re.compile(r"^(Client|Server)\.")
+
+_NO_CREDENTIALS = (
+    "no AWS credentials were found: give the process a role (IRSA, EKS Pod Identity, an instance profile), "
+    "or set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+)
+_EXPIRED = (
+    "the AWS credentials have expired: renew them (aws sso login, or the role of the process); "
+    "the next call uses the new ones"
+)
+_EXISTS = frozenset({"InvalidLaunchTemplateName.AlreadyExistsException", "EntityAlreadyExists"})
+_EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+
+# The SDK's own exceptions, most specific first: code, class, what to say instead of the SDK's text.
+_SDK: tuple[tuple[type[Exception], str, ErrorClass, str], ...] = (
+    (sdk.NoCredentialsError, "NoCredentials", ErrorClass.PERMISSION, _NO_CREDENTIALS),
+    (sdk.PartialCredentialsError, "NoCredentials", ErrorClass.PERMISSION, _NO_CREDENTIALS),
+    (sdk.ProfileNotFound, "NoCredentials", ErrorClass.PERMISSION, ""),
+    (sdk.UnauthorizedSSOTokenError, "ExpiredToken", ErrorClass.PERMISSION, _EXPIRED),
+    (sdk.SSOTokenLoadError, "ExpiredToken", ErrorClass.PERMISSION, _EXPIRED),
+    (sdk.TokenRetrievalError, "ExpiredToken", ErrorClass.PERMISSION, _EXPIRED),
+    (sdk.CredentialRetrievalError, "CredentialRetrieval", ErrorClass.PERMISSION, ""),
+    (sdk.ConnectTimeoutError, "ConnectTimeout", ErrorClass.TRANSIENT, ""),
+    (sdk.ReadTimeoutError, "ReadTimeout", ErrorClass.TRANSIENT, ""),
+    (sdk.EndpointConnectionError, "EndpointConnection", ErrorClass.TRANSIENT, ""),
+    (sdk.ConnectionError, "ConnectionBroken", ErrorClass.TRANSIENT, ""),
+    (sdk.HTTPClientError, "ConnectionBroken", ErrorClass.TRANSIENT, ""),
+    (sdk.ResponseStreamingError, "ConnectionBroken", ErrorClass.TRANSIENT, ""),
+    # An answer that is not AWS's: the error page of a proxy or a load balancer.
+    (ResponseParserError, "UnreadableAnswer", ErrorClass.TRANSIENT, ""),
+    (sdk.ParamValidationError, "ParamValidation", ErrorClass.CONFIGURATION, ""),
+    (sdk.BotoCoreError, "SDK", ErrorClass.CONFIGURATION, ""),
+)
+
+# What `translate` can turn into a ProviderError; nothing else is caught.
+RAISED = (sdk.ClientError, sdk.BotoCoreError, ResponseParserError)
+
+
+def classify(code: str, http_status: int = 0) -> ErrorClass:
+    """The class of an AWS error code; the HTTP status (0: unknown) decides where the name tells nothing."""
+    code = _ORIGIN.sub("", code)
+    if code in TABLE:
+        return TABLE[code]
+    for shape, class_ in _SHAPES:
+        if shape.search(code):
+            return class_
+    if http_status == 429:
+        return ErrorClass.THROTTLING
+    if http_status >= 500:
+        return ErrorClass.TRANSIENT
+    if http_status in (401, 403):
+        return ErrorClass.PERMISSION
+    if http_status == 404:
+        return ErrorClass.NOT_FOUND
+    return ErrorClass.CONFIGURATION
+
+
+def translate(error: Exception, *, operation: str) -> ProviderError:
+    """The ProviderError for an exception of the SDK (one of RAISED), request id kept."""
+    if isinstance(error, sdk.ClientError):
+        return _answered(error.response, operation=operation)
+    for kind, code, class_, message in _SDK:
+        if isinstance(error, kind):
+            said = f"{message} ({error})" if message else str(error)
+            return ProviderError(code, said, class_=class_, operation=operation)
+    raise TypeError(f"not an exception of the AWS SDK: {error!r}")
+
+
+def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:
+    error = response.get("Error", {})
+    meta = response.get("ResponseMetadata", {})
+    code = str(error.get("Code", "Unknown"))
+    message = str(error.get("Message", ""))
+    if _ORIGIN.sub("", code) in _EXPIRED_CODES:
+        message = f"{_EXPIRED} ({message})"
+    return ProviderError(
+        code,
+        message,
+        class_=classify(code, int(meta.get("HTTPStatusCode", 0))),
+        request_id=str(meta.get("RequestId", "")),
+        operation=operation,
+    )
+
+
+def already_exists(error: ProviderError) -> bool:
+    """True when the thing to be made is there: the caller looks at it and adopts it."""
+    return error.code in _EXISTS

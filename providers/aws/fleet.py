@@ -1,0 +1,176 @@
+"""One CreateFleet of type instant, and EC2's own word on what came of it.
+
+Invariants:
+- No request that EC2 refuses as a whole is sent: two pools of one instance type and zone (InvalidFleetConfig,
+  "The fleet configuration contains duplicate instance pools"), or a count out of 1 to 1,000.
+- Every entry of `Errors` has a class of its own; throttling inside an answer is throttling, never capacity.
+- What an instance runs in is read from DescribeInstances, since a fleet's answer has no reservation id and
+  a request is not a fact.
+- Below `minimum` no instance is left, also in markets for which EC2 has no such option.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from providers.aws import errors, instances, tags
+from providers.aws.clients import Aws, request_id
+from providers.model import ErrorClass, Instance, LaunchError, LaunchRequest, LaunchResult, Override
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import (
+        CreateFleetErrorTypeDef,
+        CreateFleetRequestTypeDef,
+        CreateFleetResultTypeDef,
+        FleetLaunchTemplateOverridesRequestTypeDef,
+    )
+
+MOST = 1000
+TOKEN_LENGTH = 64
+# A launched instance may not be described for some seconds (EC2's eventual consistency): waits between looks.
+LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+CAPACITY_TYPES = {
+    "on-demand": "on-demand",
+    "spot": "spot",
+    "capacity-block": "capacity-block",
+    "interruptible-capacity-reservation": "reserved-capacity",
+}
+
+
+def launch(aws: Aws, request: LaunchRequest, *, cluster: str) -> LaunchResult:
+    """Launches, then describes what was launched."""
+    answer = aws.call(aws.ec2.create_fleet, **fleet_request(request, cluster=cluster))
+    refused = tuple(_error(item, request) for item in answer.get("Errors", []))
+    if any(error.class_ is ErrorClass.THROTTLING for error in refused):
+        aws.throttled_inside("CreateFleet")
+    launched = _launched(aws, answer)
+    if request.minimum and len(launched) < request.minimum and launched:
+        instances.terminate(aws, [instance.id for instance in launched])
+        launched = ()
+    return LaunchResult(instances=launched, errors=refused, request_id=request_id(answer))
+
+
+def fleet_request(request: LaunchRequest, *, cluster: str) -> CreateFleetRequestTypeDef:
+    """EC2's CreateFleetRequest; ValueError for one that EC2 would refuse as a whole."""
+    _check(request)
+    labels = {**tags.checked(request.tags), tags.CLUSTER: cluster}
+    listed = tags.to_ec2(labels)
+    built: dict[str, Any] = {
+        "Type": "instant",
+        "ClientToken": client_token(request.token),
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {
+                    "LaunchTemplateName": request.template.name,
+                    "Version": "$Latest",
+                },
+                "Overrides": [_override(override) for override in request.overrides],
+            }
+        ],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": request.count,
+            "DefaultTargetCapacityType": CAPACITY_TYPES[request.market],
+        },
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": listed} for kind in ("instance", "volume", "fleet")
+        ],
+    }
+    if request.market == "on-demand":
+        prioritized = any(override.priority is not None for override in request.overrides)
+        built["OnDemandOptions"] = {
+            "AllocationStrategy": "prioritized" if prioritized else "lowest-price",
+            **_all_or_nothing(request),
+        }
+    elif request.market == "spot":
+        built["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized", **_all_or_nothing(request)}
+    elif request.market == "interruptible-capacity-reservation":
+        built["ReservedCapacityOptions"] = {"ReservationTypes": ["interruptible-capacity-reservation"]}
+    return built  # type: ignore[return-value]
+
+
+def client_token(token: str) -> str:
+    """EC2's token: the caller's where EC2 takes it (64 ASCII characters), else a hash of it."""
+    if token and token.isascii() and token.isprintable() and len(token) <= TOKEN_LENGTH:
+        return token
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _check(request: LaunchRequest) -> None:
+    if not request.token:
+        raise ValueError("a launch has a token: without one a repeat would launch twice")
+    if not request.overrides:
+        raise ValueError("a launch names at least one pool (instance type, zone, subnet)")
+    if not 1 <= request.count <= MOST:
+        raise ValueError(f"a launch is of 1 to {MOST} instances, not {request.count}")
+    if not 0 <= request.minimum <= request.count:
+        raise ValueError(f"the minimum of a launch is 0 to its count {request.count}, not {request.minimum}")
+    pools = Counter((override.instance_type, override.zone) for override in request.overrides)
+    twice = sorted(f"{kind} in {zone}" for (kind, zone), times in pools.items() if times > 1)
+    if twice:
+        raise ValueError(
+            f"a fleet has one entry an instance type and zone; more than one: {', '.join(twice)}"
+        )
+
+
+def _override(override: Override) -> FleetLaunchTemplateOverridesRequestTypeDef:
+    built: FleetLaunchTemplateOverridesRequestTypeDef = {
+        "InstanceType": override.instance_type,  # type: ignore[typeddict-item]
+        "SubnetId": override.subnet_id,
+        # The subnet says it already; EC2 repeats it in its errors, which name no zone otherwise.
+        "AvailabilityZone": override.zone,
+    }
+    if override.priority is not None:
+        built["Priority"] = override.priority
+    return built
+
+
+def _all_or_nothing(request: LaunchRequest) -> dict[str, Any]:
+    """EC2's minimum, which it takes only together with a single zone or a single type."""
+    if not request.minimum:
+        return {}
+    one_type = len({override.instance_type for override in request.overrides}) == 1
+    one_zone = len({override.zone for override in request.overrides}) == 1
+    single = "SingleInstanceType" if one_type and not one_zone else "SingleAvailabilityZone"
+    return {"MinTargetCapacity": request.minimum, single: True}
+
+
+def _launched(aws: Aws, answer: CreateFleetResultTypeDef) -> tuple[Instance, ...]:
+    """The instances as EC2 describes them; one that it does not show yet, as the fleet's answer has it."""
+    told = {
+        instance_id: Instance(
+            id=instance_id,
+            instance_type=item.get("InstanceType", ""),
+            zone=item.get("AvailabilityZone", "")
+            or item.get("LaunchTemplateAndOverrides", {}).get("Overrides", {}).get("AvailabilityZone", ""),
+            zone_id=item.get("AvailabilityZoneId", ""),
+            subnet_id=item.get("LaunchTemplateAndOverrides", {}).get("Overrides", {}).get("SubnetId", ""),
+        )
+        for item in answer.get("Instances", [])
+        for instance_id in item.get("InstanceIds", [])
+    }
+    seen = instances.described(aws, told)
+    for wait in LOOKS:
+        if missing := told.keys() - seen.keys():
+            aws.clock.sleep(wait)
+            seen |= instances.described(aws, missing)
+    return tuple(seen.get(instance_id, instance) for instance_id, instance in told.items())
+
+
+def _error(item: CreateFleetErrorTypeDef, request: LaunchRequest) -> LaunchError:
+    code = item.get("ErrorCode", "")
+    where = item.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    subnet = where.get("SubnetId", "")
+    kind = where.get("InstanceType", "")
+    zone = where.get("AvailabilityZone", "") or next(
+        (o.zone for o in request.overrides if o.subnet_id == subnet and o.instance_type == kind), ""
+    )
+    return LaunchError(
+        code=code,
+        message=item.get("ErrorMessage", ""),
+        class_=errors.classify(code),
+        instance_type=kind,
+        zone=zone,
+        subnet_id=subnet,
+    )

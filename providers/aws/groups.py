@@ -1,0 +1,38 @@
+"""Resource Groups of capacity reservations: who is in the group now.
+
+Invariant: membership is read from Resource Groups each time, pages of 50 (its largest), by the group's ARN,
+so a reservation that is added to a group is seen at the next look. Members of other kinds are left out.
+"""
+
+from __future__ import annotations
+
+from providers.aws.clients import Aws
+from providers.model import ErrorClass, ProviderError, ReservationGroup
+
+PAGE = 50
+MEMBER = ":capacity-reservation/"
+
+
+def group(aws: Aws, arn: str) -> ReservationGroup:
+    """The group and the ids of the reservations in it."""
+    name = _name(arn)
+    members: set[str] = set()
+    for page in aws.pages(aws.groups.list_group_resources, Group=arn, MaxResults=PAGE):
+        arns = [item.get("Identifier", {}).get("ResourceArn", "") for item in page.get("Resources", [])]
+        arns += [item.get("ResourceArn", "") for item in page.get("ResourceIdentifiers", [])]
+        members.update(member.rpartition("/")[2] for member in arns if MEMBER in member)
+    return ReservationGroup(arn=arn, name=name, member_ids=tuple(sorted(members)))
+
+
+def _name(arn: str) -> str:
+    """The name in arn:PARTITION:resource-groups:REGION:ACCOUNT:group/NAME."""
+    parts = arn.split(":", 5)
+    if len(parts) < 6 or parts[2] != "resource-groups" or not parts[5].startswith("group/"):
+        raise ProviderError(
+            "InvalidGroupArn",
+            f"{arn!r} is not the ARN of a resource group "
+            "(arn:aws:resource-groups:REGION:ACCOUNT:group/NAME; aws resource-groups list-groups shows it)",
+            class_=ErrorClass.CONFIGURATION,
+            operation="group",
+        )
+    return parts[5].removeprefix("group/")

@@ -1,0 +1,208 @@
+"""Machine images that selector terms choose, newest first.
+
+Invariant: a term with a name and no owner looks among the account's own and Amazon's images only, so that
+nobody else's public image can be launched by its name. Deprecated images are found, and come after all
+others.
+
+An alias is a family and a version (`al2023@latest`, `bottlerocket@v1.20.3`) and stands for one image for
+each architecture and accelerator, whose ids AWS publishes as SSM parameters (Amazon EKS user guide,
+"Retrieve recommended Amazon Linux AMI IDs"; Bottlerocket, "Retrieve recommended Bottlerocket AMI IDs").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from providers.aws import filters
+from providers.aws.cache import TtlCache
+from providers.aws.clients import Aws
+from providers.model import ErrorClass, Image, ProviderError, Selector
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
+
+PAGE = 1000
+Accelerator = Literal["none", "nvidia", "neuron"]
+
+
+class Published(NamedTuple):
+    """One image of an alias: where its id is published, and for which instances it is built."""
+
+    parameter: str
+    accelerator: Accelerator
+
+
+_AL2023: tuple[tuple[str, str, Accelerator], ...] = (
+    ("x86_64", "standard", "none"),
+    ("arm64", "standard", "none"),
+    ("x86_64", "nvidia", "nvidia"),
+    ("arm64", "nvidia", "nvidia"),
+    ("x86_64", "neuron", "neuron"),
+)
+_BOTTLEROCKET: tuple[tuple[str, str, Accelerator], ...] = (
+    ("x86_64", "", "none"),
+    ("arm64", "", "none"),
+    ("x86_64", "-nvidia", "nvidia"),
+    ("arm64", "-nvidia", "nvidia"),
+)
+
+
+def published(alias: str, *, kubernetes_version: str) -> tuple[Published, ...]:
+    """The SSM parameters of an alias."""
+    family, _, version = alias.partition("@")
+    if not version:
+        raise _bad_alias(alias, "it names no version")
+    if family == "al2023":
+        return tuple(
+            Published(_al2023(arch, variant, version, kubernetes_version), accelerator)
+            for arch, variant, accelerator in _AL2023
+        )
+    if family == "bottlerocket":
+        release = version.removeprefix("v")
+        return tuple(
+            Published(
+                f"/aws/service/bottlerocket/aws-k8s-{kubernetes_version}{variant}/{arch}/{release}/image_id",
+                accelerator,
+            )
+            for arch, variant, accelerator in _BOTTLEROCKET
+        )
+    raise _bad_alias(alias, f"the family {family!r} is not known")
+
+
+def _al2023(arch: str, variant: str, version: str, kubernetes_version: str) -> str:
+    name = (
+        "recommended"
+        if version == "latest"
+        else f"amazon-eks-node-al2023-{arch}-{variant}-{kubernetes_version}-{version}"
+    )
+    folder = f"/aws/service/eks/optimized-ami/{kubernetes_version}/amazon-linux-2023"
+    return f"{folder}/{arch}/{variant}/{name}/image_id"
+
+
+def _bad_alias(alias: str, why: str) -> ProviderError:
+    return ProviderError(
+        "InvalidAlias",
+        f"amiSelectorTerms alias {alias!r}: {why}; write al2023@latest, al2023@v20250505, "
+        "bottlerocket@latest or bottlerocket@v1.20.3, or select by id, name, tags or ssmParameter",
+        class_=ErrorClass.CONFIGURATION,
+        operation="images",
+    )
+
+
+class Images:
+    """Finds images; ids that SSM publishes are remembered, for an hour where they may change."""
+
+    def __init__(self, aws: Aws, *, kubernetes_version: str) -> None:
+        self._aws = aws
+        self._version = kubernetes_version
+        self._parameters: TtlCache[tuple[str, ...], dict[str, str]] = TtlCache(
+            ttl=3600, monotonic=aws.clock.monotonic
+        )
+
+    def find(self, terms: Sequence[Selector]) -> list[Image]:
+        """Images that any term selects: those in use first, then newest first."""
+        found: dict[str, Image] = {}
+        plain: list[Selector] = []
+        for term in terms:
+            if term.alias:
+                for image in self._of_alias(term.alias):
+                    found.setdefault(image.id, image)
+            elif term.ssm_parameter:
+                plain.append(Selector(id=self._of_parameter(term.ssm_parameter)))
+            else:
+                plain.append(term)
+        for owners, chosen in _queries(plain):
+            for image in self._describe(chosen, owners=owners):
+                found.setdefault(image.id, image)
+        newest = sorted(found.values(), key=lambda image: image.id)
+        newest.sort(key=lambda image: image.created.timestamp() if image.created else 0.0, reverse=True)
+        return sorted(newest, key=lambda image: image.deprecated)
+
+    def _of_alias(self, alias: str) -> list[Image]:
+        wanted = published(alias, kubernetes_version=self._version)
+        ids = self._ids(tuple(item.parameter for item in wanted))
+        accelerators = {ids[item.parameter]: item.accelerator for item in wanted if item.parameter in ids}
+        if not accelerators:
+            raise ProviderError(
+                "AliasNotFound",
+                f"amiSelectorTerms alias {alias!r}: AWS publishes no image of it for Kubernetes "
+                f"{self._version} in {self._aws.region}; looked for {wanted[0].parameter} "
+                f"and {len(wanted) - 1} more",
+                class_=ErrorClass.NOT_FOUND,
+                operation="images",
+            )
+        chosen: list[FilterTypeDef] = [{"Name": "image-id", "Values": sorted(accelerators)}]
+        return [
+            _image(item, now=self._aws.clock.now(), accelerator=accelerators.get(item["ImageId"]))
+            for item in self._items(chosen, owners=())
+        ]
+
+    def _of_parameter(self, name: str) -> str:
+        ids = self._ids((name,))
+        if name not in ids:
+            raise ProviderError(
+                "ParameterNotFound",
+                f"amiSelectorTerms ssmParameter {name!r} does not exist in {self._aws.region}",
+                class_=ErrorClass.NOT_FOUND,
+                operation="images",
+            )
+        return ids[name]
+
+    def _ids(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Parameter name to its value, for those that exist; one call (SSM takes ten names)."""
+
+        def load() -> dict[str, str]:
+            answer = self._aws.call(self._aws.ssm.get_parameters, Names=list(names))
+            return {item["Name"]: item["Value"] for item in answer["Parameters"]}
+
+        found = self._parameters.get(names, load)
+        if not found:
+            self._parameters.drop(names)
+        return found
+
+    def _describe(self, chosen: list[FilterTypeDef], *, owners: Sequence[str]) -> list[Image]:
+        return [_image(item, now=self._aws.clock.now()) for item in self._items(chosen, owners=owners)]
+
+    def _items(self, chosen: list[FilterTypeDef], *, owners: Sequence[str]) -> Iterator[ImageTypeDef]:
+        more: dict[str, Sequence[str]] = {"Owners": list(owners)} if owners else {}
+        for page in self._aws.pages(
+            self._aws.ec2.describe_images,
+            Filters=[*chosen, {"Name": "state", "Values": ["available"]}],
+            IncludeDeprecated=True,
+            MaxResults=PAGE,
+            **more,  # type: ignore[arg-type]
+        ):
+            yield from page["Images"]
+
+
+def _queries(terms: Sequence[Selector]) -> Iterator[tuple[tuple[str, ...], list[FilterTypeDef]]]:
+    """Owners and filters of each DescribeImages call."""
+    ids = [Selector(id=term.id) for term in terms if term.id]
+    for chosen in filters.of_terms(ids, what="amiSelectorTerms", id_name="image-id", name="name"):
+        yield (), chosen
+    for term in terms:
+        if term.id:
+            continue
+        owners = (term.owner,) if term.owner else ("self", "amazon") if term.name else ()
+        for chosen in filters.of_terms([term], what="amiSelectorTerms", id_name="image-id", name="name"):
+            yield owners, chosen
+
+
+def _image(item: ImageTypeDef, *, now: datetime, accelerator: Accelerator | None = None) -> Image:
+    deprecated = _time(item.get("DeprecationTime", ""))
+    return Image(
+        id=item["ImageId"],
+        name=item.get("Name", ""),
+        architecture="arm64" if item.get("Architecture") == "arm64" else "amd64",
+        platform=item.get("PlatformDetails", "") or "Linux/UNIX",
+        created=_time(item.get("CreationDate", "")),
+        deprecated=deprecated is not None and deprecated <= now,
+        accelerator=accelerator,
+    )
+
+
+def _time(text: str) -> datetime | None:
+    """EC2 writes these two times as text."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None

@@ -1,0 +1,113 @@
+"""Instance types and the zones that offer them.
+
+Invariant: facts are EC2's (DescribeInstanceTypes, DescribeInstanceTypeOfferings); the limit of pods is the
+VPC CNI's, ENIs * (IPv4 addresses per ENI - 1) + 2, with the ENIs of the default network card since the CNI
+attaches to no other (amazon-vpc-cni-k8s, eni-max-pods).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from providers.aws.clients import Aws
+from providers.aws.prices import on_demand_price
+from providers.model import Gpu, InstanceType
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import InstanceTypeInfoTypeDef, NetworkInfoTypeDef
+
+TYPES_PAGE = 100
+OFFERINGS_PAGE = 1000
+ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+
+
+def instance_types(aws: Aws) -> dict[str, InstanceType]:
+    """Every type of the Region that a node can be, by name."""
+    zones = _zones(aws)
+    found: dict[str, InstanceType] = {}
+    for page in aws.pages(
+        aws.ec2.describe_instance_types,
+        Filters=[{"Name": "supported-virtualization-type", "Values": ["hvm"]}],
+        MaxResults=TYPES_PAGE,
+    ):
+        for item in page["InstanceTypes"]:
+            made = _instance_type(item, zones=frozenset(zones[item["InstanceType"]]), region=aws.region)
+            if made is not None:
+                found[made.name] = made
+    return found
+
+
+def _zones(aws: Aws) -> defaultdict[str, set[str]]:
+    """Type to the zones that offer it."""
+    zones: defaultdict[str, set[str]] = defaultdict(set)
+    for page in aws.pages(
+        aws.ec2.describe_instance_type_offerings, LocationType="availability-zone", MaxResults=OFFERINGS_PAGE
+    ):
+        for item in page["InstanceTypeOfferings"]:
+            zones[item.get("InstanceType", "")].add(item.get("Location", ""))
+    return zones
+
+
+def _instance_type(
+    item: InstanceTypeInfoTypeDef, *, zones: frozenset[str], region: str
+) -> InstanceType | None:
+    supported = item.get("ProcessorInfo", {}).get("SupportedArchitectures", [])
+    architecture = next((ARCHITECTURES[a] for a in supported if a in ARCHITECTURES), None)
+    if architecture is None:
+        return None
+    network = item.get("NetworkInfo", {})
+    name = item["InstanceType"]
+    return InstanceType(
+        name=name,
+        vcpus=item.get("VCpuInfo", {}).get("DefaultVCpus", 0),
+        memory_mib=item.get("MemoryInfo", {}).get("SizeInMiB", 0),
+        architecture="arm64" if architecture == "arm64" else "amd64",
+        zones=zones,
+        gpus=tuple(
+            Gpu(
+                name=gpu.get("Name", ""),
+                manufacturer=gpu.get("Manufacturer", ""),
+                count=gpu.get("Count", 0),
+                memory_mib=gpu.get("MemoryInfo", {}).get("SizeInMiB", 0),
+            )
+            for gpu in item.get("GpuInfo", {}).get("Gpus", [])
+        ),
+        neurons=_neurons(item),
+        efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+        network_cards=network.get("MaximumNetworkCards", 1),
+        max_pods=_max_pods(network),
+        bare_metal=item.get("BareMetal", False),
+        hypervisor=item.get("Hypervisor", ""),
+        local_storage_gb=item.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
+        cpu_manufacturer=item.get("ProcessorInfo", {}).get("Manufacturer", ""),
+        neuron_name=next(
+            (d.get("Name", "") for d in item.get("NeuronInfo", {}).get("NeuronDevices", [])), ""
+        ),
+        network_mbps=round(
+            1000 * sum(card.get("BaselineBandwidthInGbps", 0.0) for card in network.get("NetworkCards", []))
+        ),
+        ebs_mbps=item.get("EbsInfo", {}).get("EbsOptimizedInfo", {}).get("MaximumBandwidthInMbps", 0),
+        encryption_in_transit=network.get("EncryptionInTransitSupported", False),
+        market_types=frozenset(item.get("SupportedUsageClasses", [])),
+        on_demand_price=on_demand_price(name, region=region),
+    )
+
+
+def _neurons(item: InstanceTypeInfoTypeDef) -> int:
+    """Neuron devices; older answers name Inferentia under its own heading."""
+    devices = item.get("NeuronInfo", {}).get("NeuronDevices", [])
+    older = item.get("InferenceAcceleratorInfo", {}).get("Accelerators", [])
+    return sum(d.get("Count", 0) for d in devices) or sum(
+        a.get("Count", 0) for a in older if a.get("Manufacturer") == "AWS"
+    )
+
+
+def _max_pods(network: NetworkInfoTypeDef) -> int:
+    cards = network.get("NetworkCards", [])
+    default = network.get("DefaultNetworkCardIndex", 0)
+    enis = next(
+        (c.get("MaximumNetworkInterfaces", 0) for c in cards if c.get("NetworkCardIndex", 0) == default),
+        network.get("MaximumNetworkInterfaces", 0),
+    )
+    return max(0, enis * (network.get("Ipv4AddressesPerInterface", 1) - 1) + 2)

@@ -1,0 +1,249 @@
+"""Launch templates that are named by what they hold.
+
+Invariant: the name is `capacity-broker/` and a hash of all that the template holds, the cluster and the
+class that it is tagged with included. So equal content is one template, a change makes another, two
+clusters or two classes never share one (each may delete its own at any time), and making is idempotent by
+looking first: EC2 refuses a second template of one name, which is then adopted. Only templates with this
+cluster's tag and the prefix are seen.
+
+What EC2 would refuse is never built: a reservation target is only valid with the preference
+`capacity-reservations-only` (EC2 API Reference, LaunchTemplateCapacityReservationSpecificationRequest),
+which also keeps a full group from spilling to On-Demand inside EC2.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from providers.aws import errors, tags
+from providers.aws.clients import Aws
+from providers.aws.clock import utc
+from providers.model import (
+    BlockDevice,
+    ErrorClass,
+    ProviderError,
+    ReservationTarget,
+    Template,
+    TemplateRef,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import (
+        LaunchTemplateBlockDeviceMappingRequestTypeDef,
+        LaunchTemplateTypeDef,
+        RequestLaunchTemplateDataTypeDef,
+    )
+
+PREFIX = "capacity-broker/"
+PAGE = 200
+# Raised when the same content would make another template than before.
+FORMAT = 1
+# Markets that a template must name; spot and on-demand are the fleet's to choose.
+TEMPLATE_MARKETS = ("capacity-block", "interruptible-capacity-reservation")
+
+
+def template_name(template: Template, *, owner: str, cluster: str) -> str:
+    """The name that equal content has; the order of security groups and of tags is no content."""
+    content = dataclasses.asdict(template)
+    content["security_group_ids"] = sorted(template.security_group_ids)
+    content |= {"owner": owner, "cluster": cluster, "format": FORMAT}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
+    """EC2's LaunchTemplateData."""
+    data: RequestLaunchTemplateDataTypeDef = {
+        "ImageId": template.image_id,
+        "MetadataOptions": {
+            "HttpEndpoint": _choice(template.metadata.http_endpoint),
+            "HttpTokens": _choice(template.metadata.http_tokens),
+            "HttpPutResponseHopLimit": template.metadata.http_put_response_hop_limit,
+            "HttpProtocolIpv6": _choice(template.metadata.http_protocol_ipv6),
+        },
+        "Monitoring": {"Enabled": template.detailed_monitoring},
+        "Placement": {"Tenancy": _choice(template.tenancy)},
+    }
+    if template.user_data:
+        data["UserData"] = base64.b64encode(template.user_data.encode()).decode()
+    if template.placement_group:
+        data["Placement"]["GroupName"] = template.placement_group
+    if template.instance_profile:
+        kind = "Arn" if template.instance_profile.startswith("arn:") else "Name"
+        data["IamInstanceProfile"] = {kind: template.instance_profile}  # type: ignore[misc]
+    if template.block_devices:
+        data["BlockDeviceMappings"] = [_block_device(device) for device in template.block_devices]
+    groups = sorted(template.security_group_ids)
+    if template.associate_public_ip is not None:
+        # EC2 takes a public address only with an interface, and then the groups only there.
+        data["NetworkInterfaces"] = [
+            {
+                "DeviceIndex": 0,
+                "AssociatePublicIpAddress": template.associate_public_ip,
+                "Groups": groups,
+                "DeleteOnTermination": True,
+            }
+        ]
+    elif groups:
+        data["SecurityGroupIds"] = groups
+    if template.market in TEMPLATE_MARKETS:
+        data["InstanceMarketOptions"] = {"MarketType": _choice(template.market)}
+    if specification := _reservation(template.target, market=template.market):
+        data["CapacityReservationSpecification"] = _choice(specification)
+    if template.tags:
+        listed = tags.to_ec2(tags.checked(template.tags))
+        data["TagSpecifications"] = [
+            {"ResourceType": "instance", "Tags": listed},
+            {"ResourceType": "volume", "Tags": listed},
+            {"ResourceType": "network-interface", "Tags": listed},
+        ]
+    return data
+
+
+def _choice(value: Any) -> Any:
+    """A value whose allowed choices are EC2's to check."""
+    return value
+
+
+def _reservation(target: ReservationTarget, *, market: str) -> dict[str, Any]:
+    aimed = bool(target.reservation_id or target.group_arn)
+    if target.reservation_id and target.group_arn:
+        raise ValueError(
+            f"a template has one reservation target: {target.reservation_id} or {target.group_arn}, not both"
+        )
+    if aimed and target.preference not in (None, "capacity-reservations-only"):
+        raise ValueError(
+            f"preference {target.preference} with target {target.reservation_id or target.group_arn}: "
+            "EC2 takes a target only with capacity-reservations-only"
+        )
+    if market == "spot" and (aimed or target.preference == "capacity-reservations-only"):
+        raise ValueError(
+            "a spot template has no reservation target: spot instances never run in a reservation"
+        )
+    if not aimed:
+        return {"CapacityReservationPreference": target.preference} if target.preference else {}
+    kind, value = (
+        ("CapacityReservationId", target.reservation_id)
+        if target.reservation_id
+        else ("CapacityReservationResourceGroupArn", target.group_arn)
+    )
+    return {
+        "CapacityReservationPreference": "capacity-reservations-only",
+        "CapacityReservationTarget": {kind: value},
+    }
+
+
+def _block_device(device: BlockDevice) -> LaunchTemplateBlockDeviceMappingRequestTypeDef:
+    settings: dict[str, Any] = {
+        "VolumeSize": device.volume_size_gib,
+        "VolumeType": device.volume_type or None,
+        "Iops": device.iops,
+        "Throughput": device.throughput,
+        "Encrypted": device.encrypted,
+        "KmsKeyId": device.kms_key_id or None,
+        "SnapshotId": device.snapshot_id or None,
+        "DeleteOnTermination": device.delete_on_termination,
+    }
+    return {
+        "DeviceName": device.device_name,
+        "Ebs": _choice({key: value for key, value in settings.items() if value is not None}),
+    }
+
+
+class LaunchTemplates:
+    """This cluster's templates in EC2; what was made or adopted is remembered until EC2 says otherwise."""
+
+    def __init__(self, aws: Aws, *, cluster: str) -> None:
+        self._aws = aws
+        self._cluster = cluster
+        self._known: dict[str, TemplateRef] = {}
+        self._lock = threading.Lock()
+
+    def ensure(self, template: Template, *, owner: str) -> TemplateRef:
+        """The template that holds exactly this."""
+        name = template_name(template, owner=owner, cluster=self._cluster)
+        with self._lock:
+            if name in self._known:
+                return self._known[name]
+        ref = self._create(name, template_data(template), owner=owner)
+        with self._lock:
+            self._known[name] = ref
+        return ref
+
+    def all(self) -> list[TemplateRef]:
+        """Those with this cluster's tag and our prefix, oldest first."""
+        found = []
+        ours = [{"Name": f"tag:{tags.CLUSTER}", "Values": [self._cluster]}]
+        for page in self._aws.pages(
+            self._aws.ec2.describe_launch_templates, Filters=_choice(ours), MaxResults=PAGE
+        ):
+            found += [_ref(item) for item in page["LaunchTemplates"] if self._is_ours(item)]
+        return sorted(found, key=lambda ref: (ref.created is not None, ref.created, ref.name))
+
+    def delete(self, ref: TemplateRef) -> None:
+        """Deletes one of ours; one that is gone already is success."""
+        if not ref.name.startswith(PREFIX):
+            raise ValueError(f"launch template {ref.name} is not the broker's: its names start with {PREFIX}")
+        self.forget(ref)
+        try:
+            if ref.id:
+                self._aws.call(self._aws.ec2.delete_launch_template, LaunchTemplateId=ref.id)
+            else:
+                self._aws.call(self._aws.ec2.delete_launch_template, LaunchTemplateName=ref.name)
+        except ProviderError as error:
+            if error.class_ is not ErrorClass.TEMPLATE_GONE:
+                raise
+
+    def forget(self, ref: TemplateRef) -> None:
+        """EC2 says that it is gone: the next `ensure` makes it again."""
+        with self._lock:
+            self._known.pop(ref.name, None)
+
+    def _create(self, name: str, data: RequestLaunchTemplateDataTypeDef, *, owner: str) -> TemplateRef:
+        labels = {tags.CLUSTER: self._cluster, tags.NODE_CLASS: owner, "Name": name}
+        try:
+            answer = self._aws.call(
+                self._aws.ec2.create_launch_template,
+                LaunchTemplateName=name,
+                LaunchTemplateData=data,
+                # New for each making: EC2 answers an old token with the template that was deleted since.
+                ClientToken=str(uuid.uuid4()),
+                TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags.to_ec2(labels)}],
+            )
+        except ProviderError as error:
+            if not errors.already_exists(error):
+                raise
+            return self._adopt(name)
+        return _ref(answer["LaunchTemplate"])
+
+    def _adopt(self, name: str) -> TemplateRef:
+        answer = self._aws.call(self._aws.ec2.describe_launch_templates, LaunchTemplateNames=[name])
+        for item in answer["LaunchTemplates"]:
+            if self._is_ours(item):
+                return _ref(item)
+        raise ProviderError(
+            "ForeignTemplate",
+            f"launch template {name} exists without the tag {tags.CLUSTER}={self._cluster}: "
+            "give it back its tags or delete it",
+            class_=ErrorClass.CONFIGURATION,
+            operation="CreateLaunchTemplate",
+        )
+
+    def _is_ours(self, item: LaunchTemplateTypeDef) -> bool:
+        named = item.get("LaunchTemplateName", "").startswith(PREFIX)
+        return named and tags.from_ec2(item.get("Tags", [])).get(tags.CLUSTER) == self._cluster
+
+
+def _ref(item: LaunchTemplateTypeDef) -> TemplateRef:
+    return TemplateRef(
+        name=item.get("LaunchTemplateName", ""),
+        id=item.get("LaunchTemplateId", ""),
+        owner=tags.from_ec2(item.get("Tags", [])).get(tags.NODE_CLASS, ""),
+        created=utc(item.get("CreateTime")),
+    )

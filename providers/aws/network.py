@@ -1,0 +1,44 @@
+"""Subnets and security groups that selector terms choose.
+
+Invariant: terms are ORed, the fields of one term ANDed (as in EC2NodeClass), each resource appears once,
+and the order of the answer depends on what was found, not on the order of the terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from providers.aws import filters
+from providers.aws.clients import Aws
+from providers.model import SecurityGroup, Selector, Subnet
+
+PAGE = 1000
+
+
+def subnets(aws: Aws, terms: Sequence[Selector]) -> list[Subnet]:
+    """By zone, most free addresses first."""
+    found: dict[str, Subnet] = {}
+    for chosen in filters.of_terms(terms, what="subnetSelectorTerms", id_name="subnet-id", name=""):
+        for page in aws.pages(aws.ec2.describe_subnets, Filters=chosen, MaxResults=PAGE):
+            for item in page["Subnets"]:
+                found[item["SubnetId"]] = Subnet(
+                    id=item["SubnetId"],
+                    zone=item.get("AvailabilityZone", ""),
+                    zone_id=item.get("AvailabilityZoneId", ""),
+                    vpc_id=item.get("VpcId", ""),
+                    available_addresses=item.get("AvailableIpAddressCount", 0),
+                    outpost_arn=item.get("OutpostArn", ""),
+                )
+    return sorted(found.values(), key=lambda subnet: (subnet.zone, -subnet.available_addresses, subnet.id))
+
+
+def security_groups(aws: Aws, terms: Sequence[Selector]) -> list[SecurityGroup]:
+    """By id."""
+    found: dict[str, SecurityGroup] = {}
+    for chosen in filters.of_terms(
+        terms, what="securityGroupSelectorTerms", id_name="group-id", name="group-name"
+    ):
+        for page in aws.pages(aws.ec2.describe_security_groups, Filters=chosen, MaxResults=PAGE):
+            for item in page["SecurityGroups"]:
+                found[item["GroupId"]] = SecurityGroup(id=item["GroupId"], name=item.get("GroupName", ""))
+    return sorted(found.values(), key=lambda group: group.id)

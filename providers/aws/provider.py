@@ -1,0 +1,128 @@
+"""AwsProvider: EC2, Resource Groups, SSM and IAM behind the CapacityProvider protocol.
+
+Every call raises ProviderError for what AWS refuses, and ValueError for a request that could only be a
+mistake of the caller (two pools of one type and zone, a target that EC2 rejects): such a request is never
+sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry
+
+from providers.aws import fleet, groups, instance_types, instances, network, reservations, userdata
+from providers.aws.cache import TtlCache
+from providers.aws.clients import Aws
+from providers.aws.clock import Clock, SystemClock
+from providers.aws.images import Images
+from providers.aws.launch_templates import LaunchTemplates
+from providers.aws.profiles import Profiles
+from providers.model import (
+    Bootstrap,
+    ErrorClass,
+    Image,
+    Instance,
+    InstanceType,
+    LaunchRequest,
+    LaunchResult,
+    Odcr,
+    ProviderError,
+    ReservationGroup,
+    SecurityGroup,
+    Selector,
+    Subnet,
+    Template,
+    TemplateRef,
+)
+
+TYPES_TTL = 3600.0
+
+
+class AwsProvider:
+    """One cluster's view of one account and Region."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        region: str,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        kubernetes_version: str = "1.32",
+        clock: Clock | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self.cluster = cluster
+        clock = clock or SystemClock()
+        self._aws = Aws(
+            region=region, clock=clock, endpoint_url=endpoint_url, profile=profile, registry=registry
+        )
+        self._templates = LaunchTemplates(self._aws, cluster=cluster)
+        self._images = Images(self._aws, kubernetes_version=kubernetes_version)
+        self._profiles = Profiles(self._aws, cluster=cluster)
+        self._types: TtlCache[str, Mapping[str, InstanceType]] = TtlCache(
+            ttl=TYPES_TTL, monotonic=clock.monotonic
+        )
+        self._account: TtlCache[str, str] = TtlCache(ttl=TYPES_TTL, monotonic=clock.monotonic)
+
+    def account_id(self) -> str:
+        return self._account.get(
+            "account", lambda: self._aws.call(self._aws.sts.get_caller_identity)["Account"]
+        )
+
+    def reservations(self) -> Sequence[Odcr]:
+        return reservations.reservations(self._aws)
+
+    def group(self, arn: str) -> ReservationGroup:
+        return groups.group(self._aws, arn)
+
+    def instance_types(self) -> Mapping[str, InstanceType]:
+        return self._types.get("types", lambda: instance_types.instance_types(self._aws))
+
+    def subnets(self, terms: Sequence[Selector]) -> Sequence[Subnet]:
+        return network.subnets(self._aws, terms)
+
+    def security_groups(self, terms: Sequence[Selector]) -> Sequence[SecurityGroup]:
+        return network.security_groups(self._aws, terms)
+
+    def images(self, terms: Sequence[Selector]) -> Sequence[Image]:
+        return self._images.find(terms)
+
+    def user_data(self, *, family: str, bootstrap: Bootstrap, custom: str) -> str:
+        return userdata.user_data(family=family, bootstrap=bootstrap, custom=custom)
+
+    def instance_profile(self, *, role: str, profile: str) -> str:
+        return self._profiles.resolve(role=role, profile=profile)
+
+    def ensure_template(self, template: Template, *, owner: str) -> TemplateRef:
+        return self._templates.ensure(template, owner=owner)
+
+    def templates(self) -> Sequence[TemplateRef]:
+        return self._templates.all()
+
+    def delete_template(self, ref: TemplateRef) -> None:
+        self._templates.delete(ref)
+
+    def launch(self, request: LaunchRequest) -> LaunchResult:
+        try:
+            result = fleet.launch(self._aws, request, cluster=self.cluster)
+        except ProviderError as error:
+            if error.class_ is ErrorClass.TEMPLATE_GONE:
+                self._templates.forget(request.template)
+            raise
+        if any(error.class_ is ErrorClass.TEMPLATE_GONE for error in result.errors):
+            self._templates.forget(request.template)
+        return result
+
+    def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
+        if ids is None:
+            return instances.of_cluster(self._aws, self.cluster)
+        found = instances.described(self._aws, ids)
+        return [found[i] for i in sorted(found)]
+
+    def terminate(self, ids: Collection[str]) -> None:
+        instances.terminate(self._aws, ids)
+
+    def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
+        instances.add_tags(self._aws, ids, tags)

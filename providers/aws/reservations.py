@@ -1,0 +1,56 @@
+"""EC2's On-Demand Capacity Reservations, all of them by one paginated describe.
+
+Invariant: the number of calls grows with pages of 1,000, never with ids (DescribeCapacityReservations
+counts against EC2's bucket of 100 calls and 20 a second). Every state is returned; what a state means is
+not decided here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from providers.aws import tags
+from providers.aws.clients import Aws
+from providers.aws.clock import utc
+from providers.model import Odcr
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef
+
+PAGE = 1000
+
+
+def reservations(aws: Aws) -> list[Odcr]:
+    """Every reservation that the account owns or was given to share, by id."""
+    found = [
+        _odcr(item)
+        for page in aws.pages(aws.ec2.describe_capacity_reservations, MaxResults=PAGE)
+        for item in page["CapacityReservations"]
+    ]
+    return sorted(found, key=lambda odcr: odcr.id)
+
+
+def _odcr(item: CapacityReservationTypeDef) -> Odcr:
+    return Odcr(
+        id=item["CapacityReservationId"],
+        arn=item.get("CapacityReservationArn", ""),
+        owner_id=item.get("OwnerId", ""),
+        instance_type=item.get("InstanceType", ""),
+        zone=item.get("AvailabilityZone", ""),
+        zone_id=item.get("AvailabilityZoneId", ""),
+        platform=item.get("InstancePlatform", "Linux/UNIX"),
+        tenancy=item.get("Tenancy", "default"),
+        match_criteria=item.get("InstanceMatchCriteria", "open"),
+        state=item.get("State", "active"),
+        total=item.get("TotalInstanceCount", 0),
+        available=item.get("AvailableInstanceCount", 0),
+        reservation_type=item.get("ReservationType", "default"),
+        interruptible=item.get("Interruptible", False),
+        start=utc(item.get("StartDate")),
+        end=utc(item.get("EndDate")),
+        placement_group_arn=item.get("PlacementGroupArn", ""),
+        outpost_arn=item.get("OutpostArn", ""),
+        # EC2 gives a launch status to reservations of UltraServers only.
+        ultraserver="LaunchStatus" in item,
+        tags=tags.from_ec2(item.get("Tags", [])),
+    )

@@ -1,0 +1,54 @@
+"""What is asked again, how often and how long after: one policy for each class of error that may be repeated.
+
+Invariant: only THROTTLING and TRANSIENT are ever repeated, with the same parameters and so the same client
+token; a refusal about capacity never is, though EC2 sends it as a server error (EC2 API Reference, "Ensuring
+idempotency": repeat a 5xx; "Error codes": InsufficientInstanceCapacity is one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import tenacity
+from tenacity.wait import wait_base
+
+from providers.model import ErrorClass, ProviderError
+
+T = TypeVar("T")
+
+_ATTEMPTS: Mapping[ErrorClass, int] = {ErrorClass.THROTTLING: 6, ErrorClass.TRANSIENT: 4}
+_WAITS: Mapping[ErrorClass, wait_base] = {
+    ErrorClass.THROTTLING: tenacity.wait_random_exponential(multiplier=1, max=20),
+    ErrorClass.TRANSIENT: tenacity.wait_random_exponential(multiplier=0.2, max=5),
+}
+_NO_POLICY = "the retry policy asked for the wait of an error that is never repeated"
+
+
+def _class(state: tenacity.RetryCallState) -> ErrorClass | None:
+    error = state.outcome.exception() if state.outcome else None
+    return error.class_ if isinstance(error, ProviderError) else None
+
+
+class _Repeated(tenacity.retry_base):
+    """True for a ProviderError whose class has a policy with attempts left; False for everything else."""
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        class_ = _class(retry_state)
+        return class_ is not None and retry_state.attempt_number < _ATTEMPTS.get(class_, 0)
+
+
+class _Wait(wait_base):
+    """The wait of the class of the last error."""
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        class_ = _class(retry_state)
+        if class_ is None or class_ not in _WAITS:
+            raise RuntimeError(_NO_POLICY)
+        return _WAITS[class_](retry_state)
+
+
+def call(function: Callable[[], T], *, sleep: Callable[[float], None]) -> T:
+    """Calls until it succeeds, fails for good, or its class's attempts are used up; then the last error."""
+    policy = tenacity.Retrying(retry=_Repeated(), wait=_Wait(), sleep=sleep, reraise=True)
+    return policy(function)

@@ -1,0 +1,44 @@
+"""The broker's tags, and the one tag that it never sets.
+
+Invariant: nothing that this package tags carries `eks:eks-cluster-name`. Karpenter takes an instance for
+its own, and terminates it when it has no NodeClaim for it, when `karpenter.sh/nodepool`,
+`karpenter.k8s.aws/ec2nodeclass` and `eks:eks-cluster-name` are all there; a launch template with the last
+it adopts and later deletes. Leaving that one out keeps the three from ever being together, whoever adds the
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from providers.model import ErrorClass, ProviderError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import TagTypeDef
+
+CLUSTER = "capacity-broker.io/cluster"
+NODE_CLASS = "capacity-broker.io/nodeclass"
+KARPENTERS = "eks:eks-cluster-name"
+
+
+def checked(tags: Mapping[str, str]) -> Mapping[str, str]:
+    """The tags, if the broker may set them."""
+    if KARPENTERS in tags:
+        raise ProviderError(
+            "ReservedTag",
+            f"tag {KARPENTERS}={tags[KARPENTERS]} belongs to Karpenter, which would take the resource for "
+            "its own: remove it from the tags of the class",
+            class_=ErrorClass.CONFIGURATION,
+            operation="tags",
+        )
+    return tags
+
+
+def to_ec2(tags: Mapping[str, str]) -> list[TagTypeDef]:
+    """EC2's list, in the order of the keys."""
+    return [{"Key": key, "Value": tags[key]} for key in sorted(tags)]
+
+
+def from_ec2(tags: Iterable[TagTypeDef]) -> dict[str, str]:
+    return {tag.get("Key", ""): tag.get("Value", "") for tag in tags}

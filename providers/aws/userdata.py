@@ -1,0 +1,39 @@
+"""User data of each image family, the user's own merged in.
+
+Where the forms come from: - AL2023: a MIME multi-part archive whose parts of type application/node.eks.aws
+are NodeConfig documents that nodeadm merges in order, later ones winning (awslabs/amazon-eks-ami, nodeadm).
+The generated one goes first, so that the user's settings win, as in Karpenter. - Bottlerocket: TOML
+settings (Bottlerocket documentation, settings.kubernetes). What the broker must decide (cluster, labels,
+taints, kubelet fields of the class) wins; every other setting of the user stays. - Custom: the user's text,
+untouched.
+"""
+
+from __future__ import annotations
+
+from providers.aws.userdata_al2023 import al2023
+from providers.aws.userdata_bottlerocket import bottlerocket
+from providers.model import Bootstrap, ErrorClass, ProviderError
+
+# EC2's limit, before base64.
+LARGEST = 16384
+
+_FAMILIES = {"AL2023": al2023, "Bottlerocket": bottlerocket}
+
+
+def user_data(*, family: str, bootstrap: Bootstrap, custom: str) -> str:
+    """The text that the node starts with."""
+    if family == "Custom":
+        made = custom
+    elif family in _FAMILIES:
+        made = _FAMILIES[family](bootstrap, custom)
+    else:
+        raise _refused(f"amiFamily {family!r} is not known: use AL2023, Bottlerocket or Custom")
+    if (size := len(made.encode())) > LARGEST:
+        raise _refused(
+            f"userData makes {size} bytes with the node's own settings; EC2 takes {LARGEST}: shorten it"
+        )
+    return made
+
+
+def _refused(message: str) -> ProviderError:
+    return ProviderError("InvalidUserData", message, class_=ErrorClass.CONFIGURATION, operation="user_data")

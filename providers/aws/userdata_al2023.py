@@ -1,0 +1,119 @@
+"""AL2023's user data: a MIME archive of a NodeConfig and the user's parts.
+
+Invariant: the archive holds the generated NodeConfig first and then every part of the user's, in their
+order and unchanged in content and type; the boundary never occurs in a part (RFC 2046, section 5.1.1).
+"""
+
+from __future__ import annotations
+
+import email
+import email.message
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from providers.model import Bootstrap, ErrorClass, ProviderError
+
+NODE_CONFIG = "application/node.eks.aws"
+SHELL = "text/x-shellscript"
+
+
+class Part(NamedTuple):
+    content_type: str
+    content: str
+
+
+def al2023(bootstrap: Bootstrap, custom: str) -> str:
+    """The whole archive."""
+    return _archive([Part(NODE_CONFIG, node_config(bootstrap)), *parts(custom)])
+
+
+def node_config(bootstrap: Bootstrap) -> str:
+    """nodeadm's NodeConfig for this cluster."""
+    cluster = {
+        "name": bootstrap.cluster_name,
+        "apiServerEndpoint": bootstrap.endpoint,
+        "certificateAuthority": bootstrap.ca_bundle,
+        "cidr": bootstrap.service_cidr,
+    }
+    spec: dict[str, Any] = {"cluster": {key: value for key, value in cluster.items() if value}}
+    config: dict[str, Any] = dict(bootstrap.kubelet)
+    if bootstrap.taints:
+        config["registerWithTaints"] = [taint(text) for text in bootstrap.taints]
+    kubelet: dict[str, Any] = {"config": config} if config else {}
+    if bootstrap.labels:
+        labels = ",".join(f"{key}={value}" for key, value in sorted(bootstrap.labels.items()))
+        kubelet["flags"] = [f"--node-labels={labels}"]
+    if kubelet:
+        spec["kubelet"] = kubelet
+    if bootstrap.instance_store_raid0:
+        spec["instance"] = {"localStorage": {"strategy": "RAID0"}}
+    document = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
+    return yaml.safe_dump(document, sort_keys=False, width=2**16)
+
+
+def taint(text: str) -> Mapping[str, str]:
+    """A taint of the form key=value:Effect or key:Effect."""
+    pair, _, effect = text.rpartition(":")
+    key, _, value = pair.partition("=")
+    if not key or not effect:
+        raise ProviderError(
+            "InvalidTaint",
+            f"taint {text!r} is not key=value:Effect or key:Effect",
+            class_=ErrorClass.CONFIGURATION,
+            operation="user_data",
+        )
+    return {"key": key, "value": value, "effect": effect} if value else {"key": key, "effect": effect}
+
+
+def parts(custom: str) -> list[Part]:
+    """The user's parts: of their archive, or their one document by what it is."""
+    if not custom.strip():
+        return []
+    if custom.lstrip().startswith(("MIME-Version:", "Content-Type:")):
+        return _parts_of_archive(custom.lstrip())
+    return [Part(NODE_CONFIG if _is_node_config(custom) else SHELL, custom)]
+
+
+def _parts_of_archive(custom: str) -> list[Part]:
+    message = email.message_from_string(custom)
+    if not message.is_multipart():
+        if message.get_content_maintype() == "multipart":
+            raise ProviderError(
+                "InvalidUserData",
+                f"userData says {message.get_content_type()} and has no parts: check its boundary "
+                f"({message.get_boundary()!r}) and that a blank line follows the headers",
+                class_=ErrorClass.CONFIGURATION,
+                operation="user_data",
+            )
+        return [Part(message.get_content_type(), _text(message))]
+    return [
+        Part(str(part.get("Content-Type", "text/plain")), _text(part))
+        for part in message.walk()
+        if not part.is_multipart()
+    ]
+
+
+def _text(part: email.message.Message) -> str:
+    """The part's text, its transfer encoding undone."""
+    payload = part.get_payload(decode=True)
+    return payload.decode(part.get_content_charset() or "utf-8") if isinstance(payload, bytes) else ""
+
+
+def _is_node_config(custom: str) -> bool:
+    """True for a YAML mapping, which no script is."""
+    try:
+        return isinstance(yaml.safe_load(custom), dict)
+    except yaml.YAMLError:
+        return False
+
+
+def _archive(entries: list[Part]) -> str:
+    boundary = "//"
+    while any(f"--{boundary}" in entry.content for entry in entries):
+        boundary += "/"
+    lines = ["MIME-Version: 1.0", f'Content-Type: multipart/mixed; boundary="{boundary}"', ""]
+    for entry in entries:
+        lines += [f"--{boundary}", f"Content-Type: {entry.content_type}", "", entry.content.rstrip("\n")]
+    return "\n".join([*lines, f"--{boundary}--", ""])
