@@ -71,12 +71,18 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Options in order, what was left out and why, and how many types each requirement dropped."""
+    """Options in order, what was left out and why, and how many types each requirement dropped.
+
+    `suited` types of all that were `considered` satisfy the claim, zone and kind of capacity apart. `plain`:
+    claim and class allow capacity outside reservations.
+    """
 
     options: tuple[Option, ...]
     skipped: tuple[Skipped, ...]
     dropped: Mapping[str, int]
     considered: int
+    suited: int
+    plain: bool
 
 
 def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
@@ -140,17 +146,18 @@ def choose(claim: Claim, catalog: Catalog, inventory: Inventory, now: datetime) 
             or ""
         )
     chosen, skipped = _reserved(claim, catalog, suited, misfits, kinds, inventory, now)
+    plain: list[CapacityType] = []
     if catalog.node_class.selection.preference != "capacity-reservations-only":
-        for kind in kinds:
-            if kind != "reserved":
-                chosen += _plain(claim, catalog, suited, kind)
-    if suited and not chosen:
-        dropped["zone or capacity type"] = len(suited)
+        plain = [kind for kind in kinds if kind != "reserved"]
+    for kind in plain:
+        chosen += _plain(claim, catalog, suited, kind)
     return Choice(
         options=tuple(chosen),
         skipped=tuple(skipped),
         dropped=dict(dropped),
         considered=len(catalog.candidates) + len(catalog.imageless),
+        suited=len(suited),
+        plain=bool(plain),
     )
 
 
