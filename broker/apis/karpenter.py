@@ -71,29 +71,26 @@ class Requirement(Model):
     ] = None
 
 
-Requirements = Annotated[
-    tuple[Requirement, ...],
-    crd(
-        "What the instance must be; all must hold.",
-        Rule(
-            "self.all(x, x.operator != 'In' || (has(x.values) && x.values.size() != 0))",
-            "a requirement with operator In needs at least one of values",
-        ),
-        Rule(
-            "self.all(x, !(x.operator in ['Gt', 'Lt', 'Gte', 'Lte']) || "
-            "(has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]+$')))",
-            "a requirement with operator Gt, Lt, Gte or Lte needs values to be one whole number",
-        ),
-        Rule(
-            "self.all(x, x.operator != 'In' || !has(x.minValues) || "
-            "(has(x.values) && x.values.size() >= x.minValues))",
-            "a requirement with minValues needs at least that many values",
-        ),
-        required=True,
-        maxItems=100,
-        x_kubernetes_list_type="atomic",
+REQUIREMENTS = crd(
+    "What the instance must be; all must hold.",
+    Rule(
+        "self.all(x, x.operator != 'In' || (has(x.values) && x.values.size() != 0))",
+        "a requirement with operator In needs at least one of values",
     ),
-]
+    Rule(
+        "self.all(x, !(x.operator in ['Gt', 'Lt', 'Gte', 'Lte']) || "
+        "(has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]+$')))",
+        "a requirement with operator Gt, Lt, Gte or Lte needs values to be one whole number",
+    ),
+    Rule(
+        "self.all(x, x.operator != 'In' || !has(x.minValues) || "
+        "(has(x.values) && x.values.size() >= x.minValues))",
+        "a requirement with minValues needs at least that many values",
+    ),
+    required=True,
+    maxItems=100,
+    x_kubernetes_list_type="atomic",
+)
 
 
 class NodeClassRef(Model):
@@ -128,7 +125,7 @@ class NodeClaimTemplateSpec(Model):
     """What claims of a pool have in common."""
 
     node_class_ref: Annotated[NodeClassRef, crd(required=True)] = NodeClassRef()
-    requirements: Requirements = ()
+    requirements: Annotated[tuple[Requirement, ...], REQUIREMENTS] = ()
     taints: Annotated[tuple[Taint, ...], crd("Taints of the node.", x_kubernetes_list_type="atomic")] = ()
     startup_taints: Annotated[
         tuple[Taint, ...],
@@ -257,6 +254,9 @@ class Disruption(Model):
     ] = ()
 
 
+NODEPOOL_RULE = f"{names.NODEPOOL} is set from the pool's own name"
+
+
 class TemplateMeta(Model):
     """Labels and annotations of claims and nodes."""
 
@@ -277,11 +277,46 @@ class TemplateMeta(Model):
     ] = Field(default_factory=dict)
 
 
+class PoolRequirement(Requirement):
+    """What one label of the instance must be."""
+
+    key: Annotated[
+        str,
+        crd(
+            "The label.",
+            *_domain_rules(over=False),
+            Rule(f"self != '{names.NODEPOOL}'", NODEPOOL_RULE),
+            required=True,
+            maxLength=316,
+            pattern=LABEL_KEY,
+        ),
+    ]
+
+
+class PoolNodeClassRef(NodeClassRef):
+    """The class that says how the instance is launched. Its group says by whom, and never changes."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = tuple(
+        Rule(
+            f"self.{field} == oldSelf.{field}",
+            f"nodeClassRef.{field} is immutable: make another pool and remove this one",
+        )
+        for field in ("group", "kind")
+    )
+
+
+class PoolTemplateSpec(NodeClaimTemplateSpec):
+    """What claims of the pool have in common."""
+
+    node_class_ref: Annotated[PoolNodeClassRef, crd(required=True)] = PoolNodeClassRef()
+    requirements: Annotated[tuple[PoolRequirement, ...], REQUIREMENTS] = ()
+
+
 class NodeClaimTemplate(Model):
     """What claims of the pool are made from."""
 
     metadata: Annotated[TemplateMeta, crd()] = TemplateMeta()
-    spec: Annotated[NodeClaimTemplateSpec, crd(required=True)] = NodeClaimTemplateSpec()
+    spec: Annotated[PoolTemplateSpec, crd(required=True)] = PoolTemplateSpec()
 
 
 class NodePoolSpec(Model):

@@ -125,6 +125,7 @@ LAUNCHED: Final = "Launched"
 REGISTERED_CONDITION: Final = "Registered"
 INITIALIZED_CONDITION: Final = "Initialized"
 READY: Final = "Ready"
+DRAINED: Final = "Drained"
 # Ours: on claim, class and pool; on the class alone the last two.
 CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"
