@@ -1,0 +1,39 @@
+"""`python -m broker.kube.embedded --port N [--kubeconfig FILE]`: an API server for kubectl, by itself."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from .cluster import Cluster
+from .http import ApiServer
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m broker.kube.embedded", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8001, help="port to listen on, 0 for a free one (default: %(default)s)")
+    parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig for this server to a file")
+    options = parser.parse_args(arguments)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        server = ApiServer(Cluster(), host=options.host, port=options.port).start()
+    except OSError as error:
+        sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}; try --port 0\n")
+        return 1
+    if options.kubeconfig:
+        options.kubeconfig.write_text(server.kubeconfig())
+    sys.stdout.write(f"serving on {server.url}\n")
+    sys.stdout.flush()
+    stopped.wait()
+    server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

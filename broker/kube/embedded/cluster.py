@@ -1,0 +1,162 @@
+"""The cluster: every request comes in here, from the HTTP front or from a caller in the process.
+
+Invariant: requests see and leave the store whole (one lock); a failed request changed nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from . import deletes, discovery, reads, writes
+from .errors import ApiError
+from .faults import Faults
+from .ids import Ids
+from .options import Call, delete_options, list_options
+from .resources import Registry
+from .route import route
+from .state import State
+from .store import LOG_BYTES, Item, Store
+from .tables import rendering
+from .watch import WatchStream
+from .wire import Obj, Request, Response, reply, text
+
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+
+
+class Cluster:
+    """An API server without a network: `handle` a request, or use the verbs below it."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.time,
+        seed: int | None = None,
+        log_bytes: int = LOG_BYTES,
+    ) -> None:
+        """`clock` gives the time that objects are stamped with; `seed` makes uids and names repeatable."""
+        self.faults = Faults()
+        self.faults.on_drop(self._drop_watches)
+        self._state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed))
+        self._streams: set[WatchStream] = set()
+        for name in NAMESPACES:
+            self.create("/api/v1/namespaces", {"metadata": {"name": name}})
+
+    def handle(self, request: Request) -> Response:
+        """Answers one request. A watch answers with a `stream`, which the caller iterates and closes."""
+        try:
+            return self._handle(request)
+        except ApiError as error:
+            return error.response()
+
+    def _handle(self, request: Request) -> Response:
+        if request.path.rstrip("/") in _HEALTH:
+            return text("ok")
+        with self._state.store.lock:
+            if (found := discovery.answer(self._state.registry, request)) is not None:
+                return found
+            target = route(self._state.registry, request)
+        self.faults.check(target.verb, target.plural, target.name)
+        with self._state.store.lock:
+            return self._dispatch(Call(request, target))
+
+    def _dispatch(self, call: Call) -> Response:
+        verb = call.target.verb
+        if verb == "get":
+            return reads.get(self._state, call)
+        if verb == "list":
+            return reads.list_all(self._state, call)
+        if verb == "watch":
+            stream = reads.watch(self._state, call, self._streams.discard)
+            self._streams.add(stream)
+            return reads.watch_response(stream)
+        if verb in ("delete", "deletecollection"):
+            return self._delete(call)
+        obj, created = _WRITES[verb](self._state, call)
+        return self._written(call, obj, created=created)
+
+    def _written(self, call: Call, obj: Obj, *, created: bool) -> Response:
+        resource = call.target.resource
+        shown = rendering(resource, call)
+        view = resource.show(obj)
+        body = shown.one(Item(view, orjson.dumps(view), 0))
+        headers = {"Content-Type": shown.content_type}
+        if call.warnings:
+            headers["Warning"] = ", ".join(_warning(one) for one in call.warnings)
+        return Response(201 if created else 200, headers, body)
+
+    def _delete(self, call: Call) -> Response:
+        target, resource = call.target, call.target.resource
+        options = delete_options(call)
+        if target.verb == "deletecollection":
+            wanted = list_options(call)
+            items, meta = reads.page(self._state, call, wanted)
+            keys = [(i.obj["metadata"].get("namespace", ""), i.obj["metadata"]["name"]) for i in items]
+            deletes.delete_many(self._state, call, options, keys)
+            shown = rendering(resource, call)
+            return Response(200, {"Content-Type": shown.content_type}, shown.many(items, meta))
+        key = (target.namespace if resource.namespaced else "", target.name)
+        deleted = deletes.delete(self._state, resource, key, options)
+        accepted = not deleted.gone and options.orphan is False
+        return reply(deleted.answer(resource), status=202 if accepted else 200)
+
+    def _drop_watches(self) -> None:
+        for stream in tuple(self._streams):
+            stream.close()
+
+    # What tests and in-process callers write most often, as one call each: an ApiError is raised.
+
+    def request(
+        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None, **query: str
+    ) -> Any:
+        """One request with a JSON body and a JSON answer."""
+        raw = None if body is None else orjson.dumps(body)
+        response = self._handle(Request(method, path, query, headers or {}, raw))
+        return orjson.loads(response.body)
+
+    def create(self, path: str, obj: Obj, **query: str) -> Obj:
+        out: Obj = self.request("POST", path, obj, **query)
+        return out
+
+    def get(self, path: str, **query: str) -> Obj:
+        out: Obj = self.request("GET", path, **query)
+        return out
+
+    def update(self, path: str, obj: Obj, **query: str) -> Obj:
+        out: Obj = self.request("PUT", path, obj, **query)
+        return out
+
+    def patch(self, path: str, patch: Any, *, kind: str = writes.MERGE_PATCH, **query: str) -> Obj:
+        out: Obj = self.request("PATCH", path, patch, headers={"Content-Type": kind}, **query)
+        return out
+
+    def apply(self, path: str, obj: Obj, *, manager: str, force: bool = False) -> Obj:
+        query = {"fieldManager": manager, **({"force": "true"} if force else {})}
+        return self.patch(path, obj, kind=writes.APPLY_PATCH, **query)
+
+    def delete(self, path: str, **query: str) -> Obj:
+        out: Obj = self.request("DELETE", path, **query)
+        return out
+
+    def compact(self) -> None:
+        """Forgets past events: older watches and continue tokens get 410 from now on."""
+        with self._state.store.lock:
+            self._state.store.compact()
+
+
+_WRITES: dict[str, Callable[[State, Call], tuple[Obj, bool]]] = {
+    "create": writes.create,
+    "update": writes.update,
+    "patch": writes.patch,
+}
+
+
+def _warning(message: str) -> str:
+    quoted = message.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{quoted}"'
+
+

@@ -1,0 +1,63 @@
+"""What differs between kinds when they are written: a table of plain functions, most of them nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..errors import FieldError
+from ..names import Check, dns_subdomain
+from ..selectors import path_reader
+from ..shape import Shape
+from ..wire import Obj
+
+Reader = Callable[[Obj], str]
+
+
+def nothing(*_: Obj) -> None:
+    """A kind without a rule here."""
+
+
+def no_problem(*_: Obj) -> list[FieldError]:
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules of one kind. Functions get objects of their own, which they may change in place."""
+
+    default: Callable[[Obj], None] = nothing
+    create: Callable[[Obj], None] = nothing  # before the first write
+    update: Callable[[Obj, Obj], None] = nothing  # (new, old) before a write to the object itself
+    update_status: Callable[[Obj, Obj], None] = nothing
+    validate: Callable[[Obj], list[FieldError]] = no_problem
+    validate_update: Callable[[Obj, Obj], list[FieldError]] = no_problem
+    validate_status: Callable[[Obj, Obj], list[FieldError]] = no_problem
+    name: Check = dns_subdomain
+    generation: bool = False  # counts changes of what is wanted
+    unconditional: bool = True  # a PUT may come without resourceVersion
+    create_on_update: bool = False  # a PUT of nothing creates it
+    returns_deleted: bool = False  # a DELETE answers with the object
+    selectable: Mapping[str, str] = field(default_factory=dict)  # further field selectors: name → path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A served kind: how it is built, and its rules."""
+
+    shape: Shape
+    rules: Rules
+    status: bool  # status is written through its own subresource only
+    decode: Callable[[Obj, list[str]], Obj]  # drops unknown fields into the list; a fresh object
+    validate: Callable[[Obj, Obj | None, str], list[FieldError]]  # (new, old, subresource)
+    readers: Mapping[str, Reader]
+
+
+COMMON_FIELDS = {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace"}
+
+
+def readers(rules: Rules, *, namespaced: bool) -> dict[str, Reader]:
+    paths = {**COMMON_FIELDS, **rules.selectable}
+    if not namespaced:
+        paths.pop("metadata.namespace", None)
+    return {name: path_reader(path) for name, path in paths.items()}

@@ -1,0 +1,200 @@
+"""Get, list and watch.
+
+Rule: https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, chunks, streaming lists).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from . import selectors
+from .errors import ApiError, bad_request, expired, not_found
+from .kinds import kind_of
+from .options import Call, ListOptions, list_options
+from .resources import Resource
+from .selectors import Predicate
+from .state import State
+from .store import Compacted, Item, Key
+from .tables import Rendering, rendering
+from .watch import View, WatchStream
+from .wire import JSON, Obj, Response
+
+MIN_WATCH_SECONDS = 1800.0
+
+
+def get(state: State, call: Call) -> Response:
+    target, resource = call.target, call.target.resource
+    key = (target.namespace if resource.namespaced else "", target.name)
+    item = state.store.collection(resource.storage).items.get(key)
+    if item is None:
+        raise not_found(resource.who, target.name)
+    wanted = call.request.query.get("resourceVersion") or "0"
+    if wanted.isdigit() and int(wanted) > state.store.revision:
+        raise _too_large(int(wanted), state.store.revision)
+    shown = rendering(resource, call)
+    return Response(200, {"Content-Type": shown.content_type}, shown.one(in_version(resource, item)))
+
+
+def in_version(resource: Resource, item: Item) -> Item:
+    """The item as this version of the resource shows it."""
+    if resource.convert is None and item.obj.get("apiVersion") == resource.api_version:
+        return item
+    obj = resource.show(item.obj)
+    return Item(obj, orjson.dumps(obj), item.revision)
+
+
+def _too_large(wanted: int, current: int) -> ApiError:
+    message = f"Too large resource version: {wanted}, current: {current}"
+    causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+    return ApiError(504, "Timeout", f"Timeout: {message}", details={"causes": causes, "retryAfterSeconds": 1})
+
+
+def predicate(call: Call, options: ListOptions) -> Predicate | None:
+    resource, tests = call.target.resource, list[Predicate]()
+    if options.labels:
+        tests.append(selectors.labels(options.labels))
+    if options.fields:
+        tests.append(selectors.fields(options.fields, kind_of(resource).readers))
+    if len(tests) < 2:
+        return tests[0] if tests else None
+    return lambda obj: all(test(obj) for test in tests)
+
+
+def list_all(state: State, call: Call) -> Response:
+    options = list_options(call)
+    shown = rendering(call.target.resource, call)
+    items, meta = page(state, call, options)
+    return Response(200, {"Content-Type": shown.content_type}, shown.many(items, meta))
+
+
+def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Obj]:
+    """The items asked for, and the list's metadata."""
+    resource = call.target.resource
+    collection = state.store.collection(resource.storage)
+    match, namespace = predicate(call, options), call.target.namespace
+    revision, after = state.store.revision, None
+    if options.token:
+        revision, after = _decode_token(options.token)
+        if options.version not in ("", "0"):
+            raise bad_request("specifying resource version is not allowed when using continue")
+    elif options.version and options.version != "0":
+        if int(options.version) > revision:
+            raise _too_large(int(options.version), revision)
+        if options.match == "Exact" or (options.limit and not options.match):
+            revision = int(options.version)
+    exact = revision != state.store.revision
+    source: dict[Key, Item] = collection.items
+    if exact:
+        source = _as_of(state, resource, revision, after)
+    keys = sorted(source) if exact else collection.keys
+    chosen = _choose(keys, source, namespace, match, after)
+    if not options.limit:
+        items, meta = list(chosen), {}
+    else:
+        found = list(islice(chosen, options.limit + 1))
+        items, meta = found[: options.limit], {}
+        if len(found) > options.limit:
+            last = items[-1].obj["metadata"]
+            key = (last.get("namespace", ""), last["name"])
+            meta["continue"] = _token(revision, key)
+            if match is None:
+                rest = _choose(keys, source, namespace, None, key)
+                meta["remainingItemCount"] = sum(1 for _ in rest)
+    meta["resourceVersion"] = str(revision)
+    return [in_version(resource, item) for item in items], meta
+
+
+def _as_of(state: State, resource: Resource, revision: int, after: Key | None) -> dict[Key, Item]:
+    try:
+        return state.store.snapshot(resource.storage, revision)
+    except Compacted as gone:
+        if after is None:
+            message = "The resourceVersion for the provided list is too old."
+            raise expired(message) from gone
+        message = (
+            "The provided continue parameter is too old to display a consistent list result. You can start a "
+            "new list without the continue parameter, or use the continue token in this response to retrieve "
+            "the remainder of the results. Continuing with the provided token results in an inconsistent list "
+            "- objects that were created, modified, or deleted between the time the first chunk was returned "
+            "and now may show up in the list."
+        )
+        raise expired(message, token=_token(state.store.revision, after)) from gone
+
+
+def _choose(
+    keys: list[Key], items: dict[Key, Item], namespace: str, match: Predicate | None, after: Key | None
+) -> Any:
+    for key in keys:
+        if (namespace and key[0] != namespace) or (after is not None and key <= after):
+            continue
+        item = items[key]
+        if match is None or match(item.obj):
+            yield item
+
+
+def _token(revision: int, key: Key) -> str:
+    raw = {"v": "meta.k8s.io/v1", "rv": revision, "start": "/".join(part for part in key if part) + "\0"}
+    return base64.urlsafe_b64encode(orjson.dumps(raw)).decode().rstrip("=")
+
+
+def _decode_token(token: str) -> tuple[int, Key]:
+    try:
+        raw = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        namespace, _, name = raw["start"].removesuffix("\0").rpartition("/")
+        return int(raw["rv"]), (namespace, name)
+    except (binascii.Error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise bad_request(f"continue key is not valid: {error}") from error
+
+
+def watch(state: State, call: Call, closed: Callable[[WatchStream], None]) -> WatchStream:
+    options, resource = list_options(call), call.target.resource
+    collection = state.store.collection(resource.storage)
+    shown = rendering(resource, call)
+    after = int(options.version or 0)
+    view = View(
+        call.target.namespace,
+        predicate(call, options),
+        encode=_encoder(resource, shown),
+        bookmark=lambda revision, initial: shown.bookmark(revision, initial=initial),
+    )
+    initial: list[bytes] = []
+    if options.initial_events or (options.initial_events is None and after == 0):
+        items = (collection.items[key] for key in collection.keys)
+        initial = [view.encode("ADDED", item) for item in items if view.wants(_key(item), item.obj)]
+        after = state.store.revision
+        if options.initial_events and options.bookmarks:
+            initial.append(shown.bookmark(after, initial=True))
+    stream = WatchStream(
+        state.store,
+        collection,
+        view,
+        after=after,
+        initial=initial,
+        timeout=MIN_WATCH_SECONDS if options.timeout is None else options.timeout,
+        bookmarks=options.bookmarks,
+        closed=closed,
+    )
+    return stream
+
+
+def _key(item: Item) -> Key:
+    meta = item.obj["metadata"]
+    return (meta.get("namespace", ""), meta["name"])
+
+
+def _encoder(resource: Resource, shown: Rendering) -> Callable[[str, Item], bytes]:
+    def encode(kind: str, item: Item) -> bytes:
+        wire = shown.event(in_version(resource, item))
+        return b'{"type":"' + kind.encode() + b'","object":' + wire + b"}\n"
+
+    return encode
+
+
+def watch_response(stream: WatchStream) -> Response:
+    return Response(200, {"Content-Type": JSON}, stream=stream)

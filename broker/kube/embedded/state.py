@@ -1,0 +1,42 @@
+"""What the verbs share: the store, what is served, time and ids. One lock covers it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .ids import Ids
+from .resources import Registry, Resource
+from .store import Item, Key, Store
+from .wire import Obj
+
+# (state, resource, new object or None, old object or None), after a write of the store
+Hook = Callable[["State", Resource, Obj | None, Obj | None], None]
+
+
+@dataclass(slots=True)
+class State:
+    store: Store
+    registry: Registry
+    clock: Callable[[], float]
+    ids: Ids
+    admit: Callable[..., Obj] = field(default=lambda call, obj, old: obj)
+    hooks: dict[str, Hook] = field(default_factory=dict)  # by storage name
+
+    def get(self, resource: str, namespace: str, name: str) -> Obj | None:
+        item = self.store.collection(resource).items.get((namespace, name))
+        return item.obj if item else None
+
+    def put(self, resource: Resource, key: Key, obj: Obj) -> Item:
+        before = self.store.collection(resource.storage).items.get(key)
+        item = self.store.put(resource.storage, key, obj)
+        if hook := self.hooks.get(resource.storage):
+            hook(self, resource, item.obj, before.obj if before else None)
+            item = self.store.collection(resource.storage).items.get(key, item)
+        return item
+
+    def delete(self, resource: Resource, key: Key) -> Item:
+        item = self.store.delete(resource.storage, key)
+        if hook := self.hooks.get(resource.storage):
+            hook(self, resource, None, item.obj)
+        return item

@@ -1,0 +1,161 @@
+"""A revisioned store of objects: what etcd and the watch cache are to an API server.
+
+Invariants: one revision counter over everything; an object's resourceVersion is the revision that wrote it;
+events of a collection are in revision order and none is missing above `compacted`. Values handed in are
+never changed afterwards: a change is a new value. The log of events is capped by bytes, oldest dropped first.
+Rule: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+import orjson
+
+from .wire import Obj
+
+Key = tuple[str, str]  # (namespace, name)
+LOG_BYTES = 64 << 20
+_revision = attrgetter("revision")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One version of one object, with the bytes that go on the wire."""
+
+    obj: Obj
+    wire: bytes
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    revision: int
+    type: str
+    key: Key
+    item: Item
+    before: Item | None
+
+
+class Compacted(Exception):
+    """Events after the wanted revision are no longer all there."""
+
+    def __init__(self, wanted: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {wanted} ({oldest})")
+        self.wanted, self.oldest = wanted, oldest
+
+
+@dataclass(slots=True)
+class Collection:
+    """All objects of one resource, in key order, with the events that led here."""
+
+    items: dict[Key, Item] = field(default_factory=dict)
+    keys: list[Key] = field(default_factory=list)
+    log: list[Event] = field(default_factory=list)
+    dropped: int = 0  # events of `log` already let go, still in the list until it is trimmed
+    base: int = 0  # position of log[0] since the beginning
+    compacted: int = 0
+    listeners: dict[int, Callable[[], None]] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.log)
+
+    def position_after(self, revision: int) -> int:
+        if revision < self.compacted:
+            raise Compacted(revision, self.compacted)
+        return self.base + bisect_right(self.log, revision, lo=self.dropped, key=_revision)
+
+    def read(self, position: int, limit: int) -> list[Event]:
+        """Events from a position on; a position that was dropped is gone for good."""
+        if position < self.base + self.dropped:
+            raise Compacted(position, self.compacted)
+        start = position - self.base
+        return self.log[start : start + limit]
+
+
+class Store:
+    """Not thread-safe by itself: callers hold `lock`."""
+
+    def __init__(self, *, log_bytes: int = LOG_BYTES) -> None:
+        self.lock = threading.RLock()
+        self.revision = 1
+        self._collections: dict[str, Collection] = {}
+        self._order: deque[tuple[Collection, int]] = deque()
+        self._bytes, self._limit = 0, log_bytes
+
+    def collection(self, resource: str) -> Collection:
+        found = self._collections.get(resource)
+        if found is None:
+            found = self._collections[resource] = Collection(compacted=0)
+        return found
+
+    def put(self, resource: str, key: Key, obj: Obj) -> Item:
+        """Writes `obj` (which the store owns from now on) under a new revision."""
+        collection = self.collection(resource)
+        before = collection.items.get(key)
+        self.revision += 1
+        obj["metadata"]["resourceVersion"] = str(self.revision)
+        item = Item(obj, orjson.dumps(obj), self.revision)
+        if before is None:
+            insort(collection.keys, key)
+        collection.items[key] = item
+        self._emit(
+            collection, Event(self.revision, "MODIFIED" if before else "ADDED", key, item, before)
+        )
+        return item
+
+    def delete(self, resource: str, key: Key) -> Item:
+        """Removes an object; the last event shows it as it was, at the revision of its removal."""
+        collection = self.collection(resource)
+        before = collection.items.pop(key)
+        del collection.keys[bisect_right(collection.keys, key) - 1]
+        self.revision += 1
+        obj = {**before.obj, "metadata": {**before.obj["metadata"], "resourceVersion": str(self.revision)}}
+        item = Item(obj, orjson.dumps(obj), self.revision)
+        self._emit(collection, Event(self.revision, "DELETED", key, item, before))
+        return item
+
+    def snapshot(self, resource: str, revision: int) -> dict[Key, Item]:
+        """The collection as it was at `revision`, by undoing what the log says came later."""
+        collection = self.collection(resource)
+        start = collection.position_after(revision) - collection.base
+        items = dict(collection.items)
+        for event in reversed(collection.log[start:]):
+            if event.before is None:
+                items.pop(event.key, None)
+            else:
+                items[event.key] = event.before
+        return items
+
+    def compact(self) -> None:
+        """Forgets every event, as etcd's compaction does: older watches and tokens expire."""
+        while self._order:
+            self._drop()
+        for collection in self._collections.values():
+            collection.compacted = self.revision
+
+    def _emit(self, collection: Collection, event: Event) -> None:
+        collection.log.append(event)
+        self._order.append((collection, len(event.item.wire)))
+        self._bytes += len(event.item.wire)
+        while self._bytes > self._limit and len(self._order) > 1:
+            self._drop()
+        for wake in tuple(collection.listeners.values()):
+            wake()
+
+    def _drop(self) -> None:
+        collection, size = self._order.popleft()
+        self._bytes -= size
+        collection.compacted = collection.log[collection.dropped].revision
+        collection.dropped += 1
+        # Trimming by halves keeps dropping cheap however long the log is.
+        if collection.dropped > 64 and collection.dropped * 2 > len(collection.log):
+            del collection.log[: collection.dropped]
+            collection.base += collection.dropped
+            collection.dropped = 0
