@@ -1,0 +1,37 @@
+resource "aws_iam_role" "this" {
+  name                 = var.name
+  permissions_boundary = var.permissions_boundary
+  tags                 = var.tags
+
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Sid       = "EksPodIdentity"
+      Effect    = "Allow"
+      Action    = ["sts:AssumeRole", "sts:TagSession"]
+      Principal = { Service = "pods.eks.amazonaws.com" }
+    }]
+  })
+}
+
+resource "aws_iam_policy" "this" {
+  name        = var.name
+  description = "What capacity-broker does in cluster ${var.cluster_name}"
+  policy      = local.policy
+  tags        = var.tags
+}
+
+resource "aws_iam_role_policy_attachment" "this" {
+  role       = aws_iam_role.this.name
+  policy_arn = aws_iam_policy.this.arn
+}
+
+resource "aws_eks_pod_identity_association" "this" {
+  count = var.create_association ? 1 : 0
+
+  cluster_name    = var.cluster_name
+  namespace       = var.namespace
+  service_account = var.service_account
+  role_arn        = aws_iam_role.this.arn
+  tags            = var.tags
+}

@@ -1,0 +1,145 @@
+# On which resources and under which conditions each list of actions.tf is allowed.
+
+locals {
+  ec2     = "arn:${var.partition}:ec2:${var.region}"
+  groups  = [for name in var.reservation_group_names : "arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/${name}"]
+  made    = { StringEquals = { "aws:RequestTag/${var.ownership_tag}" = var.cluster_name } }
+  owned   = { StringEquals = { "aws:ResourceTag/${var.ownership_tag}" = var.cluster_name } }
+  here    = { StringEquals = { "aws:RequestedRegion" = var.region } }
+  to_ec2  = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
+  profile = "arn:${var.partition}:iam::${var.account_id}:instance-profile/*"
+
+  statements = [
+    {
+      Sid       = "Read"
+      Action    = concat(local.actions.read_ec2, local.actions.read_groups)
+      Resource  = ["*"]
+      Condition = local.here
+    },
+    {
+      Sid       = "ReadPublishedImages"
+      Action    = local.actions.read_parameters
+      Resource  = ["arn:${var.partition}:ssm:${var.region}::parameter/aws/service/*", "arn:${var.partition}:ssm:${var.region}:${var.account_id}:parameter/*"]
+      Condition = local.here
+    },
+    {
+      # What a launch uses and nobody made for it. A shared reservation, image or subnet is another account's.
+      Sid    = "LaunchFrom"
+      Action = local.actions.launch
+      Resource = [
+        "${local.ec2}::image/*",
+        "${local.ec2}::snapshot/*",
+        "${local.ec2}:*:image/*",
+        "${local.ec2}:*:snapshot/*",
+        "${local.ec2}:*:subnet/*",
+        "${local.ec2}:*:capacity-reservation/*",
+        "${local.ec2}:*:security-group/*",
+        "${local.ec2}:${var.account_id}:placement-group/*",
+        "${local.ec2}:${var.account_id}:key-pair/*",
+      ]
+      Condition = local.here
+    },
+    {
+      Sid       = "LaunchFromGroups"
+      Action    = local.actions.launch_into_groups
+      Resource  = local.groups
+      Condition = local.here
+    },
+    {
+      Sid       = "LaunchByOwnTemplates"
+      Action    = local.actions.launch
+      Resource  = ["${local.ec2}:${var.account_id}:launch-template/*"]
+      Condition = local.owned
+    },
+    {
+      # What a launch makes carries the tag from the first moment, or is not made.
+      Sid    = "LaunchTagged"
+      Action = local.actions.launch
+      Resource = [
+        "${local.ec2}:${var.account_id}:fleet/*",
+        "${local.ec2}:${var.account_id}:instance/*",
+        "${local.ec2}:${var.account_id}:volume/*",
+        "${local.ec2}:${var.account_id}:network-interface/*",
+      ]
+      Condition = local.made
+    },
+    {
+      Sid       = "CreateTaggedTemplates"
+      Action    = local.actions.create_templates
+      Resource  = ["${local.ec2}:${var.account_id}:launch-template/*"]
+      Condition = local.made
+    },
+    {
+      Sid       = "ChangeOwnTemplates"
+      Action    = local.actions.change_templates
+      Resource  = ["${local.ec2}:${var.account_id}:launch-template/*"]
+      Condition = local.owned
+    },
+    {
+      Sid    = "TagWhatIsMade"
+      Action = local.actions.tag
+      Resource = [
+        "${local.ec2}:${var.account_id}:fleet/*",
+        "${local.ec2}:${var.account_id}:instance/*",
+        "${local.ec2}:${var.account_id}:volume/*",
+        "${local.ec2}:${var.account_id}:network-interface/*",
+        "${local.ec2}:${var.account_id}:launch-template/*",
+      ]
+      Condition = {
+        StringEquals = {
+          "aws:RequestTag/${var.ownership_tag}" = var.cluster_name
+          "ec2:CreateAction"                    = ["CreateFleet", "CreateLaunchTemplate", "RunInstances"]
+        }
+      }
+    },
+    {
+      # Later tags, of own instances only, and never over the tag that says whose they are.
+      Sid      = "TagOwnInstances"
+      Action   = local.actions.tag
+      Resource = ["${local.ec2}:${var.account_id}:instance/*"]
+      Condition = merge(local.owned, {
+        "ForAllValues:StringNotEquals" = { "aws:TagKeys" = [var.ownership_tag] }
+      })
+    },
+    {
+      Sid       = "TerminateOwnInstances"
+      Action    = local.actions.terminate
+      Resource  = ["${local.ec2}:${var.account_id}:instance/*"]
+      Condition = local.owned
+    },
+    {
+      Sid       = "PassNodeRoles"
+      Action    = local.actions.pass_role
+      Resource  = var.node_role_arns
+      Condition = local.to_ec2
+    },
+    {
+      Sid       = "ReadInstanceProfiles"
+      Action    = local.actions.read_profiles
+      Resource  = concat([local.profile], var.node_role_arns)
+      Condition = {}
+    },
+    {
+      Sid       = "CreateTaggedInstanceProfiles"
+      Action    = local.actions.create_profiles
+      Resource  = [local.profile]
+      Condition = local.made
+    },
+    {
+      Sid       = "FillOwnInstanceProfiles"
+      Action    = local.actions.fill_profiles
+      Resource  = [local.profile]
+      Condition = local.owned
+    },
+  ]
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      for statement in local.statements : merge(
+        { for key, value in statement : key => value if key != "Condition" || length(value) > 0 },
+        { Effect = "Allow" },
+      )
+    ]
+  })
+}

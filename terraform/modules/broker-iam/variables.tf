@@ -1,0 +1,83 @@
+variable "cluster_name" {
+  description = "Name of the cluster: of the EKS cluster, and the value of the tag that marks what the broker owns."
+  type        = string
+}
+
+variable "node_role_arns" {
+  description = "Roles that the broker may give to nodes: those that the EC2NodeClasses name."
+  type        = list(string)
+
+  validation {
+    condition     = length(var.node_role_arns) > 0 && alltrue([for arn in var.node_role_arns : can(regex("^arn:[^:]+:iam::[0-9]{12}:role/.+$", arn))])
+    error_message = "node_role_arns is a list of at least one role's ARN, such as \"arn:aws:iam::123456789012:role/nodes\"."
+  }
+}
+
+variable "region" {
+  description = "The Region that the broker works in."
+  type        = string
+}
+
+variable "account_id" {
+  description = "The account that the broker works in. Reservations that other accounts share with it are allowed as well."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[0-9]{12}$", var.account_id))
+    error_message = "account_id has 12 digits."
+  }
+}
+
+variable "partition" {
+  description = "The partition: aws, aws-cn or aws-us-gov."
+  type        = string
+  default     = "aws"
+}
+
+variable "reservation_group_names" {
+  description = "Resource groups that launches may target. \"*\" is every group of the account."
+  type        = list(string)
+  default     = ["*"]
+}
+
+variable "ownership_tag" {
+  description = "Key of the tag that the broker puts on what it makes. The policy lets it change nothing that does not carry it."
+  type        = string
+  default     = "capacity-broker.io/cluster"
+}
+
+variable "name" {
+  description = "Name of the role and of its policy."
+  type        = string
+  default     = "capacity-broker"
+}
+
+variable "namespace" {
+  description = "Namespace of the broker's service account."
+  type        = string
+  default     = "capacity-broker"
+}
+
+variable "service_account" {
+  description = "The broker's service account."
+  type        = string
+  default     = "capacity-broker"
+}
+
+variable "create_association" {
+  description = "Bind the role to the service account with EKS Pod Identity. Needs the cluster's eks-pod-identity-agent add-on."
+  type        = bool
+  default     = true
+}
+
+variable "permissions_boundary" {
+  description = "ARN of the role's permissions boundary."
+  type        = string
+  default     = null
+}
+
+variable "tags" {
+  description = "Tags of the role and the policy."
+  type        = map(string)
+  default     = {}
+}
