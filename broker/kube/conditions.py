@@ -89,7 +89,7 @@ def _absent(value: Any) -> bool:
 
 
 def add_finalizer(obj: Object, finalizer: str) -> Json | None:
-    """A merge patch that puts the finalizer on, None where it is there; Conflict if the object has changed."""
+    """A merge patch that puts the finalizer on, None where it is there; Conflict if the object changed."""
     if finalizer in obj.metadata.finalizers:
         return None
     return _finalizers(obj, [*obj.metadata.finalizers, finalizer])

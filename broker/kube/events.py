@@ -18,7 +18,8 @@ from typing import Any, Literal
 import structlog
 from prometheus_client import Counter
 
-from broker.apis.meta import Kind, Object
+from broker.apis.core import Event
+from broker.apis.meta import Object
 from broker.kube.bugs import contained
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -26,7 +27,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError, NotFound, TooManyRequests, Unavailable
 from broker.kube.metrics import REGISTRY
 
-EVENT = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+EVENT = Event.KIND
 DEDUPE = 120.0
 FORGET = 3000.0  # the API server drops an Event after an hour; a count on a dropped one starts anew
 BURST, REFILL = 25, 300.0

@@ -118,15 +118,16 @@ class Informer(Generic[T]):
         while not self._stop.is_set():
             began, at_least = self._clock.monotonic(), 0.0
             with contained("informer", kind=self._kind.resource) as bug:
-                at_least = self._follow()
+                at_least = self.follow()
             if bug.error:
                 self._revision, self.error = "", f"bug: {bug.error}"
             if self._clock.monotonic() - began >= HEALTHY:
                 backoff.reset()
             self._clock.wait(self._stop, backoff.next(at_least=at_least))
 
-    def _follow(self) -> float:
-        """Lists where needed, then watches until the stream ends; the seconds to leave the server alone."""
+    def follow(self) -> float:
+        """One round, in the caller's thread: lists where needed, then watches until the stream ends. Gives the
+        seconds for which the server wants to be left alone."""
         try:
             if not self._revision:
                 self._list()

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from prometheus_client import Counter, Gauge
 
-from broker.apis.meta import Kind
+from broker.apis.coordination import Lease
 from broker.kube.backoff import Random
 from broker.kube.bugs import contained
 from broker.kube.client import Client
@@ -26,7 +26,7 @@ from broker.kube.conditions import micro_timestamp
 from broker.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from broker.kube.metrics import REGISTRY
 
-LEASE = Kind(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", namespaced=True)
+LEASE = Lease.KIND
 
 LEADING = Gauge(
     "capacity_broker_leading", "1 while this process holds the Lease.", ["lease"], registry=REGISTRY
