@@ -37,7 +37,7 @@ from broker.capacity.types import (
     type_labels,
     zone_labels,
 )
-from providers.model import CapacityType, InstanceType, Market, Odcr
+from providers.model import CapacityType, Image, InstanceType, Market, Odcr
 
 _ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "on-demand", "spot")
 _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
@@ -226,6 +226,9 @@ def _misfit(
     if odcr.instance_type not in suited:
         reason = misfits.get(odcr.instance_type, "EC2 does not describe this instance type here")
         return "InstanceTypeMismatch", f"{odcr.instance_type}: {reason}"
+    architecture = suited[odcr.instance_type].type.architecture
+    if image_for(catalog.node_class, architecture, odcr) is None:
+        return "PlatformMismatch", f"the class has no image for {architecture} on platform {odcr.platform}"
     place = {**_zone_labels(catalog, odcr), **reservation_labels(odcr)}
     unwanted = claim.requirements.accepts(place, among=_PLACE_KEYS)
     return ("RequirementsMismatch", unwanted) if unwanted else None
@@ -256,6 +259,18 @@ def _plain(
             )
     found.sort(key=lambda each: (each[0], each[1], each[2].pool))
     return [option for _, _, option in found]
+
+
+def image_for(node_class: NodeClass, architecture: str, odcr: Odcr | None = None) -> Image | None:
+    """The class's first image for the architecture, and for the platform if it is to run in a reservation."""
+    return next(
+        (
+            image
+            for image in node_class.images
+            if image.architecture == architecture and (odcr is None or image.platform == odcr.platform)
+        ),
+        None,
+    )
 
 
 def market_of(odcr: Odcr) -> Market:

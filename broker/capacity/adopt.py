@@ -1,0 +1,89 @@
+"""Instances of ours without a claim, given to claims that wait.
+
+Invariant: an orphan goes to a claim of the class it was launched for, whose requirements and requests it
+satisfies as it runs (where, in which reservation, bought how); as many orphans as can be are adopted, claims
+that come first are served first, each with the smallest that fits; what is left over fits nobody that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from broker.capacity.flow import Flow
+from broker.capacity.model import Claim, NodeClass
+from broker.capacity.plan import order
+from broker.capacity.types import RESERVATION_ID, WELL_KNOWN, allocatable, lacking, node_labels, size_key
+from providers.model import CapacityType, Instance, InstanceType, Odcr
+
+CLASS_TAG: Final = "capacity-broker.io/ec2nodeclass"
+
+
+def adopt(
+    orphans: Sequence[Instance],
+    claims: Iterable[Claim],
+    node_classes: Mapping[str, NodeClass],
+    types: Mapping[str, InstanceType],
+    *,
+    odcrs: Mapping[str, Odcr] | None = None,
+    class_tag: str = CLASS_TAG,
+) -> tuple[tuple[tuple[Claim, Instance], ...], tuple[Instance, ...]]:
+    """Pairs in the order of the claims, and the orphans that nobody takes, by id.
+
+    `class_tag` is the tag that names the class an instance was launched for. Gangs adopt nothing: they launch
+    whole.
+    """
+    waiting = sorted((claim for claim in claims if not claim.gang), key=order)
+    known = {each.id: each for each in orphans if each.alive and each.instance_type in types}
+    ranked = sorted(known.values(), key=lambda each: (size_key(types[each.instance_type]), each.id))
+    edges = {
+        claim.uid: tuple(
+            each.id
+            for each in ranked
+            if satisfies(each, claim, node_classes, types, odcrs=odcrs or {}, class_tag=class_tag)
+        )
+        for claim in waiting
+    }
+    flow: Flow[str, str] = Flow(edges, dict.fromkeys(known, 1))
+    taken = [claim for claim in waiting if flow.add(claim.uid)]
+    pairs = tuple((claim, known[next(iter(flow.taken(claim.uid)))]) for claim in taken)
+    adopted = {instance.id for _, instance in pairs}
+    return pairs, tuple(
+        sorted((each for each in orphans if each.id not in adopted), key=lambda each: each.id)
+    )
+
+
+def satisfies(
+    instance: Instance,
+    claim: Claim,
+    node_classes: Mapping[str, NodeClass],
+    types: Mapping[str, InstanceType],
+    *,
+    odcrs: Mapping[str, Odcr],
+    class_tag: str = CLASS_TAG,
+) -> bool:
+    """Whether the instance, as it runs, is what the claim asks for."""
+    node_class = node_classes.get(claim.node_class)
+    type_ = types.get(instance.instance_type)
+    if node_class is None or type_ is None or instance.tags.get(class_tag) != claim.node_class:
+        return False
+    labels = node_labels(
+        type_,
+        instance.zone,
+        zone_id=instance.zone_id,
+        capacity_type=capacity_type(instance),
+        odcr=odcrs.get(instance.reservation_id) if instance.reservation_id else None,
+        tenancy=node_class.tenancy,
+    )
+    if instance.reservation_id:
+        labels[RESERVATION_ID] = instance.reservation_id
+    return not claim.requirements.unmet(labels, among=WELL_KNOWN) and not lacking(
+        claim.requests, allocatable(type_, node_class)
+    )
+
+
+def capacity_type(instance: Instance) -> CapacityType:
+    """How EC2 counts the instance."""
+    if instance.reservation_id:
+        return "reserved"
+    return "spot" if instance.lifecycle == "spot" else "on-demand"

@@ -1,0 +1,312 @@
+"""From assignments to fleet calls, and from a fleet's answer back to claims.
+
+Invariant: no call holds two entries of one instance type and zone (EC2 refuses the whole call:
+InvalidFleetConfig, "duplicate instance pools"), none mixes markets or reservation targets, none asks for more
+than 1,000 instances; every instance of an answer goes to exactly one claim or is returned as surplus; and
+whether an instance is reserved is read from EC2's description of it, never from what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from broker.capacity.model import Assignment, Claim, NodeClass, Option, Pool
+from broker.capacity.options import capacity_types, image_for
+from broker.capacity.plan import order
+from broker.capacity.shortages import Scope, Shortages
+from broker.capacity.template import target_for
+from providers.model import (
+    ErrorClass,
+    Image,
+    Instance,
+    InstanceType,
+    LaunchError,
+    LaunchResult,
+    Market,
+    Override,
+    ProviderError,
+    ReservationTarget,
+    Subnet,
+)
+
+MAX_INSTANCES: Final = 1000
+MAX_TYPES: Final = 60  # as many as Karpenter asks for in one call
+MAX_POOLS: Final = 300  # EC2 takes no more launch template overrides in a fleet
+_WAVES: Final = {"id": 0, "group": 1, "open": 2, "plain": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchGroup:
+    """One fleet call: the claims it is for, in order, and everything about it that decisions settle.
+
+    `minimum` > 0: all or nothing below that count. `wave`: calls of a lower wave are made first, so that a
+    group or an open match does not take the slot that another launch names. `spills`: EC2 may go on to
+    On-Demand itself.
+    """
+
+    node_class: str
+    capacity_type: str
+    market: Market
+    target: ReservationTarget
+    image: Image
+    overrides: tuple[Override, ...]
+    assignments: tuple[Assignment, ...]
+    wave: int = 0
+    gang: str = ""
+    minimum: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.assignments)
+
+    @property
+    def spills(self) -> bool:
+        return self.capacity_type == "reserved" and self.target.preference == "open"
+
+    def option(self, instance_type: str, zone: str) -> Option:
+        """The option that an override (or an error about it) stands for."""
+        first = self.assignments[0]
+        for option in (first.option, *first.rest):
+            if (option.pool.instance_type, option.pool.zone) == (instance_type, zone) and (
+                option.pool.capacity_type == self.capacity_type
+            ):
+                return option
+        return first.option
+
+
+class Pair(NamedTuple):
+    """A claim and its instance. `spilled`: it was to be in a reservation, and EC2 did not put it there."""
+
+    assignment: Assignment
+    instance: Instance
+    spilled: bool = False
+
+    @property
+    def claim(self) -> Claim:
+        return self.assignment.claim
+
+    @property
+    def unwanted(self) -> bool:
+        """The claim takes reserved capacity alone, and this is none."""
+        return not self.instance.reservation_id and "on-demand" not in capacity_types(self.claim.requirements)
+
+
+class LeftOver(NamedTuple):
+    """A claim that got no instance, and the refusals that were given."""
+
+    assignment: Assignment
+    errors: tuple[LaunchError, ...]
+
+    @property
+    def claim(self) -> Claim:
+        return self.assignment.claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """A fleet's answer, dealt out. `surplus` are instances that nobody asked for."""
+
+    pairs: tuple[Pair, ...] = ()
+    left: tuple[LeftOver, ...] = ()
+    surplus: tuple[Instance, ...] = ()
+
+    @property
+    def spilled(self) -> tuple[Pair, ...]:
+        return tuple(pair for pair in self.pairs if pair.spilled)
+
+
+class _Key(NamedTuple):
+    """Assignments that one call can serve."""
+
+    wave: int
+    node_class: str
+    capacity_type: str
+    market: Market
+    target: ReservationTarget
+    image: Image
+    pools: tuple[Pool, ...]
+    gang: str
+
+
+def group(
+    assignments: Iterable[Assignment],
+    *,
+    node_classes: Mapping[str, NodeClass],
+    types: Mapping[str, InstanceType],
+    shortages: Shortages,
+    now: datetime,
+) -> list[LaunchGroup]:
+    """Equal assignments as one call each, in the order in which the calls are to be made."""
+    members: dict[_Key, list[Assignment]] = defaultdict(list)
+    for assignment in sorted(assignments, key=lambda each: order(each.claim)):
+        members[_key(assignment, node_classes[assignment.claim.node_class], types)].append(assignment)
+    groups = []
+    for key in sorted(members, key=lambda each: (each.wave, order(members[each][0].claim))):
+        overrides = _overrides(key, members[key][0], node_classes[key.node_class], shortages, now)
+        for start in range(0, len(members[key]), MAX_INSTANCES):
+            part = tuple(members[key][start : start + MAX_INSTANCES])
+            groups.append(
+                LaunchGroup(
+                    node_class=key.node_class,
+                    capacity_type=key.capacity_type,
+                    market=key.market,
+                    target=key.target,
+                    image=key.image,
+                    overrides=overrides,
+                    assignments=part,
+                    wave=key.wave,
+                    gang=key.gang,
+                    minimum=len(part) if key.gang else 0,
+                )
+            )
+    return groups
+
+
+def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
+    """Gives the instances to the claims in order; who gets none is left over with the refusals."""
+    asked = {(override.instance_type, override.zone): rank for rank, override in enumerate(group.overrides)}
+    wanted = set(group.assignments[0].option.odcr_ids)
+
+    def rank(instance: Instance) -> tuple[bool, int, str]:
+        place = asked.get((instance.instance_type, instance.zone), len(asked))
+        return (instance.reservation_id not in wanted, place, instance.id)
+
+    usable = sorted((each for each in result.instances if (each.instance_type, each.zone) in asked), key=rank)
+    strange = [each for each in result.instances if (each.instance_type, each.zone) not in asked]
+    pairs = tuple(
+        Pair(
+            assignment,
+            instance,
+            spilled=group.capacity_type == "reserved" and instance.reservation_id not in wanted,
+        )
+        for assignment, instance in zip(group.assignments, usable, strict=False)
+    )
+    errors = result.errors or (
+        LaunchError(
+            code="NoInstances",
+            message=f"EC2 gave {len(usable)} of {group.count} instances and no error",
+            class_=ErrorClass.TRANSIENT,
+        ),
+    )
+    return Distribution(
+        pairs=pairs,
+        left=tuple(LeftOver(each, errors) for each in group.assignments[len(pairs) :]),
+        surplus=(*usable[len(pairs) :], *strange),
+    )
+
+
+def refused(group: LaunchGroup, error: ProviderError) -> Distribution:
+    """A call that was refused as a whole says of every pool that it asked what a pool's error would say."""
+    errors = tuple(
+        LaunchError(
+            code=error.code,
+            message=error.message,
+            class_=error.class_,
+            instance_type=override.instance_type,
+            zone=override.zone,
+            subnet_id=override.subnet_id,
+        )
+        for override in group.overrides
+    )
+    return Distribution(left=tuple(LeftOver(each, errors) for each in group.assignments))
+
+
+def undone(distributions: Iterable[Distribution]) -> tuple[Pair, ...]:
+    """The pairs of gangs that did not launch whole: their instances are to be terminated."""
+    dealt = list(distributions)
+    broken = {each.claim.gang for distribution in dealt for each in distribution.left if each.claim.gang}
+    return tuple(pair for distribution in dealt for pair in distribution.pairs if pair.claim.gang in broken)
+
+
+def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, InstanceType]) -> _Key:
+    option, kinds = assignment.option, capacity_types(assignment.claim.requirements)
+    odcr = next((each for each in node_class.resolved.usable if each.id in option.odcr_ids), None)
+    architecture = types[option.pool.instance_type].architecture
+    image = image_for(node_class, architecture, odcr)
+    if image is None:
+        raise ValueError(
+            f"EC2NodeClass {node_class.name} has no image for {architecture}"
+            + (f" on platform {odcr.platform}" if odcr else "")
+        )
+    return _Key(
+        wave=_WAVES[_reach(option)],
+        node_class=node_class.name,
+        capacity_type=option.pool.capacity_type,
+        market=option.market,
+        target=target_for(
+            node_class.selection,
+            option,
+            "on-demand" in kinds,
+            claim_allows_reserved="reserved" in kinds,
+        ),
+        image=image,
+        pools=_pools(assignment, architecture, types),
+        gang=assignment.claim.gang,
+    )
+
+
+def _pools(assignment: Assignment, architecture: str, types: Mapping[str, InstanceType]) -> tuple[Pool, ...]:
+    """What one call may ask: a reserved option alone, any other with the claim's further ones of its kind."""
+    first = assignment.option.pool
+    if first.capacity_type == "reserved":
+        return (first,)
+    pools = dict.fromkeys([first])
+    names = {first.instance_type}
+    for option in assignment.rest:
+        pool = option.pool
+        if (
+            pool.capacity_type != first.capacity_type
+            or types[pool.instance_type].architecture != architecture
+        ):
+            continue
+        if len(pools) == MAX_POOLS or (pool.instance_type not in names and len(names) == MAX_TYPES):
+            break
+        names.add(pool.instance_type)
+        pools[pool] = None
+    return tuple(pools)
+
+
+def _overrides(
+    key: _Key, assignment: Assignment, node_class: NodeClass, shortages: Shortages, now: datetime
+) -> tuple[Override, ...]:
+    odcr = next((each for each in node_class.resolved.usable if each.id in assignment.option.odcr_ids), None)
+    outpost = odcr.outpost_arn if odcr else ""
+    overrides: list[Override] = []
+    for pool in key.pools:
+        subnets = [each for each in node_class.subnets if each.zone == pool.zone]
+        there = [each for each in subnets if each.outpost_arn == outpost] or ([] if outpost else subnets)
+        if not there:
+            raise ValueError(f"EC2NodeClass {node_class.name} has no subnet in {outpost or pool.zone}")
+        subnet = min(there, key=lambda each: _preference(each, shortages, now))
+        if overrides and shortages.get(Scope("subnet", subnet.id), now):
+            continue
+        overrides.append(
+            Override(
+                instance_type=pool.instance_type,
+                zone=pool.zone,
+                subnet_id=subnet.id,
+                priority=len(overrides),
+            )
+        )
+    return tuple(overrides)
+
+
+def _preference(subnet: Subnet, shortages: Shortages, now: datetime) -> tuple[bool, int, str]:
+    """A subnet that did not run out lately, then the one with most addresses."""
+    return (
+        shortages.get(Scope("subnet", subnet.id), now) is not None,
+        -subnet.available_addresses,
+        subnet.id,
+    )
+
+
+def _reach(option: Option) -> str:
+    if option.pool.capacity_type != "reserved":
+        return "plain"
+    if not option.pool.reservation:
+        return "open"
+    return "group" if option.pool.reservation.startswith("arn:") else "id"
