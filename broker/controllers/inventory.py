@@ -1,0 +1,108 @@
+"""EC2's reservations and groups as last described, less what was launched since.
+
+EC2 is the truth: every poll replaces what is known by one paginated describe, whatever the number of
+reservations. A debit only bridges the gap between a launch and the next description that began after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import datetime
+
+import structlog
+from prometheus_client import Gauge
+
+from broker.capacity.model import Inventory
+from broker.kube.clock import Clock
+from broker.oncall.metrics import REGISTRY
+from providers.base import CapacityProvider
+from providers.model import ErrorClass, ProviderError, ReservationGroup
+
+_log = structlog.get_logger("inventory")
+_SLOTS = Gauge(
+    "capacity_broker_odcr_instances",
+    "Slots of an EC2 capacity reservation, as EC2 last described it.",
+    ["odcr", "instance_type", "zone", "state", "count"],
+    registry=REGISTRY,
+)
+_AGE = Gauge(
+    "capacity_broker_inventory_described_timestamp_seconds",
+    "When EC2 last described the reservations.",
+    registry=REGISTRY,
+)
+
+
+class InventoryKeeper:
+    """Holds the last description; `refresh` makes a new one, `snapshot` is safe to plan on."""
+
+    def __init__(
+        self, provider: CapacityProvider, *, clock: Clock, groups: Callable[[], Collection[str]]
+    ) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._groups = groups
+        self._lock = threading.Lock()
+        self._inventory = Inventory()
+        self._debits: dict[str, tuple[str, datetime]] = {}  # instance id -> reservation id, when launched
+        self._readers: list[Callable[[], None]] = []
+        self.group_errors: dict[str, ProviderError] = {}
+
+    def on_change(self, reader: Callable[[], None]) -> None:
+        """Calls `reader` after each description that changed something, on the polling thread."""
+        self._readers.append(reader)
+
+    @property
+    def described(self) -> bool:
+        return self._inventory.described is not None
+
+    def refresh(self) -> None:
+        """Describes everything again. Raises ProviderError, keeping what was known."""
+        began = self._clock.now()
+        odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
+        groups: dict[str, ReservationGroup] = {}
+        errors: dict[str, ProviderError] = {}
+        for arn in sorted(set(self._groups())):
+            try:
+                groups[arn] = self._provider.group(arn)
+            except ProviderError as error:
+                errors[arn] = error
+                known = self._inventory.groups.get(arn)
+                if known and error.class_ in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
+                    groups[arn] = known
+        with self._lock:
+            self._debits = {i: d for i, d in self._debits.items() if d[1] >= began}
+            before, self.group_errors = self._inventory, errors
+            self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
+        _report(self._inventory)
+        if (before.odcrs, before.groups) != (odcrs, groups):
+            for reader in self._readers:
+                reader()
+
+    def snapshot(self) -> Inventory:
+        with self._lock:
+            return replace(self._inventory, debits=Counter(r for r, _ in self._debits.values()))
+
+    def launched(self, *, instance_id: str, odcr_id: str) -> None:
+        """A slot was taken that the last description cannot show."""
+        with self._lock:
+            self._debits[instance_id] = (odcr_id, self._clock.now())
+
+    def full(self, odcr_id: str) -> None:
+        """EC2 said that the reservation has no free slot: believed until the next description."""
+        with self._lock:
+            odcr = self._inventory.odcrs.get(odcr_id)
+            if odcr:
+                odcrs = {**self._inventory.odcrs, odcr_id: replace(odcr, available=0)}
+                self._inventory = replace(self._inventory, odcrs=odcrs)
+
+
+def _report(inventory: Inventory) -> None:
+    _SLOTS.clear()
+    for odcr in inventory.odcrs.values():
+        for count, value in (("total", odcr.total), ("available", odcr.available)):
+            _SLOTS.labels(odcr.id, odcr.instance_type, odcr.zone, odcr.state, count).set(value)
+    if inventory.described:
+        _AGE.set(inventory.described.timestamp())

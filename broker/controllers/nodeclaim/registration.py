@@ -1,0 +1,190 @@
+"""From a launched claim to a node that takes pods: Registered, then Initialized, in Karpenter's order.
+
+Registered: exactly one Node has the claim's providerID; it gets the claim's labels, taints, finalizer and
+owner, and loses the taint that kept pods off. Initialized: it is ready, its startup and ephemeral taints
+are gone, and the resources that the claim asked for are there (karpenter
+pkg/controllers/nodeclaim/lifecycle).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Node, Taint
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition, quantities
+from broker.controllers.nodeclaim.status import Change, is_true, write
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import changed, owner_reference
+from broker.kube.controller import Again
+from broker.kube.events import Recorder
+
+BY_PROVIDER_ID = "providerID"
+REGISTRATION_TIMEOUT = timedelta(minutes=15)
+EPHEMERAL = (
+    names.NODE_NOT_READY_TAINT,
+    names.NODE_UNREACHABLE_TAINT,
+    names.CLOUD_UNINITIALIZED_TAINT,
+)
+
+
+class Registration:
+    """The steps between launch and readiness of one claim."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Cache[NodeClaim],
+        nodes: Cache[Node],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._nodes = nodes
+        self._clock = clock
+        self._recorder = recorder
+
+    def reconcile(self, claim: NodeClaim) -> Again | None:
+        """Takes the claim as far as its node allows. Raises ApiError."""
+        found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
+        if len(found) != 1:
+            return self._without_node(claim, found)
+        node = self._adopt(claim, found[0])
+        if not is_true(claim, names.REGISTERED_CONDITION):
+            claim = write(
+                self._client,
+                self._claims,
+                claim,
+                Change(type=names.REGISTERED_CONDITION, status="True", reason="Registered"),
+                now=self._clock.now(),
+                fields={"nodeName": node.name},
+            )
+            self._recorder.event(claim, "Normal", "Registered", f"node {node.name} joined")
+        if is_true(claim, names.INITIALIZED_CONDITION):
+            return None
+        reason, message = _uninitialized(claim, node)
+        if reason:
+            write(
+                self._client,
+                self._claims,
+                claim,
+                Change(type=names.INITIALIZED_CONDITION, status="Unknown", reason=reason, message=message),
+                now=self._clock.now(),
+            )
+            return None  # the node's next change wakes the claim
+        self._patch_node(node, {"labels": {names.INITIALIZED: "true"}})
+        write(
+            self._client,
+            self._claims,
+            claim,
+            Change(type=names.INITIALIZED_CONDITION, status="True", reason="Initialized"),
+            now=self._clock.now(),
+        )
+        self._recorder.event(claim, "Normal", "Initialized", f"node {node.name} takes pods")
+        return None
+
+    def _without_node(self, claim: NodeClaim, found: list[Node]) -> Again | None:
+        if is_true(claim, names.REGISTERED_CONDITION):
+            return None  # the instance's own end is noticed where instances are watched
+        now = self._clock.now()
+        if found:
+            change = Change(
+                type=names.REGISTERED_CONDITION,
+                status="False",
+                reason="MultipleNodesFound",
+                message=f"nodes {', '.join(sorted(n.name for n in found))} all have providerID "
+                f"{claim.status.provider_id}: delete those that are not the instance's",
+            )
+        else:
+            change = Change(
+                type=names.REGISTERED_CONDITION,
+                status="Unknown",
+                reason="NodeNotFound",
+                message=f"no node with providerID {claim.status.provider_id} has joined yet",
+            )
+        claim = write(self._client, self._claims, claim, change, now=now)
+        launched = condition(claim.status.conditions, names.LAUNCHED)
+        since = (launched and launched.last_transition_time) or now
+        left = (since + REGISTRATION_TIMEOUT - now).total_seconds()
+        if left > 0:
+            return Again(left)
+        self._recorder.event(
+            claim,
+            "Warning",
+            "RegistrationTimeout",
+            f"no node joined within {REGISTRATION_TIMEOUT}; the claim is deleted and its instance terminated",
+        )
+        self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        return None
+
+    def _adopt(self, claim: NodeClaim, node: Node) -> Node:
+        """What the node gets from its claim; nothing is written where it has it all."""
+        owner = owner_reference(claim, controller=False)
+        wanted: dict[str, Any] = {
+            "labels": {**claim.labels, names.REGISTERED: "true"},
+            "finalizers": sorted({*node.metadata.finalizers, names.TERMINATION_FINALIZER}),
+            "ownerReferences": [
+                *(r.wire() for r in node.metadata.owner_references if r.uid != claim.uid),
+                owner,
+            ],
+        }
+        registered = is_true(claim, names.REGISTERED_CONDITION)
+        taints = None if registered else _taints(claim, node)
+        have = {
+            "labels": node.labels,
+            "finalizers": sorted(node.metadata.finalizers),
+            "ownerReferences": [r.wire() for r in node.metadata.owner_references],
+        }
+        if not changed(have, wanted) and (taints is None or taints == _wire(node.spec.taints)):
+            return node
+        return self._patch_node(node, wanted, taints=taints)
+
+    def _patch_node(
+        self, node: Node, metadata: Mapping[str, Any], *, taints: list[dict[str, Any]] | None = None
+    ) -> Node:
+        body: dict[str, Any] = {"metadata": {**metadata, "resourceVersion": node.metadata.resource_version}}
+        if taints is not None:
+            body["spec"] = {"taints": taints}
+        answer = self._client.patch(Node.KIND, node.name, body)
+        self._nodes.observe(answer)
+        return Node.decode(answer)
+
+
+def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:
+    """The node's taints less the unregistered one, with the claim's unless the node brings its own."""
+    kept = [t for t in node.spec.taints if t.key != names.UNREGISTERED_TAINT]
+    if node.labels.get(names.DO_NOT_SYNC_TAINTS) != "true":
+        there = {(t.key, t.effect) for t in kept}
+        kept += [
+            t for t in (*claim.spec.taints, *claim.spec.startup_taints) if (t.key, t.effect) not in there
+        ]
+    return _wire(kept)
+
+
+def _wire(taints: list[Taint] | tuple[Taint, ...]) -> list[dict[str, Any]]:
+    return [taint.wire() for taint in taints]
+
+
+def _uninitialized(claim: NodeClaim, node: Node) -> tuple[str, str]:
+    """Why the node does not take the claim's pods yet; empty when it does."""
+    ready = condition(node.status.conditions, names.READY)
+    if ready is None or ready.status != "True":
+        return "NodeNotReady", f"node {node.name} is not ready" + (f": {ready.message}" if ready else "")
+    startup = {(t.key, t.effect) for t in claim.spec.startup_taints}
+    for taint in node.spec.taints:
+        if (taint.key, taint.effect) in startup:
+            return "StartupTaintsExist", f"node {node.name} still has startup taint {taint.key}"
+        if taint.key in EPHEMERAL:
+            return "KnownEphemeralTaintsExist", f"node {node.name} still has taint {taint.key}"
+    have = quantities(node.status.allocatable)
+    for resource in claim.spec.resources.requests:
+        if not have.get(resource):
+            return "ResourceNotRegistered", f"node {node.name} does not offer {resource} yet"
+    return "", ""

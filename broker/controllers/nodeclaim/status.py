@@ -1,0 +1,132 @@
+"""The status of a NodeClaim as the broker applies it: always all of its own fields, never anybody else's.
+
+Server-side apply drops what a manager no longer mentions, so each apply says everything that is ours. The uid
+goes along: a claim that was deleted and made again under its old name is not written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Condition, ConditionStatus, condition
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.conditions import changed, condition_body, set_condition
+
+OURS = (
+    names.LAUNCHED,
+    names.REGISTERED_CONDITION,
+    names.INITIALIZED_CONDITION,
+    names.READY,
+    names.CAPACITY_RESERVATION,
+    names.DRAINED,
+)
+STEPS = (names.LAUNCHED, names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
+MESSAGE_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One condition to be set."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str = ""
+
+
+def is_true(claim: NodeClaim, type_: str) -> bool:
+    found = condition(claim.status.conditions, type_)
+    return found is not None and found.status == "True"
+
+
+def instance_id(claim: NodeClaim) -> str:
+    """The id in `aws:///<zone>/<id>`; empty before the launch."""
+    return claim.status.provider_id.rpartition("/")[2]
+
+
+def body(
+    claim: NodeClaim, *changes: Change, now: datetime, fields: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """The apply body after these changes; None where it would change nothing."""
+    mine: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in OURS)
+    for change in changes:
+        mine = set_condition(
+            mine,
+            change.type,
+            change.status,
+            change.reason,
+            change.message[:MESSAGE_LIMIT],
+            now=now,
+            observed_generation=claim.metadata.generation,
+        )
+    mine = _with_ready(mine, now=now, generation=claim.metadata.generation)
+    own = {
+        key: value
+        for key, value in claim.status.wire().items()
+        if key in ("nodeName", "providerID", "imageID", "capacity", "allocatable")
+    }
+    status = own | dict(fields or {}) | {"conditions": [condition_body(c) for c in mine]}
+    before = own | {
+        "conditions": [condition_body(c) for c in claim.status.conditions if c.type in OURS],
+    }
+    if not changed(before, status):
+        return None
+    return {
+        "apiVersion": claim.KIND.api_version,
+        "kind": claim.KIND.kind,
+        "metadata": {"name": claim.name, "uid": claim.uid},
+        "status": status,
+    }
+
+
+def write(
+    client: Client,
+    cache: Cache[NodeClaim],
+    claim: NodeClaim,
+    *changes: Change,
+    now: datetime,
+    fields: Mapping[str, Any] | None = None,
+) -> NodeClaim:
+    """Applies the changes, and returns the claim as it is then. Raises ApiError."""
+    wanted = body(claim, *changes, now=now, fields=fields)
+    if wanted is None:
+        return claim
+    answer = client.apply(NodeClaim.KIND, wanted, subresource="status")
+    cache.observe(answer)
+    return NodeClaim.decode(answer)
+
+
+def patch(
+    client: Client, cache: Cache[NodeClaim], claim: NodeClaim, metadata: Mapping[str, Any]
+) -> NodeClaim:
+    """Merges into metadata, only if the claim is still as it was read. Raises ApiError."""
+    body_ = {"metadata": {**metadata, "resourceVersion": claim.metadata.resource_version}}
+    answer = client.patch(NodeClaim.KIND, claim.name, body_)
+    cache.observe(answer)
+    return NodeClaim.decode(answer)
+
+
+def _with_ready(
+    conditions: tuple[Condition, ...], *, now: datetime, generation: int
+) -> tuple[Condition, ...]:
+    """Ready is the three steps together, as Karpenter's root condition is."""
+    missing = next(
+        (step for step in STEPS if (found := condition(conditions, step)) is None or found.status != "True"),
+        None,
+    )
+    if missing is None:
+        status: ConditionStatus = "True"
+        reason, message = "Ready", ""
+    else:
+        found = condition(conditions, missing)
+        status = found.status if found and found.status == "False" else "Unknown"
+        reason, message = f"Not{missing}", f"{missing}: {found.reason if found else 'not yet'}"
+    return set_condition(
+        conditions, names.READY, status, reason, message, now=now, observed_generation=generation
+    )

@@ -1,0 +1,173 @@
+"""The end of a claim: drain the node, terminate the instance, then let the claim go.
+
+Invariant: the claim's finalizer stays until EC2 no longer shows the instance alive, so an instance never
+outlives its claim unseen. Draining uses the Eviction API, so PodDisruptionBudgets hold; it ends early only
+when the claim's terminationGracePeriod runs out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import remove_finalizer
+from broker.kube.controller import Again
+from broker.kube.errors import NotFound, TooManyRequests
+from broker.kube.events import Recorder
+from providers.base import CapacityProvider
+
+BY_NODE = "nodeName"
+LOOK_AGAIN = 2.0
+NO_SCHEDULE = "NoSchedule"
+_STATIC_POD = "kubernetes.io/config.mirror"
+_PART = re.compile(r"(\d+)(h|m|s)")
+_UNIT = {"h": "hours", "m": "minutes", "s": "seconds"}
+
+
+class Termination:
+    """What happens to a claim from its deletionTimestamp on."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        claims: Cache[NodeClaim],
+        nodes: Cache[Node],
+        pods: Cache[Pod],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        launching: Callable[[str], bool],
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._claims = claims
+        self._nodes = nodes
+        self._pods = pods
+        self._clock = clock
+        self._recorder = recorder
+        self._launching = launching
+
+    def reconcile(self, claim: NodeClaim) -> Again | None:
+        """One step towards the end. Raises ApiError, ProviderError."""
+        if names.TERMINATION_FINALIZER not in claim.metadata.finalizers:
+            return None
+        if self._launching(claim.uid):
+            return Again(LOOK_AGAIN)  # EC2 may be about to give it an instance
+        node = next(iter(self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")), None)
+        if node is not None:
+            waiting = self._drain(claim, node)
+            if waiting:
+                return Again(LOOK_AGAIN)
+        if claim.status.provider_id and self._alive(claim):
+            return Again(LOOK_AGAIN)
+        if node is not None:
+            self._release(node)
+        self._release_claim(claim)
+        return None
+
+    def _drain(self, claim: NodeClaim, node: Node) -> bool:
+        """Evicts what can be; whether pods are left to wait for."""
+        self._close(node)
+        left = [p for p in self._pods.by(BY_NODE, node.name) if _holds_up(p)]
+        deadline = _deadline(claim)
+        late = deadline is not None and self._clock.now() >= deadline
+        if left and not late:
+            for pod in left:
+                if not pod.deleting:
+                    self._evict(claim, pod)
+            write(
+                self._client,
+                self._claims,
+                claim,
+                Change(
+                    type=names.DRAINED,
+                    status="Unknown",
+                    reason="Draining",
+                    message=f"{len(left)} pods left on node {node.name}, {left[0].key} first",
+                ),
+                now=self._clock.now(),
+            )
+            return True
+        reason = "TerminationGracePeriodElapsed" if left else "Drained"
+        change = Change(
+            type=names.DRAINED,
+            status="True",
+            reason=reason,
+            message=f"{len(left)} pods end with their instance" if left else "",
+        )
+        write(self._client, self._claims, claim, change, now=self._clock.now())
+        return False
+
+    def _close(self, node: Node) -> None:
+        if any(t.key == names.DISRUPTED_TAINT and t.effect == NO_SCHEDULE for t in node.spec.taints):
+            return
+        taints = [t.wire() for t in node.spec.taints]
+        body = {
+            "metadata": {"resourceVersion": node.metadata.resource_version},
+            "spec": {"taints": [*taints, {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}]},
+        }
+        self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
+
+    def _evict(self, claim: NodeClaim, pod: Pod) -> None:
+        try:
+            self._client.evict(pod.name, pod.namespace)
+        except NotFound:
+            return
+        except TooManyRequests as error:
+            self._recorder.event(claim, "Warning", "EvictionBlocked", f"{pod.key}: {error.message}")
+
+    def _alive(self, claim: NodeClaim) -> bool:
+        """Whether EC2 still has the instance; terminates it if nobody has yet."""
+        id_ = instance_id(claim)
+        found = next((i for i in self._provider.instances([id_]) if i.id == id_), None)
+        if found is None or found.state == "terminated":
+            return False
+        if found.state != "shutting-down":
+            self._provider.terminate([id_])
+            self._recorder.event(claim, "Normal", "Terminating", f"instance {id_} is terminated")
+        return True
+
+    def _release(self, node: Node) -> None:
+        wanted = remove_finalizer(node, names.TERMINATION_FINALIZER)
+        try:
+            if wanted is not None:
+                self._nodes.observe(self._client.patch(Node.KIND, node.name, wanted))
+            if not node.deleting:
+                self._client.delete(Node.KIND, node.name, uid=node.uid)
+        except NotFound:
+            return
+
+    def _release_claim(self, claim: NodeClaim) -> None:
+        kept = [f for f in claim.metadata.finalizers if f != names.TERMINATION_FINALIZER]
+        current = self._claims.get(claim.name) or claim
+        patch(self._client, self._claims, current, {"finalizers": kept})
+
+
+def _holds_up(pod: Pod) -> bool:
+    """Whether draining waits for the pod: not for finished ones, static ones, or those of a DaemonSet."""
+    if pod.status.phase in ("Succeeded", "Failed") or _STATIC_POD in pod.annotations:
+        return False
+    if any(o.kind in ("DaemonSet", "Node") for o in pod.metadata.owner_references):
+        return False
+    return not any(
+        t.operator == "Exists" and t.key in ("", names.DISRUPTED_TAINT) and t.effect in ("", NO_SCHEDULE)
+        for t in pod.spec.tolerations
+    )
+
+
+def _deadline(claim: NodeClaim) -> datetime | None:
+    period, since = claim.spec.termination_grace_period, claim.metadata.deletion_timestamp
+    if not period or since is None:
+        return None
+    parts = {_UNIT[unit]: int(number) for number, unit in _PART.findall(period)}
+    return since + timedelta(**parts)

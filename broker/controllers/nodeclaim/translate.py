@@ -1,0 +1,64 @@
+"""From a NodeClaim to what the planner reads; what is written wrongly becomes a reason, never a launch."""
+
+from __future__ import annotations
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import quantities
+from broker.capacity.model import Claim
+from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.controllers.nodeclaim.ownership import KIND
+
+
+class BadClaim(Exception):
+    """A claim that cannot be planned: `reason` for the condition, `message` names field and way out."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+def planned(claim: NodeClaim) -> Claim:
+    """The claim as the planner reads it. Raises BadClaim."""
+    ref = claim.spec.node_class_ref
+    if not ref.name:
+        raise BadClaim(
+            "NodeClassNotNamed", "spec.nodeClassRef.name is empty: name the EC2NodeClass to launch with"
+        )
+    if ref.kind != KIND:
+        raise BadClaim(
+            "NodeClassKindUnknown",
+            f"spec.nodeClassRef.kind is {ref.kind!r}: the broker launches with kind {KIND} only",
+        )
+    try:
+        requirements = Requirements.of((r.key, r.operator, r.values) for r in claim.spec.requirements)
+    except InvalidRequirement as error:
+        raise BadClaim("InvalidRequirements", f"spec.requirements: {error}") from error
+    if problems := requirements.problems():
+        raise BadClaim("InvalidRequirements", f"spec.requirements can never hold: {'; '.join(problems)}")
+    try:
+        requests = quantities(claim.spec.resources.requests)
+    except ValueError as error:
+        raise BadClaim("InvalidRequests", f"spec.resources.requests: {error}") from error
+    return Claim(
+        name=claim.name,
+        uid=claim.uid,
+        node_class=ref.name,
+        requirements=requirements,
+        requests=requests,
+        priority=_priority(claim),
+        created=claim.metadata.creation_timestamp,
+        gang=claim.annotations.get(names.GANG, ""),
+    )
+
+
+def _priority(claim: NodeClaim) -> int:
+    text = claim.annotations.get(names.PRIORITY, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise BadClaim(
+            "InvalidPriority",
+            f"metadata.annotations[{names.PRIORITY}] is {text!r}: write a whole number such as 100",
+        ) from None

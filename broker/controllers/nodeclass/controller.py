@@ -1,0 +1,166 @@
+"""Keeps each EC2NodeClass resolved, and says on the class what it resolved to.
+
+Invariant: `ready` gives a class only while its spec is valid and everything it names exists; what it gives
+was resolved against the last description of EC2's reservations.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+import structlog
+
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclass.resolve import (
+    LaunchClass,
+    Surroundings,
+    Unresolved,
+    launch_class,
+    selection,
+    surroundings,
+)
+from broker.controllers.nodeclass.status import status_patch
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import changed
+from broker.kube.controller import Again
+from broker.kube.events import Recorder
+from providers.base import CapacityProvider
+from providers.model import ErrorClass, ProviderError
+
+# Subnets, groups and images change rarely; Karpenter looks again as often.
+LOOK_AGAIN = 300.0
+LOOK_AGAIN_UNRESOLVED = 30.0
+
+REASONS = {
+    ErrorClass.PERMISSION: "Unauthorized",
+    ErrorClass.THROTTLING: "RequestLimitExceeded",
+    ErrorClass.TRANSIENT: "ProviderUnavailable",
+}
+
+_log = structlog.get_logger("nodeclass")
+
+
+class NodeClassController:
+    """Reconciles classes by name. `ready` is read by the launch loop on its own thread."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        inventory: InventoryKeeper,
+        cache: Cache[EC2NodeClass],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._inventory = inventory
+        self._cache = cache
+        self._clock = clock
+        self._recorder = recorder
+        self._lock = threading.Lock()
+        self._outcomes: dict[str, LaunchClass | Unresolved] = {}
+        self._around: dict[str, tuple[int, float, Surroundings]] = {}
+        self._readers: list[Callable[[str], None]] = []
+
+    def on_change(self, reader: Callable[[str], None]) -> None:
+        """Calls `reader` with the name of a class whose resolution changed."""
+        self._readers.append(reader)
+
+    def ready(self, name: str) -> LaunchClass:
+        """The class as launches need it. Raises Unresolved with the reason a person should read."""
+        with self._lock:
+            outcome = self._outcomes.get(name)
+        if isinstance(outcome, LaunchClass):
+            return outcome
+        if outcome is not None:
+            raise outcome
+        if broken := self._cache.broken.get(name):
+            raise Unresolved("NodeClassInvalid", f"EC2NodeClass {name} cannot be read: {broken}")
+        if self._cache.get(name) is None:
+            raise Unresolved(
+                "NodeClassNotFound",
+                f"spec.nodeClassRef.name {name!r}: no such EC2NodeClass; create it or delete the claim",
+            )
+        raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet")
+
+    def group_arns(self) -> Collection[str]:
+        """The groups that some class names, which the inventory is to describe."""
+        arns = set()
+        for node_class in self._cache.list():
+            try:
+                arns.add(selection(node_class).group_arn)
+            except Unresolved:
+                continue  # its condition says why
+        return arns - {""}
+
+    def reconcile(self, name: str) -> Again | None:
+        node_class = self._cache.get(name)
+        if node_class is None or node_class.deleting:
+            with self._lock:
+                gone = self._outcomes.pop(name, None)
+                self._around.pop(name, None)
+            if gone is not None:
+                self._tell(name)
+            return None
+        failure: ProviderError | None = None
+        outcome: LaunchClass | Unresolved
+        try:
+            selection(node_class)
+            outcome = launch_class(
+                node_class,
+                self._surroundings(node_class),
+                self._inventory.snapshot(),
+                account_id=self._provider.account_id(),
+                now=self._clock.now(),
+            )
+        except Unresolved as error:
+            outcome = error
+        except ProviderError as error:
+            failure = error
+            reason = REASONS.get(error.class_, "ProviderError")
+            outcome = Unresolved(reason, f"{error} (request {error.request_id or 'unknown'})")
+        with self._lock:
+            before = self._outcomes.get(name)
+            self._outcomes[name] = outcome
+        self._write(node_class, outcome)
+        if isinstance(outcome, Unresolved) and str(before) != str(outcome):
+            _log.warning("class not ready", nodeclass=name, reason=outcome.reason, why=outcome.message)
+            self._recorder.event(node_class, "Warning", outcome.reason, outcome.message)
+        if _differs(before, outcome):
+            self._tell(name)
+        if failure is not None:
+            raise failure
+        return Again(LOOK_AGAIN if isinstance(outcome, LaunchClass) else LOOK_AGAIN_UNRESOLVED)
+
+    def _surroundings(self, node_class: EC2NodeClass) -> Surroundings:
+        generation, now = node_class.metadata.generation, self._clock.monotonic()
+        known = self._around.get(node_class.name)
+        if known and known[0] == generation and now < known[1]:
+            return known[2]
+        found = surroundings(node_class, self._provider)
+        self._around[node_class.name] = (generation, now + LOOK_AGAIN, found)
+        return found
+
+    def _write(self, node_class: EC2NodeClass, outcome: LaunchClass | Unresolved) -> None:
+        status = status_patch(node_class, outcome, described=self._inventory.described, now=self._clock.now())
+        if not changed(node_class.status.wire(), status):
+            return
+        body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
+        answer = self._client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
+        self._cache.observe(answer)
+
+    def _tell(self, name: str) -> None:
+        for reader in self._readers:
+            reader(name)
+
+
+def _differs(before: LaunchClass | Unresolved | None, after: LaunchClass | Unresolved) -> bool:
+    if isinstance(before, LaunchClass) and isinstance(after, LaunchClass):
+        return before.plan != after.plan
+    return str(before) != str(after) or type(before) is not type(after)

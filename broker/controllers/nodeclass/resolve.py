@@ -1,0 +1,216 @@
+"""From an EC2NodeClass to what a launch needs: its reservations, subnets, images, groups and profile.
+
+Invariant: a class with an invalid reservation spec resolves to no selection at all, so nothing can be
+launched from it; every other failure names the field that caused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import orjson
+
+from broker.apis import names
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.karpenter_aws_terms import (
+    AMI_FAMILIES,
+    AMISelectorTerm,
+    SecurityGroupSelectorTerm,
+    SubnetSelectorTerm,
+)
+from broker.apis.meta import Model
+from broker.apis.reservation_spec import reservation_ask
+from broker.capacity.matching import resolve_class
+from broker.capacity.model import Inventory, NodeClass, ReservationTerm, Selection
+from broker.controllers.nodeclass.shape import block_devices, kubelet
+from providers.base import CapacityProvider
+from providers.model import Image, SecurityGroup, Selector, Subnet
+
+# Fields that change what an instance is and that no template of ours carries: refused, never left out unsaid.
+UNSUPPORTED = (
+    "network_interfaces",
+    "ip_prefix_count",
+    "connection_tracking",
+    "cpu_options",
+    "context",
+)
+
+
+_MORE = ("name", "owner", "alias", "ssm_parameter")
+
+
+class Unresolved(Exception):
+    """A class that cannot launch: `reason` for the condition, `message` with the field and the way out."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What EC2 has for the class's selector terms; asked for rarely, since it changes rarely."""
+
+    subnets: tuple[Subnet, ...]
+    security_groups: tuple[SecurityGroup, ...]
+    images: tuple[Image, ...]
+    family: str
+    instance_profile: str
+    placement_group_arn: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchClass:
+    """A class that can launch: what the planner reads, and what its templates are made of."""
+
+    plan: NodeClass
+    surroundings: Surroundings
+    source: EC2NodeClass
+
+
+def selection(node_class: EC2NodeClass) -> Selection:
+    """Which reservations the class asks for. Raises Unresolved for an invalid spec."""
+    ask = reservation_ask(
+        node_class.spec.capacity_reservation_spec,
+        annotation=node_class.annotations.get(names.RESERVATION_SPEC),
+    )
+    if ask.problems:
+        raise Unresolved("InvalidCapacityReservationSpec", "; ".join(map(str, ask.problems)))
+    if ask.spec is not None:
+        return Selection(
+            preference=ask.spec.preference,
+            reservation_id=ask.spec.reservation_id,
+            group_arn=ask.spec.group_arn,
+        )
+    return Selection(
+        terms=tuple(
+            ReservationTerm(
+                id=term.id,
+                owner_id=term.owner_id,
+                match_criteria=term.instance_match_criteria,
+                tags=term.tags,
+            )
+            for term in node_class.spec.capacity_reservation_selector_terms
+        )
+    )
+
+
+def surroundings(node_class: EC2NodeClass, provider: CapacityProvider) -> Surroundings:
+    """Asks EC2 what the class's terms select. Raises Unresolved for what finds nothing, ProviderError."""
+    _supported(node_class)
+    spec = node_class.spec
+    subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
+    if not subnets:
+        raise Unresolved("SubnetsNotFound", _nothing("subnetSelectorTerms", spec.subnet_selector_terms))
+    groups = provider.security_groups(_selectors(spec.security_group_selector_terms))
+    if not groups:
+        raise Unresolved(
+            "SecurityGroupsNotFound",
+            _nothing("securityGroupSelectorTerms", spec.security_group_selector_terms),
+        )
+    images = provider.images(_images(node_class))
+    if not images:
+        raise Unresolved("AMINotFound", _nothing("amiSelectorTerms", spec.ami_selector_terms))
+    if not (spec.role or spec.instance_profile):
+        raise Unresolved(
+            "InstanceProfileNotFound", "spec.role and spec.instanceProfile are both empty: set one of them"
+        )
+    return Surroundings(
+        subnets=tuple(subnets),
+        security_groups=tuple(groups),
+        images=tuple(images),
+        family=_family(node_class),
+        instance_profile=provider.instance_profile(role=spec.role, profile=spec.instance_profile),
+        placement_group_arn=_placement_group_arn(node_class, provider),
+    )
+
+
+def launch_class(
+    node_class: EC2NodeClass,
+    around: Surroundings,
+    inventory: Inventory,
+    *,
+    account_id: str,
+    now: datetime,
+) -> LaunchClass:
+    """Puts the class's selection beside what EC2 has. Raises Unresolved for an invalid spec."""
+    try:
+        settings, devices = kubelet(node_class), block_devices(node_class, around.family)
+    except ValueError as error:
+        raise Unresolved("InvalidQuantity", f"spec.kubelet or spec.blockDeviceMappings: {error}") from error
+    plan = NodeClass(
+        name=node_class.name,
+        selection=selection(node_class),
+        subnets=around.subnets,
+        images=around.images,
+        placement_group_arn=around.placement_group_arn,
+        family=around.family,
+        kubelet=settings,
+        block_devices=devices,
+        instance_store_raid0=node_class.spec.instance_store_policy == "RAID0",
+    )
+    found = resolve_class(plan, inventory, account_id=account_id, now=now)
+    return LaunchClass(plan=replace(plan, resolved=found), surroundings=around, source=node_class)
+
+
+def _selectors(
+    terms: Sequence[AMISelectorTerm | SubnetSelectorTerm | SecurityGroupSelectorTerm],
+) -> list[Selector]:
+    return [
+        Selector(
+            id=term.id,
+            tags=term.tags,
+            **{name: getattr(term, name) for name in _MORE if hasattr(term, name)},
+        )
+        for term in terms
+    ]
+
+
+def _images(node_class: EC2NodeClass) -> list[Selector]:
+    """The class's terms; without any (v1beta1), the newest image of its family."""
+    terms = _selectors(node_class.spec.ami_selector_terms)
+    if terms or not node_class.spec.ami_family:
+        return terms
+    family = next((a for a, f in AMI_FAMILIES.items() if f == node_class.spec.ami_family), "")
+    return [Selector(alias=f"{family}@latest")] if family else []
+
+
+def _family(node_class: EC2NodeClass) -> str:
+    """Karpenter's rule: what amiFamily says, else what the alias begins with."""
+    if node_class.spec.ami_family:
+        return node_class.spec.ami_family
+    alias = next((t.alias for t in node_class.spec.ami_selector_terms if t.alias), "")
+    return AMI_FAMILIES.get(alias.partition("@")[0], "Custom")
+
+
+def _placement_group_arn(node_class: EC2NodeClass, provider: CapacityProvider) -> str:
+    wanted = node_class.spec.placement_group_selector
+    if wanted is None:
+        return ""
+    if not wanted.name:
+        raise Unresolved(
+            "PlacementGroupNotNamed",
+            f"spec.placementGroupSelector.id {wanted.id!r} cannot be looked up: give its name instead",
+        )
+    return provider.placement_group_arn(wanted.name)
+
+
+def _supported(node_class: EC2NodeClass) -> None:
+    for name in UNSUPPORTED:
+        if getattr(node_class.spec, name):
+            alias = type(node_class.spec).model_fields[name].alias
+            raise Unresolved(
+                "FieldNotSupported",
+                f"spec.{alias} is set, which the broker's launches do not carry: remove it, or let Karpenter "
+                "launch this class",
+            )
+
+
+def _nothing(field: str, terms: Sequence[Model]) -> str:
+    if not terms:
+        return f"spec.{field} is empty: add a term"
+    shown = orjson.dumps([term.wire() for term in terms]).decode()
+    return f"spec.{field} {shown} selects nothing in this region: check the ids and tags"

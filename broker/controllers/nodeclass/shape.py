@@ -1,0 +1,72 @@
+"""What of an EC2NodeClass decides how much its nodes hold: kubelet settings and block devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.karpenter_aws_launch import BlockDeviceMapping
+from broker.apis.meta import quantities, quantity
+from broker.capacity.model import Kubelet, Threshold
+from providers.model import BlockDevice
+
+GIB = 2**30
+
+# Root (and data) volumes where the class names none, as Karpenter's families have them.
+DEFAULT_DEVICES: Mapping[str, tuple[BlockDevice, ...]] = {
+    "AL2023": (BlockDevice(device_name="/dev/xvda", volume_size_gib=20, volume_type="gp3", encrypted=True),),
+    "Bottlerocket": (
+        BlockDevice(device_name="/dev/xvda", volume_size_gib=4, volume_type="gp3", encrypted=True),
+        BlockDevice(device_name="/dev/xvdb", volume_size_gib=20, volume_type="gp3", encrypted=True),
+    ),
+}
+
+
+def kubelet(node_class: EC2NodeClass) -> Kubelet:
+    """Raises ValueError for a quantity that is none."""
+    settings = node_class.spec.kubelet
+    if settings is None:
+        return Kubelet()
+    return Kubelet(
+        max_pods=settings.max_pods,
+        pods_per_core=settings.pods_per_core,
+        kube_reserved=quantities(settings.kube_reserved),
+        system_reserved=quantities(settings.system_reserved),
+        eviction_hard=_thresholds(settings.eviction_hard),
+        eviction_soft=_thresholds(settings.eviction_soft),
+    )
+
+
+def block_devices(node_class: EC2NodeClass, family: str) -> tuple[BlockDevice, ...]:
+    """The class's own, or its family's. Raises ValueError for a size that is none."""
+    given = node_class.spec.block_device_mappings
+    if not given:
+        return DEFAULT_DEVICES.get(family, ())
+    return tuple(_device(mapping) for mapping in given)
+
+
+def _device(mapping: BlockDeviceMapping) -> BlockDevice:
+    ebs = mapping.ebs
+    if ebs is None:
+        return BlockDevice(device_name=mapping.device_name)
+    return BlockDevice(
+        device_name=mapping.device_name,
+        # EC2 takes whole GiB; a size in G or T is rounded up to hold what was asked for.
+        volume_size_gib=-(-int(quantity(ebs.volume_size)) // GIB) if ebs.volume_size else None,
+        volume_type=ebs.volume_type,
+        iops=ebs.iops,
+        throughput=ebs.throughput,
+        encrypted=ebs.encrypted,
+        kms_key_id=ebs.kms_key_id,
+        delete_on_termination=ebs.delete_on_termination is not False,
+        snapshot_id=ebs.snapshot_id,
+    )
+
+
+def _thresholds(given: Mapping[str, str]) -> dict[str, Threshold]:
+    return {
+        signal: Threshold(percent=float(text[:-1]))
+        if text.endswith("%")
+        else Threshold(amount=quantity(text))
+        for signal, text in given.items()
+    }

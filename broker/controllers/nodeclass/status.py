@@ -1,0 +1,161 @@
+"""What an EC2NodeClass says about its reservations: conditions, what it resolved, and what did not fit.
+
+Invariant: conditions and list entries that are not ours stay. Both lists are atomic in Karpenter's CRD, so
+they are written whole, from the version that was read (the caller patches with its resourceVersion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from broker.apis import names
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Condition, ConditionStatus
+from broker.capacity.model import Resolved, Selection
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from broker.kube.conditions import condition_body, set_condition, timestamp
+from providers.model import Odcr
+
+INVALID_SPEC = "InvalidCapacityReservationSpec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One condition to be set."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+def verdicts(outcome: LaunchClass | Unresolved, *, described: bool) -> list[Verdict]:
+    """The class's conditions for what it resolved to, or for why it did not."""
+    if isinstance(outcome, LaunchClass):
+        around = outcome.surroundings
+        zones = sorted({subnet.zone for subnet in around.subnets})
+        text = (
+            f"{around.family} images {_listed(i.id for i in around.images)}; "
+            f"{len(around.subnets)} subnets in {_listed(zones)}; "
+            f"{len(around.security_groups)} security groups; instance profile {around.instance_profile}"
+        )
+        return [
+            Verdict(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
+            _resolved(outcome.plan.selection, outcome.plan.resolved, described=described),
+            Verdict(type=names.LAUNCHABLE, status="True", reason="Resolved", message=text),
+        ]
+    if outcome.reason == INVALID_SPEC:
+        why = f"{outcome.message}. Nothing is launched from this class until it is corrected."
+        return [
+            Verdict(type=names.RESERVATION_SPEC_VALID, status="False", reason=INVALID_SPEC, message=why),
+            Verdict(
+                type=names.RESERVATIONS_RESOLVED,
+                status="False",
+                reason=INVALID_SPEC,
+                message="the reservation spec is invalid",
+            ),
+            Verdict(type=names.LAUNCHABLE, status="False", reason=INVALID_SPEC, message=why),
+        ]
+    return [
+        Verdict(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
+        Verdict(
+            type=names.RESERVATIONS_RESOLVED,
+            status="Unknown",
+            reason=outcome.reason,
+            message=f"not resolved, because the class cannot launch: {outcome.message}",
+        ),
+        Verdict(type=names.LAUNCHABLE, status="False", reason=outcome.reason, message=outcome.message),
+    ]
+
+
+def _resolved(selection: Selection, found: Resolved, *, described: bool) -> Verdict:
+    status: ConditionStatus = "False"
+    if selection.preference == "none" or selection == Selection():
+        status, reason, text = "True", "NotRequested", "the class asks for no reservation"
+    elif not described:
+        status, reason, text = "Unknown", "NotDescribed", "EC2 has not described the reservations yet"
+    elif found.usable:
+        free = sum(odcr.available for odcr in found.usable)
+        total = sum(odcr.total for odcr in found.usable)
+        status, reason = "True", "ReservationsFound"
+        text = f"{len(found.usable)} usable with {free} of {total} slots free"
+    elif found.pending:
+        reason = "ReservationsPending"
+        text = "; ".join(
+            f"{odcr.id} is {odcr.state}" + (f" until {timestamp(odcr.start)}" if odcr.start else "")
+            for odcr in found.pending
+        )
+    elif found.misfits:
+        reason, text = found.misfits[0].reason, "nothing usable"
+    else:
+        reason, text = "ReservationsNotFound", f"{_asked(selection)} finds no reservation in this region"
+    left = [f"{m.id}: {m.message}" + (f" ({m.code})" if m.code else "") for m in found.misfits]
+    shown = "; ".join([text, *left[:8], *([f"and {len(left) - 8} more"] if len(left) > 8 else [])])
+    return Verdict(type=names.RESERVATIONS_RESOLVED, status=status, reason=reason, message=shown)
+
+
+def _asked(selection: Selection) -> str:
+    if selection.preference:
+        return f"preference {selection.preference}"
+    if selection.terms:
+        return "capacityReservationSelectorTerms"
+    return selection.reservation_id or selection.group_arn
+
+
+def status_patch(
+    node_class: EC2NodeClass, outcome: LaunchClass | Unresolved, *, described: bool, now: datetime
+) -> dict[str, Any]:
+    """The status fields that the broker writes; the caller compares them with what is there."""
+    conditions: tuple[Condition, ...] = node_class.status.conditions
+    for verdict in verdicts(outcome, described=described):
+        conditions = set_condition(
+            conditions,
+            verdict.type,
+            verdict.status,
+            verdict.reason,
+            verdict.message,
+            now=now,
+            observed_generation=node_class.metadata.generation,
+        )
+    found = outcome.plan.resolved if isinstance(outcome, LaunchClass) else Resolved()
+    rows = [_row(odcr, now) for odcr in (*found.usable, *found.pending)]
+    ours = {row["id"] for row in rows} | {misfit.id for misfit in found.misfits}
+    # Without selector terms Karpenter lists nothing, so an entry that is not ours is an old one of ours.
+    foreign = node_class.status.capacity_reservations if _karpenter_selects(node_class) else ()
+    rows += [entry.wire() for entry in foreign if entry.id not in ours]
+    return {
+        "conditions": [condition_body(condition) for condition in conditions],
+        "capacityReservations": sorted(rows, key=lambda row: str(row["id"])),
+        "capacityReservationMisfits": [
+            {"id": m.id, "reason": m.reason, "message": m.message} | ({"code": m.code} if m.code else {})
+            for m in found.misfits
+        ],
+    }
+
+
+def _karpenter_selects(node_class: EC2NodeClass) -> bool:
+    return bool(node_class.spec.capacity_reservation_selector_terms)
+
+
+def _row(odcr: Odcr, now: datetime) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": odcr.id,
+        "availabilityZone": odcr.zone,
+        "instanceType": odcr.instance_type,
+        "instanceMatchCriteria": odcr.match_criteria,
+        "ownerID": odcr.owner_id,
+        "reservationType": odcr.reservation_type,
+        "interruptible": odcr.interruptible,
+        "state": "active" if odcr.state == "active" and not (odcr.start and odcr.start > now) else "pending",
+        "totalInstanceCount": odcr.total,
+        "availableInstanceCount": odcr.available,
+    }
+    return row | ({"endTime": timestamp(odcr.end)} if odcr.end else {})
+
+
+def _listed(values: Iterable[str]) -> str:
+    shown = list(values)
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")

@@ -1,0 +1,121 @@
+"""What the demo's account holds before the broker starts: reservations, a group, and a full reservation.
+
+Everything is made through AWS's API, as a team's Terraform would, so that the broker meets it as in an
+account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import boto3
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+
+REGION = "us-east-1"
+CLUSTER = "demo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The ids that the example manifests need in place of their ${NAME}s."""
+
+    names: Mapping[str, str]
+
+    def fill(self, text: str) -> str:
+        """The manifest with each ${NAME} replaced. Raises KeyError for a name that the world lacks."""
+        for name, value in self.names.items():
+            text = text.replace(f"${{{name}}}", value)
+        if "${" in text:
+            left = text[text.index("${") :].split("}")[0]
+            raise KeyError(f"the example uses {left}}}, which the demo does not make")
+        return text
+
+
+def client(service: str, endpoint: str) -> Any:
+    """A boto3 client of the local account."""
+    return boto3.client(
+        service,  # type: ignore[call-overload]
+        endpoint_url=endpoint,
+        region_name=REGION,
+        aws_access_key_id="demo",
+        aws_secret_access_key="demo",
+    )
+
+
+def build(endpoint: str) -> World:
+    """Makes the demo's account. Raises botocore's ClientError where the endpoint refuses."""
+    ec2: EC2Client = client("ec2", endpoint)
+    _tag_network(ec2)
+    image = _image(ec2)
+    p5 = _reserve(ec2, "p5.48xlarge", "us-east-1a", 2, "targeted", "training")
+    g6a = _reserve(ec2, "g6.12xlarge", "us-east-1a", 1, "targeted", "inference")
+    g6b = _reserve(ec2, "g6.12xlarge", "us-east-1b", 1, "targeted", "inference")
+    open_ = _reserve(ec2, "m7i.4xlarge", "us-east-1b", 2, "open", "burst")
+    full = _reserve(ec2, "g5.12xlarge", "us-east-1c", 1, "targeted", "somebody-else")
+    _fill(ec2, image, full)
+    group = client("resource-groups", endpoint).create_group(
+        Name="inference",
+        Configuration=[
+            {"Type": "AWS::EC2::CapacityReservationPool"},
+            {
+                "Type": "AWS::ResourceGroups::Generic",
+                "Parameters": [
+                    {"Name": "allowed-resource-types", "Values": ["AWS::EC2::CapacityReservation"]}
+                ],
+            },
+        ],
+    )["Group"]["GroupArn"]
+    client("resource-groups", endpoint).group_resources(
+        Group=group, ResourceArns=[_arn(ec2, g6a), _arn(ec2, g6b)]
+    )
+    return World(
+        names={"ODCR_P5": p5, "GROUP_ARN": group, "ODCR_OPEN": open_, "ODCR_FULL": full, "AMI": image}
+    )
+
+
+def _tag_network(ec2: EC2Client) -> None:
+    subnets = [subnet["SubnetId"] for subnet in ec2.describe_subnets()["Subnets"]]
+    groups = [group["GroupId"] for group in ec2.describe_security_groups()["SecurityGroups"]]
+    ec2.create_tags(Resources=[*subnets, *groups], Tags=[{"Key": "karpenter.sh/discovery", "Value": CLUSTER}])
+
+
+def _image(ec2: EC2Client) -> str:
+    """Any Linux x86 image of moto's own."""
+    images = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
+    return next(i["ImageId"] for i in images if i.get("Platform", "").lower() != "windows")
+
+
+def _reserve(ec2: EC2Client, instance_type: str, zone: str, count: int, criteria: str, team: str) -> str:
+    made = ec2.create_capacity_reservation(
+        InstanceType=instance_type,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=zone,
+        InstanceCount=count,
+        InstanceMatchCriteria=criteria,  # type: ignore[arg-type]
+        TagSpecifications=[
+            {"ResourceType": "capacity-reservation", "Tags": [{"Key": "team", "Value": team}]}
+        ],
+    )
+    return made["CapacityReservation"]["CapacityReservationId"]
+
+
+def _arn(ec2: EC2Client, odcr: str) -> str:
+    found = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"]
+    return found[0]["CapacityReservationArn"]
+
+
+def _fill(ec2: EC2Client, image: str, odcr: str) -> None:
+    """Somebody else's instance takes the only slot."""
+    found = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"][0]
+    ec2.run_instances(
+        ImageId=image,
+        InstanceType=found["InstanceType"],  # type: ignore[arg-type]
+        MinCount=1,
+        MaxCount=1,
+        Placement={"AvailabilityZone": found["AvailabilityZone"]},
+        CapacityReservationSpecification={"CapacityReservationTarget": {"CapacityReservationId": odcr}},
+    )

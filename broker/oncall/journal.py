@@ -1,0 +1,126 @@
+"""The record of what was tried: each Attempt is written once, here, and read by everything that reports.
+
+Status, events, metrics, the web page and `explain` all read the same record, so they cannot disagree. The
+last attempts of a claim also ride on the claim itself (an annotation), so that they outlive the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+import orjson
+import structlog
+from prometheus_client import Counter
+
+from broker.capacity.model import Attempt, Outcome
+from broker.oncall.metrics import REGISTRY
+from providers.model import ErrorClass
+
+ON_CLAIM = 16
+
+_ATTEMPTS = Counter(
+    "capacity_broker_launch_attempts",
+    "What came of each attempt to launch a claim.",
+    ["outcome", "class", "code", "pool", "nodeclass"],
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("launch")
+
+
+class Journal:
+    """The last attempts of the process, newest last; bounded, thread-safe."""
+
+    def __init__(self, *, size: int = 10_000) -> None:
+        self._attempts: deque[Attempt] = deque(maxlen=size)
+        self._lock = threading.Lock()
+        self._readers: list[Callable[[Attempt], None]] = []
+
+    def subscribe(self, reader: Callable[[Attempt], None]) -> None:
+        """Calls `reader` for each attempt from now on, on the writer's thread."""
+        self._readers.append(reader)
+
+    def write(self, attempt: Attempt) -> None:
+        with self._lock:
+            self._attempts.append(attempt)
+        _ATTEMPTS.labels(
+            attempt.outcome, attempt.class_ or "", attempt.code, attempt.pool, attempt.node_class
+        ).inc()
+        level = _log.info if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) else _log.warning
+        level(
+            attempt.outcome.lower(),
+            claim=attempt.claim,
+            nodeclass=attempt.node_class,
+            pool=attempt.pool,
+            **{
+                key: value
+                for key, value in {
+                    "instance": attempt.instance_id,
+                    "code": attempt.code,
+                    "class": str(attempt.class_ or ""),
+                    "aws_request_id": attempt.request_id,
+                    "message": attempt.message,
+                    "next": attempt.next_step,
+                }.items()
+                if value
+            },
+        )
+        for reader in self._readers:
+            reader(attempt)
+
+    def of(self, claim: str) -> list[Attempt]:
+        """The claim's attempts, oldest first."""
+        with self._lock:
+            return [a for a in self._attempts if a.claim == claim]
+
+    def all(self) -> list[Attempt]:
+        with self._lock:
+            return list(self._attempts)
+
+
+_SHORT = {
+    "pool": "pool",
+    "outcome": "outcome",
+    "at": "at",
+    "code": "code",
+    "class_": "class",
+    "message": "message",
+    "request_id": "requestId",
+    "next_step": "next",
+    "instance_id": "instance",
+}
+
+
+def dump(attempts: Iterable[Attempt]) -> str:
+    """The last attempts as the JSON that a claim's annotation carries."""
+    rows = [
+        {short: value for name, short in _SHORT.items() if (value := getattr(a, name))}
+        for a in list(attempts)[-ON_CLAIM:]
+    ]
+    return orjson.dumps(rows).decode()
+
+
+def load(text: str, *, claim: str, node_class: str) -> list[Attempt]:
+    """Reads what `dump` wrote; text that somebody edited into something else is no attempts."""
+    try:
+        rows = orjson.loads(text or "[]")
+        return [
+            Attempt(
+                claim=claim,
+                node_class=node_class,
+                pool=row["pool"],
+                outcome=Outcome(row["outcome"]),
+                at=datetime.fromisoformat(row["at"]),
+                code=row.get("code", ""),
+                class_=ErrorClass(row["class"]) if "class" in row else None,
+                message=row.get("message", ""),
+                request_id=row.get("requestId", ""),
+                next_step=row.get("next", ""),
+                instance_id=row.get("instance", ""),
+            )
+            for row in rows
+        ]
+    except (ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,106 @@
+"""Every option of the broker, once: its flag, its environment variable, its default and what it means.
+
+The command line is built from this class (`options`), so no option has a second name or default anywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+def _option(help_: str, **extra: Any) -> Any:
+    return typer.Option(help=help_, show_envvar=True, **extra)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a person may set; see `capacity-broker run --help`."""
+
+    cluster_name: Annotated[
+        str, _option("Cluster that instances join, and whose tag marks them.", envvar="CLUSTER_NAME")
+    ] = "demo"
+    cluster_endpoint: Annotated[
+        str, _option("API server URL that nodes are told.", envvar="CLUSTER_ENDPOINT")
+    ] = ""
+    cluster_ca: Annotated[
+        str, _option("Base64 CA bundle that nodes are told.", envvar="CLUSTER_CA_BUNDLE")
+    ] = ""
+    service_cidr: Annotated[
+        str, _option("Service CIDR that nodes are told.", envvar="CLUSTER_SERVICE_CIDR")
+    ] = "10.100.0.0/16"
+    region: Annotated[str, _option("AWS region.", envvar="AWS_REGION")] = "us-east-1"
+    aws_endpoint: Annotated[
+        str, _option("One endpoint for all of AWS; empty means AWS itself.", envvar="AWS_ENDPOINT_URL")
+    ] = ""
+    aws_profile: Annotated[str, _option("Profile of the AWS configuration.", envvar="AWS_PROFILE")] = ""
+    kubeconfig: Annotated[
+        str, _option("Kubeconfig file; empty means in-cluster, then ~/.kube/config.", envvar="KUBECONFIG")
+    ] = ""
+    context: Annotated[str, _option("Context of the kubeconfig.", envvar="BROKER_CONTEXT")] = ""
+    namespace: Annotated[str, _option("Namespace of the broker's Lease.", envvar="BROKER_NAMESPACE")] = (
+        "kube-system"
+    )
+    identity: Annotated[str, _option("Name of this replica in the Lease.", envvar="HOSTNAME")] = (
+        socket.gethostname()
+    )
+    leader_election: Annotated[
+        bool, _option("Only the holder of the Lease acts.", envvar="BROKER_LEADER_ELECTION")
+    ] = True
+    http_host: Annotated[
+        str, _option("Address of /metrics, /healthz and /readyz.", envvar="BROKER_HTTP_HOST")
+    ] = "127.0.0.1"
+    http_port: Annotated[
+        int, _option("Port of /metrics, /healthz and /readyz; 0 picks a free one.", envvar="BROKER_HTTP_PORT")
+    ] = 8080
+    poll_seconds: Annotated[
+        float, _option("Seconds between two descriptions of the reservations.", envvar="BROKER_POLL_SECONDS")
+    ] = 30.0
+    orphan_grace_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that an instance without a claim is kept for a claim to adopt.",
+            envvar="BROKER_ORPHAN_GRACE_SECONDS",
+        ),
+    ] = 120.0
+    take_over_karpenter: Annotated[
+        bool,
+        _option(
+            "Launch claims of group karpenter.k8s.aws too; refused while Karpenter's Lease is alive.",
+            envvar="BROKER_TAKE_OVER_KARPENTER",
+        ),
+    ] = False
+    log_level: Annotated[str, _option("debug, info, warning or error.", envvar="BROKER_LOG_LEVEL")] = "info"
+    log_format: Annotated[
+        str, _option("json or console; auto means console on a terminal.", envvar="BROKER_LOG_FORMAT")
+    ] = "auto"
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a typer command, whose first parameter is `settings`, one option for each field of Settings."""
+    hints = get_type_hints(Settings, include_extras=True)
+    mine = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in fields(Settings)
+    ]
+    signature = inspect.signature(command, eval_str=True)
+    others = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, p in signature.parameters.items()
+        if name != "settings"
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        chosen = Settings(**{f.name: given.pop(f.name) for f in fields(Settings)})
+        return command(settings=chosen, **given)
+
+    run.__signature__ = signature.replace(parameters=others + mine)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in others + mine}
+    return run
