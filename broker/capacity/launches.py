@@ -130,6 +130,7 @@ class _Key(NamedTuple):
     image: Image
     pools: tuple[Pool, ...]
     gang: str
+    template: str
 
 
 def group(
@@ -246,6 +247,7 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
         image=image,
         pools=_pools(assignment, architecture, types),
         gang=assignment.claim.gang,
+        template=assignment.claim.template,
     )
 
 

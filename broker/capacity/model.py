@@ -117,7 +117,8 @@ class NodeClass:
 class Claim:
     """A NodeClaim that waits for an instance. Higher `priority` first; `gang` launches all or none.
 
-    `requests` are in base units: cores, bytes, counts.
+    `requests` are in base units: cores, bytes, counts. Claims with unequal `template` (what their nodes are told at
+    start) never share a call.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Claim:
     priority: int = 0
     created: datetime | None = None
     gang: str = ""
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -23,7 +23,7 @@ _RENAMED: Final = {
     "beta.kubernetes.io/os": "kubernetes.io/os",
     "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
 }
-_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_WHOLE_NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)  # a label's value cannot begin with a sign
 
 
 class InvalidRequirement(ValueError):
@@ -49,7 +49,7 @@ class Requirement:
         if self.operator in ("Exists", "DoesNotExist") and self.values:
             raise InvalidRequirement(f"{where}: {self.operator} takes no values; remove them")
         if self.operator in ("Gt", "Lt", "Gte", "Lte") and (
-            len(self.values) != 1 or (number := _number(self.values[0])) is None or number < 0
+            len(self.values) != 1 or _number(self.values[0]) is None
         ):
             raise InvalidRequirement(f"{where}: {self.operator} takes one whole number, zero or more")
 
@@ -89,7 +89,7 @@ class _Allowed:
         highs = [bound for bound in (self.high, other.high) if bound is not None]
         low, high = max(lows, default=None), min(highs, default=None)
         except_ = self.except_ | other.except_
-        if low is not None and high is not None and _exhausted(low, high, except_):
+        if high is not None and _exhausted(low or 0, high, except_):
             return _Allowed(absent, frozenset())
         return _Allowed(absent, None, except_, low, high)
 
