@@ -1,0 +1,59 @@
+"""How the extension plugs into moto, for `mock_aws` and the server alike.
+
+moto's twenty services share one registry object for EC2 and one table of URLs; the class inside the first
+and the handler inside the second are swapped, so that no name has to be bound anew.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import moto.ec2.urls
+import moto.moto_api._internal.urls
+from moto.core.base_backend import BackendDict
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.amis import Ami
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX, filter_dict_attribute_mapping
+
+from providers.local import control_api, groups
+from providers.local.ec2 import platforms
+from providers.local.ec2.backend import LocalEC2Backend
+from providers.local.ec2.responses import LocalEC2Response
+from providers.local.world import LOCK, world
+
+_lock = threading.Lock()
+
+
+class Reservations:
+    """EC2 as a resource group sees it."""
+
+    def reservation_state(self, account_id: str, region: str, reservation_id: str) -> str | None:
+        with LOCK:
+            here = world()
+            here.ledger.settle()
+            found = here.ledger.reservations.get(reservation_id)
+        return found.state if found is not None and found.region == region else None
+
+    def membership_changed(self, account_id: str, region: str) -> None:
+        with LOCK:
+            world().ledger.absorb_all()
+
+
+def install() -> None:
+    """Idempotent. Once, before moto's first request: a server keeps the handlers that it started with."""
+    with _lock:
+        if ec2_backends.backend is LocalEC2Backend:
+            return
+        ec2_backends.backend = LocalEC2Backend
+        moto.ec2.urls.url_paths["{0}/"] = LocalEC2Response.dispatch
+        EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
+        EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
+        filter_dict_attribute_mapping["capacity-reservation-id"] = "capacity_reservation_id"
+        filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
+        Ami.platform_details = property(platforms.details)  # type: ignore[attr-defined]
+        Ami.usage_operation = property(platforms.usage_operation)  # type: ignore[attr-defined]
+        for path in control_api.PATHS:
+            moto.moto_api._internal.urls.url_paths[path] = control_api.respond
+        groups.install()
+        groups.connect(Reservations())
+        BackendDict.reset()  # forget what was made of moto's own classes

@@ -1,0 +1,178 @@
+"""A client of local AWS's control plane: the same methods over HTTP and in the same process.
+
+What each knob means is said where it works: `faults`, `clock`, `ec2.ledger` (pools, slots), `ec2.lag`,
+`ec2.errors` (codes that AWS doesn't document). Times are seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+JSON = {"Content-Type": "application/json"}
+
+
+class ControlError(ValueError):
+    """The control plane refused a call; the text says why."""
+
+
+class Control:
+    def __init__(self, endpoint: str | None = None):
+        """Of the server at `endpoint`, or of moto in this process."""
+        self.endpoint = endpoint.rstrip("/") if endpoint else None
+
+    # ---- failures
+
+    def fault(
+        self,
+        *,
+        action: str,
+        stage: str = "request",
+        code: str | None = None,
+        message: str | None = None,
+        status: int | None = None,
+        match: Mapping[str, Any] | None = None,
+        times: int = 1,
+        delay_s: float = 0.0,
+    ) -> str:
+        """Script a failure; the answer is its id. At stage `response` without a code the connection drops."""
+        body = {
+            "action": action,
+            "stage": stage,
+            "code": code,
+            "message": message,
+            "status": status,
+            "match": dict(match or {}),
+            "times": times,
+            "delay_s": delay_s,
+        }
+        return str(self._call("POST", "faults", body)["id"])
+
+    def faults(self) -> list[dict[str, Any]]:
+        return list(self._call("GET", "faults"))
+
+    def clear_faults(self, fault_id: str | None = None) -> None:
+        self._call("DELETE", f"faults/{fault_id}" if fault_id else "faults")
+
+    # ---- capacity
+
+    def pool(
+        self, *, instance_type: str, zone: str, size: int | None, capacity_type: str = "on-demand"
+    ) -> None:
+        """How many instances of a type a zone has outside reservations; None: without limit."""
+        body = {"capacity_type": capacity_type, "instance_type": instance_type, "zone": zone, "size": size}
+        self._call("POST", "pools", body)
+
+    def pools(self) -> list[dict[str, Any]]:
+        return list(self._call("GET", "pools"))
+
+    def clear_pools(self) -> None:
+        self._call("DELETE", "pools")
+
+    def slot_release(self, seconds: float) -> None:
+        """How long after an instance's end its slot stays taken."""
+        self._call("POST", "settings", {"slot_release_s": seconds})
+
+    def check_offerings(self, enforced: bool = True) -> None:
+        """Refuse instance types that a zone doesn't offer, as EC2 does (moto's data of 2025)."""
+        self._call("POST", "settings", {"check_offerings": enforced})
+
+    def reservation(self, **body: Any) -> dict[str, Any]:
+        """A reservation that no API call makes: of another owner, a Capacity Block, an interruptible one."""
+        return dict(self._call("POST", "reservations", body))
+
+    def set_reservation(
+        self, reservation_id: str, *, state: str | None = None, shared_with: list[str] | None = None
+    ) -> None:
+        self._call("PATCH", f"reservations/{reservation_id}", {"state": state, "shared_with": shared_with})
+
+    # ---- what describe shows
+
+    def lag(self, describe_s: float) -> None:
+        """Describe calls show counts, states and instances as they were so long ago."""
+        self._call("POST", "settings", {"describe_lag_s": describe_s})
+
+    def pending(self, seconds: float) -> None:
+        """How long a new reservation shows as pending."""
+        self._call("POST", "settings", {"pending_s": seconds})
+
+    def code(self, situation: str, code: str) -> None:
+        """The code for a situation that AWS doesn't document; `state()["codes"]` lists them."""
+        self._call("POST", "settings", {"codes": {situation: code}})
+
+    # ---- time
+
+    def advance(self, seconds: float) -> None:
+        self._call("POST", "clock", {"advance_s": seconds})
+
+    def freeze(self, at: datetime | None = None) -> None:
+        self._call("POST", "clock", {"freeze": at.isoformat() if at else True})
+
+    def unfreeze(self) -> None:
+        self._call("POST", "clock", {"unfreeze": True})
+
+    def now(self) -> datetime:
+        return datetime.fromisoformat(self._call("GET", "clock")["now"])
+
+    # ---- what was asked
+
+    def calls(self) -> dict[str, int]:
+        """How often each action was called."""
+        return dict(self._call("GET", "calls"))
+
+    def log(self, action: str | None = None) -> list[dict[str, Any]]:
+        """The latest calls, oldest first: action, time, status, error code, parameters."""
+        query = f"?action={urllib.parse.quote(action)}" if action else ""
+        return list(self._call("GET", f"calls/log{query}"))
+
+    def clear_calls(self) -> None:
+        self._call("DELETE", "calls")
+
+    def state(self) -> dict[str, Any]:
+        return dict(self._call("GET", "state"))
+
+    def reset(self) -> None:
+        """Every knob back to its default; AWS's resources stay."""
+        self._call("POST", "reset")
+
+    # ---- the two ways
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        if self.endpoint is None:
+            return _in_process(method, path, dict(body or {}))
+        request = urllib.request.Request(
+            f"{self.endpoint}/moto-api/odcr/{path}",
+            data=json.dumps(body or {}).encode(),
+            headers=JSON,
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as refused:
+            raise ControlError(_reason(refused)) from refused
+
+
+def _reason(refused: urllib.error.HTTPError) -> str:
+    text = refused.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {refused.code}: {text[:500]}"
+
+
+def _in_process(method: str, path: str, body: dict[str, Any]) -> Any:
+    from providers.local import control_api  # only here: a client of a server needs no moto
+
+    what, _, query = path.partition("?")
+    parsed = {key: values[-1] for key, values in urllib.parse.parse_qs(query).items()}
+    try:
+        answer = control_api.handle(method, what, body, parsed)
+    except ValueError as refused:
+        raise ControlError(str(refused)) from refused
+    return json.loads(json.dumps(answer, default=str))

@@ -1,0 +1,249 @@
+"""moto's EC2 backend, with instances that take places in reservations and pools.
+
+Only what has to do with capacity is overridden, and each override ends in moto's own method. One lock is held
+through every change (`world.LOCK`), also when another service of moto launches or ends instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moto.ec2.exceptions import InvalidInstanceIdError
+from moto.ec2.models.fleets import Fleet
+from moto.ec2.models.instances import InstanceState, Reservation
+from moto.ec2.utils import filter_reservations
+
+from providers.local.ec2 import errors, fleets, lag, launches, request, templates
+from providers.local.ec2.launches import Launch
+from providers.local.ec2.lookups import QuickLookups
+from providers.local.ec2.matching import SPOT, Target
+from providers.local.ec2.reservations import CapacityReservation
+from providers.local.ec2.slots import Occupant
+from providers.local.world import LOCK, World, world
+
+ENDED = ("terminated", "shutting-down")
+
+
+class LocalEC2Backend(QuickLookups):
+    @property
+    def _url_module(self) -> Any:  # moto derives it from the class's own module, which is not moto's
+        import moto.ec2.urls
+
+        return moto.ec2.urls
+
+    # ---- reservations
+
+    def find_reservation(self, reservation_id: str) -> CapacityReservation:
+        return world().ledger.find(self.account_id, self.region_name, reservation_id)
+
+    def do_resources_exist(self, resource_ids: list[str]) -> bool:
+        for resource_id in resource_ids:
+            if resource_id.startswith("cr-"):
+                self.find_reservation(resource_id)
+        return super().do_resources_exist(resource_ids)
+
+    # ---- launches
+
+    def run_instances(
+        self,
+        image_id: str,
+        count: int,
+        user_data: Any,
+        security_group_names: list[str],
+        **kwargs: Any,
+    ) -> Reservation:
+        launch: Launch | None = kwargs.pop("launch", None)
+        with LOCK:
+            here = world()
+            here.ledger.settle()
+            if launch is None:
+                launch = self._launch_of(here, image_id, count, kwargs)
+                self._complete(launch, kwargs, bool(security_group_names))
+            profile = None if _names_profile(kwargs) else launches.profile_of(self, launch.data)
+            kwargs.setdefault("is_instance_type_default", False)
+
+            def start(number: int) -> Reservation:
+                return super(LocalEC2Backend, self).run_instances(
+                    image_id, number, user_data, security_group_names, **kwargs
+                )
+
+            reservation, _ = launches.run(here, self, launch, start)
+            for instance in reservation.instances:
+                self.instances_by_id[instance.id] = instance
+                launches.number_interfaces(instance, launch.data)
+                if profile is not None:
+                    self.associate_iam_instance_profile(instance.id, iam_instance_profile_arn=profile.arn)
+                    instance.iam_instance_profile = {"Arn": profile.arn, "Id": profile.id}
+            return reservation
+
+    def _launch_of(self, here: World, image_id: str, count: int, kwargs: Mapping[str, Any]) -> Launch:
+        """What moto's caller asks for: a RunInstances request, or another service of moto."""
+        params = request.current("RunInstances")
+        if params is not None:
+            data = templates.of_request(self, params)
+            at_most = int(params.get("MaxCount") or count)
+            if at_most < count:
+                raise errors.invalid("MaxCount", at_most, f"It is less than MinCount, {count}.")
+        else:
+            data, at_most = self._data_of(image_id, kwargs), count
+        if not kwargs.get("is_instance_type_default") and kwargs.get("instance_type"):
+            data["InstanceType"] = kwargs["instance_type"]
+        is_spot = kwargs.get("lifecycle") == SPOT or kwargs.get("instance_market_options") == SPOT
+        market = templates.market_of(data, *([SPOT] if is_spot else []))
+        return Launch(
+            data=data,
+            want=launches.want_of(here, self, data, market),
+            at_least=count,
+            at_most=at_most,
+            facts=data.get("LaunchTemplate") or kwargs.get("launch_template") or {},
+        )
+
+    def _data_of(self, image_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        if kwargs.get("launch_template"):
+            data.update(templates.version_of(self, kwargs["launch_template"])[1].data)
+        data["ImageId"] = image_id or data.get("ImageId")
+        if kwargs.get("subnet_id"):
+            data["SubnetId"] = kwargs["subnet_id"]
+        if kwargs.get("placement"):
+            data["Placement"] = {**(data.get("Placement") or {}), "AvailabilityZone": kwargs["placement"]}
+            if not kwargs.get("subnet_id"):
+                data.pop("SubnetId", None)
+                data.pop("NetworkInterfaces", None)
+        return data
+
+    def _complete(self, launch: Launch, kwargs: dict[str, Any], has_group_names: bool) -> None:
+        """Hand to moto what the template asks for and moto doesn't read from it."""
+        data = launch.data
+        interfaces = templates.primary_first(data)
+        existing = any(interface.get("NetworkInterfaceId") for interface in interfaces)
+        if interfaces and not existing and (not kwargs.get("nics") or interfaces[0].get("Groups")):
+            kwargs["nics"] = launches.interfaces_of(data)
+        if not kwargs.get("subnet_id"):
+            kwargs["subnet_id"] = templates.subnet_of(data)
+        if not kwargs.get("subnet_id") and not kwargs.get("placement"):
+            kwargs["placement"] = (data.get("Placement") or {}).get("AvailabilityZone")
+        if not kwargs.get("security_group_ids") and not has_group_names:
+            kwargs["security_group_ids"] = templates.security_groups_of(data)
+        kwargs["metadata_options"] = kwargs.get("metadata_options") or data.get("MetadataOptions") or {}
+        if (data.get("Monitoring") or {}).get("Enabled"):
+            kwargs["monitoring_state"] = "enabled"
+        if data.get("EbsOptimized"):
+            kwargs["ebs_optimized"] = True
+        if kwargs.get("instance_market_options") != SPOT:
+            kwargs["instance_market_options"] = None  # moto takes every market type for spot
+        volume_tags = templates.tags_of(data.get("TagSpecifications")).get("volume")
+        if volume_tags:
+            tags = kwargs.get("tags") or {}
+            kwargs["tags"] = {**tags, "volume": {**volume_tags, **tags.get("volume", {})}}
+
+    def create_fleet(self, *args: Any, **kwargs: Any) -> Fleet:
+        with LOCK:
+            here = world()
+            here.ledger.settle()
+            if args or not fleets.is_ours(kwargs):
+                return super().create_fleet(*args, **kwargs)
+            return fleets.create(here, self, kwargs, request.current("CreateFleet") or {})
+
+    def erase(self, reservation: Reservation) -> None:
+        """Take a launch back, as if it had never been: a fleet below its minimum launches nothing."""
+        ledger = world().ledger
+        super().terminate_instances([instance.id for instance in reservation.instances])
+        for instance in reservation.instances:
+            ledger.forget(ledger.occupants[instance.id])
+            self.instances_by_id.pop(instance.id, None)
+            self.tags.pop(instance.id, None)
+        self.reservations.pop(reservation.id, None)
+
+    # ---- the life of instances
+
+    def terminate_instances(self, instance_ids: list[str]) -> list[tuple[Any, InstanceState]]:
+        with LOCK:
+            here = world()
+            here.ledger.settle()
+            out = super().terminate_instances(instance_ids)
+            self._left(here, [instance.id for instance, _ in out], "shutting-down", 32)
+            return out
+
+    def stop_instances(self, instance_ids: list[str]) -> list[tuple[Any, InstanceState]]:
+        with LOCK:
+            here = world()
+            here.ledger.settle()
+            out = super().stop_instances(instance_ids)
+            self._left(here, [instance.id for instance, _ in out], "stopping", 64)
+            return out
+
+    def start_instances(self, instance_ids: list[str]) -> list[tuple[Any, InstanceState]]:
+        with LOCK:
+            here = world()
+            here.ledger.settle()
+            stopped = [i.id for i in self.get_multi_instances_by_id(instance_ids) if i.state == "stopped"]
+            occupants = [here.ledger.occupants[i] for i in stopped if i in here.ledger.occupants]
+            out: list[tuple[Any, InstanceState]] = launches.start_again(
+                here, occupants, lambda: super(LocalEC2Backend, self).start_instances(instance_ids)
+            )
+            return out
+
+    def _left(self, here: World, instance_ids: list[str], leaving: str, code: int) -> None:
+        """The instances gave up their places; with slow slots they are on their way out for as long."""
+        for instance_id in instance_ids:
+            occupant = here.ledger.occupants.get(instance_id)
+            if occupant is None or occupant.where is None:
+                continue
+            if here.slot_release > 0:
+                self._leave_slowly(here, occupant, InstanceState(leaving, code))
+            here.ledger.leave(occupant, slot_free_after=here.slot_release)
+
+    def _leave_slowly(self, here: World, occupant: Occupant, leaving: InstanceState) -> None:
+        instance = occupant.instance
+        final, instance._state = instance._state, leaving
+
+        def arrive() -> None:
+            if instance._state is leaving:
+                instance._state = final
+                here.ledger.glimpse(occupant)
+
+        here.ledger.after(here.slot_release, arrive)
+
+    def specify(self, instance_id: str, specification: Mapping[str, Any]) -> None:
+        """ModifyInstanceCapacityReservationAttributes: only of a stopped instance."""
+        here = world()
+        instance = self.get_instance(instance_id)
+        if instance.state != "stopped":
+            raise errors.Ec2Error(
+                "IncorrectInstanceState",
+                f"The instance '{instance_id}' is not in the 'stopped' state, but in '{instance.state}'",
+            )
+        target = Target.of(specification, here.codes)
+        occupant = here.ledger.occupants[instance_id]
+        here.ledger.retarget(occupant, target)
+
+    # ---- describe
+
+    def describe_instances(self, filters: Any = None) -> list[Reservation]:
+        here = world()
+        if not here.describe_lag:
+            return super().describe_instances(filters)
+        return self._older(here, super().describe_instances(), filters)
+
+    def get_reservations_by_instance_ids(
+        self, instance_ids: list[str], filters: Any = None
+    ) -> list[Reservation]:
+        here = world()
+        if not here.describe_lag:
+            return super().get_reservations_by_instance_ids(instance_ids, filters)
+        found = self._older(here, super().get_reservations_by_instance_ids(instance_ids), None)
+        seen = {instance.id for reservation in found for instance in reservation.instances}
+        if unseen := [instance_id for instance_id in instance_ids if instance_id not in seen]:
+            raise InvalidInstanceIdError(unseen)
+        return filter_reservations(found, filters) if filters else found
+
+    def _older(self, here: World, reservations: list[Reservation], filters: Any) -> list[Reservation]:
+        at = here.clock.now() - here.describe_lag
+        older = lag.as_of(reservations, here.ledger.occupants, at)
+        return filter_reservations(older, filters) if filters else older
+
+
+def _names_profile(kwargs: Mapping[str, Any]) -> bool:
+    return bool(kwargs.get("iam_instance_profile_name") or kwargs.get("iam_instance_profile_arn"))

@@ -1,0 +1,126 @@
+"""From a pool of a fleet to a launch that carries all that its template asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moto.ec2.models.instances import Reservation
+
+from providers.local.ec2 import launches, templates
+from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.launches import Launch
+from providers.local.ec2.matching import SPOT, Want
+from providers.local.ec2.pools import Pool
+from providers.local.world import world
+
+ROOT_GIB = 8
+
+
+@dataclass(frozen=True)
+class Run:
+    backend: Any
+    fleet_id: str
+    tags: list[dict[str, Any]]
+    codes: Mapping[str, str]
+
+    def __call__(self, pool: Pool, want: Want, count: int, spill: bool) -> Reservation:
+        data = pool.data
+        launch = Launch(
+            data=data,
+            want=want,
+            action="CreateFleet",
+            at_least=1,
+            at_most=count,
+            spill=spill,
+            facts={**pool.template, "Priority": pool.override.get("Priority")},
+        )
+        subnet_id = templates.subnet_of(data) or _default_subnet(self.backend, want.zone)
+        interfaces = launches.interfaces_of(data) or [{"DeviceIndex": 0, "DeleteOnTermination": True}]
+        tags = _tags(self.fleet_id, pool, self.tags)
+        reservation: Reservation = self.backend.run_instances(
+            data["ImageId"],
+            count,
+            templates.user_data_of(data),
+            [],
+            launch=launch,
+            instance_type=data["InstanceType"],
+            is_instance_type_default=False,
+            region_name=self.backend.region_name,
+            subnet_id=subnet_id,
+            placement_hostid=(data.get("Placement") or {}).get("HostId"),
+            key_name=data.get("KeyName"),
+            security_group_ids=_security_groups(self.backend, data, subnet_id),
+            nics=interfaces,
+            private_ip=data.get("PrivateIpAddress"),
+            ebs_optimized=bool(data.get("EbsOptimized")),
+            disable_api_stop=bool(data.get("DisableApiStop")),
+            disable_api_termination=bool(data.get("DisableApiTermination")),
+            instance_initiated_shutdown_behavior=data.get("InstanceInitiatedShutdownBehavior"),
+            hibernation_options=data.get("HibernationOptions"),
+            metadata_options=data.get("MetadataOptions") or {},
+            monitoring_state="enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled",
+            instance_market_options=SPOT if want.market == SPOT else None,
+            block_device_mappings=_volumes(self.backend, data),
+            tags=tags,
+            fleet_id=self.fleet_id,
+        )
+        if interface_tags := tags.get("network-interface"):
+            for instance in reservation.instances:
+                for interface in instance.nics.values():
+                    interface.add_tags(interface_tags)
+        return reservation
+
+
+def runner(backend: Any, fleet_id: str, tags: list[dict[str, Any]]) -> Run:
+    return Run(backend, fleet_id, tags, world().codes)
+
+
+def _tags(fleet_id: str, pool: Pool, requested: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    tags = templates.tags_of(pool.data.get("TagSpecifications"), requested)
+    tags["instance"] = {
+        **tags.get("instance", {}),
+        "aws:ec2:fleet-id": fleet_id,
+        "aws:ec2launchtemplate:id": pool.template["LaunchTemplateId"],
+        "aws:ec2launchtemplate:version": pool.template["Version"],
+    }
+    return tags
+
+
+def _default_subnet(backend: Any, zone: str) -> str:
+    subnet = backend.get_default_subnets().get(zone)
+    if subnet is None:
+        raise Ec2Error("MissingInput", f"No default subnet for availability zone: '{zone}'.")
+    return str(subnet.id)
+
+
+def _security_groups(backend: Any, data: Mapping[str, Any], subnet_id: str) -> list[Any]:
+    """The groups that were asked for, else the network's default group; all of the subnet's own network."""
+    vpc_id = backend.get_subnet(subnet_id).vpc_id
+    named = [backend.get_security_group_by_name_or_id(name) for name in data.get("SecurityGroups") or []]
+    ids = templates.security_groups_of(data)
+    groups = named + [backend.get_security_group_from_id(group_id) for group_id in ids]
+    for name, group in zip([*(data.get("SecurityGroups") or []), *ids], groups, strict=True):
+        if group is None:
+            raise Ec2Error("InvalidGroup.NotFound", f"The security group '{name}' does not exist")
+        if group.vpc_id != vpc_id:
+            raise Ec2Error(
+                "InvalidParameter",
+                f"Security group {group.id} and subnet {subnet_id} belong to different networks.",
+            )
+    if not groups:
+        default = backend.get_security_group_from_name("default", vpc_id)
+        groups = [default] if default is not None else []
+    return groups
+
+
+def _volumes(backend: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The template's volumes, and the image's root volume if the template says nothing about it."""
+    mappings = templates.block_devices_of(data)
+    image = backend.amis.get(data.get("ImageId"))
+    root = (image.root_device_name if image else None) or "/dev/sda1"
+    if not any(mapping.get("DeviceName") == root for mapping in mappings):
+        default = {"DeviceName": root, "Ebs": {"VolumeSize": ROOT_GIB, "DeleteOnTermination": True}}
+        mappings.insert(0, default)
+    return mappings

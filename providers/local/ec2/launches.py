@@ -1,0 +1,201 @@
+"""Launching, starting and stopping instances, with a place for each of them.
+
+Invariant: moto makes exactly as many instances as places were found, and each is entered into the ledger
+with the place it got; a launch that is refused leaves nothing behind.
+
+What the template or the request asked for is what DescribeInstances shows: security groups (those of the
+primary interface), instance profile, metadata options, placement, tags, market type, reservation
+specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from moto.ec2.models.instances import Reservation
+from moto.ec2.utils import filter_iam_instance_profiles
+
+from providers.local.ec2 import errors, matching, platforms, templates, zones
+from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.matching import ON_DEMAND, Target, Want
+from providers.local.ec2.reservations import CapacityReservation
+from providers.local.ec2.slots import Occupant
+from providers.local.ec2.templates import LaunchData
+from providers.local.world import World
+
+Run = Callable[..., Reservation]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One launch into one pool, whoever asked for it."""
+
+    data: LaunchData
+    want: Want
+    action: str = "RunInstances"
+    at_least: int = 1
+    at_most: int = 1
+    spill: bool = True  # off: into reservations only, whatever the specification allows
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def want_of(world: World, backend: Any, data: Mapping[str, Any], market: str) -> Want:
+    """What the instance needs of its place. A subnet decides the zone, else the placement, else zone `a`."""
+    placement = data.get("Placement") or {}
+    zone = placement.get("AvailabilityZone")
+    if not zone and placement.get("AvailabilityZoneId"):
+        zone = zones.named(backend, placement["AvailabilityZoneId"])
+    if subnet_id := templates.subnet_of(data):
+        in_subnet = backend.get_subnet(subnet_id).availability_zone
+        if zone and zone != in_subnet:
+            raise errors.combination(f"The subnet {subnet_id} is in {in_subnet}, not in {zone}")
+        zone = in_subnet
+    group = placement.get("GroupName")
+    return Want(
+        account_id=backend.account_id,
+        region=backend.region_name,
+        instance_type=data.get("InstanceType") or "m1.small",
+        zone=zone or f"{backend.region_name}a",
+        platform=platforms.details(backend.amis.get(data.get("ImageId"))),
+        tenancy=placement.get("Tenancy") or "default",
+        placement_group_arn=(
+            f"arn:{backend.partition}:ec2:{backend.region_name}:{backend.account_id}:placement-group/{group}"
+            if group
+            else None
+        ),
+        market=market,
+        target=Target.of(data.get("CapacityReservationSpecification"), world.codes),
+    )
+
+
+def facts_of(launch: Launch) -> dict[str, Any]:
+    """What a fault at the launch stage can be matched with."""
+    want, target = launch.want, launch.want.target
+    reserved = bool(target.reservation_id or target.group or target.preference == matching.ONLY)
+    return {
+        "InstanceType": want.instance_type,
+        "AvailabilityZone": want.zone,
+        "SubnetId": templates.subnet_of(launch.data),
+        "ImageId": launch.data.get("ImageId"),
+        "MarketType": want.market,
+        "CapacityType": "reserved" if reserved or not launch.spill else want.market,
+        "CapacityReservationId": target.reservation_id,
+        "CapacityReservationResourceGroupArn": target.group,
+        **launch.facts,
+    }
+
+
+def find_places(world: World, launch: Launch) -> list[CapacityReservation | None]:
+    """A place for each instance, or the refusal that was scripted for this pool, or EC2's own."""
+    fault = world.faults.take(launch.action, "launch", facts_of(launch))
+    if fault is not None and fault.code:
+        raise Ec2Error(fault.code, fault.message or f"Scripted by {fault.id}", status=fault.status)
+    return matching.place(
+        world.ledger, launch.want, at_least=launch.at_least, at_most=launch.at_most, spill=launch.spill
+    )
+
+
+def run(
+    world: World, backend: Any, launch: Launch, start: Callable[[int], Reservation]
+) -> tuple[Reservation, list[CapacityReservation | None]]:
+    """Find places, let `start` make so many instances, and put each into its place."""
+    if world.check_offerings:
+        zones.require_offering(backend, launch.want.instance_type, launch.want.zone)
+    places = find_places(world, launch)
+    try:
+        reservation = start(len(places))
+    except StopIteration as exhausted:  # moto's subnet has no address left
+        raise Ec2Error(
+            "InsufficientFreeAddressesInSubnet",
+            f"There are not enough free addresses in subnet '{templates.subnet_of(launch.data)}' to satisfy "
+            "the requested number of instances.",
+        ) from exhausted
+    for instance, place in zip(reservation.instances, places, strict=True):
+        show(world, backend, instance, launch)
+        world.ledger.enter(instance, launch.want, place)
+    return reservation, places
+
+
+def show(world: World, backend: Any, instance: Any, launch: Launch) -> None:
+    """Let DescribeInstances show what was asked for and moto left out."""
+    want, data = launch.want, launch.data
+    placement = data.get("Placement") or {}
+    instance.launch_time = world.clock.now().replace(tzinfo=None)
+    instance.capacity_reservation_specification = want.target.shown()
+    instance.platform_details = want.platform
+    instance.usage_operation = platforms.USAGE_OPERATION.get(want.platform)
+    instance.lifecycle = None if want.market == ON_DEMAND else want.market
+    instance.placement.availability_zone_id = zones.id_of(backend, instance.availability_zone)
+    instance.placement.tenancy = want.tenancy
+    instance.placement.group_name = placement.get("GroupName") or ""
+    if placement.get("PartitionNumber") is not None:
+        instance.placement.partition_number = placement["PartitionNumber"]
+
+
+def interfaces_of(data: LaunchData) -> list[dict[str, Any]]:
+    """The interfaces to make. moto tells them apart by device index alone, so each gets an index of its own
+    here, and `number_interfaces` writes the real ones. The primary one's groups are the instance's."""
+    subnet = templates.subnet_of(data)
+    out = []
+    for position, interface in enumerate(templates.primary_first(data)):
+        made = {**interface, "DeviceIndex": position}
+        made["Groups"] = list(interface.get("Groups") or []) if position else []
+        if subnet and not made.get("SubnetId"):
+            made["SubnetId"] = subnet
+        out.append(made)
+    return out
+
+
+def number_interfaces(instance: Any, data: LaunchData) -> None:
+    asked = templates.primary_first(data)
+    if len(asked) != len(instance.nics):
+        return
+    for interface, made in zip(asked, list(instance.nics.values()), strict=True):
+        made.device_index = int(interface.get("DeviceIndex") or 0)
+        made.network_card_index = int(interface.get("NetworkCardIndex") or 0)
+        made.interface_type = interface.get("InterfaceType") or made.interface_type
+
+
+def profile_of(backend: Any, data: Mapping[str, Any]) -> Any:
+    """The instance profile that a launch names, from moto's IAM; EC2 refuses one that does not exist."""
+    named = data.get("IamInstanceProfile") or {}
+    name, arn = named.get("Name"), named.get("Arn")
+    if not name and not arn:
+        return None
+    try:
+        found = filter_iam_instance_profiles(
+            backend.account_id,
+            partition=backend.partition,
+            iam_instance_profile_arn=arn,
+            iam_instance_profile_name=name,
+        )
+    except Exception as absent:
+        raise _no_profile(name, arn) from absent
+    if found is None:
+        raise _no_profile(name, arn)
+    return found
+
+
+def _no_profile(name: str | None, arn: str | None) -> Ec2Error:
+    parameter = "iamInstanceProfile.name" if name else "iamInstanceProfile.arn"
+    return errors.invalid(parameter, name or arn, "Invalid IAM Instance Profile name")
+
+
+def start_again(world: World, occupants: list[Occupant], start: Callable[[], Any]) -> Any:
+    """Places for stopped instances first, all or none; then they start."""
+    entered: list[Occupant] = []
+    try:
+        for occupant in occupants:
+            place = matching.place(world.ledger, occupant.want, at_least=1, at_most=1)[0]
+            world.ledger.enter(occupant.instance, occupant.want, place)
+            entered.append(occupant)
+        out = start()
+    except Ec2Error:
+        for occupant in entered:
+            world.ledger.leave(occupant, slot_free_after=0)
+        raise
+    for occupant in occupants:
+        world.ledger.glimpse(occupant)
+    return out

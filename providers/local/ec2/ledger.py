@@ -1,0 +1,267 @@
+"""Who runs where: every reservation, every pool and every instance of the local AWS, in one place.
+
+Invariant: an instance that holds capacity is in exactly one place, a reservation or a pool, and `move` is
+the only way in or out; what a reservation or pool has left is derived from who is in it. Slots come free,
+reservations start and end when their time has come, in order of time, whoever asks next (`settle`).
+
+An On-Demand pool's size is what the zone holds beside the reservations that were there when it was set: a
+later reservation takes from it, used or not, and a cancelled one gives back (EC2 User Guide: a reservation
+holds its capacity from its creation until it ends).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from providers.local.clock import Clock
+from providers.local.ec2 import errors, matching
+from providers.local.ec2.matching import ON_DEMAND, SPOT, Target, Want
+from providers.local.ec2.reservations import ENDED, ID, CapacityReservation
+from providers.local.ec2.slots import Glimpse, Occupant, PoolKey, Slots
+
+Scope = tuple[str, str]  # account, Region
+
+
+class Ledger:
+    def __init__(self, clock: Clock, codes: Mapping[str, str]):
+        self.clock = clock
+        self.codes = codes
+        self.keep = timedelta()  # how old a view describe may still ask for
+        self.reservations: dict[str, CapacityReservation] = {}
+        self.occupants: dict[str, Occupant] = {}
+        self._scopes: dict[Scope, dict[str, CapacityReservation]] = {}
+        self._shapes: dict[tuple[str, str], dict[str, CapacityReservation]] = {}
+        self._pools: dict[PoolKey, Slots] = {}
+        self._limits: dict[PoolKey, int] = {}
+        self._due: list[tuple[datetime, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._at: datetime | None = None  # the moment of the event that is being settled
+
+    # ---- time
+
+    def now(self) -> datetime:
+        return self._at or self.clock.now()
+
+    def schedule(self, at: datetime, event: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (at, next(self._order), event))
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        self.schedule(self.now() + timedelta(seconds=seconds), event)
+
+    def settle(self) -> None:
+        """Let everything happen whose time has come."""
+        while self._due and self._due[0][0] <= self.clock.now():
+            self._at, _, event = heapq.heappop(self._due)
+            try:
+                event()
+            finally:
+                self._at = None
+
+    # ---- reservations
+
+    def add(self, reservation: CapacityReservation) -> None:
+        self.reservations[reservation.id] = reservation
+        self._shapes.setdefault((reservation.instance_type, reservation.zone), {})[reservation.id] = (
+            reservation
+        )
+        for account in (reservation.owner_id, *reservation.shared_with):
+            self._scopes.setdefault((account, reservation.region), {})[reservation.id] = reservation
+        self.note(reservation)
+        self.absorb(reservation.instance_type, reservation.zone)
+
+    def in_scope(self, account_id: str, region: str) -> dict[str, CapacityReservation]:
+        """Every reservation that an account sees in a Region: its own and those shared with it."""
+        return self._scopes.get((account_id, region), {})
+
+    def find(self, account_id: str, region: str, reservation_id: str) -> CapacityReservation:
+        if not ID.match(reservation_id):
+            raise errors.reservation_malformed(reservation_id)
+        found = self.in_scope(account_id, region).get(reservation_id)
+        if found is None:
+            raise errors.reservation_not_found(reservation_id)
+        return found
+
+    def same_shape(self, instance_type: str, zone: str) -> Iterable[CapacityReservation]:
+        return self._shapes.get((instance_type, zone), {}).values()
+
+    def share(self, reservation: CapacityReservation, accounts: Iterable[str]) -> None:
+        reservation.shared_with = reservation.shared_with | frozenset(accounts)
+        for account in reservation.shared_with:
+            self._scopes.setdefault((account, reservation.region), {})[reservation.id] = reservation
+        self.absorb(reservation.instance_type, reservation.zone)
+
+    def change(self, reservation: CapacityReservation, **fields: Any) -> None:
+        """Set fields; whoever no longer has a place runs on outside, whoever now matches moves in."""
+        for name, value in fields.items():
+            setattr(reservation, name, value)
+        if reservation.usable:
+            leaving = list(reservation.slots.occupants.values())[reservation.total :]
+        else:
+            leaving = list(reservation.slots.occupants.values())
+        for occupant in leaving:
+            self.move(occupant, self._pool_of(occupant.want))
+        self.note(reservation)
+        self.absorb(reservation.instance_type, reservation.zone)
+        if reservation.state in ENDED:
+            # An ended reservation is never matched again; dropping it here keeps matching fast.
+            self._shapes.get((reservation.instance_type, reservation.zone), {}).pop(reservation.id, None)
+
+    def note(self, reservation: CapacityReservation) -> None:
+        """Remember what describe shows from this moment on."""
+        view = reservation.view(self.now())
+        history = reservation.history
+        if history and history[-1][1:] == view[1:]:
+            return
+        history.append(view)
+        _forget(history, before=view.at - self.keep)
+
+    # ---- capacity outside reservations
+
+    def limit(self, key: PoolKey, size: int | None) -> None:
+        if size is None:
+            self._limits.pop(key, None)
+        else:
+            self._limits[key] = size + (self._held(key) if key.capacity_type == ON_DEMAND else 0)
+
+    def limits(self) -> list[dict[str, Any]]:
+        return [
+            {**key._asdict(), "free": self.free(*key), "used": self._slots(key).used} for key in self._limits
+        ]
+
+    def free(self, capacity_type: str, instance_type: str, zone: str) -> int | None:
+        """How many more instances a pool takes; None where it is without limit."""
+        key = PoolKey(capacity_type, instance_type, zone)
+        limit = self._limits.get(key)
+        if limit is None:
+            return None
+        held = self._held(key) if capacity_type == ON_DEMAND else 0
+        return limit - held - self._slots(key).used
+
+    def clear_limits(self) -> None:
+        self._limits.clear()
+
+    def _held(self, key: PoolKey) -> int:
+        return sum(
+            r.total
+            for r in self.same_shape(key.instance_type, key.zone)
+            if r.usable and r.market == ON_DEMAND
+        )
+
+    def _slots(self, where: CapacityReservation | PoolKey) -> Slots:
+        return self._pools.setdefault(where, Slots()) if isinstance(where, PoolKey) else where.slots
+
+    def _pool_of(self, want: Want) -> PoolKey:
+        return PoolKey(SPOT if want.market == SPOT else ON_DEMAND, want.instance_type, want.zone)
+
+    # ---- instances
+
+    def enter(self, instance: Any, want: Want, reservation: CapacityReservation | None) -> Occupant:
+        occupant = self.occupants.setdefault(instance.id, Occupant(instance, want))
+        occupant.want = want
+        self.move(occupant, reservation if reservation is not None else self._pool_of(want))
+        return occupant
+
+    def move(self, occupant: Occupant, where: CapacityReservation | PoolKey | None) -> None:
+        before = occupant.where
+        instance_id = occupant.instance.id
+        if before is not None:
+            del self._slots(before).occupants[instance_id]
+        occupant.where = where
+        if where is not None:
+            self._slots(where).occupants[instance_id] = occupant
+        reservation = where if isinstance(where, CapacityReservation) else None
+        occupant.instance.capacity_reservation_id = reservation.id if reservation else None
+        occupant.instance.capacity_block_id = reservation.capacity_block_id if reservation else None
+        for place in (before, where):
+            if isinstance(place, CapacityReservation):
+                self.note(place)
+        self.glimpse(occupant)
+
+    def leave(self, occupant: Occupant, *, slot_free_after: float) -> None:
+        """The instance stopped or ended; its slot comes free now or after a while."""
+        where = occupant.where
+        if where is None:
+            return
+        self.move(occupant, None)
+        if slot_free_after <= 0:
+            self.absorb(occupant.want.instance_type, occupant.want.zone)
+            return
+        slots = self._slots(where)
+        slots.lingering += 1
+
+        def come_free() -> None:
+            slots.lingering -= 1
+            if isinstance(where, CapacityReservation):
+                self.note(where)
+            self.absorb(occupant.want.instance_type, occupant.want.zone)
+
+        if isinstance(where, CapacityReservation):
+            self.note(where)
+        self.after(slot_free_after, come_free)
+
+    def retarget(self, occupant: Occupant, target: Target) -> None:
+        """Another specification for an instance that runs nowhere at the moment."""
+        occupant.want = replace(occupant.want, target=target)
+        occupant.instance.capacity_reservation_specification = target.shown()
+
+    def forget(self, occupant: Occupant) -> None:
+        """As if the instance had never been launched."""
+        self.move(occupant, None)
+        del self.occupants[occupant.instance.id]
+
+    def glimpse(self, occupant: Occupant) -> None:
+        """Remember what DescribeInstances shows of an instance from this moment on."""
+        instance = occupant.instance
+        seen = Glimpse(self.now(), instance.state, instance.state_code, instance.capacity_reservation_id)
+        history = occupant.history
+        if history and history[-1][1:] == seen[1:]:
+            return
+        history.append(seen)
+        _forget(history, before=seen.at - self.keep)
+
+    def absorb(self, instance_type: str, zone: str) -> None:
+        """Running instances that match a reservation with room, and may use it, run in it from now on."""
+        outside = self._pools.get(PoolKey(ON_DEMAND, instance_type, zone))
+        if outside is None or not outside.occupants:
+            return
+        if not any(r.available for r in self.same_shape(instance_type, zone)):
+            return
+        for occupant in list(outside.occupants.values()):
+            if occupant.want.target.spills:
+                room = self._room_for(occupant.want)
+                if room is not None:
+                    self.move(occupant, room)
+
+    def would_absorb(self, reservation: CapacityReservation) -> int:
+        """How many running instances outside would move into a reservation that is not there yet."""
+        outside = self._pools.get(PoolKey(ON_DEMAND, reservation.instance_type, reservation.zone))
+        if outside is None:
+            return 0
+        return sum(
+            o.want.target.spills
+            and not o.want.target.group
+            and o.want.target.preference != "none"
+            and matching.fits(o.want, reservation)
+            for o in outside.occupants.values()
+        )
+
+    def _room_for(self, want: Want) -> CapacityReservation | None:
+        try:
+            return next((r for r in matching.candidates(self, want) if r.available), None)
+        except errors.Ec2Error:
+            return None  # the group that it was launched into is gone
+
+    def absorb_all(self) -> None:
+        for instance_type, zone in list(self._shapes):
+            self.absorb(instance_type, zone)
+
+
+def _forget(history: list[Any], *, before: datetime) -> None:
+    """Keep the newest entry that is older than `before`, and all younger ones."""
+    while len(history) > 1 and history[1].at <= before:
+        del history[0]

@@ -1,0 +1,66 @@
+"""moto's look-ups by id, without walking through everything there is.
+
+The answers are moto's; only the way to them is shorter. moto scans all instances for one id and all tags of
+all resources for one resource's tags, several times a launch, so that each launch is slower than the one
+before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.amis import Ami
+from moto.ec2.models.elastic_block_store import Volume
+from moto.ec2.models.instances import Instance
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
+
+WILDCARDS = frozenset("*?[\\")
+
+
+class QuickLookups(EC2Backend):
+    def __init__(self, region_name: str, account_id: str):
+        self.instances_by_id: dict[str, Instance] = {}
+        super().__init__(region_name, account_id)
+
+    def get_instance(self, instance_id: str) -> Instance:
+        return self.instances_by_id.get(instance_id) or super().get_instance(instance_id)
+
+    def get_instance_by_id(self, instance_id: str) -> Instance | None:
+        return self.instances_by_id.get(instance_id) or super().get_instance_by_id(instance_id)
+
+    def get_multi_instances_by_id(self, instance_ids: list[str], filters: Any = None) -> list[Instance]:
+        found = [self.instances_by_id.get(instance_id) for instance_id in instance_ids]
+        if None in found:
+            return super().get_multi_instances_by_id(instance_ids, filters)
+        return [instance for instance in found if instance is not None and instance.applies(filters)]
+
+    def describe_images(
+        self,
+        ami_ids: list[str] | None = None,
+        filters: dict[str, Any] | None = None,
+        exec_users: list[str] | None = None,
+        owners: list[str] | None = None,
+    ) -> list[Ami]:
+        if filters and list(filters) == ["image-id"] and not (ami_ids or exec_users or owners):
+            wanted = filters["image-id"]
+            if isinstance(wanted, str) and not WILDCARDS.intersection(wanted):
+                image = self.amis.get(wanted)
+                return [image] if image is not None else []
+        return super().describe_images(ami_ids, filters, exec_users, owners)
+
+    def describe_tags(self, filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
+        if filters and list(filters) == ["resource-id"]:
+            ids = filters["resource-id"]
+            if len(ids) == 1 and not WILDCARDS.intersection(ids[0]):
+                kind = EC2_PREFIX_TO_RESOURCE.get(get_prefix(ids[0]), "")
+                return [
+                    {"resource_id": ids[0], "key": key, "value": value, "resource_type": kind}
+                    for key, value in self.tags.get(ids[0], {}).items()
+                ]
+        return super().describe_tags(filters)
+
+    def describe_volumes(self, volume_ids: list[str] | None = None, filters: Any = None) -> list[Volume]:
+        if volume_ids and len(volume_ids) == 1 and not filters and volume_ids[0] in self.volumes:
+            return [self.volumes[volume_ids[0]]]
+        return super().describe_volumes(volume_ids, filters)

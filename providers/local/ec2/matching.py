@@ -1,0 +1,227 @@
+"""Which reservations a launch can run in, and how its instances spread over them and On-Demand.
+
+A launch runs in a reservation that agrees with it on instance type, platform, zone, tenancy and placement
+group. Which of them it may use is its specification: nothing or `open` (open ones, else On-Demand), `none`,
+one id (else it fails), a group (else On-Demand), and with `capacity-reservations-only` never On-Demand.
+Capacity Blocks and interruptible reservations are used only by launches that name their market type and
+target them, and those never run On-Demand.
+
+Sources: EC2 User Guide, "Launch instances into an existing Capacity Reservation", "Work with Capacity
+Reservation groups", "Launch instances using Capacity Blocks"; API reference,
+CapacityReservationSpecification. Which of several open reservations is taken first is not documented: here
+the oldest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from providers.local.ec2 import errors
+from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.reservations import ID, CapacityReservation
+
+if TYPE_CHECKING:
+    from providers.local.ec2.ledger import Ledger
+
+ON_DEMAND = "on-demand"
+SPOT = "spot"
+ONLY = "capacity-reservations-only"
+PREFERENCES = frozenset({ONLY, "open", "none"})
+RESERVED_MARKETS = frozenset({"capacity-block", "interruptible-capacity-reservation"})
+MARKETS = RESERVED_MARKETS | {ON_DEMAND, SPOT}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A CapacityReservationSpecification that holds only combinations EC2 accepts."""
+
+    preference: str | None = None
+    reservation_id: str | None = None
+    group: str | None = None
+
+    @property
+    def spills(self) -> bool:
+        """Whether a launch that finds no room in a reservation runs On-Demand."""
+        return self.reservation_id is None and self.preference != ONLY
+
+    @classmethod
+    def of(cls, specification: Mapping[str, Any] | None, codes: Mapping[str, str]) -> Target:
+        specification = specification or {}
+        preference = specification.get("CapacityReservationPreference") or None
+        wanted = specification.get("CapacityReservationTarget") or {}
+        reservation_id = wanted.get("CapacityReservationId") or None
+        group = wanted.get("CapacityReservationResourceGroupArn") or None
+        if preference is not None and preference not in PREFERENCES:
+            raise errors.invalid(
+                "CapacityReservationPreference",
+                preference,
+                f"Valid values: {', '.join(sorted(PREFERENCES))}.",
+            )
+        if reservation_id and group:
+            raise errors.combination(
+                "CapacityReservationTarget takes CapacityReservationId or "
+                "CapacityReservationResourceGroupArn, not both"
+            )
+        if (reservation_id or group) and preference not in (None, ONLY):
+            raise Ec2Error(
+                codes["target-with-preference"],
+                f"CapacityReservationPreference {preference} can't be specified together with a "
+                f"CapacityReservationTarget; only {ONLY} can",
+            )
+        if reservation_id and not ID.match(reservation_id):
+            raise errors.reservation_malformed(reservation_id)
+        return cls(preference, reservation_id, group)
+
+    def shown(self) -> dict[str, Any]:
+        """As DescribeInstances shows it; an instance that asked for nothing shows `open`."""
+        out: dict[str, Any] = {}
+        if self.preference or not (self.reservation_id or self.group):
+            out["CapacityReservationPreference"] = self.preference or "open"
+        if self.reservation_id:
+            out["CapacityReservationTarget"] = {"CapacityReservationId": self.reservation_id}
+        if self.group:
+            out["CapacityReservationTarget"] = {"CapacityReservationResourceGroupArn": self.group}
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What an instance needs of the place that it runs in."""
+
+    account_id: str
+    region: str
+    instance_type: str
+    zone: str
+    platform: str
+    tenancy: str = "default"
+    placement_group_arn: str | None = None
+    market: str = ON_DEMAND
+    target: Target = Target()
+
+
+def fits(want: Want, reservation: CapacityReservation) -> bool:
+    return (
+        reservation.usable
+        and reservation.visible_to(want.account_id)
+        and reservation.instance_type == want.instance_type
+        and reservation.zone == want.zone
+        and reservation.platform == want.platform
+        and reservation.tenancy == want.tenancy
+        and reservation.market == want.market
+        and reservation.outpost_arn is None
+        and _same_placement(want, reservation)
+    )
+
+
+def _same_placement(want: Want, reservation: CapacityReservation) -> bool:
+    if want.placement_group_arn is None and want.target.group:
+        return True  # a group may lead an instance without placement group into a reservation that has one
+    return reservation.placement_group_arn == want.placement_group_arn
+
+
+def candidates(ledger: Ledger, want: Want) -> list[CapacityReservation]:
+    """The usable reservations that this launch may run in, the first to be taken first."""
+    target = want.target
+    if want.market == SPOT:
+        return []
+    if target.reservation_id:
+        reservation = _targeted(ledger, want, target.reservation_id)
+        return [reservation] if fits(want, reservation) else []
+    if target.group:
+        found = [r for r in _members(ledger, want, target.group) if fits(want, r)]
+        return sorted(found, key=lambda reservation: reservation.placement_group_arn is not None)
+    if target.preference == "none" or want.market in RESERVED_MARKETS:
+        return []
+    same_shape: Iterable[CapacityReservation] = ledger.same_shape(want.instance_type, want.zone)
+    return [r for r in same_shape if r.match_criteria == "open" and fits(want, r)]
+
+
+def _targeted(ledger: Ledger, want: Want, reservation_id: str) -> CapacityReservation:
+    reservation = ledger.find(want.account_id, want.region, reservation_id)
+    if reservation.state == "scheduled":
+        raise Ec2Error(
+            "InvalidCapacityReservationState.PendingActivation",
+            f"The capacity reservation {reservation_id} is scheduled and not active before "
+            f"{reservation.start_date}",
+        )
+    if reservation.state == "unavailable":
+        raise Ec2Error(
+            "InvalidCapacityReservationState.Unavailable",
+            f"The capacity reservation {reservation_id} is being reclaimed",
+        )
+    if not reservation.usable:
+        raise Ec2Error(
+            ledger.codes["id-target-not-usable"],
+            f"The capacity reservation {reservation_id} is in the {reservation.state} state",
+        )
+    if reservation.market != want.market:
+        raise Ec2Error(
+            ledger.codes["market-type-mismatch"],
+            f"The capacity reservation {reservation_id} takes launches of market type {reservation.market}, "
+            f"not {want.market}",
+        )
+    if not fits(want, reservation):
+        raise Ec2Error(
+            ledger.codes["id-target-mismatch"],
+            "The requested reservation does not have sufficient compatible and available capacity for this "
+            f"request: {reservation_id} is {reservation.instance_type}, {reservation.platform}, "
+            f"{reservation.tenancy} in {reservation.zone}, the launch is {want.instance_type}, "
+            f"{want.platform}, {want.tenancy} in {want.zone}",
+        )
+    return reservation
+
+
+def _members(ledger: Ledger, want: Want, group: str) -> list[CapacityReservation]:
+    from providers.local import groups  # the EC2 part starts first
+
+    try:
+        arns = groups.members(want.account_id, want.region, group)
+    except LookupError as unknown:
+        raise Ec2Error(
+            ledger.codes["group-unknown"], f"The resource group '{group}' does not exist"
+        ) from unknown
+    by_id = ledger.in_scope(want.account_id, want.region)
+    found = (by_id.get(arn.rpartition("/")[2]) for arn in arns)
+    return [reservation for reservation in found if reservation is not None]
+
+
+def place(
+    ledger: Ledger, want: Want, *, at_least: int, at_most: int, spill: bool = True
+) -> list[CapacityReservation | None]:
+    """A reservation (or None: outside any) for each of `at_least` to `at_most` instances, or EC2's refusal.
+
+    With `spill` off only reservations are used, whatever the specification allows.
+    """
+    if want.market in RESERVED_MARKETS and not (want.target.reservation_id or want.target.group):
+        raise Ec2Error(
+            ledger.codes["market-type-without-target"],
+            f"Market type {want.market} needs a CapacityReservationTarget",
+        )
+    chosen: list[CapacityReservation | None] = []
+    for reservation in candidates(ledger, want):
+        chosen += [reservation] * min(reservation.available, at_most - len(chosen))
+    if spill and want.target.spills and want.market not in RESERVED_MARKETS:
+        free = ledger.free(SPOT if want.market == SPOT else ON_DEMAND, want.instance_type, want.zone)
+        rest = at_most - len(chosen)
+        chosen += [None] * (rest if free is None else max(0, min(free, rest)))
+    if len(chosen) >= at_least:
+        return chosen
+    raise refusal(want, ledger.codes)
+
+
+def refusal(want: Want, codes: Mapping[str, str]) -> Ec2Error:
+    """What EC2 says to a launch that found no room."""
+    if want.target.reservation_id:
+        return errors.reservation_full(want.target.reservation_id)
+    if want.target.spills and want.market not in RESERVED_MARKETS:
+        return errors.no_capacity(want.instance_type, want.zone)
+    situation = "group-only-exhausted" if want.target.group else "open-only-exhausted"
+    where = (
+        f"the resource group {want.target.group}" if want.target.group else "any open Capacity Reservation"
+    )
+    return Ec2Error(
+        codes[situation],
+        f"There is no available capacity for {want.instance_type} in {want.zone} in {where}",
+    )

@@ -1,0 +1,70 @@
+"""Pages and filters as EC2's describe calls have them.
+
+A token names the place where the next page starts; a filter's values are alternatives, and `*` and `?` in
+them stand for any text and any character (EC2 User Guide, "List and filter your resources").
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from providers.local.ec2 import errors
+
+T = TypeVar("T")
+Value = Callable[[T], Any]
+
+
+def page(rows: Sequence[T], *, size: int | None, token: str | None) -> tuple[Sequence[T], str | None]:
+    start = _start(token)
+    end = start + size if size else len(rows)
+    return rows[start:end], _token(end) if end < len(rows) else None
+
+
+def _token(start: int) -> str:
+    return base64.urlsafe_b64encode(f"from:{start}".encode()).decode()
+
+
+def _start(token: str | None) -> int:
+    if not token:
+        return 0
+    try:
+        text = base64.urlsafe_b64decode(token.encode()).decode()
+        return int(text.removeprefix("from:"))
+    except (ValueError, binascii.Error) as bad:
+        raise errors.invalid("NextToken", token, "It is not a token of an earlier answer.") from bad
+
+
+def check_size(size: int | None, *, lowest: int, highest: int) -> None:
+    if size is not None and not lowest <= size <= highest:
+        raise errors.invalid("MaxResults", size, f"Expecting a number from {lowest} to {highest}.")
+
+
+def passes(
+    row: T, filters: Mapping[str, Sequence[str]], fields: Mapping[str, Value[T]], tags: Mapping[str, str]
+) -> bool:
+    """Whether a row satisfies every filter; an unknown filter is refused."""
+    for name, values in filters.items():
+        if name.startswith("tag:"):
+            key = name[4:]
+            found = [tags[key]] if key in tags else []
+        elif name == "tag-key":
+            found = list(tags)
+        elif name in fields:
+            value = fields[name](row)
+            found = [] if value is None else [value]
+        else:
+            raise errors.Ec2Error("InvalidParameterValue", f"The filter '{name}' is invalid")
+        if not any(_like(pattern).match(str(value)) for pattern in values for value in found):
+            return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _like(pattern: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))

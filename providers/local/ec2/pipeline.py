@@ -1,0 +1,101 @@
+"""The way of every EC2 call: scripted refusal, client token, the action under the lock, lost reply, the
+count.
+
+Errors are answered with the HTTP status that they carry. A reply that a fault loses is a connection that
+drops: on the server's socket, or in process as the error that the SDK would raise for it.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from botocore.exceptions import ConnectionClosedError
+from moto.core.common_types import TYPE_RESPONSE
+from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult
+from moto.ec2.responses import EC2Response
+
+from providers.local.ec2 import idempotency, request, templates
+from providers.local.ec2.errors import Ec2Error
+from providers.local.faults import Fault
+from providers.local.world import LOCK, World, world
+
+
+class Pipeline(EC2Response):
+    replay: Callable[[Any], Any] | None = (
+        None  # set by an action whose repeated call shows what is now, not what was
+    )
+
+    def serialized(self, action_result: ActionResult) -> TYPE_RESPONSE:
+        status, headers, body = super().serialized(action_result)
+        return getattr(action_result.result, "http_status", status), headers, body
+
+    def call_action(self) -> TYPE_RESPONSE:
+        here, action = world(), self._get_action()
+        params = dict(self.params) if isinstance(getattr(self, "params", None), Mapping) else {}
+        code: str | None = None
+        reply: TYPE_RESPONSE
+        fault = here.faults.take(action, "request", params)
+        if fault is not None and fault.code:
+            code = fault.code
+            reply = self._refuse(_error_of(fault))
+        else:
+            with LOCK, request.answering(action, params):
+                here.ledger.settle()
+                try:
+                    reply = self._answer(here, action, params)
+                except ServiceException as refused:
+                    code = refused.code
+                    reply = self._refuse(refused)
+        lost = here.faults.take(action, "response", params)
+        if lost is not None and lost.code:
+            code, reply = lost.code, self._refuse(_error_of(lost))
+        here.calls.record(action, at=here.clock.now(), status=int(reply[0]), code=code, params=params)
+        if lost is not None and not lost.code:
+            self._drop()
+        return reply
+
+    def _answer(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
+        key = idempotency.key_of(
+            action, self.current_account, self.region, params, self._zone(action, params)
+        )
+        digest = idempotency.digest_of(params) if key else ""
+        if key and (answered := here.replies.get(key, digest)):
+            again = answered.replay(self)
+            return self._sent(again) if isinstance(again, ActionResult) else (again[0], again[1], again[2])
+        reply = super().call_action()
+        if key and int(reply[0]) < 300:
+            here.replies.put(key, digest, self.replay or (lambda _: reply))
+        return reply
+
+    def _zone(self, action: str, params: Mapping[str, Any]) -> str | None:
+        """RunInstances' token counts in the zone or subnet that the request names."""
+        if action != "RunInstances":
+            return None
+        placement = params.get("Placement") or {}
+        return placement.get("AvailabilityZone") or templates.subnet_of(params)
+
+    def _refuse(self, error: ServiceException) -> TYPE_RESPONSE:
+        return self._sent(ActionResult(error))
+
+    def _sent(self, result: ActionResult) -> TYPE_RESPONSE:
+        status, headers, body = self.serialized(result)
+        headers["status"] = str(status)
+        headers, body = self._enrich_response(headers, body)
+        return status, headers, body
+
+    def _drop(self) -> None:
+        connection = self.normalized_request.environ.get("werkzeug.socket")
+        if connection is None:
+            raise ConnectionClosedError(endpoint_url=self.uri)
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the client was faster
+
+
+def _error_of(fault: Fault) -> Ec2Error:
+    assert fault.code is not None
+    return Ec2Error(fault.code, fault.message or f"Scripted by {fault.id}", status=fault.status)

@@ -1,0 +1,203 @@
+"""The Capacity Reservation as EC2 keeps it.
+
+Invariant: how much of a reservation is used is the number of instances in it plus the slots of ended
+instances that are not free yet; it is never stored as a number of its own.
+
+Sources: EC2 API reference, CapacityReservation and CreateCapacityReservation; EC2 User Guide, "Reserve
+compute capacity with EC2 On-Demand Capacity Reservations" and "Capacity Blocks for ML".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+from providers.local.ec2.slots import Slots
+
+ReservationType = Literal["default", "capacity-block"]
+
+ID = re.compile(r"^cr-[0-9a-f]{8}(?:[0-9a-f]{9})?$")
+
+PLATFORMS = frozenset(
+    {
+        "Linux/UNIX",
+        "Red Hat Enterprise Linux",
+        "SUSE Linux",
+        "Windows",
+        "Windows with SQL Server",
+        "Windows with SQL Server Enterprise",
+        "Windows with SQL Server Standard",
+        "Windows with SQL Server Web",
+        "Linux with SQL Server Standard",
+        "Linux with SQL Server Web",
+        "Linux with SQL Server Enterprise",
+        "RHEL with SQL Server Standard",
+        "RHEL with SQL Server Enterprise",
+        "RHEL with SQL Server Web",
+        "RHEL with HA",
+        "RHEL with HA and SQL Server Standard",
+        "RHEL with HA and SQL Server Enterprise",
+        "Ubuntu Pro",
+    }
+)
+STATES = frozenset(
+    {
+        "active",
+        "expired",
+        "cancelled",
+        "pending",
+        "failed",
+        "scheduled",
+        "payment-pending",
+        "payment-failed",
+        "assessing",
+        "delayed",
+        "unsupported",
+        "cancelling",
+        "unavailable",
+    }
+)
+# A reservation just created may take launches while describe still says pending (up to five minutes).
+USABLE = frozenset({"active", "pending"})
+ENDED = frozenset({"expired", "cancelled", "failed", "payment-failed", "unsupported"})
+
+
+class View(NamedTuple):
+    """What describe shows of a reservation at one moment; describe lag shows an older one."""
+
+    at: datetime
+    state: str
+    total: int
+    available: int
+    used: int
+    match_criteria: str
+    end_date: datetime | None
+    end_date_type: str
+
+
+@dataclass(eq=False, kw_only=True)
+class CapacityReservation:
+    id: str
+    owner_id: str
+    region: str
+    partition: str
+    instance_type: str
+    platform: str
+    zone: str
+    zone_id: str
+    total: int
+    created: datetime
+    tenancy: str = "default"
+    match_criteria: str = "open"
+    end_date: datetime | None = None
+    end_date_type: str = "unlimited"
+    start_date: datetime | None = None
+    ebs_optimized: bool = False
+    ephemeral_storage: bool = False
+    placement_group_arn: str | None = None
+    outpost_arn: str | None = None
+    reservation_type: ReservationType = "default"
+    interruptible: bool = False
+    source_id: str | None = None
+    commitment: timedelta | None = None
+    delivery_preference: str | None = None
+    capacity_block_id: str | None = None
+    state: str = "active"
+    shared_with: frozenset[str] = frozenset()
+    slots: Slots = field(default_factory=Slots)
+    history: list[View] = field(default_factory=list)
+
+    @property
+    def arn(self) -> str:
+        return f"arn:{self.partition}:ec2:{self.region}:{self.owner_id}:capacity-reservation/{self.id}"
+
+    @property
+    def usable(self) -> bool:
+        return self.state in USABLE
+
+    @property
+    def used(self) -> int:
+        return self.slots.used
+
+    @property
+    def available(self) -> int:
+        return max(0, self.total - self.used) if self.usable else 0
+
+    @property
+    def market(self) -> str:
+        """The market type that a launch has to name to run in it."""
+        if self.reservation_type == "capacity-block":
+            return "capacity-block"
+        return "interruptible-capacity-reservation" if self.interruptible else "on-demand"
+
+    def visible_to(self, account_id: str) -> bool:
+        return account_id == self.owner_id or account_id in self.shared_with
+
+    def view(self, at: datetime) -> View:
+        return View(
+            at=at,
+            state=self.state,
+            total=self.total,
+            available=self.available,
+            used=self.used,
+            match_criteria=self.match_criteria,
+            end_date=self.end_date,
+            end_date_type=self.end_date_type,
+        )
+
+    def seen(self, at: datetime) -> View:
+        """The newest view that is not younger than `at`; a reservation younger than that shows as pending."""
+        for view in reversed(self.history):
+            if view.at <= at:
+                return view
+        first = self.history[0]
+        return (
+            first._replace(state="pending", used=0, available=first.total)
+            if first.state == "active"
+            else first
+        )
+
+
+def describe(reservation: CapacityReservation, view: View, tags: list[dict[str, str]]) -> dict[str, Any]:
+    """The API's shape of a reservation."""
+    shown: dict[str, Any] = {
+        "CapacityReservationId": reservation.id,
+        "CapacityReservationArn": reservation.arn,
+        "OwnerId": reservation.owner_id,
+        "InstanceType": reservation.instance_type,
+        "InstancePlatform": reservation.platform,
+        "AvailabilityZone": reservation.zone,
+        "AvailabilityZoneId": reservation.zone_id,
+        "Tenancy": reservation.tenancy,
+        "TotalInstanceCount": view.total,
+        "AvailableInstanceCount": view.available,
+        "State": view.state,
+        "StartDate": reservation.start_date,
+        "CreateDate": reservation.created,
+        "EndDate": view.end_date,
+        "EndDateType": view.end_date_type,
+        "InstanceMatchCriteria": view.match_criteria,
+        "EbsOptimized": reservation.ebs_optimized,
+        "EphemeralStorage": reservation.ephemeral_storage,
+        "PlacementGroupArn": reservation.placement_group_arn,
+        "OutpostArn": reservation.outpost_arn,
+        "ReservationType": reservation.reservation_type,
+        "CapacityBlockId": reservation.capacity_block_id,
+        "DeliveryPreference": reservation.delivery_preference,
+        "Interruptible": True if reservation.interruptible else None,
+        "Tags": tags,
+        "CapacityAllocations": [{"AllocationType": "used", "Count": view.used}] if view.used else [],
+    }
+    if reservation.commitment and reservation.start_date:
+        shown["CommitmentInfo"] = {
+            "CommittedInstanceCount": reservation.total,
+            "CommitmentEndDate": reservation.start_date + reservation.commitment,
+        }
+    if reservation.source_id:
+        shown["InterruptionInfo"] = {
+            "SourceCapacityReservationId": reservation.source_id,
+            "InterruptionType": "adhoc",
+        }
+    return {key: value for key, value in shown.items() if value is not None}

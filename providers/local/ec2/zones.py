@@ -1,0 +1,60 @@
+"""Zones by name or id, and which instance types they offer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend, Zone
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
+
+from providers.local.ec2 import errors
+
+
+class HasZones(Protocol):
+    """What of an EC2 backend this needs."""
+
+    account_id: str
+    region_name: str
+    partition: str
+
+
+def by_name(backend: HasZones) -> dict[str, Zone]:
+    return {zone.name: zone for zone in RegionsAndZonesBackend.zones.get(backend.region_name, [])}
+
+
+def id_of(backend: HasZones, name: str | None) -> str | None:
+    zone = by_name(backend).get(name or "")
+    return zone.zone_id if zone else None
+
+
+def named(backend: HasZones, zone_id: str) -> str:
+    for zone in by_name(backend).values():
+        if zone.zone_id == zone_id:
+            return zone.name
+    raise errors.invalid("AvailabilityZoneId", zone_id, f"{backend.region_name} has no such zone.")
+
+
+def of_request(backend: HasZones, params: Mapping[str, Any]) -> Zone:
+    """The zone that a request names by `AvailabilityZone` or `AvailabilityZoneId`."""
+    name, zone_id = params.get("AvailabilityZone"), params.get("AvailabilityZoneId")
+    if name and zone_id:
+        raise errors.combination("AvailabilityZone and AvailabilityZoneId can't be specified together")
+    if not name and not zone_id:
+        raise errors.missing("AvailabilityZone")
+    name = name or named(backend, str(zone_id))
+    zone = by_name(backend).get(name)
+    if zone is None:
+        raise errors.invalid("AvailabilityZone", name, f"{backend.region_name} has no such zone.")
+    return zone
+
+
+def require_offering(backend: HasZones, instance_type: str, zone: str) -> None:
+    """EC2 refuses a type that a zone doesn't have; asked only where the control plane says so."""
+    offered = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(backend.region_name, [])
+    if not any(o["InstanceType"] == instance_type and o["Location"] == zone for o in offered):
+        raise errors.Ec2Error(
+            "Unsupported",
+            f"Your requested instance type ({instance_type}) is not supported in your requested "
+            f"Availability Zone ({zone}).",
+        )

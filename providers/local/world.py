@@ -1,0 +1,59 @@
+"""The one place that all accounts and Regions of local AWS share: clock, capacity, faults, calls, settings.
+
+It is kept as a moto backend, so that whatever resets moto (`mock_aws`, POST /moto-api/reset) resets it too.
+`LOCK` is the only lock: every EC2 action holds it, since moto's models have none.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+from moto.core.base_backend import BackendDict, BaseBackend
+
+from providers.local.calls import Calls
+from providers.local.clock import Clock
+from providers.local.ec2.errors import UNDOCUMENTED
+from providers.local.ec2.idempotency import Replies
+from providers.local.ec2.ledger import Ledger
+from providers.local.faults import Faults
+
+LOCK = threading.RLock()
+
+
+class World(BaseBackend):
+    def __init__(self, region_name: str, account_id: str):
+        super().__init__(region_name, account_id)
+        self.clock = Clock()
+        self.codes = dict(UNDOCUMENTED)
+        self.ledger = Ledger(self.clock, self.codes)
+        self.replies = Replies()
+        self.faults = Faults()
+        self.calls = Calls()
+        self.describe_lag = timedelta()
+        self.slot_release = 0.0
+        self.pending = 0.0
+        self.check_offerings = False
+
+    def lag(self, seconds: float) -> None:
+        self.describe_lag = timedelta(seconds=seconds)
+        self.ledger.keep = max(self.ledger.keep, self.describe_lag)
+
+    def reset_knobs(self) -> None:
+        """Everything that the control plane set goes back to its default; AWS's resources stay."""
+        self.clock.reset()
+        self.codes.clear()
+        self.codes.update(UNDOCUMENTED)
+        self.faults.clear()
+        self.calls.clear()
+        self.ledger.clear_limits()
+        self.describe_lag = timedelta()
+        self.slot_release = self.pending = 0.0
+        self.check_offerings = False
+
+
+_worlds: BackendDict[World] = BackendDict(World, "local", use_boto3_regions=False, additional_regions=["aws"])
+
+
+def world() -> World:
+    return _worlds["everyone"]["aws"]
