@@ -9,8 +9,10 @@ import re
 import time
 from collections import defaultdict
 
+from tests.conformance.builtin_kinds import ALL
 from tests.conformance.definitions import GIZMOS, WIDGETS
 from tests.conformance.generate import sequence
+from tests.conformance.kinds import Kind
 from tests.conformance.lockstep import Difference, run
 from tests.conformance.steps import Step
 from tests.controlplane.client import Api
@@ -41,13 +43,16 @@ def report(difference: Difference, *, width: int = 400) -> str:
     return "\n".join(lines)
 
 
-def measure(ours: Api, theirs: Api, seeds: range) -> dict[str, list[Difference]]:
+def measure(
+    ours: Api, theirs: Api, seeds: range, kinds: tuple[Kind, ...] = ALL
+) -> dict[str, list[Difference]]:
     for api in (ours, theirs):
-        api.install(WIDGETS)
-        api.install(GIZMOS)
+        for definition in (WIDGETS, GIZMOS):
+            if definition["spec"]["names"]["kind"] in {kind.kind for kind in kinds}:
+                api.install(definition)
     found: dict[str, list[Difference]] = defaultdict(list)
     for seed in seeds:
-        for difference in run(sequence(seed), ours, theirs):
+        for difference in run(sequence(seed, kinds=kinds), ours, theirs):
             found[signature(difference)].append(difference)
         empty(ours)
         empty(theirs)
@@ -59,11 +64,14 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--examples", type=int, default=1, help="examples shown of each group")
+    every = ",".join(kind.kind for kind in ALL)
+    parser.add_argument("--kinds", default=every, help=f"only these of {every}")
     options = parser.parse_args()
+    kinds = tuple(kind for kind in ALL if kind.kind in options.kinds.split(","))
     began = time.monotonic()
     with ControlPlane() as plane, over_embedded() as ours:
         seeds = range(options.seed, options.seed + options.sequences)
-        found = measure(ours, over_real(plane), seeds)
+        found = measure(ours, over_real(plane), seeds, kinds)
     groups = sorted(found.items(), key=lambda group: -len(group[1]))
     bad = {difference.sequence.seed for group in found.values() for difference in group}
     print(f"{options.sequences} sequences, {len(bad)} with a difference, {time.monotonic() - began:.0f} s\n")

@@ -123,19 +123,20 @@ class Api:
     ) -> Answer:
         response = self._send(method, path, query, body, headers, stream=False, wait=TIMEOUT)
         kind = response.headers.get("Content-Type", "")
-        decoded = orjson.loads(response.data) if "json" in kind and response.data else response.data.decode()
+        is_json = response.data.startswith((b"{", b"["))  # discovery of OpenAPI is JSON called text/plain
+        decoded = orjson.loads(response.data) if is_json else response.data.decode()
         return Answer(response.status, decoded, kind, tuple(response.headers.getlist("Warning")))
 
     def install(self, definition: Json) -> None:
-        """Applies a CustomResourceDefinition and returns when its objects are served."""
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
-        reply = self.request(
-            "PATCH",
-            path,
-            {"fieldManager": "tests", "force": True},
-            definition,
-            {"Content-Type": "application/apply-patch+yaml"},
-        )
+        """Creates or replaces a CustomResourceDefinition and returns when its objects are served."""
+        collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        path = f"{collection}/{definition['metadata']['name']}"
+        found = self.request("GET", path)
+        if found.status == 404:
+            reply = self.request("POST", collection, body=definition)
+        else:
+            held = {"resourceVersion": found.body["metadata"]["resourceVersion"], **definition["metadata"]}
+            reply = self.request("PUT", path, body={**definition, "metadata": held})
         assert reply.status in (200, 201), reply.body
         spec = definition["spec"]
         paths = [

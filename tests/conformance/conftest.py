@@ -1,0 +1,13 @@
+"""Every check finds the conformance kinds served."""
+
+import pytest
+
+from tests.conformance.definitions import GIZMOS, WIDGETS
+from tests.controlplane.client import Api
+
+
+@pytest.fixture
+def api(api: Api) -> Api:
+    api.install(WIDGETS)
+    api.install(GIZMOS)
+    return api
