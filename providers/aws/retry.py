@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _ATTEMPTS: Mapping[ErrorClass, int] = {ErrorClass.THROTTLING: 6, ErrorClass.TRANSIENT: 4}
 _WAITS: Mapping[ErrorClass, wait_base] = {
-    ErrorClass.THROTTLING: tenacity.wait_random_exponential(multiplier=1, max=20),
+    ErrorClass.THROTTLING: tenacity.wait_random_exponential(multiplier=0.5, max=10),
     ErrorClass.TRANSIENT: tenacity.wait_random_exponential(multiplier=0.2, max=5),
 }
 _NO_POLICY = "the retry policy asked for the wait of an error that is never repeated"

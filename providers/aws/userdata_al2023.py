@@ -102,7 +102,9 @@ def _text(part: email.message.Message) -> str:
 
 
 def _is_node_config(custom: str) -> bool:
-    """True for a YAML mapping, which no script is."""
+    """True for a YAML mapping; a script can look like one (`echo a: b`), so its first line decides before."""
+    if custom.lstrip().startswith("#!"):
+        return False
     try:
         return isinstance(yaml.safe_load(custom), dict)
     except yaml.YAMLError:

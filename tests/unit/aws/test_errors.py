@@ -1,0 +1,181 @@
+"""Every documented code has its class; unknown ones are classed by the shape of the name, then by status."""
+
+from __future__ import annotations
+
+import pytest
+from botocore import exceptions as sdk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.aws import errors
+from providers.model import ErrorClass
+
+# "Error codes for the Amazon EC2 API" and the codes that other AWS clients have met, code by code.
+DOCUMENTED = {
+    "InsufficientInstanceCapacity": ErrorClass.CAPACITY,
+    "ReservationCapacityExceeded": ErrorClass.RESERVATION_FULL,
+    "InvalidCapacityReservationId.NotFound": ErrorClass.RESERVATION_GONE,
+    "InvalidCapacityReservationId.Malformed": ErrorClass.RESERVATION_GONE,
+    "InvalidCapacityReservationState.PendingActivation": ErrorClass.RESERVATION_GONE,
+    "InvalidCapacityReservationState.Unavailable": ErrorClass.RESERVATION_GONE,
+    "InvalidCapacityReservationState": ErrorClass.RESERVATION_GONE,
+    "IncorrectState": ErrorClass.RESERVATION_GONE,
+    "InstanceLimitExceeded": ErrorClass.QUOTA,
+    "VcpuLimitExceeded": ErrorClass.QUOTA,
+    "MaxSpotInstanceCountExceeded": ErrorClass.QUOTA,
+    "UnfulfillableCapacity": ErrorClass.CAPACITY,
+    "SpotMaxPriceTooLow": ErrorClass.CAPACITY,
+    "MaxFleetCountExceeded": ErrorClass.QUOTA,
+    "InvalidFleetConfig": ErrorClass.CONFIGURATION,
+    "Unsupported": ErrorClass.UNSUPPORTED,
+    "UnsupportedException": ErrorClass.CONFIGURATION,
+    "InsufficientFreeAddressesInSubnet": ErrorClass.SUBNET,
+    "InvalidLaunchTemplateName.NotFoundException": ErrorClass.TEMPLATE_GONE,
+    "InvalidLaunchTemplateId.NotFound": ErrorClass.TEMPLATE_GONE,
+    "InvalidLaunchTemplateId.VersionNotFound": ErrorClass.TEMPLATE_GONE,
+    "InvalidLaunchTemplateName.AlreadyExistsException": ErrorClass.CONFIGURATION,
+    "MaxTemplateLimitExceeded": ErrorClass.QUOTA,
+    "MaxTemplateVersionLimitExceeded": ErrorClass.QUOTA,
+    "RequestLimitExceeded": ErrorClass.THROTTLING,
+    "IdempotentParameterMismatch": ErrorClass.CONFIGURATION,
+    "IdempotentInstanceTerminated": ErrorClass.CONFIGURATION,
+    "InvalidClientToken": ErrorClass.CONFIGURATION,
+    "ResourceCountExceeded": ErrorClass.CONFIGURATION,
+    "InsufficientCapacityOnHost": ErrorClass.CAPACITY,
+    "InsufficientHostCapacity": ErrorClass.CAPACITY,
+    "InsufficientReservedInstanceCapacity": ErrorClass.CAPACITY,
+    "InsufficientVolumeCapacity": ErrorClass.CAPACITY,
+    "InsufficientAddressCapacity": ErrorClass.CAPACITY,
+    "InsufficientCapacityOnOutpost": ErrorClass.CAPACITY,
+    "PendingVerification": ErrorClass.PERMISSION,
+    "OptInRequired": ErrorClass.PERMISSION,
+    "Blocked": ErrorClass.PERMISSION,
+    "UnauthorizedOperation": ErrorClass.PERMISSION,
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": ErrorClass.PERMISSION,
+    "CapacityBlockDescribeLimitExceeded": ErrorClass.THROTTLING,
+    "InvalidCapacityBlockOfferingIdExpired": ErrorClass.NOT_FOUND,
+    "InvalidCapacityBlockOfferingIdMalformed": ErrorClass.NOT_FOUND,
+    "InvalidCapacityBlockOfferingIdNotFound": ErrorClass.NOT_FOUND,
+    "InternalError": ErrorClass.TRANSIENT,
+    "InternalFailure": ErrorClass.TRANSIENT,
+    "ServerInternal": ErrorClass.TRANSIENT,
+    "ServiceUnavailable": ErrorClass.TRANSIENT,
+    "Unavailable": ErrorClass.TRANSIENT,
+    # Resource Groups
+    "BadRequestException": ErrorClass.CONFIGURATION,
+    "ForbiddenException": ErrorClass.PERMISSION,
+    "NotFoundException": ErrorClass.NOT_FOUND,
+    "MethodNotAllowedException": ErrorClass.CONFIGURATION,
+    "TooManyRequestsException": ErrorClass.THROTTLING,
+    "InternalServerErrorException": ErrorClass.TRANSIENT,
+    "UnauthorizedException": ErrorClass.PERMISSION,
+    # Credentials
+    "ExpiredToken": ErrorClass.PERMISSION,
+    "AuthFailure": ErrorClass.PERMISSION,
+    "AccessDenied": ErrorClass.PERMISSION,
+}
+
+
+@pytest.mark.covers("KRP-18")
+@pytest.mark.parametrize(("code", "class_"), sorted(DOCUMENTED.items()))
+@pytest.mark.parametrize("status", [0, 400, 500, 503])
+def test_a_documented_code_has_its_class_whatever_the_status(
+    code: str, class_: ErrorClass, status: int
+) -> None:
+    assert errors.classify(code, status) is class_
+
+
+@pytest.mark.covers("KRP-18")
+@pytest.mark.parametrize(
+    "code", ["VcpuLimitExceeded", "InsufficientFreeAddressesInSubnet", "RequestLimitExceeded"]
+)
+def test_quota_subnet_and_rate_say_nothing_about_a_reservation(code: str) -> None:
+    assert errors.classify(code) not in (
+        ErrorClass.RESERVATION_FULL,
+        ErrorClass.RESERVATION_GONE,
+        ErrorClass.CAPACITY,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "class_"),
+    [
+        ("InvalidCapacityReservationId.Expired.NotFound", 400, ErrorClass.RESERVATION_GONE),
+        ("CapacityReservationNotActive", 400, ErrorClass.RESERVATION_GONE),
+        ("InsufficientTrainiumCapacity", 500, ErrorClass.CAPACITY),
+        ("GpuLimitExceeded", 400, ErrorClass.QUOTA),
+        ("ServiceQuotaExceededException", 402, ErrorClass.QUOTA),
+        ("ReadThrottledException", 400, ErrorClass.THROTTLING),
+        ("InvalidVpcID.NotFound", 400, ErrorClass.NOT_FOUND),
+        ("InvalidKeyPair.Malformed", 400, ErrorClass.CONFIGURATION),
+        ("InvalidParameterCombination", 400, ErrorClass.CONFIGURATION),
+        ("Server.InsufficientInstanceCapacity", 0, ErrorClass.CAPACITY),
+        ("Client.InternalError", 0, ErrorClass.TRANSIENT),
+        ("Brandnew", 500, ErrorClass.TRANSIENT),
+        ("Brandnew", 503, ErrorClass.TRANSIENT),
+        ("Brandnew", 429, ErrorClass.THROTTLING),
+        ("Brandnew", 403, ErrorClass.PERMISSION),
+        ("Brandnew", 404, ErrorClass.NOT_FOUND),
+        ("Brandnew", 400, ErrorClass.CONFIGURATION),
+        ("Brandnew", 0, ErrorClass.CONFIGURATION),
+    ],
+)
+def test_an_unknown_code_is_classed_by_its_name_then_its_status(
+    code: str, status: int, class_: ErrorClass
+) -> None:
+    assert errors.classify(code, status) is class_
+
+
+@given(st.text(), st.integers(0, 599))
+def test_anything_has_a_class(code: str, status: int) -> None:
+    assert errors.classify(code, status) in ErrorClass
+
+
+def test_the_request_id_the_code_and_the_operation_are_kept() -> None:
+    caught = sdk.ClientError(
+        {
+            "Error": {"Code": "VcpuLimitExceeded", "Message": "You have requested more vCPU capacity"},
+            "ResponseMetadata": {"RequestId": "abc-1", "HTTPStatusCode": 400},  # type: ignore[typeddict-item]
+        },
+        "CreateFleet",
+    )
+    error = errors.translate(caught, operation="CreateFleet")
+    assert (error.code, error.class_, error.request_id) == ("VcpuLimitExceeded", ErrorClass.QUOTA, "abc-1")
+    assert str(error) == "CreateFleet: VcpuLimitExceeded: You have requested more vCPU capacity"
+
+
+@pytest.mark.parametrize(
+    ("caught", "class_", "said"),
+    [
+        (sdk.NoCredentialsError(), ErrorClass.PERMISSION, "AWS_PROFILE"),
+        (sdk.ProfileNotFound(profile="gpu"), ErrorClass.PERMISSION, "gpu"),
+        (sdk.UnauthorizedSSOTokenError(), ErrorClass.PERMISSION, "aws sso login"),
+        (sdk.CredentialRetrievalError(provider="p", error_msg="m"), ErrorClass.PERMISSION, "m"),
+        (sdk.ConnectTimeoutError(endpoint_url="http://e"), ErrorClass.TRANSIENT, "http://e"),
+        (sdk.ReadTimeoutError(endpoint_url="http://e"), ErrorClass.TRANSIENT, "http://e"),
+        (sdk.EndpointConnectionError(endpoint_url="http://e"), ErrorClass.TRANSIENT, "http://e"),
+        (sdk.ConnectionClosedError(endpoint_url="http://e"), ErrorClass.TRANSIENT, "http://e"),
+        (sdk.ParamValidationError(report="bad field"), ErrorClass.CONFIGURATION, "bad field"),
+        (sdk.NoRegionError(), ErrorClass.CONFIGURATION, "region"),
+    ],
+)
+def test_what_the_sdk_raises_itself_is_classed_and_says_the_way_out(
+    caught: Exception, class_: ErrorClass, said: str
+) -> None:
+    error = errors.translate(caught, operation="DescribeSubnets")
+    assert error.class_ is class_
+    assert said in str(error)
+    assert error.request_id == ""
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "ExpiredTokenException", "RequestExpired"])
+def test_expired_credentials_say_how_to_renew_them(code: str) -> None:
+    caught = sdk.ClientError({"Error": {"Code": code, "Message": "The security token is expired"}}, "X")
+    error = errors.translate(caught, operation="X")
+    assert error.class_ is ErrorClass.PERMISSION
+    assert "renew" in error.message and "The security token is expired" in error.message
+
+
+def test_what_is_no_exception_of_the_sdk_is_not_swallowed() -> None:
+    with pytest.raises(TypeError):
+        errors.translate(KeyError("x"), operation="X")

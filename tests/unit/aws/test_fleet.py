@@ -1,0 +1,259 @@
+"""A fleet's request, and what is made of its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.aws.fleet import client_token, fleet_request
+from providers.aws.launch_templates import template_name
+from providers.model import ErrorClass, LaunchRequest, Override, ProviderError, Template, TemplateRef
+
+from .support import ManualClock, Wire, answer, provider, refusal
+
+TEMPLATE = TemplateRef(name="capacity-broker/abc", id="lt-1")
+
+
+def pool(kind: str = "p5.48xlarge", zone: str = "us-east-1a", priority: int | None = None) -> Override:
+    return Override(instance_type=kind, zone=zone, subnet_id=f"subnet-{zone}", priority=priority)
+
+
+def request(**changes: object) -> LaunchRequest:
+    base = LaunchRequest(token="t-1", template=TEMPLATE, overrides=(pool(),), count=1)
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+pools = st.builds(
+    pool, st.sampled_from(["p5.48xlarge", "p4d.24xlarge", "m5.large"]), st.sampled_from(["a", "b", "c"])
+)
+
+
+@pytest.mark.covers("KRP-21")
+@given(st.lists(pools, min_size=1, max_size=9), st.integers(1, 1000))
+def test_one_call_for_all_instances_and_never_two_entries_of_a_type_and_zone(
+    overrides: list[Override], count: int
+) -> None:
+    launch = request(overrides=tuple(overrides), count=count)
+    distinct = {(o.instance_type, o.zone) for o in overrides}
+    if len(distinct) < len(overrides):
+        with pytest.raises(ValueError, match="one entry an instance type and zone"):
+            fleet_request(launch, cluster="blue")
+        return
+    built = fleet_request(launch, cluster="blue")
+    assert built["Type"] == "instant"
+    assert built["TargetCapacitySpecification"]["TotalTargetCapacity"] == count
+    (config,) = built["LaunchTemplateConfigs"]
+    assert {(o["InstanceType"], o["AvailabilityZone"]) for o in config["Overrides"]} == distinct
+
+
+@pytest.mark.covers("KRP-21")
+def test_duplicate_pools_are_refused_before_the_call() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    with pytest.raises(ValueError, match=r"p5\.48xlarge in us-east-1a"):
+        aws.launch(request(overrides=(pool(), pool())))
+    assert wire.sent == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"token": ""}, "token"),
+        ({"overrides": ()}, "at least one pool"),
+        ({"count": 0}, "1 to 1000"),
+        ({"count": 1001}, "1 to 1000"),
+        ({"count": 2, "minimum": 3}, "minimum"),
+    ],
+)
+def test_a_request_that_ec2_would_refuse_is_not_sent(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        fleet_request(request(**changes), cluster="blue")
+
+
+@pytest.mark.covers("KRP-15")
+@pytest.mark.parametrize(
+    ("market", "capacity", "options"),
+    [
+        ("on-demand", "on-demand", {"OnDemandOptions"}),
+        ("spot", "spot", {"SpotOptions"}),
+        ("capacity-block", "capacity-block", set()),
+        ("interruptible-capacity-reservation", "reserved-capacity", {"ReservedCapacityOptions"}),
+    ],
+)
+def test_each_market_has_its_capacity_type(market: str, capacity: str, options: set[str]) -> None:
+    built = fleet_request(request(market=market), cluster="blue")
+    assert built["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == capacity
+    assert {key for key in built if key.endswith("Options")} == options
+
+
+def test_priorities_are_kept_else_the_lowest_price_wins() -> None:
+    plain = fleet_request(request(), cluster="blue")
+    assert plain["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
+    ranked = fleet_request(
+        request(overrides=(pool(priority=0), pool(zone="us-east-1b", priority=1))), cluster="blue"
+    )
+    assert ranked["OnDemandOptions"] == {"AllocationStrategy": "prioritized"}
+    assert [o["Priority"] for o in ranked["LaunchTemplateConfigs"][0]["Overrides"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "single"),
+    [
+        ((pool(),), "SingleAvailabilityZone"),
+        ((pool(), pool("p4d.24xlarge")), "SingleAvailabilityZone"),
+        ((pool(), pool(zone="us-east-1b")), "SingleInstanceType"),
+        ((pool(), pool("p4d.24xlarge", "us-east-1b")), "SingleAvailabilityZone"),
+    ],
+)
+def test_all_or_nothing_names_a_single_zone_or_type(overrides: tuple[Override, ...], single: str) -> None:
+    built = fleet_request(request(overrides=overrides, count=4, minimum=4), cluster="blue")
+    assert built["OnDemandOptions"]["MinTargetCapacity"] == 4
+    assert built["OnDemandOptions"][single] is True  # type: ignore[literal-required]
+
+
+def test_instance_volume_and_fleet_carry_the_tags_and_the_cluster() -> None:
+    built = fleet_request(request(tags={"team": "ml"}), cluster="blue")
+    listed = [{"Key": "capacity-broker.io/cluster", "Value": "blue"}, {"Key": "team", "Value": "ml"}]
+    assert [(s["ResourceType"], s["Tags"]) for s in built["TagSpecifications"]] == [
+        (kind, listed) for kind in ("instance", "volume", "fleet")
+    ]
+
+
+@pytest.mark.covers("KRP-26")
+def test_karpenters_cluster_tag_is_never_set() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    tags = {
+        "karpenter.sh/nodepool": "p",
+        "karpenter.k8s.aws/ec2nodeclass": "c",
+        "eks:eks-cluster-name": "blue",
+    }
+    with pytest.raises(ProviderError, match="belongs to Karpenter"):
+        aws.launch(request(tags=tags))
+    with pytest.raises(ProviderError, match="belongs to Karpenter"):
+        aws.tag(["i-1"], tags)
+    assert wire.sent == []
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_any_token_becomes_one_that_ec2_takes(token: str) -> None:
+    made = client_token(token)
+    assert made.isascii() and 1 <= len(made) <= 64
+    assert made == client_token(token)
+
+
+@given(st.text(min_size=65, max_size=90), st.text(min_size=65, max_size=90))
+def test_long_tokens_stay_distinct(one: str, other: str) -> None:
+    assert (client_token(one) == client_token(other)) == (one == other)
+
+
+def test_a_token_that_was_used_for_something_else_is_a_mistake_of_the_request() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    wire.reply("CreateFleet", (400, refusal("IdempotentParameterMismatch")))
+    with pytest.raises(ProviderError) as caught:
+        aws.launch(request())
+    assert caught.value.class_ is ErrorClass.CONFIGURATION
+
+
+FLEET = answer(
+    "CreateFleet",
+    """<fleetInstanceSet><item><instanceType>p5.48xlarge</instanceType>
+    <launchTemplateAndOverrides><overrides><availabilityZone>us-east-1a</availabilityZone>
+    <subnetId>subnet-1</subnetId></overrides></launchTemplateAndOverrides>
+    <instanceIds><item>i-1</item><item>i-2</item></instanceIds></item></fleetInstanceSet>""",
+)
+
+
+def described(*ids: str, reservation: str = "") -> str:
+    inside = "".join(
+        f"<item><instanceId>{i}</instanceId><capacityReservationId>{reservation}</capacityReservationId>"
+        "<placement><availabilityZone>us-east-1a</availabilityZone></placement>"
+        "<instanceState><name>pending</name></instanceState></item>"
+        for i in ids
+    )
+    return answer(
+        "DescribeInstances",
+        f"<reservationSet><item><instancesSet>{inside}</instancesSet></item></reservationSet>",
+    )
+
+
+@pytest.mark.covers("KRP-33")
+def test_the_reservation_is_what_ec2_describes() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    wire.reply("CreateFleet", (200, FLEET))
+    wire.reply("DescribeInstances", (200, described("i-1", "i-2", reservation="cr-7")))
+    result = aws.launch(request(count=2))
+    assert [(i.id, i.reservation_id) for i in result.instances] == [("i-1", "cr-7"), ("i-2", "cr-7")]
+
+
+def test_an_instance_that_is_not_described_yet_is_looked_for_again() -> None:
+    clock = ManualClock()
+    aws = provider(clock)
+    wire = Wire(aws)
+    wire.reply("CreateFleet", (200, FLEET))
+    wire.reply(
+        "DescribeInstances",
+        (200, described("i-1", reservation="cr-7")),
+        (200, described("i-2", reservation="cr-7")),
+    )
+    result = aws.launch(request(count=2))
+    assert [i.reservation_id for i in result.instances] == ["cr-7", "cr-7"]
+    assert wire.of("DescribeInstances")[1]["Filter.1.Value.1"] == "i-2"
+    assert len(clock.slept) == 1
+
+
+def test_an_instance_that_ec2_never_shows_is_not_lost() -> None:
+    clock = ManualClock()
+    aws = provider(clock)
+    wire = Wire(aws)
+    wire.reply("CreateFleet", (200, FLEET))
+    wire.reply("DescribeInstances", (200, described("i-1")))
+    result = aws.launch(request(count=2))
+    lost = next(i for i in result.instances if i.id == "i-2")
+    assert (lost.zone, lost.instance_type, lost.state) == ("us-east-1a", "p5.48xlarge", "pending")
+    assert sum(clock.slept) < 30
+
+
+@pytest.mark.covers("KRP-22")
+def test_below_the_minimum_nothing_is_left() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    wire.reply("CreateFleet", (200, FLEET))
+    wire.reply("DescribeInstances", (200, described("i-1", "i-2")))
+    wire.reply("TerminateInstances", (200, answer("TerminateInstances", "<instancesSet/>")))
+    assert aws.launch(request(count=3, minimum=3, market="capacity-block")).instances == ()
+    (sent,) = wire.of("TerminateInstances")
+    assert {sent["InstanceId.1"], sent["InstanceId.2"]} == {"i-1", "i-2"}
+
+
+@pytest.mark.parametrize("where", ["call", "inside"])
+def test_after_a_template_is_gone_it_is_made_again(where: str) -> None:
+    aws = provider()
+    wire = Wire(aws)
+    template = Template(image_id="ami-1")
+    name = template_name(template, owner="gpu", cluster="blue")
+    made = answer(
+        "CreateLaunchTemplate",
+        "<launchTemplate><launchTemplateId>lt-1</launchTemplateId>"
+        f"<launchTemplateName>{name}</launchTemplateName></launchTemplate>",
+    )
+    code = "InvalidLaunchTemplateName.NotFoundException"
+    inside = answer("CreateFleet", f"<errorSet><item><errorCode>{code}</errorCode></item></errorSet>")
+    wire.reply("CreateLaunchTemplate", (200, made))
+    wire.reply("CreateFleet", (400, refusal(code)) if where == "call" else (200, inside))
+    ref = aws.ensure_template(template, owner="gpu")
+    if where == "call":
+        with pytest.raises(ProviderError) as caught:
+            aws.launch(request(template=ref))
+        assert caught.value.class_ is ErrorClass.TEMPLATE_GONE
+    else:
+        (error,) = aws.launch(request(template=ref)).errors
+        assert error.class_ is ErrorClass.TEMPLATE_GONE
+    aws.ensure_template(template, owner="gpu")
+    tokens = {sent["ClientToken"] for sent in wire.of("CreateLaunchTemplate")}
+    assert len(tokens) == 2

@@ -1,0 +1,269 @@
+"""A template's name is what it holds; its data is what EC2 takes."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.aws.launch_templates import template_data, template_name
+from providers.model import BlockDevice, ErrorClass, ProviderError, ReservationTarget, Template, TemplateRef
+
+from .support import Wire, answer, provider, refusal
+
+GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/gpu"
+words = st.text(st.characters(codec="ascii", categories=("L", "N")), max_size=6)
+templates = st.builds(
+    Template,
+    image_id=words,
+    user_data=words,
+    security_group_ids=st.lists(words, max_size=3).map(tuple),
+    instance_profile=words,
+    block_devices=st.lists(
+        st.builds(
+            BlockDevice, device_name=words, volume_size_gib=st.none() | st.integers(1, 9), kms_key_id=words
+        ),
+        max_size=2,
+    ).map(tuple),
+    detailed_monitoring=st.booleans(),
+    tenancy=st.sampled_from(["default", "dedicated"]),
+    associate_public_ip=st.none() | st.booleans(),
+    market=st.sampled_from(["on-demand", "spot", "capacity-block"]),
+    target=st.builds(ReservationTarget, reservation_id=words),
+    tags=st.dictionaries(words, words, max_size=3),
+)
+
+
+def name(template: Template, *, owner: str = "gpu", cluster: str = "blue") -> str:
+    return template_name(template, owner=owner, cluster=cluster)
+
+
+@pytest.mark.covers("KRP-13")
+@given(templates)
+def test_equal_content_has_one_name(template: Template) -> None:
+    turned = dataclasses.replace(
+        template,
+        security_group_ids=tuple(reversed(template.security_group_ids)),
+        tags=dict(reversed(list(template.tags.items()))),
+    )
+    assert name(turned) == name(template)
+    assert len(name(template)) <= 128 and name(template).startswith("capacity-broker/")
+
+
+@pytest.mark.covers("KRP-13")
+@given(templates, templates)
+def test_other_content_has_another_name(one: Template, other: Template) -> None:
+    def content(template: Template) -> Template:
+        return dataclasses.replace(template, security_group_ids=tuple(sorted(template.security_group_ids)))
+
+    assert (name(one) == name(other)) == (content(one) == content(other))
+
+
+def test_no_two_classes_or_clusters_share_a_template() -> None:
+    template = Template(image_id="ami-1")
+    assert len({name(template), name(template, owner="cpu"), name(template, cluster="green")}) == 3
+
+
+@pytest.mark.covers("KRP-12")
+@pytest.mark.parametrize(
+    ("target", "data"),
+    [
+        (ReservationTarget(), None),
+        (ReservationTarget(preference="open"), {"CapacityReservationPreference": "open"}),
+        (ReservationTarget(preference="none"), {"CapacityReservationPreference": "none"}),
+        (
+            ReservationTarget(preference="capacity-reservations-only"),
+            {"CapacityReservationPreference": "capacity-reservations-only"},
+        ),
+        (
+            ReservationTarget(reservation_id="cr-1"),
+            {
+                "CapacityReservationPreference": "capacity-reservations-only",
+                "CapacityReservationTarget": {"CapacityReservationId": "cr-1"},
+            },
+        ),
+        (
+            ReservationTarget(preference="capacity-reservations-only", group_arn=GROUP),
+            {
+                "CapacityReservationPreference": "capacity-reservations-only",
+                "CapacityReservationTarget": {"CapacityReservationResourceGroupArn": GROUP},
+            },
+        ),
+    ],
+)
+def test_a_target_always_goes_with_reservations_only(target: ReservationTarget, data: object) -> None:
+    made = template_data(Template(image_id="ami-1", target=target))
+    assert made.get("CapacityReservationSpecification") == data
+
+
+@pytest.mark.covers("KRP-12")
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (ReservationTarget(preference="none", reservation_id="cr-1"), "preference none with target cr-1"),
+        (ReservationTarget(preference="open", group_arn=GROUP), "preference open with target arn:"),
+        (ReservationTarget(reservation_id="cr-1", group_arn=GROUP), "not both"),
+    ],
+)
+def test_what_ec2_rejects_is_never_built(target: ReservationTarget, said: str) -> None:
+    aws = provider()
+    wire = Wire(aws)
+    with pytest.raises(ValueError, match=said):
+        aws.ensure_template(Template(image_id="ami-1", target=target), owner="gpu")
+    assert wire.sent == []
+
+
+@pytest.mark.covers("KRP-15")
+@pytest.mark.parametrize(
+    ("market", "data"),
+    [
+        ("capacity-block", {"MarketType": "capacity-block"}),
+        ("interruptible-capacity-reservation", {"MarketType": "interruptible-capacity-reservation"}),
+        ("on-demand", None),
+        ("spot", None),
+    ],
+)
+def test_blocks_and_interruptible_reservations_have_their_market(market: str, data: object) -> None:
+    template = Template(image_id="ami-1", market=market)  # type: ignore[arg-type]
+    assert template_data(template).get("InstanceMarketOptions") == data
+
+
+@pytest.mark.covers("KRP-16")
+def test_a_spot_template_never_has_a_target() -> None:
+    with pytest.raises(ValueError, match="spot"):
+        template_data(
+            Template(image_id="ami-1", market="spot", target=ReservationTarget(reservation_id="cr-1"))
+        )
+
+
+@pytest.mark.covers("KRP-14")
+def test_everything_of_the_class_reaches_ec2() -> None:
+    template = Template(
+        image_id="ami-1",
+        user_data="#!/bin/sh",
+        security_group_ids=("sg-2", "sg-1"),
+        instance_profile="nodes",
+        block_devices=(
+            BlockDevice(
+                device_name="/dev/xvda", volume_size_gib=100, volume_type="gp3", iops=4000, encrypted=True
+            ),
+        ),
+        detailed_monitoring=True,
+        tenancy="dedicated",
+        placement_group="ring",
+        tags={"team": "ml"},
+    )
+    data = template_data(template)
+    assert base64.b64decode(data["UserData"]) == b"#!/bin/sh"
+    assert data["SecurityGroupIds"] == ["sg-1", "sg-2"]
+    assert data["IamInstanceProfile"] == {"Name": "nodes"}
+    assert data["BlockDeviceMappings"] == [
+        {
+            "DeviceName": "/dev/xvda",
+            "Ebs": {
+                "VolumeSize": 100,
+                "VolumeType": "gp3",
+                "Iops": 4000,
+                "Encrypted": True,
+                "DeleteOnTermination": True,
+            },
+        }
+    ]
+    assert data["Monitoring"] == {"Enabled": True}
+    assert data["Placement"] == {"Tenancy": "dedicated", "GroupName": "ring"}
+    assert data["MetadataOptions"] == {
+        "HttpEndpoint": "enabled",
+        "HttpTokens": "required",
+        "HttpPutResponseHopLimit": 1,
+        "HttpProtocolIpv6": "disabled",
+    }
+    assert {spec["ResourceType"] for spec in data["TagSpecifications"]} == {
+        "instance",
+        "volume",
+        "network-interface",
+    }
+
+
+def test_a_public_address_moves_the_groups_to_the_interface() -> None:
+    data = template_data(Template(image_id="ami-1", security_group_ids=("sg-1",), associate_public_ip=False))
+    assert "SecurityGroupIds" not in data
+    (interface,) = data["NetworkInterfaces"]
+    assert interface["Groups"] == ["sg-1"] and interface["AssociatePublicIpAddress"] is False
+
+
+def test_a_profile_by_arn_is_sent_as_one() -> None:
+    arn = "arn:aws:iam::123456789012:instance-profile/nodes"
+    assert template_data(Template(image_id="ami-1", instance_profile=arn))["IamInstanceProfile"] == {
+        "Arn": arn
+    }
+
+
+@pytest.mark.covers("KRP-26")
+def test_karpenters_cluster_tag_is_refused() -> None:
+    with pytest.raises(ProviderError, match="eks:eks-cluster-name=blue") as caught:
+        template_data(Template(image_id="ami-1", tags={"eks:eks-cluster-name": "blue"}))
+    assert caught.value.class_ is ErrorClass.CONFIGURATION
+
+
+def _described(tags: str) -> str:
+    item = (
+        "<launchTemplateId>lt-1</launchTemplateId><launchTemplateName>{}</launchTemplateName>"
+        "<createTime>2026-01-01T00:00:00Z</createTime>" + tags
+    )
+    return answer("DescribeLaunchTemplates", f"<launchTemplates><item>{item}</item></launchTemplates>")
+
+
+OURS = (
+    "<tagSet><item><key>capacity-broker.io/cluster</key><value>blue</value></item>"
+    "<item><key>capacity-broker.io/nodeclass</key><value>gpu</value></item></tagSet>"
+)
+
+
+def test_a_template_that_is_there_already_is_adopted() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    template = Template(image_id="ami-1")
+    wire.reply("CreateLaunchTemplate", (400, refusal("InvalidLaunchTemplateName.AlreadyExistsException")))
+    wire.reply("DescribeLaunchTemplates", (200, _described(OURS).format(name(template))))
+    ref = aws.ensure_template(template, owner="gpu")
+    assert (ref.id, ref.owner, ref.name) == ("lt-1", "gpu", name(template))
+    aws.ensure_template(template, owner="gpu")
+    assert wire.count("CreateLaunchTemplate") == 1
+
+
+def test_a_foreign_template_of_the_same_name_is_not_taken() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    template = Template(image_id="ami-1")
+    wire.reply("CreateLaunchTemplate", (400, refusal("InvalidLaunchTemplateName.AlreadyExistsException")))
+    wire.reply("DescribeLaunchTemplates", (200, _described("").format(name(template))))
+    with pytest.raises(ProviderError, match=r"without the tag capacity-broker\.io/cluster=blue"):
+        aws.ensure_template(template, owner="gpu")
+
+
+@pytest.mark.covers("KRP-13")
+def test_a_template_with_a_foreign_name_is_neither_listed_nor_deleted() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    wire.reply("DescribeLaunchTemplates", (200, _described(OURS).format("karpenter.k8s.aws/123")))
+    assert aws.templates() == []
+    with pytest.raises(ValueError, match="not the broker's"):
+        aws.delete_template(TemplateRef(name="karpenter.k8s.aws/123", id="lt-1"))
+    assert wire.count("DeleteLaunchTemplate") == 0
+
+
+@pytest.mark.parametrize(
+    "ref", [TemplateRef(name="capacity-broker/1", id="lt-1"), TemplateRef(name="capacity-broker/1")]
+)
+@pytest.mark.parametrize(
+    "code", ["InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException"]
+)
+def test_deleting_what_is_gone_is_success(ref: TemplateRef, code: str) -> None:
+    aws = provider()
+    wire = Wire(aws)
+    wire.reply("DeleteLaunchTemplate", (400, refusal(code)))
+    aws.delete_template(ref)
+    assert wire.count("DeleteLaunchTemplate") == 1

@@ -1,0 +1,227 @@
+"""Images, types, prices, selector terms and the cache: what is asked of AWS and what is made of it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.aws.cache import TtlCache
+from providers.aws.filters import batches, of_terms
+from providers.aws.images import published
+from providers.aws.prices import PRICES, on_demand_price
+from providers.model import ErrorClass, ProviderError, Selector
+
+from .support import ManualClock, Wire, answer, provider
+
+ROOT = "/aws/service/eks/optimized-ami/1.32/amazon-linux-2023"
+
+
+@pytest.mark.covers("KRP-14")
+@pytest.mark.parametrize(
+    ("alias", "parameters"),
+    [
+        (
+            "al2023@latest",
+            {
+                f"{ROOT}/x86_64/standard/recommended/image_id": "none",
+                f"{ROOT}/arm64/standard/recommended/image_id": "none",
+                f"{ROOT}/x86_64/nvidia/recommended/image_id": "nvidia",
+                f"{ROOT}/arm64/nvidia/recommended/image_id": "nvidia",
+                f"{ROOT}/x86_64/neuron/recommended/image_id": "neuron",
+            },
+        ),
+        (
+            "bottlerocket@v1.20.3",
+            {
+                "/aws/service/bottlerocket/aws-k8s-1.32/x86_64/1.20.3/image_id": "none",
+                "/aws/service/bottlerocket/aws-k8s-1.32/arm64/1.20.3/image_id": "none",
+                "/aws/service/bottlerocket/aws-k8s-1.32-nvidia/x86_64/1.20.3/image_id": "nvidia",
+                "/aws/service/bottlerocket/aws-k8s-1.32-nvidia/arm64/1.20.3/image_id": "nvidia",
+            },
+        ),
+        (
+            "bottlerocket@latest",
+            {
+                "/aws/service/bottlerocket/aws-k8s-1.32/x86_64/latest/image_id": "none",
+                "/aws/service/bottlerocket/aws-k8s-1.32/arm64/latest/image_id": "none",
+                "/aws/service/bottlerocket/aws-k8s-1.32-nvidia/x86_64/latest/image_id": "nvidia",
+                "/aws/service/bottlerocket/aws-k8s-1.32-nvidia/arm64/latest/image_id": "nvidia",
+            },
+        ),
+    ],
+)
+def test_an_alias_is_what_aws_publishes(alias: str, parameters: dict[str, str]) -> None:
+    assert dict(published(alias, kubernetes_version="1.32")) == parameters
+
+
+def test_a_version_of_al2023_names_the_image() -> None:
+    first = published("al2023@v20250505", kubernetes_version="1.32")[0]
+    name = "amazon-eks-node-al2023-x86_64-standard-1.32-v20250505"
+    assert first.parameter == f"{ROOT}/x86_64/standard/{name}/image_id"
+
+
+@pytest.mark.parametrize("alias", ["al2023", "ubuntu@latest", "@latest", "al2023@"])
+def test_a_bad_alias_says_how_to_write_one(alias: str) -> None:
+    with pytest.raises(ProviderError, match="al2023@latest") as caught:
+        published(alias, kubernetes_version="1.32")
+    assert caught.value.class_ is ErrorClass.CONFIGURATION
+
+
+terms = st.builds(
+    Selector,
+    id=st.sampled_from(["", "subnet-1", "subnet-2"]),
+    tags=st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["1", "*"])),
+)
+
+
+@given(st.lists(terms, max_size=6))
+def test_no_term_ever_selects_everything(chosen: list[Selector]) -> None:
+    if any(not term.id and not term.tags for term in chosen):
+        with pytest.raises(ProviderError, match="selects by nothing"):
+            list(of_terms(chosen, what="subnetSelectorTerms", id_name="subnet-id", name=""))
+        return
+    queries = list(of_terms(chosen, what="subnetSelectorTerms", id_name="subnet-id", name=""))
+    assert all(queries)
+    assert len(queries) <= max(1, len(chosen))
+    asked = {value for query in queries for one in query for value in one.get("Values", [])}
+    assert {term.id for term in chosen if term.id} <= asked
+
+
+def test_a_star_asks_for_the_key_alone_and_fields_are_anded() -> None:
+    (query,) = of_terms(
+        [Selector(id="subnet-1", tags={"any": "*", "env": "prod"})], what="x", id_name="subnet-id", name=""
+    )
+    assert query == [
+        {"Name": "tag-key", "Values": ["any"]},
+        {"Name": "tag:env", "Values": ["prod"]},
+        {"Name": "subnet-id", "Values": ["subnet-1"]},
+    ]
+
+
+def test_plain_ids_are_one_call() -> None:
+    queries = list(
+        of_terms([Selector(id=f"subnet-{n}") for n in range(150)], what="x", id_name="subnet-id", name="")
+    )
+    assert len(queries) == 1
+
+
+@given(st.lists(st.integers(), max_size=50), st.integers(1, 20))
+def test_batches_lose_nothing(items: list[int], size: int) -> None:
+    cut = list(batches(items, size))
+    assert [item for batch in cut for item in batch] == items
+    assert all(1 <= len(batch) <= size for batch in cut)
+
+
+@pytest.mark.parametrize(
+    ("kind", "price"),
+    [("m5.large", 0.096), ("p5.48xlarge", 55.04), ("c6a.48xlarge", 7.344), ("t3.nano", 0.0052)],
+)
+def test_shipped_prices(kind: str, price: float) -> None:
+    assert on_demand_price(kind, region="us-east-1") == price
+
+
+def test_an_unknown_price_is_unknown() -> None:
+    assert on_demand_price("x99.large", region="us-east-1") is None
+    assert on_demand_price("m5.large", region="eu-west-1") is None
+    assert all(price > 0 for price in PRICES["us-east-1"].values())
+
+
+def test_a_value_is_loaded_again_when_it_is_too_old() -> None:
+    clock = ManualClock()
+    cache: TtlCache[str, int] = TtlCache(ttl=60, monotonic=clock.monotonic)
+    loads = iter(range(9))
+    assert cache.get("k", lambda: next(loads)) == 0
+    clock.advance(59)
+    assert cache.get("k", lambda: next(loads)) == 0
+    clock.advance(1)
+    assert cache.get("k", lambda: next(loads)) == 1
+    cache.drop("k")
+    assert cache.get("k", lambda: next(loads)) == 2
+
+
+def test_a_failed_load_is_not_remembered() -> None:
+    cache: TtlCache[str, int] = TtlCache(ttl=60, monotonic=lambda: 0.0)
+    with pytest.raises(ZeroDivisionError):
+        cache.get("k", lambda: 1 // 0)
+    assert cache.get("k", lambda: 7) == 7
+
+
+def test_callers_at_the_same_moment_cause_one_load() -> None:
+    cache: TtlCache[str, int] = TtlCache(ttl=60, monotonic=lambda: 0.0)
+    loads = []
+    together = threading.Barrier(6)
+
+    def load() -> int:
+        loads.append(1)
+        return 1
+
+    def ask() -> None:
+        together.wait(10)
+        cache.get("k", load)
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loads) == 1
+
+
+def _types(name: str, body: str) -> str:
+    inner = f"<instanceTypeSet><item><instanceType>{name}</instanceType>{body}</item></instanceTypeSet>"
+    return answer("DescribeInstanceTypes", inner)
+
+
+OFFERED = answer(
+    "DescribeInstanceTypeOfferings",
+    "<instanceTypeOfferingSet><item><instanceType>m5.large</instanceType><location>us-east-1b</location></item>"
+    "</instanceTypeOfferingSet>",
+)
+
+
+def test_pods_are_limited_by_the_default_network_card() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    body = """<processorInfo><supportedArchitectures><item>x86_64</item></supportedArchitectures></processorInfo>
+      <networkInfo><maximumNetworkInterfaces>8</maximumNetworkInterfaces>
+      <ipv4AddressesPerInterface>10</ipv4AddressesPerInterface>
+      <defaultNetworkCardIndex>0</defaultNetworkCardIndex>
+      <networkCards><item><networkCardIndex>0</networkCardIndex>
+      <maximumNetworkInterfaces>3</maximumNetworkInterfaces></item>
+      <item><networkCardIndex>1</networkCardIndex><maximumNetworkInterfaces>5</maximumNetworkInterfaces></item>
+      </networkCards></networkInfo>"""
+    wire.reply("DescribeInstanceTypes", (200, _types("m5.large", body)))
+    wire.reply("DescribeInstanceTypeOfferings", (200, OFFERED))
+    made = aws.instance_types()["m5.large"]
+    assert made.max_pods == 3 * 9 + 2
+    assert made.zones == {"us-east-1b"}
+    assert made.on_demand_price == 0.096
+
+
+def test_types_are_asked_for_once_an_hour() -> None:
+    clock = ManualClock()
+    aws = provider(clock)
+    wire = Wire(aws)
+    wire.reply("DescribeInstanceTypes", (200, _types("m5.large", "")))
+    wire.reply("DescribeInstanceTypeOfferings", (200, OFFERED))
+    aws.instance_types()
+    clock.advance(3599)
+    aws.instance_types()
+    assert wire.count("DescribeInstanceTypes") == 1
+    clock.advance(1)
+    aws.instance_types()
+    assert wire.count("DescribeInstanceTypes") == 2
+
+
+def test_a_group_that_is_no_arn_is_refused_with_the_form() -> None:
+    with pytest.raises(ProviderError, match="arn:aws:resource-groups:REGION:ACCOUNT:group/NAME"):
+        provider().group("gpu-group")
+
+
+def test_a_class_without_role_or_profile_is_refused() -> None:
+    with pytest.raises(ProviderError, match="instanceProfile"):
+        provider().instance_profile(role="", profile="")
+    assert provider().instance_profile(role="nodes", profile="mine") == "mine"

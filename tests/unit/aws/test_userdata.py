@@ -1,0 +1,224 @@
+"""User data of each family, read back by the parsers that a node would use."""
+
+from __future__ import annotations
+
+import email
+import tomllib
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.aws.userdata import LARGEST, user_data
+from providers.model import Bootstrap, ErrorClass, ProviderError
+
+NODE = Bootstrap(
+    cluster_name="blue",
+    endpoint="https://api.example",
+    ca_bundle="Q0E=",
+    service_cidr="10.100.0.0/16",
+    labels={"karpenter.sh/nodepool": "gpu", "team": "ml"},
+    taints=("nvidia.com/gpu=true:NoSchedule", "karpenter.sh/unregistered:NoExecute"),
+    kubelet={"maxPods": 58, "clusterDNS": ["10.100.0.10"], "systemReserved": {"cpu": "100m"}},
+)
+
+
+def parts(text: str) -> list[tuple[str, str]]:
+    message = email.message_from_string(text)
+    assert message.get_content_type() == "multipart/mixed"
+    assert message["MIME-Version"] == "1.0"
+    found = []
+    for part in message.walk():
+        if not part.is_multipart():
+            payload = part.get_payload(decode=True)
+            assert isinstance(payload, bytes)
+            found.append((part.get_content_type(), payload.decode()))
+    return found
+
+
+def al2023(custom: str = "", bootstrap: Bootstrap = NODE) -> list[tuple[str, str]]:
+    return parts(user_data(family="AL2023", bootstrap=bootstrap, custom=custom))
+
+
+@pytest.mark.covers("KRP-14")
+def test_al2023_is_a_node_config_that_nodeadm_reads() -> None:
+    ((kind, text),) = al2023()
+    assert kind == "application/node.eks.aws"
+    assert yaml.safe_load(text) == {
+        "apiVersion": "node.eks.aws/v1alpha1",
+        "kind": "NodeConfig",
+        "spec": {
+            "cluster": {
+                "name": "blue",
+                "apiServerEndpoint": "https://api.example",
+                "certificateAuthority": "Q0E=",
+                "cidr": "10.100.0.0/16",
+            },
+            "kubelet": {
+                "config": {
+                    "maxPods": 58,
+                    "clusterDNS": ["10.100.0.10"],
+                    "systemReserved": {"cpu": "100m"},
+                    "registerWithTaints": [
+                        {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"},
+                        {"key": "karpenter.sh/unregistered", "effect": "NoExecute"},
+                    ],
+                },
+                "flags": ["--node-labels=karpenter.sh/nodepool=gpu,team=ml"],
+            },
+        },
+    }
+
+
+def test_al2023_makes_one_disk_of_the_instance_store_if_asked() -> None:
+    bootstrap = Bootstrap(cluster_name="blue", endpoint="https://api", instance_store_raid0=True)
+    ((_, text),) = al2023(bootstrap=bootstrap)
+    assert yaml.safe_load(text)["spec"]["instance"] == {"localStorage": {"strategy": "RAID0"}}
+
+
+@pytest.mark.parametrize(
+    ("custom", "kind"),
+    [
+        ("#!/bin/bash\necho hello: world\n", "text/x-shellscript"),
+        ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\n", "application/node.eks.aws"),
+    ],
+)
+def test_al2023_takes_a_script_or_a_node_config_as_it_is(custom: str, kind: str) -> None:
+    generated, added = al2023(custom)
+    assert generated[0] == "application/node.eks.aws"
+    assert added[0] == kind
+    assert added[1].strip() == custom.strip()
+
+
+def test_al2023_keeps_every_part_of_the_users_archive_in_order_after_its_own() -> None:
+    custom = (
+        'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n'
+        "--B\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho 1\n"
+        "--B\nContent-Type: application/node.eks.aws\n\nkind: NodeConfig\n"
+        "--B\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho 2\n--B--\n"
+    )
+    found = al2023(custom)
+    assert [kind for kind, _ in found] == [
+        "application/node.eks.aws",
+        "text/x-shellscript",
+        "application/node.eks.aws",
+        "text/x-shellscript",
+    ]
+    assert [text.split()[-1] for _, text in found[1:]] == ["1", "NodeConfig", "2"]
+
+
+@pytest.mark.parametrize("broken", ["no boundary", "no parts"])
+def test_a_broken_archive_says_what_is_wrong(broken: str) -> None:
+    header = "Content-Type: multipart/mixed" + ('; boundary="B"' if broken == "no parts" else "")
+    with pytest.raises(ProviderError, match="boundary") as caught:
+        al2023(f"MIME-Version: 1.0\n{header}\n\nnothing\n")
+    assert caught.value.class_ is ErrorClass.CONFIGURATION
+
+
+@given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Z")), max_size=40))
+def test_no_script_breaks_out_of_its_part(line: str) -> None:
+    script = f"#!/bin/sh\n{line}\n--//\n--//--\nlast"
+    found = al2023(script)
+    assert len(found) == 2
+    assert found[1][1] == script
+
+
+def bottlerocket(custom: str = "", bootstrap: Bootstrap = NODE) -> dict[str, object]:
+    return tomllib.loads(user_data(family="Bottlerocket", bootstrap=bootstrap, custom=custom))
+
+
+@pytest.mark.covers("KRP-14")
+def test_bottlerocket_is_settings_that_its_api_takes() -> None:
+    assert bottlerocket() == {
+        "settings": {
+            "kubernetes": {
+                "cluster-name": "blue",
+                "api-server": "https://api.example",
+                "cluster-certificate": "Q0E=",
+                "node-labels": {"karpenter.sh/nodepool": "gpu", "team": "ml"},
+                "node-taints": {
+                    "nvidia.com/gpu": ["true:NoSchedule"],
+                    "karpenter.sh/unregistered": [":NoExecute"],
+                },
+                "max-pods": 58,
+                "cluster-dns-ip": "10.100.0.10",
+                "system-reserved": {"cpu": "100m"},
+            }
+        }
+    }
+
+
+def test_bottlerocket_keeps_the_users_settings_and_overrules_what_the_node_class_decides() -> None:
+    custom = """
+[settings.host-containers.admin]
+enabled = true
+[settings.kernel.sysctl]
+"vm.max_map_count" = "262144"
+[settings.kubernetes]
+cluster-name = "other"
+registry-qps = 20
+[settings.kubernetes.node-labels]
+mine = "1"
+team = "theirs"
+[settings.kubernetes.node-taints]
+old = ["x:NoSchedule"]
+"""
+    settings = bottlerocket(custom)["settings"]
+    assert isinstance(settings, dict)
+    assert settings["host-containers"] == {"admin": {"enabled": True}}
+    assert settings["kernel"] == {"sysctl": {"vm.max_map_count": "262144"}}
+    kubernetes = settings["kubernetes"]
+    assert (kubernetes["cluster-name"], kubernetes["registry-qps"]) == ("blue", 20)
+    assert kubernetes["node-labels"] == {"mine": "1", "team": "ml", "karpenter.sh/nodepool": "gpu"}
+    assert "old" not in kubernetes["node-taints"]
+
+
+def test_bottlerocket_writes_false_and_leaves_out_what_is_empty() -> None:
+    bootstrap = Bootstrap(
+        cluster_name="blue",
+        endpoint="e",
+        kubelet={"cpuCFSQuota": False, "clusterDNS": [], "kubeReserved": {}},
+    )
+    settings = bottlerocket(bootstrap=bootstrap)["settings"]
+    assert settings == {
+        "kubernetes": {"cluster-name": "blue", "api-server": "e", "cpu-cfs-quota-enforced": False}
+    }
+
+
+def test_bottlerocket_mounts_the_instance_store_if_asked() -> None:
+    bootstrap = Bootstrap(cluster_name="blue", endpoint="e", instance_store_raid0=True)
+    settings = bottlerocket(bootstrap=bootstrap)["settings"]
+    assert isinstance(settings, dict)
+    (command,) = settings["bootstrap-commands"].values()
+    assert command["commands"][0] == ["apiclient", "ephemeral-storage", "init"]
+    assert command["essential"] is True and command["mode"] == "always"
+
+
+@pytest.mark.parametrize("custom", ["#!/bin/sh\necho no", "[settings", "settings = 3"])
+def test_bottlerocket_refuses_what_is_not_its_toml(custom: str) -> None:
+    with pytest.raises(ProviderError, match="userData") as caught:
+        bottlerocket(custom)
+    assert caught.value.class_ is ErrorClass.CONFIGURATION
+
+
+@pytest.mark.covers("KRP-14")
+def test_custom_is_the_users_text_untouched() -> None:
+    text = "anything\r\n at all \n"
+    assert user_data(family="Custom", bootstrap=NODE, custom=text) == text
+
+
+def test_an_unknown_family_names_those_that_there_are() -> None:
+    with pytest.raises(ProviderError, match="'AL2' is not known: use AL2023, Bottlerocket or Custom"):
+        user_data(family="AL2", bootstrap=NODE, custom="")
+
+
+@pytest.mark.parametrize("taint", ["gpu", ":NoSchedule", "=v:NoSchedule"])
+def test_a_malformed_taint_is_named(taint: str) -> None:
+    with pytest.raises(ProviderError, match="taint"):
+        al2023(bootstrap=Bootstrap(cluster_name="blue", endpoint="e", taints=(taint,)))
+
+
+def test_more_than_ec2_takes_is_refused_with_both_sizes() -> None:
+    with pytest.raises(ProviderError, match=str(LARGEST)):
+        user_data(family="Custom", bootstrap=NODE, custom="x" * (LARGEST + 1))
