@@ -1,0 +1,321 @@
+"""Which reservations a class's selection means, and why each of the others cannot be used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.capacity.matching import ends_at, resolve, resolve_class
+from broker.capacity.model import Inventory, ReservationTerm, Resolved, Selection
+from providers.model import Odcr
+
+from .builders import ACCOUNT, GROUP, IMAGES, NOW, ZONES, inventory, minutes, node_class, odcr
+
+OUTPOST = "arn:aws:outposts:us-east-1:111122223333:outpost/op-1"
+PLACEMENT = "arn:aws:ec2:us-east-1:111122223333:placement-group/pg-1"
+
+
+def found(selection: Selection, world: Inventory, *, now: datetime = NOW, **more: Any) -> Resolved:
+    return resolve(
+        selection,
+        world,
+        account_id=ACCOUNT,
+        now=now,
+        **{"zones": ZONES, "platforms": ["Linux/UNIX"], **more},
+    )
+
+
+def ids(resolved: Resolved) -> list[str]:
+    return [each.id for each in resolved.usable]
+
+
+def misfits(resolved: Resolved) -> dict[str, str]:
+    return {each.id: each.reason for each in resolved.misfits}
+
+
+@pytest.mark.covers("KRP-05")
+@pytest.mark.parametrize("criteria", ["open", "targeted"])
+def test_should_resolve_capacity_reservations_by_id_whatever_the_match_criteria(criteria: Any) -> None:
+    world = inventory(odcr("cr-1", match_criteria=criteria), odcr("cr-2"))
+    assert ids(found(Selection(reservation_id="cr-1"), world)) == ["cr-1"]
+
+
+@pytest.mark.covers("KRP-05")
+def test_an_unknown_id_is_told_with_ec2s_code_and_who_asked() -> None:
+    resolved = found(Selection(reservation_id="cr-0"), inventory())
+    assert resolved.usable == ()
+    (misfit,) = resolved.misfits
+    assert (misfit.id, misfit.reason, misfit.code) == (
+        "cr-0",
+        "ReservationNotFound",
+        "InvalidCapacityReservationId.NotFound",
+    )
+    assert misfit.message == f"reservation cr-0 was not found, or is not shared with account {ACCOUNT}"
+
+
+# DescribeCapacityReservations: every value of CapacityReservationState.
+STATES = {
+    "active": "usable",
+    "pending": "pending",
+    "scheduled": "pending",
+    "assessing": "pending",
+    "delayed": "pending",
+    "payment-pending": "pending",
+    "expired": "ReservationExpired",
+    "cancelled": "ReservationCancelled",
+    "cancelling": "ReservationCancelled",
+    "failed": "ReservationFailed",
+    "payment-failed": "ReservationFailed",
+    "unsupported": "ReservationFailed",
+    "unavailable": "ReservationUnavailable",
+    "something-new": "ReservationNotActive",
+}
+
+
+@pytest.mark.covers("KRP-05", "KRP-08")
+@pytest.mark.parametrize(("state", "where"), STATES.items())
+def test_should_exclude_non_active_capacity_reservations(state: str, where: str) -> None:
+    resolved = found(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", state=state)))
+    assert ids(resolved) == (["cr-1"] if where == "usable" else [])
+    assert [each.id for each in resolved.pending] == (["cr-1"] if where == "pending" else [])
+    if where not in ("usable", "pending"):
+        (misfit,) = resolved.misfits
+        assert misfit.reason == where
+        assert state in misfit.message
+        assert misfit.code == "InvalidCapacityReservationState"
+
+
+@pytest.mark.covers("KRP-06")
+def test_a_group_means_every_member_and_says_which_it_cannot_see() -> None:
+    world = inventory(
+        odcr("cr-1", match_criteria="open"),
+        odcr("cr-2", "p5.48xlarge", match_criteria="targeted"),
+        odcr("cr-3"),
+        odcr("cr-4", state="cancelled"),
+        groups={GROUP: ["cr-2", "cr-1", "cr-4", "cr-9"]},
+    )
+    resolved = found(Selection(group_arn=GROUP), world)
+    assert ids(resolved) == ["cr-1", "cr-2"]
+    assert misfits(resolved) == {"cr-4": "ReservationCancelled", "cr-9": "ReservationNotFound"}
+
+
+@pytest.mark.covers("KRP-06")
+def test_a_member_added_to_the_group_is_found_by_the_same_selection() -> None:
+    before = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1"]})
+    after = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
+    assert ids(found(Selection(group_arn=GROUP), before)) == ["cr-1"]
+    assert ids(found(Selection(group_arn=GROUP), after)) == ["cr-1", "cr-2"]
+
+
+def test_an_unknown_group_is_told_by_its_arn() -> None:
+    (misfit,) = found(Selection(group_arn=GROUP), inventory()).misfits
+    assert (misfit.id, misfit.reason) == (GROUP, "GroupNotFound")
+    assert ACCOUNT in misfit.message
+
+
+@pytest.mark.covers("KRP-07")
+@pytest.mark.parametrize("preference", ["open", "capacity-reservations-only"])
+def test_open_means_every_open_reservation_that_the_account_can_use_shared_ones_too(preference: Any) -> None:
+    world = inventory(
+        odcr("cr-own"),
+        odcr("cr-shared", owner_id="999900001111"),
+        odcr("cr-targeted", match_criteria="targeted"),
+        odcr("cr-over", state="expired"),
+        odcr("cr-windows", platform="Windows"),
+    )
+    resolved = found(Selection(preference=preference), world)
+    assert ids(resolved) == ["cr-own", "cr-shared"]
+    assert misfits(resolved) == {"cr-windows": "PlatformMismatch"}
+
+
+@pytest.mark.covers("KRP-07")
+@pytest.mark.parametrize("selection", [Selection(preference="none"), Selection()])
+def test_none_and_nothing_mean_no_reservation(selection: Selection) -> None:
+    assert found(selection, inventory(odcr("cr-1"))) == Resolved()
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ([ReservationTerm(id="cr-1")], ["cr-1"]),
+        ([ReservationTerm(tags={"team": "ml"})], ["cr-1", "cr-2"]),
+        ([ReservationTerm(tags={"team": "*"})], ["cr-1", "cr-2", "cr-3"]),
+        ([ReservationTerm(tags={"team": "ml"}, owner_id="999900001111")], ["cr-2"]),
+        ([ReservationTerm(match_criteria="open")], ["cr-1", "cr-3"]),
+        ([ReservationTerm(match_criteria="targeted")], ["cr-2", "cr-4"]),
+        ([ReservationTerm(match_criteria="open", tags={"team": "ml"})], ["cr-1"]),
+        ([ReservationTerm(match_criteria="targeted", tags={"team": "*"}, owner_id=ACCOUNT)], []),
+        ([ReservationTerm(id="cr-4"), ReservationTerm(tags={"team": "web"})], ["cr-3", "cr-4"]),
+        ([ReservationTerm()], []),
+    ],
+    ids=[
+        "by id",
+        "by tags",
+        "by any value of a tag",
+        "by tags and owner",
+        "by match criteria open",
+        "by match criteria targeted",
+        "by match criteria with tags",
+        "by match criteria with tags and owner",
+        "terms are ORed",
+        "an empty term selects nothing",
+    ],
+)
+def test_should_resolve_capacity_reservations_by_karpenters_terms(
+    terms: list[ReservationTerm], expected: list[str]
+) -> None:
+    world = inventory(
+        odcr("cr-1", tags={"team": "ml"}),
+        odcr("cr-2", tags={"team": "ml"}, owner_id="999900001111", match_criteria="targeted"),
+        odcr("cr-3", tags={"team": "web"}),
+        odcr("cr-4", match_criteria="targeted"),
+        odcr("cr-5", tags={"team": "ml"}, state="cancelled"),
+    )
+    resolved = found(Selection(terms=tuple(terms)), world)
+    assert ids(resolved) == expected
+    assert resolved.misfits == ()
+
+
+@pytest.mark.covers("KRP-08")
+@pytest.mark.parametrize(
+    ("theirs", "ours", "reason", "words"),
+    [
+        ({"platform": "Windows"}, {}, "PlatformMismatch", ["Windows", "Linux/UNIX"]),
+        ({}, {"platforms": []}, "PlatformMismatch", ["Linux/UNIX", "no image"]),
+        ({"tenancy": "dedicated"}, {}, "TenancyMismatch", ["dedicated", "default"]),
+        ({}, {"tenancy": "dedicated"}, "TenancyMismatch", ["default", "dedicated"]),
+        ({"zone": "us-east-1c"}, {"zones": ["us-east-1a"]}, "ZoneMismatch", ["us-east-1c", "us-east-1a"]),
+        ({}, {"zones": []}, "ZoneMismatch", ["us-east-1a", "no subnet"]),
+        ({"placement_group_arn": PLACEMENT}, {}, "PlacementGroupMismatch", [PLACEMENT, "no placement group"]),
+        ({}, {"placement_group_arn": PLACEMENT}, "PlacementGroupMismatch", ["(none)", PLACEMENT]),
+        ({"outpost_arn": OUTPOST}, {}, "OutpostMismatch", [OUTPOST, "no subnet on an Outpost"]),
+        ({}, {"zones": [], "outposts": [OUTPOST]}, "ZoneMismatch", ["us-east-1a", "outside an Outpost"]),
+    ],
+)
+def test_what_does_not_fit_is_listed_with_both_values(
+    theirs: dict[str, Any], ours: dict[str, Any], reason: str, words: list[str]
+) -> None:
+    resolved = found(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", **theirs)), **ours)
+    assert resolved.usable == ()
+    (misfit,) = resolved.misfits
+    assert misfit.reason == reason
+    assert all(word in misfit.message for word in words), misfit.message
+
+
+@pytest.mark.covers("KRP-08")
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"tenancy": "dedicated"}, {"tenancy": "dedicated"}),
+        ({"placement_group_arn": PLACEMENT}, {"placement_group_arn": PLACEMENT}),
+        ({"outpost_arn": OUTPOST}, {"zones": [], "outposts": [OUTPOST]}),
+        ({"platform": "Windows"}, {"platforms": ["Linux/UNIX", "Windows"]}),
+        ({"interruptible": None}, {}),
+    ],
+    ids=["tenancy", "placement group", "Outpost", "one of two platforms", "nil Interruptible field"],
+)
+def test_what_fits_is_offered(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    resolved = found(Selection(reservation_id="cr-1"), inventory(odcr("cr-1", **theirs)), **ours)
+    assert ids(resolved) == ["cr-1"]
+
+
+@pytest.mark.covers("KRP-08")
+def test_a_group_launch_uses_reservations_in_placement_groups_only_when_it_names_none() -> None:
+    # EC2: "not in any placement group" first, then "in any placement group within the group".
+    other = PLACEMENT.replace("pg-1", "pg-2")
+    world = inventory(
+        odcr("cr-1"),
+        odcr("cr-2", placement_group_arn=PLACEMENT),
+        odcr("cr-3", placement_group_arn=other),
+        groups={GROUP: ["cr-1", "cr-2", "cr-3"]},
+    )
+    assert ids(found(Selection(group_arn=GROUP), world)) == ["cr-1", "cr-2", "cr-3"]
+    assert ids(found(Selection(group_arn=GROUP), world, placement_group_arn=PLACEMENT)) == ["cr-2"]
+
+
+@pytest.mark.covers("KRP-08")
+@pytest.mark.parametrize(
+    ("left", "more", "reason"),
+    [
+        (0, {}, "ReservationExpired"),
+        (-5, {}, "ReservationExpired"),
+        (1, {}, None),  # shouldn't mark default capacity reservations as expiring 40 minutes prior
+        (41, {"reservation_type": "capacity-block"}, None),
+        (40, {"reservation_type": "capacity-block"}, "CapacityBlockEnding"),
+        (5, {"reservation_type": "capacity-block"}, "CapacityBlockEnding"),
+        (71, {"reservation_type": "capacity-block", "ultraserver": True}, None),
+        (70, {"reservation_type": "capacity-block", "ultraserver": True}, "CapacityBlockEnding"),
+    ],
+)
+def test_should_mark_capacity_blocks_as_expiring_40_minutes_prior_to_their_end_date(
+    left: int, more: dict[str, Any], reason: str | None
+) -> None:
+    world = inventory(odcr("cr-1", end=NOW + minutes(left), **more))
+    resolved = found(Selection(reservation_id="cr-1"), world)
+    assert misfits(resolved) == ({"cr-1": reason} if reason else {})
+    assert ids(resolved) == ([] if reason else ["cr-1"])
+
+
+def test_a_reservation_that_starts_soon_must_fit_as_well() -> None:
+    world = inventory(odcr("cr-1", state="scheduled", zone="us-east-1c"))
+    resolved = found(Selection(reservation_id="cr-1"), world, zones=["us-east-1a"])
+    assert resolved.pending == ()
+    assert misfits(resolved) == {"cr-1": "ZoneMismatch"}
+
+
+def test_a_class_resolves_from_its_subnets_and_images() -> None:
+    world = inventory(odcr("cr-1"), odcr("cr-2", zone="us-east-1c"), odcr("cr-3", platform="Windows"))
+    made = node_class(Selection(preference="open"), zones=["us-east-1a"])
+    assert misfits(resolve_class(made, world, account_id=ACCOUNT, now=NOW)) == {
+        "cr-2": "ZoneMismatch",
+        "cr-3": "PlatformMismatch",
+    }
+    windows = replace(made, images=(*IMAGES, replace(IMAGES[0], id="ami-windows", platform="Windows")))
+    assert ids(resolve_class(windows, world, account_id=ACCOUNT, now=NOW)) == ["cr-1", "cr-3"]
+
+
+def test_the_end_of_launches_is_the_end_or_when_a_block_drains() -> None:
+    assert ends_at(odcr("cr-1")) is None
+    assert ends_at(odcr("cr-1", end=NOW)) == NOW
+    assert ends_at(odcr("cr-1", end=NOW, reservation_type="capacity-block")) == NOW - minutes(40)
+
+
+_odcrs: st.SearchStrategy[Odcr] = st.builds(
+    odcr,
+    st.sampled_from([f"cr-{n}" for n in range(6)]),
+    zone=st.sampled_from(ZONES),
+    state=st.sampled_from(list(STATES)),
+    platform=st.sampled_from(["Linux/UNIX", "Windows"]),
+    match_criteria=st.sampled_from(["open", "targeted"]),
+    tags=st.sampled_from([{}, {"team": "ml"}]),
+    end=st.sampled_from([None, NOW - minutes(1), NOW + minutes(1)]),
+)
+_selections = st.sampled_from(
+    [
+        Selection(preference="open"),
+        Selection(reservation_id="cr-0"),
+        Selection(group_arn=GROUP),
+        Selection(terms=(ReservationTerm(tags={"team": "ml"}), ReservationTerm(id="cr-2"))),
+    ]
+)
+
+
+@given(st.lists(_odcrs, unique_by=lambda each: each.id), _selections, st.randoms(use_true_random=False))
+def test_everything_selected_is_in_exactly_one_list_whatever_the_order(
+    odcrs: list[Odcr], selection: Selection, random: Any
+) -> None:
+    members = ["cr-1", "cr-4", "cr-5"]
+    resolved = found(selection, inventory(*odcrs, groups={GROUP: members}))
+    listed = [each.id for each in (*resolved.usable, *resolved.pending, *resolved.misfits)]
+    assert len(listed) == len(set(listed))
+    if selection.group_arn:
+        assert set(listed) == set(members)
+    shuffled = list(odcrs)
+    random.shuffle(shuffled)
+    random.shuffle(members)
+    assert found(selection, inventory(*shuffled, groups={GROUP: members})) == resolved

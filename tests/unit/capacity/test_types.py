@@ -1,0 +1,271 @@
+"""What a node of a type would be: the labels and amounts that Karpenter gives the same type and class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.capacity.model import Kubelet, Threshold
+from broker.capacity.types import (
+    WELL_KNOWN,
+    allocatable,
+    capacity,
+    fits,
+    node_labels,
+    size_key,
+    type_labels,
+    zone_labels,
+)
+from providers.model import BlockDevice, Gpu
+
+from .builders import TYPES, node_class, odcr, type_
+
+MIB, GIB = 2**20, 2**30
+
+
+@pytest.mark.covers("KRP-23")
+def test_the_labels_of_a_gpu_node_in_a_reservation() -> None:
+    p5 = replace(TYPES["p5.48xlarge"], cpu_manufacturer="AMD", local_storage_gb=30400, network_mbps=3200000)
+    labels = node_labels(p5, "us-east-1a", zone_id="use1-az6", odcr=odcr("cr-1", "p5.48xlarge"))
+    assert labels == {
+        "node.kubernetes.io/instance-type": "p5.48xlarge",
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "topology.kubernetes.io/zone": "us-east-1a",
+        "topology.kubernetes.io/region": "us-east-1",
+        "topology.k8s.aws/zone-id": "use1-az6",
+        "karpenter.sh/capacity-type": "reserved",
+        "karpenter.k8s.aws/capacity-reservation-id": "cr-1",
+        "karpenter.k8s.aws/capacity-reservation-type": "default",
+        "karpenter.k8s.aws/capacity-reservation-interruptible": "false",
+        "karpenter.k8s.aws/instance-tenancy": "default",
+        "karpenter.k8s.aws/instance-category": "p",
+        "karpenter.k8s.aws/instance-family": "p5",
+        "karpenter.k8s.aws/instance-generation": "5",
+        "karpenter.k8s.aws/instance-size": "48xlarge",
+        "karpenter.k8s.aws/instance-cpu": "192",
+        "karpenter.k8s.aws/instance-cpu-manufacturer": "amd",
+        "karpenter.k8s.aws/instance-memory": "2097152",
+        "karpenter.k8s.aws/instance-hypervisor": "nitro",
+        "karpenter.k8s.aws/instance-local-nvme": "30400",
+        "karpenter.k8s.aws/instance-network-bandwidth": "3200000",
+        "karpenter.k8s.aws/instance-encryption-in-transit-supported": "false",
+        "karpenter.k8s.aws/instance-gpu-name": "h100",
+        "karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia",
+        "karpenter.k8s.aws/instance-gpu-count": "8",
+        "karpenter.k8s.aws/instance-gpu-memory": "81559",
+    }
+    assert set(labels) <= WELL_KNOWN
+
+
+@pytest.mark.parametrize(
+    ("kind", "reserved", "interruptible"),
+    [
+        ({}, "default", "false"),
+        ({"reservation_type": "capacity-block"}, "capacity-block", "false"),
+        ({"interruptible": True}, "default", "true"),
+    ],
+)
+def test_labels_per_reservation_kind(kind: dict[str, Any], reserved: str, interruptible: str) -> None:
+    labels = node_labels(TYPES["m5.xlarge"], "us-east-1a", odcr=odcr("cr-1", **kind))
+    assert labels["karpenter.k8s.aws/capacity-reservation-type"] == reserved
+    assert labels["karpenter.k8s.aws/capacity-reservation-interruptible"] == interruptible
+
+
+def test_a_node_outside_reservations_has_none_of_their_labels() -> None:
+    labels = node_labels(TYPES["m5.xlarge"], "us-east-1a", capacity_type="on-demand")
+    assert labels["karpenter.sh/capacity-type"] == "on-demand"
+    assert not [key for key in labels if "capacity-reservation" in key]
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "generation", "family", "size"),
+    [
+        ("m5.large", "m", "5", "m5", "large"),
+        ("c7gn.16xlarge", "c", "7", "c7gn", "16xlarge"),
+        ("u-6tb1.112xlarge", "u", "1", "u-6tb1", "112xlarge"),
+        ("trn2.48xlarge", "trn", "2", "trn2", "48xlarge"),
+        ("m5.metal", "m", "5", "m5", "metal"),
+    ],
+)
+def test_category_generation_family_and_size_come_from_the_name(
+    name: str, category: str, generation: str, family: str, size: str
+) -> None:
+    labels = type_labels(type_(name))
+    assert [
+        labels["karpenter.k8s.aws/instance-" + key] for key in ("category", "generation", "family", "size")
+    ] == [
+        category,
+        generation,
+        family,
+        size,
+    ]
+
+
+def test_neurons_are_accelerators() -> None:
+    labels = type_labels(type_("inf2.xlarge", neurons=1, neuron_name="Inferentia2"))
+    assert labels["karpenter.k8s.aws/instance-accelerator-name"] == "inferentia2"
+    assert labels["karpenter.k8s.aws/instance-accelerator-manufacturer"] == "aws"
+    assert labels["karpenter.k8s.aws/instance-accelerator-count"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("zone", "region"),
+    [("us-east-1a", "us-east-1"), ("us-west-2-lax-1a", "us-west-2"), ("us-gov-west-1b", "us-gov-west-1")],
+)
+def test_the_region_is_read_from_the_zone(zone: str, region: str) -> None:
+    assert zone_labels(zone)["topology.kubernetes.io/region"] == region
+
+
+def test_capacity_is_what_the_node_will_report() -> None:
+    assert capacity(TYPES["p5.48xlarge"], node_class()) == {
+        "cpu": 192,
+        "memory": (2097152 - 157287) * MIB,  # 7.5 %, rounded up to whole MiB
+        "ephemeral-storage": 20 * GIB,
+        "pods": 58,
+        "nvidia.com/gpu": 8,
+        "vpc.amazonaws.com/efa": 32,
+    }
+
+
+def test_gravitons_keep_64_mib_to_themselves() -> None:
+    arm = type_("c6g.xlarge", memory_gib=8, architecture="arm64")
+    assert capacity(arm, node_class())["memory"] == (8128 - 610) * MIB
+
+
+@pytest.mark.parametrize(
+    ("vcpus", "millicores"),
+    [(1, 60), (2, 70), (4, 80), (8, 90), (96, 310), (192, 550)],
+)
+def test_kube_reserved_cpu_takes_less_of_each_further_core(vcpus: int, millicores: int) -> None:
+    room = allocatable(type_("m5.x", vcpus=vcpus), node_class())
+    assert room["cpu"] == pytest.approx(vcpus - millicores / 1000)
+
+
+def test_allocatable_is_capacity_less_what_kubelet_keeps() -> None:
+    room = allocatable(TYPES["m5.xlarge"], node_class())
+    assert room["memory"] == (16384 - 1229) * MIB - (11 * 58 + 255) * MIB - 100 * MIB
+    assert room["ephemeral-storage"] == 20 * GIB - GIB - 2 * GIB
+    assert room["pods"] == 58
+
+
+@pytest.mark.parametrize(
+    ("family", "kubelet", "pods", "reserve_pods"),
+    [
+        ("AL2023", Kubelet(), 58, 58),
+        ("AL2023", Kubelet(max_pods=200), 200, 58),
+        ("AL2023", Kubelet(pods_per_core=5), 20, 58),
+        ("AL2023", Kubelet(max_pods=10, pods_per_core=5), 10, 58),
+        ("Bottlerocket", Kubelet(max_pods=200), 200, 200),
+        ("Bottlerocket", Kubelet(pods_per_core=5), 58, 58),
+    ],
+)
+def test_pods_and_what_they_reserve_follow_the_family(
+    family: str, kubelet: Kubelet, pods: int, reserve_pods: int
+) -> None:
+    made = node_class(family=family, kubelet=kubelet)
+    m5 = TYPES["m5.xlarge"]
+    assert capacity(m5, made)["pods"] == pods
+    kept = capacity(m5, made)["memory"] - allocatable(m5, made)["memory"]
+    assert kept == (11 * reserve_pods + 255 + 100) * MIB
+
+
+def test_the_classs_own_reserve_takes_the_place_of_the_computed_one() -> None:
+    kubelet = Kubelet(
+        kube_reserved={"cpu": 0.5},
+        system_reserved={"cpu": 0.25, "memory": GIB, "ephemeral-storage": GIB},
+        eviction_hard={"memory.available": Threshold(amount=500 * MIB)},
+    )
+    m5, made = TYPES["m5.xlarge"], node_class(kubelet=kubelet)
+    room = allocatable(m5, made)
+    assert room["cpu"] == 3.25
+    assert room["memory"] == capacity(m5, made)["memory"] - (11 * 58 + 255) * MIB - GIB - 500 * MIB
+    assert room["ephemeral-storage"] == 20 * GIB - GIB - GIB - 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("family", "hard", "soft", "kept"),
+    [
+        ("AL2023", Threshold(percent=10), None, 0.10),
+        ("AL2023", Threshold(percent=10), Threshold(percent=20), 0.20),
+        ("AL2023", Threshold(percent=20), Threshold(percent=10), 0.20),
+        ("AL2023", Threshold(percent=100), None, 0.0),
+        ("Bottlerocket", Threshold(percent=10), Threshold(percent=20), 0.10),
+    ],
+)
+def test_eviction_thresholds_the_larger_counts_and_a_hundred_percent_means_none(
+    family: str, hard: Threshold, soft: Threshold | None, kept: float
+) -> None:
+    kubelet = Kubelet(
+        eviction_hard={"nodefs.available": hard}, eviction_soft={"nodefs.available": soft} if soft else {}
+    )
+    room = allocatable(TYPES["m5.xlarge"], node_class(family=family, kubelet=kubelet))
+    assert room["ephemeral-storage"] == pytest.approx(20 * GIB * (1 - kept) - GIB, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("family", "devices", "gib"),
+    [
+        ("AL2023", (), 20),
+        ("AL2023", (BlockDevice(device_name="/dev/xvda", volume_size_gib=100),), 100),
+        ("AL2023", (BlockDevice(device_name="/dev/xvdz", volume_size_gib=100),), 20),
+        ("AL2023", (BlockDevice(device_name="/dev/xvdz", volume_size_gib=100, root=True),), 100),
+        (
+            "Bottlerocket",
+            (
+                BlockDevice(device_name="/dev/xvda", volume_size_gib=4),
+                BlockDevice(device_name="/dev/xvdb", volume_size_gib=80),
+            ),
+            80,
+        ),
+        (
+            "Custom",
+            (
+                BlockDevice(device_name="/dev/sda", volume_size_gib=4),
+                BlockDevice(device_name="/dev/sdb", volume_size_gib=70),
+            ),
+            70,
+        ),
+    ],
+)
+def test_ephemeral_storage_is_the_familys_device(
+    family: str, devices: tuple[BlockDevice, ...], gib: int
+) -> None:
+    made = node_class(family=family, block_devices=devices)
+    assert capacity(TYPES["m5.xlarge"], made)["ephemeral-storage"] == gib * GIB
+
+
+def test_local_disks_are_ephemeral_storage_when_they_are_joined() -> None:
+    disks = type_("m5d.large", local_storage_gb=75)
+    assert capacity(disks, node_class(instance_store_raid0=True))["ephemeral-storage"] == 75e9
+    assert capacity(disks, node_class())["ephemeral-storage"] == 20 * GIB
+
+
+def test_what_does_not_fit_is_said_with_both_amounts() -> None:
+    room = allocatable(TYPES["m5.xlarge"], node_class())
+    assert fits({"cpu": 3.5, "memory": GIB}, room) is None
+    assert fits({"cpu": 4}, room) == "cpu: requests 4, the node has 3.92"
+    assert fits({"nvidia.com/gpu": 1}, room) == "nvidia.com/gpu: requests 1, the node has 0"
+
+
+def test_amd_and_habana_cards_have_their_own_names() -> None:
+    made = replace(
+        type_("x.large"),
+        gpus=(
+            Gpu(name="V520", manufacturer="AMD", count=2, memory_mib=1),
+            Gpu(name="Gaudi", manufacturer="Habana", count=1, memory_mib=1),
+        ),
+    )
+    amounts = capacity(made, node_class())
+    assert (amounts["amd.com/gpu"], amounts["habana.ai/gaudi"]) == (2, 1)
+    # Karpenter labels cards only where there is one kind.
+    assert "karpenter.k8s.aws/instance-gpu-name" not in type_labels(made)
+
+
+def test_what_has_accelerators_counts_as_larger_than_what_has_none() -> None:
+    names = sorted(TYPES, key=lambda name: size_key(TYPES[name]))
+    assert names == ["m5.large", "c6g.xlarge", "m5.xlarge", "m5.2xlarge", "p5.48xlarge"]
+    huge = type_("m7i.metal", vcpus=448, memory_gib=4096, bare_metal=True)
+    assert size_key(TYPES["m5.2xlarge"]) < size_key(huge) < size_key(TYPES["p5.48xlarge"])
