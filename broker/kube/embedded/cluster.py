@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from . import deletes, discovery, reads, writes
+from .crd import definition
 from .errors import ApiError
 from .faults import Faults
 from .ids import Ids
@@ -42,6 +43,7 @@ class Cluster:
         self.faults = Faults()
         self.faults.on_drop(self._drop_watches)
         self._state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed))
+        self._state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definition.written
         self._streams: set[WatchStream] = set()
         for name in NAMESPACES:
             self.create("/api/v1/namespaces", {"metadata": {"name": name}})

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import quantity, times
 from .errors import ApiError, bad_request
-from .shape import Field, Shape
+from .shape import OBJECT_META, Field, Shape, struct
 from .wire import Obj
 
 # A path is a chain of (parent, step), so that it costs nothing until it is shown.
@@ -41,6 +41,20 @@ def fragment(value: Any, shape: Shape) -> Any:
         return _decoder(shape)(value, None, [])
     except Mismatch as wrong:
         raise bad_request(str(wrong)) from wrong
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of JSON."""
+    return _anything(value, None, [])
+
+
+def metadata(value: Any, unknown: list[str]) -> Obj:
+    """The metadata of a custom resource, which is read as strictly as that of any other."""
+    try:
+        out: Obj = _decoder(struct(OBJECT_META))(value, (None, "metadata"), unknown)
+    except Mismatch as wrong:
+        raise bad_request(str(wrong)) from wrong
+    return out
 
 
 def show(path: _Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..crd import definition
 from ..names import dns_1035_label, dns_label, dns_subdomain, path_segment
 from ..wire import Obj
 from .base import Rules
@@ -44,6 +45,14 @@ RULES: dict[str, Rules] = {
                 "status.nominatedNodeName",
             )
         },
+    ),
+    "customresourcedefinitions.apiextensions.k8s.io": Rules(
+        default=definition.default,
+        create=definition.create,
+        update=definition.update,
+        validate=definition.validate,
+        generation=True,
+        unconditional=False,
     ),
     "nodes.": Rules(selectable={"spec.unschedulable": "spec.unschedulable"}),
     "services.": Rules(name=dns_1035_label),

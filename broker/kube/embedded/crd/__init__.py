@@ -1,0 +1,1 @@
+"""Custom resources: their definitions, and what a definition makes of an object."""

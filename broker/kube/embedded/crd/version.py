@@ -1,0 +1,171 @@
+"""One served version of a custom resource: its schema turned into the functions that writes use.
+
+Rule: k8s.io/apiextensions-apiserver/pkg/registry/customresource (strategy.go, validator.go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .. import decode as decoding
+from .. import names
+from ..errors import FieldError, problem, shown
+from ..kinds.base import Kind, Rules, readers
+from ..shape import Shape, custom
+from ..wire import Obj
+from . import lists, rules, schema, structural
+
+_BLOCKING = frozenset({"FieldValueRequired", "FieldValueTooLong", "FieldValueDuplicate", "FieldValueTypeInvalid"})
+_MAX_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class CustomVersion:
+    """A version of a definition: what it says, and the functions made from it when first used."""
+
+    group: str
+    name: str
+    kind_name: str
+    namespaced: bool
+    schema: Obj
+    status: bool
+    scale: Obj | None
+    columns: tuple[Obj, ...]
+    selectable: tuple[str, ...]
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.name}"
+
+    @cached_property
+    def shape(self) -> Shape:
+        return custom(self.schema)
+
+    @cached_property
+    def kind(self) -> Kind:
+        made = Rules(
+            default=self._default,
+            create=self._create,
+            generation=True,
+            unconditional=False,
+            selectable={path.lstrip("."): path for path in self.selectable},
+        )
+        return Kind(
+            shape=self.shape,
+            rules=made,
+            status=self.status,
+            decode=self.decode,
+            validate=self.validate,
+            readers=readers(made, namespaced=self.namespaced),
+        )
+
+    def decode(self, raw: Obj, unknown: list[str]) -> Obj:
+        obj: Obj = decoding.copied(raw)
+        meta, found = obj.get("metadata"), list[str]()
+        if meta is not None:
+            obj["metadata"] = decoding.metadata(meta, found)
+        unknown += found
+        dropped: list[str] = []
+        structural.prune(obj, self.schema, dropped)
+        unknown += [f'unknown field "{path}"' for path in dropped]
+        structural.drop_nulls(obj, self._root)
+        return obj
+
+    @cached_property
+    def _root(self) -> Obj:
+        """The schema without a word on what every object has."""
+        properties = {k: v for k, v in (self.schema.get("properties") or {}).items() if k not in _IMPLIED}
+        return {**self.schema, "properties": properties}
+
+    def _default(self, obj: Obj) -> None:
+        structural.default(obj, self._root)
+
+    def _create(self, obj: Obj) -> None:
+        if self.status:
+            obj.pop("status", None)
+
+    @cached_property
+    def _check(self) -> Callable[[Any, str], list[FieldError]]:
+        return schema.compiled(self.schema)
+
+    @cached_property
+    def _check_status(self) -> Callable[[Any, str], list[FieldError]]:
+        return schema.compiled((self.schema.get("properties") or {}).get("status") or {})
+
+    @cached_property
+    def _rules(self) -> rules.Node | None:
+        return rules.compiled(self.schema)
+
+    def validate(self, obj: Obj, old: Obj | None, subresource: str) -> list[FieldError]:
+        meta, found = obj["metadata"], list[FieldError]()
+        if old is None:
+            found += names.metadata(meta, namespaced=self.namespaced, check=names.dns_subdomain)
+        else:
+            found += names.metadata_update(meta, old["metadata"])
+            found += names.common(meta, namespaced=self.namespaced)
+        if subresource == "status":
+            if "status" in obj:
+                found += self._check_status(obj["status"], "status")
+        else:
+            found += self._ratcheted(obj, old)
+        found += self._scale(obj, status_only=subresource == "status")
+        repeated = lists.check(obj, self._root)
+        if old is None or not lists.check(old, self._root):
+            found += repeated
+        if self._rules is None:
+            return found
+        if any(one.reason in _BLOCKING for one in found):
+            why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"
+            return [*found, FieldError("FieldValueInvalid", "<nil>", f"Invalid value: null: {why}")]
+        return found + rules.check(self._rules, obj, old)
+
+    def _ratcheted(self, obj: Obj, old: Obj | None) -> list[FieldError]:
+        """Schema problems; what an update did not touch is not held against it."""
+        found = self._check(obj, "")
+        if old is None or not found:
+            return found
+        before = set(self._check(old, ""))
+        return [one for one in found if one not in before or not _same_at(obj, old, one.field)]
+
+    def _scale(self, obj: Obj, *, status_only: bool) -> list[FieldError]:
+        out: list[FieldError] = []
+        for part in ("specReplicasPath", "statusReplicasPath"):
+            path = (self.scale or {}).get(part, "")
+            if not path or (status_only and part == "specReplicasPath"):
+                continue
+            value = dig(obj, path)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                kind = schema.json_type(value)
+                why = f"{path} accessor error: {shown(value)} is of the type {kind}, expected int64"
+                out.append(problem("invalid", path, why, 0))
+            elif value < 0:
+                out.append(problem("invalid", path, "should be a non-negative integer", value))
+            elif value > _MAX_INT32:
+                out.append(problem("invalid", path, f"should be less than or equal to {_MAX_INT32}", value))
+        return out
+
+
+_IMPLIED = ("apiVersion", "kind", "metadata")
+
+
+def dig(obj: Any, path: str) -> Any:
+    for part in path.strip(".").split("."):
+        obj = obj.get(part) if isinstance(obj, dict) else None
+    return obj
+
+
+def _same_at(new: Any, old: Any, path: str) -> bool:
+    """Whether a place reads the same in both; a place within a plain list has no counterpart."""
+    for part in path.split("."):
+        if "[" in part:
+            part = part.partition("[")[0]
+            new, old = (one.get(part) if isinstance(one, dict) else None for one in (new, old))
+            return bool(new == old)
+        new, old = (one.get(part) if isinstance(one, dict) else None for one in (new, old))
+    return bool(new == old)
+
