@@ -95,21 +95,23 @@ class FakeClock:
                 condition.wait()
             finally:
                 with self._lock:
-                    del self._waiting[token]
+                    self._waiting.pop(token, None)
             if done is None:
                 return self.monotonic() < due
 
     def sleep(self, seconds: float) -> None:
         self.wait(threading.Event(), seconds)
 
-    def advance(self, seconds: float) -> None:
-        """Moves time on and wakes whoever waited for it."""
+    def advance(self, seconds: float) -> int:
+        """Moves time on and wakes whoever waited for it; how many that are."""
         with self._lock:
             self._seconds += seconds
-            due = {id(c): c for at, c in self._waiting.values() if at <= self._seconds}
-        for condition in due.values():
+            due = [token for token, (at, _) in self._waiting.items() if at <= self._seconds]
+            woken = [self._waiting.pop(token)[1] for token in due]
+        for condition in woken:
             with condition:
                 condition.notify_all()
+        return len(woken)
 
     def threads(self, count: int = 1, *, within: float | None = None) -> None:
         """Returns when `count` threads wait on this clock (for at most `within` of its seconds)."""
@@ -123,11 +125,17 @@ class FakeClock:
                 raise AssertionError(f"fewer than {count} threads came to wait: {self._waiting}")
 
     def until(self, done: Callable[[], bool], *, step: float = 0.0) -> None:
-        """Returns when `done()`; moves time on by `step` between two looks."""
+        """Returns when `done()`. Between two looks it moves time on by `step` and lets whom it woke work."""
         deadline = time.monotonic() + PATIENCE
         while not done():
             if time.monotonic() > deadline:
                 raise AssertionError("what the test waits for did not happen")
-            if step:
-                self.advance(step)
-            time.sleep(0.0005)  # lets the other threads run; their work, not this, decides when it ends
+            self._step(step)
+
+    def _step(self, seconds: float) -> None:
+        with self._lock:
+            before = len(self._waiting)
+        woken = self.advance(seconds) if seconds else 0
+        with self._lock:
+            # Who ends, or waits for something else, does not come back; it is not waited for long.
+            self._lock.wait_for(lambda: woken > 0 and len(self._waiting) >= before, 0.05 if woken else 0.0005)

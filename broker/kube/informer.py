@@ -126,8 +126,10 @@ class Informer(Generic[T]):
             self._clock.wait(self._stop, backoff.next(at_least=at_least))
 
     def follow(self) -> float:
-        """One round, in the caller's thread: lists where needed, then watches until the stream ends. Gives the
-        seconds for which the server wants to be left alone."""
+        """One round, in the caller's thread: lists where needed, then watches until the stream ends.
+
+        Returns the seconds for which the server wants to be left alone.
+        """
         try:
             if not self._revision:
                 self._list()
@@ -170,6 +172,7 @@ class Informer(Generic[T]):
         with watch:
             if self._stop.is_set():  # it came between the request and the answer
                 return
+            self._alive()
             for event, raw in watch:
                 EVENTS.labels(self._kind.resource).inc()
                 self._alive()

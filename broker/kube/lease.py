@@ -95,7 +95,14 @@ class Candidate:
             return
         self._until = float("-inf")
         spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": self._now()}
-        self._patch({"metadata": {"resourceVersion": self._version}, "spec": spec})
+        try:
+            self._patch({"metadata": {"resourceVersion": self._version}, "spec": spec})
+        except Conflict:
+            lease = self._client.get(LEASE, self._name, namespace=self._namespace)
+            if self._ours(lease["spec"]):
+                self._patch(
+                    {"metadata": {"resourceVersion": lease["metadata"]["resourceVersion"]}, "spec": spec}
+                )
 
     def _contend(self) -> bool:
         sent = self._clock.monotonic()
@@ -106,7 +113,7 @@ class Candidate:
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         version = lease["metadata"]["resourceVersion"]
-        if holder == self.identity and self._token and spec.get("acquireTime") == self._token:
+        if self._ours(spec):
             return self._take(version, {})
         self._until = float("-inf")  # it names another, or nobody: whatever we had is over
         record = (holder, spec.get("acquireTime"), spec.get("renewTime"), spec.get("leaseTransitions"))
@@ -118,6 +125,10 @@ class Candidate:
         self._token = self._now()
         transitions = int(spec.get("leaseTransitions") or 0) + 1
         return self._take(version, {"acquireTime": self._token, "leaseTransitions": transitions})
+
+    def _ours(self, spec: Mapping[str, Any]) -> bool:
+        same = spec.get("holderIdentity") == self.identity and spec.get("acquireTime") == self._token
+        return same and bool(self._token)
 
     def _take(self, version: str, more: Mapping[str, Any]) -> bool:
         try:

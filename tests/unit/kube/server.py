@@ -28,7 +28,11 @@ class Thing(Object):
 
 
 def thing(name: str, *, size: Any = 0, namespace: str = "default", **more: Any) -> Json:
-    return {"metadata": {"name": name, "namespace": namespace, **more.pop("metadata", {})}, "size": size, **more}
+    return {
+        "metadata": {"name": name, "namespace": namespace, **more.pop("metadata", {})},
+        "size": size,
+        **more,
+    }
 
 
 class Server:

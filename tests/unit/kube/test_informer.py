@@ -1,0 +1,260 @@
+"""A list and a watch that keep up with a server which drops, refuses and forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from broker.kube.clock import FakeClock
+from broker.kube.errors import ApiError, TooManyRequests, Unavailable
+from broker.kube.informer import Informer
+from tests.unit.kube.server import GONE, NO_ANSWER, Json, Server, Thing, status, thing
+
+
+def informer(server: Server, clock: FakeClock, **options: object) -> Informer[Thing]:
+    return Informer(server.client, Thing, clock=clock, random=lambda: 1.0, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def followed(server: Server, clock: FakeClock) -> Iterator[Informer[Thing]]:
+    """An informer that watches an empty server."""
+    one = informer(server, clock)
+    one.start()
+    assert one.wait_synced(5)
+    clock.until(lambda: len(server.streams) == 1)
+    yield one
+    one.stop()
+
+
+def sizes(one: Informer[Thing]) -> dict[str, int]:
+    return {obj.name: obj.size for obj in one.cache.list()}
+
+
+def test_it_lists_then_follows(server: Server, clock: FakeClock) -> None:
+    server.put(thing("a", size=1))
+    one = informer(server, clock)
+    assert not one.synced
+    one.start()
+    assert one.wait_synced(5)
+    assert sizes(one) == {"a": 1}
+    server.put(thing("b", size=2))
+    server.put(thing("a", size=3))
+    server.remove("b")
+    clock.until(lambda: sizes(one) == {"a": 3})
+    one.stop()
+    watch = server.requests[-1].query
+    assert watch["allowWatchBookmarks"] == "true"
+    assert server.streams == []
+
+
+def test_a_big_collection_comes_in_pages(clock: FakeClock) -> None:
+    server = Server(page=3)
+    for n in range(8):
+        server.put(thing(f"t{n}", size=n))
+    one = informer(server, clock, label_selector="a=b", namespace="default")
+    server.patient = False
+    one.follow()
+    assert len(one.cache) == 8
+    lists = [r.query for r in server.requests if "watch" not in r.query]
+    assert [("limit" in q, "continue" in q) for q in lists] == [(True, False), (True, True), (True, True)]
+    assert {q["labelSelector"] for q in lists} == {"a=b"}
+    assert all("/namespaces/default/" in r.path for r in server.requests)
+
+
+def test_history_that_goes_away_between_two_pages_is_read_at_once_instead(clock: FakeClock) -> None:
+    server = Server(page=2)
+    for n in range(5):
+        server.put(thing(f"t{n}"))
+    server.faults.extend([lambda request: None, lambda request: status(410, "Expired")])
+    server.patient = False
+    one = informer(server, clock)
+    one.follow()
+    assert len(one.cache) == 5
+    assert "limit" not in server.requests[2].query
+
+
+def test_a_stream_that_ends_is_taken_up_where_it_ended(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    server.put(thing("a", size=1))
+    clock.until(lambda: sizes(followed) == {"a": 1})
+    server.drop()
+    server.put(thing("b", size=2))
+    clock.until(lambda: sizes(followed) == {"a": 1, "b": 2}, step=0.1)
+    assert server.count(watch=False) == 1
+    assert server.requests[-1].query["resourceVersion"] == "101"
+
+
+def test_a_bookmark_moves_the_place_to_go_on_from(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    server.say("BOOKMARK", {"kind": "Thing", "metadata": {"resourceVersion": "100500"}})
+    server.drop()
+    clock.until(lambda: server.count(watch=True) == 2, step=0.1)
+    assert server.requests[-1].query["resourceVersion"] == "100500"
+
+
+def test_an_expired_version_is_listed_again_and_told_as_differences(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    server.put(thing("a", size=1))
+    server.put(thing("b", size=2))
+    clock.until(lambda: len(followed.cache) == 2)
+    heard: list[tuple[str | None, str | None]] = []
+    followed.cache.on_change(lambda old, new: heard.append((old and old.name, new and new.name)))
+    heard.clear()
+    server.drop()
+    server.remove("a")
+    server.put(thing("c"))
+    server.compact()
+    clock.until(lambda: "c" in sizes(followed), step=0.1)
+    assert heard == [("a", None), (None, "c")]
+    assert server.count(watch=False) == 2
+
+
+def test_an_answer_to_our_own_write_is_there_before_its_event(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    created = server.client.create(Thing.KIND, thing("a", size=1))
+    followed.cache.observe(created)
+    assert sizes(followed) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (NO_ANSWER, "no answer"),
+        (Unavailable(500, "InternalError", "etcd has no leader"), "etcd has no leader"),
+        (ApiError(403, "Forbidden", "things is forbidden"), "things is forbidden"),
+    ],
+)
+def test_a_server_that_refuses_is_asked_less_and_less_and_the_reason_is_shown(
+    server: Server, clock: FakeClock, error: ApiError, reason: str
+) -> None:
+    server.fail(error, times=1000)
+    one = informer(server, clock)
+    one.start()
+    began = clock.monotonic()
+    at: list[float] = []
+    while len(server.requests) < 13:
+        seen = len(server.requests)
+        clock.until(lambda n=seen: len(server.requests) > n, step=0.1)  # type: ignore[misc]
+        at.append(clock.monotonic() - began)
+    waits = [round(b - a) for a, b in zip(at, at[1:], strict=False)]
+    assert waits[-5:] == [13, 26, 30, 30, 30]
+    assert not one.synced
+    assert reason in one.error
+    assert one.staleness() >= 100
+    server.faults.clear()
+    clock.until(lambda: one.synced, step=1)
+    one.stop()
+    assert one.error == ""
+
+
+def test_a_server_that_asks_to_be_left_alone_is(server: Server, clock: FakeClock) -> None:
+    server.fail(TooManyRequests(429, "TooManyRequests", "busy", {"retryAfterSeconds": 20}))
+    one = informer(server, clock)
+    one.start()
+    clock.until(lambda: len(server.requests) == 1)
+    clock.threads(1, within=20)
+    clock.advance(19)
+    clock.threads(1, within=1)
+    assert len(server.requests) == 1
+    clock.advance(1)
+    assert one.wait_synced(5)
+    one.stop()
+
+
+def test_one_undecodable_object_does_not_stop_the_others(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    server.put(thing("bad", size="huge"))
+    server.put(thing("good", size=1))
+    clock.until(lambda: sizes(followed) == {"good": 1})
+    assert list(followed.cache.broken) == ["default/bad"]
+
+
+def test_stopping_ends_a_stream_that_waits(followed: Informer[Thing], server: Server) -> None:
+    followed.stop()
+    assert not followed._thread.is_alive()  # type: ignore[union-attr]
+    with pytest.raises(RuntimeError, match="started before"):
+        followed.start()
+
+
+def test_an_informer_that_was_never_started_stops() -> None:
+    informer(Server(), FakeClock()).stop()
+
+
+class Following(RuleBasedStateMachine):
+    """Rounds of an informer between any changes and faults; left in peace, it becomes the server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = Server(page=2)
+        self.server.patient = False
+        self.one = informer(self.server, FakeClock())
+        self.answers: list[Json] = []
+
+    @rule(name=st.sampled_from("abcde"), size=st.one_of(st.integers(0, 3), st.just("huge")))
+    def put(self, name: str, size: int | str) -> None:
+        self.answers.append(self.server.put(thing(name, size=size)))
+
+    @rule(name=st.sampled_from("abcde"))
+    def remove(self, name: str) -> None:
+        if any(path.endswith(f"/{name}") for path in self.server.objects):
+            self.server.remove(name)
+
+    @rule()
+    def compact(self) -> None:
+        self.server.compact()
+
+    @rule(error=st.sampled_from([500, 429, NO_ANSWER, 403]))
+    def refuse(self, error: ApiError | int) -> None:
+        self.server.fail(error)
+
+    @rule()
+    def expire_a_page(self) -> None:
+        self.server.faults.extend([lambda request: None, lambda request: status(410, "Expired")])
+
+    @rule(error=st.sampled_from([NO_ANSWER, GONE, Unavailable(500, "InternalError", "")]))
+    def break_a_watch(self, error: ApiError) -> None:
+        self.server.broken_streams.append(error)
+
+    @rule()
+    def observe(self) -> None:
+        if self.answers:
+            self.one.cache.observe(self.answers.pop(0))
+
+    @rule()
+    def follow(self) -> None:
+        self.one.follow()
+
+    def teardown(self) -> None:
+        self.server.faults.clear()
+        self.server.broken_streams.clear()
+        for _ in range(2):  # the first may learn that it must list again
+            self.one.follow()
+        while self.answers:
+            self.one.cache.observe(self.answers.pop())
+        stored = {path.rpartition("/")[2]: obj["size"] for path, obj in self.server.objects.items()}
+        assert sizes(self.one) == {name: size for name, size in stored.items() if size != "huge"}
+        assert {key.rpartition("/")[2] for key in self.one.cache.broken} == {
+            name for name, size in stored.items() if size == "huge"
+        }
+        assert self.one.error == ""
+
+
+TestFollowing = Following.TestCase

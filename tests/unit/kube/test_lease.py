@@ -1,0 +1,240 @@
+"""One leader at a time, whatever fails: the protocol against a model, and the threads around it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.kube.client import Client, Reply, Request
+from broker.kube.clock import FakeClock
+from broker.kube.errors import ApiError
+from broker.kube.lease import LEASE, Candidate, Elector, NotLeading
+from tests.unit.kube.server import NO_ANSWER, Json, Server, Thing, thing
+
+NAME, NAMESPACE = "broker", "kube-system"
+
+
+def elector(server: Server, clock: FakeClock, identity: str) -> Elector:
+    return Elector(server.client, NAME, NAMESPACE, identity, clock, random=lambda: 0.5)
+
+
+def spec(server: Server) -> Json:
+    (lease,) = (obj for path, obj in server.objects.items() if "/leases/" in path)
+    found: Json = lease["spec"]
+    return found
+
+
+class Run:
+    """An elector in a thread, and what its `lead` saw."""
+
+    def __init__(
+        self, one: Elector, clock: FakeClock, lead: Callable[[threading.Event], None] | None = None
+    ) -> None:
+        self.elector = one
+        self.clock = clock
+        self.terms: list[threading.Event] = []
+        self.ended = 0
+        self._lead = lead
+        self.thread = threading.Thread(target=one.run, args=(self.lead,))
+        self.thread.start()
+
+    def lead(self, lost: threading.Event) -> None:
+        self.terms.append(lost)
+        if self._lead is None:
+            self.clock.wait(lost)
+        else:
+            self._lead(lost)
+        self.ended += 1
+
+    @property
+    def leads(self) -> bool:
+        return len(self.terms) > self.ended
+
+    def stop(self) -> None:
+        self.elector.stop()
+        self.thread.join()
+
+
+def test_the_first_leads_and_the_lease_says_so() -> None:
+    server, clock = Server(), FakeClock()
+    one = Run(elector(server, clock, "one"), clock)
+    clock.until(lambda: one.leads)
+    assert spec(server) == {
+        "holderIdentity": "one",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2026-01-01T00:00:00.000000Z",
+        "renewTime": "2026-01-01T00:00:00.000000Z",
+        "leaseTransitions": 0,
+    }
+    clock.until(lambda: spec(server)["renewTime"] > "2026-01-01T00:01:00", step=1)
+    assert (one.leads, len(one.terms), spec(server)["acquireTime"][17:19]) == (True, 1, "00")
+    one.stop()
+
+
+def test_a_clean_exit_hands_over_without_waiting() -> None:
+    server, clock = Server(), FakeClock()
+    one = Run(elector(server, clock, "one"), clock)
+    clock.until(lambda: one.leads)
+    two = Run(elector(server, clock, "two"), clock)
+    clock.threads(4)  # the leader, its renewals and watchdog, and the standby
+    one.stop()
+    assert "holderIdentity" not in spec(server)
+    clock.threads(1, within=3)
+    clock.advance(3)  # one look of the standby, far less than the lease
+    clock.until(lambda: two.leads)
+    assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("two", 1)
+    two.stop()
+
+
+def test_lead_that_returns_gives_the_lease_back_and_ends_the_run() -> None:
+    server, clock = Server(), FakeClock()
+    one = Run(elector(server, clock, "one"), clock, lead=lambda lost: None)
+    one.thread.join()
+    assert "holderIdentity" not in spec(server)
+
+
+def test_a_bug_in_lead_gives_the_lease_back_and_is_raised() -> None:
+    server, clock = Server(), FakeClock()
+
+    def lead(lost: threading.Event) -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        elector(server, clock, "one").run(lead)
+    assert "holderIdentity" not in spec(server)
+
+
+def test_who_leads_no_more_campaigns_again() -> None:
+    server, clock = Server(), FakeClock()
+    one = Run(elector(server, clock, "one"), clock)
+    clock.until(lambda: one.leads)
+    server.client.patch(LEASE, NAME, {"spec": {"holderIdentity": "thief"}}, namespace=NAMESPACE)
+    clock.until(lambda: one.ended == 1, step=0.5)
+    assert not one.elector.leading
+    clock.until(lambda: one.leads, step=0.5)  # the thief never renews
+    assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("one", 1)
+    one.stop()
+
+
+def test_a_lease_under_our_name_that_we_did_not_take_is_anothers() -> None:
+    server, clock = Server(), FakeClock()
+    one = Run(elector(server, clock, "same"), clock)
+    clock.until(lambda: one.leads)
+    two = Candidate(server.client, NAME, NAMESPACE, "same", clock, duration=15)
+    assert not two.step()
+    one.stop()
+
+
+def test_a_duration_too_short_to_be_renewed_is_refused() -> None:
+    with pytest.raises(ValueError, match="too short to be renewed every 2"):
+        Elector(Server().client, NAME, NAMESPACE, "one", FakeClock(), duration=5, renew=2)
+
+
+def test_writes_of_one_who_does_not_lead_are_stopped_and_reads_are_not() -> None:
+    server, clock = Server(), FakeClock()
+    one = elector(server, clock, "one")
+    client = server.client.replace(guard=one.guard)
+    with pytest.raises(NotLeading, match="'broker' is not held"):
+        client.create(Thing.KIND, thing("a"))
+    assert server.objects == {}
+    assert client.list(Thing.KIND)[0] == []
+    run = Run(one, clock)
+    clock.until(lambda: run.leads)
+    client.create(Thing.KIND, thing("a"))
+    run.stop()
+    with pytest.raises(NotLeading):
+        client.delete(Thing.KIND, "a", namespace="default")
+
+
+class Slow:
+    """A transport to the server that takes time and loses requests and replies, as told."""
+
+    def __init__(self, server: Server, clock: FakeClock) -> None:
+        self.server, self.clock = server, clock
+        self.there = self.back = 0.0
+        self.lost = ""
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        self.clock.advance(self.there)
+        if self.lost == "request":
+            raise NO_ANSWER
+        reply = self.server.request(request, timeout=timeout)
+        self.clock.advance(self.back)
+        if self.lost == "reply":
+            raise NO_ANSWER
+        return reply
+
+    def stream(self, request: Request, *, timeout: float) -> object:
+        raise AssertionError("a lease is not watched")
+
+
+class LeaseModel(RuleBasedStateMachine):
+    """Three candidates, any delays, losses and pauses; one identity is used twice."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.clock = FakeClock()
+        self.server = Server()
+        self.wires = [Slow(self.server, self.clock) for _ in range(3)]
+        self.candidates = [
+            Candidate(Client(wire), NAME, NAMESPACE, name, self.clock, duration=15)  # type: ignore[arg-type]
+            for wire, name in zip(self.wires, ("one", "two", "two"), strict=True)
+        ]
+
+    @rule(
+        who=st.integers(0, 2),
+        there=st.sampled_from([0.0, 0.0, 3.0, 9.0, 20.0]),
+        back=st.sampled_from([0.0, 0.0, 3.0, 9.0, 20.0]),
+        lost=st.sampled_from(["", "", "", "request", "reply"]),
+    )
+    def step(self, who: int, there: float, back: float, lost: str) -> None:
+        wire = self.wires[who]
+        wire.there, wire.back, wire.lost = there, back, lost
+        try:
+            self.candidates[who].step()
+        except ApiError:
+            assert lost
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 5.0, 10.0, 14.9, 15.0]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(who=st.integers(0, 2), lost=st.sampled_from(["", "reply"]))
+    def release(self, who: int, lost: str) -> None:
+        self.wires[who].there = self.wires[who].back = 0.0
+        self.wires[who].lost = lost
+        try:
+            self.candidates[who].release()
+        except ApiError:
+            assert lost
+
+    @rule()
+    def someone_touches_it(self) -> None:
+        if self.server.objects:
+            body = {"metadata": {"annotations": {"touched": str(self.clock.monotonic())}}}
+            self.server.client.patch(LEASE, NAME, body, namespace=NAMESPACE)
+
+    @invariant()
+    def one_leads_at_most(self) -> None:
+        if hasattr(self, "candidates"):
+            assert sum(candidate.leading for candidate in self.candidates) <= 1
+
+    def teardown(self) -> None:
+        """Left in peace, somebody leads within one duration and a look or two."""
+        if not hasattr(self, "candidates"):
+            return
+        for wire in self.wires:
+            wire.there = wire.back = 0.0
+            wire.lost = ""
+        for _ in range(10):
+            for candidate in self.candidates:
+                candidate.step()
+            self.clock.advance(2)
+        assert sum(candidate.leading for candidate in self.candidates) == 1
+
+
+TestLeaseModel = LeaseModel.TestCase
