@@ -42,18 +42,15 @@ NAMESPACES = frozenset({"default", "kube-system", "kube-public", "kube-node-leas
 KEPT = frozenset({("default", "kubernetes"), ("", "system-node-critical"), ("", "system-cluster-critical")})
 
 
-def empty(api: Api) -> None:
-    """Removes what a test left: custom resources, workloads, nodes, leases, namespaces.
+def empty(api: Api, collections: tuple[str, ...] = ()) -> None:
+    """Removes what a test left: custom resources, workloads, nodes, leases, namespaces; or only `collections`.
 
     Definitions stay: a server takes two seconds to accept the first object of a new one.
     """
-    crds = api.request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions").body["items"]
-    for crd in crds:
-        spec = crd["spec"]
-        stored = next(v["name"] for v in spec["versions"] if v["storage"])
-        _remove_all(api, f"/apis/{spec['group']}/{stored}/{spec['names']['plural']}")
-    for path in EMPTIED:
+    for path in collections or (*_custom(api), *EMPTIED):
         _remove_all(api, path)
+    if collections:
+        return
     for namespace in api.request("GET", "/api/v1/namespaces").body["items"]:
         name = namespace["metadata"]["name"]
         if name not in NAMESPACES:
@@ -62,6 +59,13 @@ def empty(api: Api) -> None:
             namespace["spec"]["finalizers"] = []
             namespace["metadata"].pop("resourceVersion")
             api.request("PUT", f"/api/v1/namespaces/{name}/finalize", body=namespace)
+
+
+def _custom(api: Api) -> Iterator[str]:
+    for crd in api.request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions").body["items"]:
+        spec = crd["spec"]
+        stored = next(v["name"] for v in spec["versions"] if v["storage"])
+        yield f"/apis/{spec['group']}/{stored}/{spec['names']['plural']}"
 
 
 def _remove_all(api: Api, collection: str) -> None:
@@ -76,7 +80,7 @@ def _remove_all(api: Api, collection: str) -> None:
 def _remove(api: Api, collection: str, item: Json) -> None:
     meta = item["metadata"]
     path = f"{collection}/{meta['name']}"
-    if "namespace" in meta:
+    if "namespace" in meta and "/namespaces/" not in collection:
         root, _, plural = collection.rpartition("/")
         path = f"{root}/namespaces/{meta['namespace']}/{plural}/{meta['name']}"
     if meta.get("finalizers"):

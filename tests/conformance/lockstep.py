@@ -100,8 +100,11 @@ class Difference:
         return list(changes(self.theirs, self.ours))
 
 
-def run(sequence: Sequence, ours: Api, theirs: Api) -> Iterator[Difference]:
-    sides = (Side(ours), Side(theirs))
+def run(
+    sequence: Sequence, ours: Api, theirs: Api, *, ignore: frozenset[str] = frozenset()
+) -> Iterator[Difference]:
+    """The differences of two servers over one sequence; keys in `ignore` are not compared."""
+    sides = tuple(Side(api, Mask(ignore=ignore)) for api in (ours, theirs))
     for side in sides:
         side.open(sequence.streams)
     try:

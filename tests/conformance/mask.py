@@ -19,7 +19,8 @@ QUOTED = re.compile(r"(resource ?version[^0-9]{0,40})(\d+)", re.IGNORECASE)
 class Mask:
     """The names that one server's uids and resourceVersions have been given in one sequence."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ignore: frozenset[str] = frozenset()) -> None:
+        self._ignored = ignore  # keys left out, to measure the rest
         self._uids: dict[str, str] = {}
         self._versions: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
@@ -45,6 +46,8 @@ class Mask:
     def _object(self, value: dict[str, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for key, item in value.items():
+            if key in self._ignored:
+                continue
             if key == "metadata" and isinstance(item, dict):
                 out[key] = self._metadata(item, str(value.get("kind", "")))
             elif key == "message" and isinstance(item, str):
@@ -63,8 +66,9 @@ class Mask:
         if "continue" in out:
             out["continue"] = "<token>" if out["continue"] else ""
         fields = out.pop("managedFields", None)
+        out = {key: item for key, item in out.items() if key not in self._ignored}
         out = {key: self.value(item) if key != "resourceVersion" else item for key, item in out.items()}
-        if fields is not None:
+        if fields is not None and "managedFields" not in self._ignored:
             out["managedFields"] = sorted(self.value(fields), key=_entry_order)
         return out
 

@@ -15,36 +15,50 @@ from tests.conformance.generate import sequence
 from tests.conformance.kinds import Kind
 from tests.conformance.lockstep import Difference, run
 from tests.conformance.steps import Step
-from tests.controlplane.client import Api
+from tests.controlplane.client import Api, Json
 from tests.controlplane.server import ControlPlane
 from tests.servers import empty, over_embedded, over_real
 
 
 def signature(difference: Difference) -> str:
+    """What differences of one cause are likely to share."""
     request = difference.request
-    at = request.path if isinstance(request, Step) else "WATCH " + request.path
-    sub = re.search(r"/(status|scale|binding|eviction)$", at)
-    plural = re.sub(r".*/namespaces/\w+/|.*/v\w+/", "", at).split("/")[0]
-    content = (
-        request.content.split("/")[-1].split("-")[0]
-        if isinstance(request, Step) and request.method == "PATCH"
-        else ""
-    )
-    method = request.method if isinstance(request, Step) else "WATCH"
-    paths = sorted({re.sub(r"\[\d+\]", "[]", path) for path, _, _ in difference.changes()})
-    return f"{method} {plural}{sub[0] if sub else ''} {content} :: {' '.join(paths[:6])}"
+    method, content = "WATCH", ""
+    if isinstance(request, Step):
+        method = request.method
+        content = request.content.split("/")[-1].split("+")[0] + " " if method == "PATCH" else ""
+    subresource = re.search(r"/(status|scale|binding|eviction)$", request.path)
+    plural = re.sub(r".*/namespaces/\w+/|.*/v\w+/", "", request.path).split("/")[0]
+    said = [_said(answer) for answer in (difference.theirs, difference.ours)]
+    if said[0] != said[1]:
+        what = " | ".join(re.sub(r'"[^"]*"', '"…"', text)[:90] for text in said)
+    else:
+        what = " ".join(sorted({re.sub(r"\[\d+\]", "[]", path) for path, _, _ in difference.changes()})[:8])
+    return f"{method} {plural}{subresource[0] if subresource else ''} {content}: {what}"
 
 
-def report(difference: Difference, *, width: int = 400) -> str:
+def _said(answer: Json) -> str:
+    """The status, with the message of a failure."""
+    body = answer.get("body")
+    if isinstance(body, dict) and body.get("status") == "Failure":
+        return f"{answer['status']} {body.get('message', '')}"
+    return str(answer["status"]) + (f" {body}" if isinstance(body, str) else "")
+
+
+def report(difference: Difference, *, width: int = 300) -> str:
     lines = [str(difference.request)]
+    said = [_said(answer) for answer in (difference.theirs, difference.ours)]
+    if said[0] != said[1]:
+        return "\n".join([*lines, f"  real: {said[0]}", f"  ours: {said[1]}"])
     for path, theirs, ours in difference.changes()[:12]:
-        for who, value in (("real", theirs), ("ours", ours)):
-            lines.append(f"  {who} {path}: {json.dumps(value)[:width]}")
+        lines.append(f"  {path}")
+        lines.append(f"    real: {json.dumps(theirs)[:width]}")
+        lines.append(f"    ours: {json.dumps(ours)[:width]}")
     return "\n".join(lines)
 
 
 def measure(
-    ours: Api, theirs: Api, seeds: range, kinds: tuple[Kind, ...] = ALL
+    ours: Api, theirs: Api, seeds: range, kinds: tuple[Kind, ...] = ALL, ignore: frozenset[str] = frozenset()
 ) -> dict[str, list[Difference]]:
     for api in (ours, theirs):
         for definition in (WIDGETS, GIZMOS):
@@ -52,10 +66,10 @@ def measure(
                 api.install(definition)
     found: dict[str, list[Difference]] = defaultdict(list)
     for seed in seeds:
-        for difference in run(sequence(seed, kinds=kinds), ours, theirs):
+        for difference in run(sequence(seed, kinds=kinds), ours, theirs, ignore=ignore):
             found[signature(difference)].append(difference)
-        empty(ours)
-        empty(theirs)
+        for api in (ours, theirs):
+            empty(api, tuple(kind.collection for kind in kinds))
     return found
 
 
@@ -66,12 +80,13 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=1, help="examples shown of each group")
     every = ",".join(kind.kind for kind in ALL)
     parser.add_argument("--kinds", default=every, help=f"only these of {every}")
+    parser.add_argument("--ignore", default="", help="keys that are not compared, with commas")
     options = parser.parse_args()
     kinds = tuple(kind for kind in ALL if kind.kind in options.kinds.split(","))
     began = time.monotonic()
     with ControlPlane() as plane, over_embedded() as ours:
         seeds = range(options.seed, options.seed + options.sequences)
-        found = measure(ours, over_real(plane), seeds, kinds)
+        found = measure(ours, over_real(plane), seeds, kinds, frozenset(options.ignore.split(",")))
     groups = sorted(found.items(), key=lambda group: -len(group[1]))
     bad = {difference.sequence.seed for group in found.values() for difference in group}
     print(f"{options.sequences} sequences, {len(bad)} with a difference, {time.monotonic() - began:.0f} s\n")

@@ -13,7 +13,7 @@ from tests.conformance.calls import (
     widget,
 )
 from tests.conformance.steps import TABLE
-from tests.controlplane.client import Api, Json
+from tests.controlplane.client import Api, Json, Query
 
 
 def told(events: list[Json]) -> list[tuple[str, str]]:
@@ -102,7 +102,7 @@ def test_a_watch_ends_at_its_timeout(api: Api) -> None:
 def test_initial_events_end_with_a_bookmark(api: Api) -> None:
     for name in "ab":
         create(api, WIDGETS, widget(name))
-    query = {
+    query: Query = {
         "sendInitialEvents": True,
         "allowWatchBookmarks": True,
         "resourceVersionMatch": "NotOlderThan",
@@ -120,7 +120,7 @@ def test_initial_events_end_with_a_bookmark(api: Api) -> None:
 
 
 def test_initial_events_need_their_options(api: Api) -> None:
-    query = {"watch": "true", "sendInitialEvents": True}
+    query: Query = {"watch": "true", "sendInitialEvents": True}
     refused(api.request("GET", WIDGETS, query), 422, "Invalid")
 
 
