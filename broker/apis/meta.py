@@ -8,10 +8,11 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -80,11 +81,11 @@ class Model(BaseModel):
 
 
 def _seconds(value: datetime) -> str:
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def _micros(value: datetime) -> str:
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 # metav1.Time is written in whole seconds; metav1.MicroTime is refused without exactly six digits.
@@ -108,16 +109,17 @@ SCALES |= {suffix: Decimal(1000) ** power for power, suffix in enumerate("num", 
 SCALES |= {suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)}
 
 
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
 @lru_cache(maxsize=4096)
 def quantity(text: str) -> float:
     """`100m`, `2Gi`, `1e3` in base units: cores, bytes, counts."""
     suffix = next((text[-size:] for size in (2, 1) if text[-size:] in SCALES), "")
-    try:
-        return float(Decimal(text.removesuffix(suffix)) * SCALES.get(suffix, Decimal(1)))
-    except InvalidOperation:
-        raise ValueError(
-            f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi"
-        ) from None
+    number = text.removesuffix(suffix)
+    if not NUMBER.fullmatch(number):
+        raise ValueError(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
+    return float(Decimal(number) * SCALES.get(suffix, Decimal(1)))
 
 
 def quantities(values: Mapping[str, str]) -> dict[str, float]:

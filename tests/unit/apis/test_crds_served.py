@@ -37,7 +37,7 @@ def judge(reply: Reply, case: Case) -> None:
         assert word in reply.body["message"]
 
 
-def named(cases: tuple[Case, ...]) -> Any:
+def named(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 

@@ -17,7 +17,7 @@ from tests.unit.apis.cases import ARN, ID, MALFORMED, RESERVATION_SPECS, Case, p
 pytestmark = pytest.mark.covers("KRP-02", "KRP-04")
 
 
-def named(cases: tuple[Case, ...]) -> Any:
+def named(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 

@@ -1,0 +1,150 @@
+"""The CRD files: as the models say, structural, and found from a checkout and from a wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from broker.apis import crdgen, crds
+from broker.apis.names import KARPENTER_OWNERSHIP_TAGS
+from tests.unit.apis.cases import Json
+
+CHECKOUT = crdgen.CHECKOUT
+
+
+def test_the_files_say_what_the_models_say() -> None:
+    assert crdgen.drift(CHECKOUT) == []
+
+
+def test_drift_is_named(tmp_path: Path) -> None:
+    crdgen.write(tmp_path)
+    assert crdgen.drift(tmp_path) == []
+    edited = tmp_path / "karpenter.sh_nodepools.yaml"
+    edited.write_text(edited.read_text().replace("maximum: 100", "maximum: 10", 1))
+    (tmp_path / "karpenter.sh_nodeclaims.yaml").unlink()
+    (tmp_path / "extra.yaml").write_text("")
+    assert crdgen.drift(tmp_path) == [
+        "extra.yaml: is not generated from any model",
+        "karpenter.sh_nodeclaims.yaml: is missing",
+        "karpenter.sh_nodepools.yaml: differs from the models",
+    ]
+    crdgen.write(tmp_path)
+    assert crdgen.drift(tmp_path) == []
+
+
+def test_check_fails_on_drift_and_says_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(crdgen, "CHECKOUT", tmp_path / "crds")
+    assert crdgen.main([]) == 0
+    assert crdgen.main(["--check"]) == 0
+    (tmp_path / "crds" / "karpenter.sh_nodepools.yaml").write_text("")
+    assert crdgen.main(["--check"]) == 1
+    assert "differs from the models; run python -m broker.apis.crdgen" in capsys.readouterr().err
+    assert crdgen.main(["--chekc"]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_load_gives_the_definitions() -> None:
+    assert [crd["metadata"]["name"] for crd in crds.load()] == [
+        "ec2nodeclasses.karpenter.k8s.aws",
+        "nodeclaims.karpenter.sh",
+        "nodepools.karpenter.sh",
+    ]
+
+
+def test_a_wheel_carries_them_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site-packages" / "broker"
+    (installed / "apis").mkdir(parents=True)
+    (installed / "crds").mkdir()
+    crdgen.write(installed / "crds")
+    monkeypatch.setattr(crds, "__file__", str(installed / "apis" / "crds.py"))
+    assert crds.folder() == installed / "crds"
+    for path in (installed / "crds").iterdir():
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match="install capacity-broker again"):
+        crds.load()
+
+
+def versions() -> Iterator[Any]:
+    for crd in crds.load():
+        for version in crd["spec"]["versions"]:
+            name = f"{crd['metadata']['name']}/{version['name']}"
+            yield pytest.param(version, id=name)
+
+
+def walk(schema: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from walk(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from walk(schema["items"], f"{path}[]")
+    if "additionalProperties" in schema:
+        yield from walk(schema["additionalProperties"], f"{path}{{}}")
+
+
+@pytest.mark.parametrize("version", list(versions()))
+def test_schemas_are_structural_and_explained(version: Json) -> None:
+    for path, schema in walk(version["schema"]["openAPIV3Schema"]):
+        assert ("type" in schema) != bool(schema.get("x-kubernetes-int-or-string")), path
+        if path and not path.endswith(("[]", "{}", ".metadata")):
+            assert schema.get("description"), f"{path} has no words for kubectl explain"
+        for rule in schema.get("x-kubernetes-validations", ()):
+            assert rule["message"], path
+
+
+@pytest.mark.covers("KRP-01")
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_the_reservation_spec_is_in_both_versions(version: str) -> None:
+    (crd,) = (crd for crd in crds.load() if crd["spec"]["names"]["kind"] == "EC2NodeClass")
+    (found,) = (each for each in crd["spec"]["versions"] if each["name"] == version)
+    assert found["served"]
+    assert found["storage"] == (version == "v1")
+    spec = found["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["capacityReservationSpec"]
+    assert {path for path, _ in walk(spec)} == {
+        "",
+        ".capacityReservationPreference",
+        ".capacityReservationTarget",
+        ".capacityReservationTarget.capacityReservationId",
+        ".capacityReservationTarget.capacityReservationResourceGroupArn",
+    }
+
+
+def test_conditions_are_merged_as_karpenter_merges_them() -> None:
+    kinds = {}
+    for crd in crds.load():
+        status = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+        conditions = status["properties"]["conditions"]
+        kinds[crd["spec"]["names"]["kind"]] = conditions.get("x-kubernetes-list-type", "atomic")
+    assert kinds == {"EC2NodeClass": "atomic", "NodeClaim": "map", "NodePool": "map"}
+
+
+def test_a_type_without_a_schema_is_refused() -> None:
+    from broker.apis.meta import Model
+
+    class Odd(Model):
+        """Has a field that JSON cannot hold."""
+
+        field: complex = 0j
+
+    with pytest.raises(TypeError, match="complex"):
+        crdgen.structural(Odd)
+
+
+def test_ownership_is_three_tags() -> None:
+    assert set(KARPENTER_OWNERSHIP_TAGS) == {
+        "karpenter.sh/nodepool",
+        "karpenter.k8s.aws/ec2nodeclass",
+        "eks:eks-cluster-name",
+    }
+
+
+def test_files_are_plain_yaml() -> None:
+    for text in crds.texts().values():
+        assert text.startswith("# Generated")
+        assert "&id" not in text
+        assert yaml.safe_load(text)["apiVersion"] == "apiextensions.k8s.io/v1"

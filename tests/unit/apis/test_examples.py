@@ -1,0 +1,67 @@
+"""The manifests of examples/: accepted, complete, and each claim says where it should land."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.names import BROKER, EXPECT
+from tests.controlplane.client import Api
+from tests.unit.apis.cases import ARN, ID, Json
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+FILLED = {"ODCR_P5": ID, "ODCR_FULL": ID, "GROUP_ARN": ARN, "AMI": "ami-0123456789abcdef0"}
+PLURALS = {"EC2NodeClass": "ec2nodeclasses", "NodeClaim": "nodeclaims", "NodePool": "nodepools"}
+
+
+def objects() -> list[Json]:
+    found = []
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        text = re.sub(r"\$\{(\w+)\}", lambda name: FILLED[name[1]], path.read_text())
+        found += [obj for obj in yaml.safe_load_all(text) if obj]
+    return found
+
+
+def test_the_api_server_accepts_every_example(served: Api) -> None:
+    for obj in objects():
+        collection = f"/apis/{obj['apiVersion']}/{PLURALS[obj['kind']]}"
+        reply = served.request("POST", collection, {"dryRun": "All", "fieldValidation": "Strict"}, obj)
+        assert reply.status == 201, reply.body
+
+
+@pytest.mark.covers("KRP-02")
+def test_every_way_to_ask_is_shown() -> None:
+    classes = [EC2NodeClass.decode(obj) for obj in objects() if obj["kind"] == "EC2NodeClass"]
+    asks = {each.name: each.reservation_ask.spec for each in classes}
+    shown = {
+        name: (spec.preference, bool(spec.reservation_id), bool(spec.group_arn))
+        for name, spec in asks.items()
+        if spec is not None
+    }
+    assert shown == {
+        "by-id": (None, True, False),
+        "by-group": (None, False, True),
+        "open": ("open", False, False),
+        "full": (None, True, False),
+        "none": ("none", False, False),
+    }
+
+
+def test_every_claim_is_the_brokers_and_says_where_it_should_land() -> None:
+    claims = [NodeClaim.decode(obj) for obj in objects() if obj["kind"] == "NodeClaim"]
+    assert {claim.spec.node_class_ref.group for claim in claims} == {BROKER}
+    landing: dict[str, list[str]] = {}
+    for claim in claims:
+        landing.setdefault(claim.spec.node_class_ref.name, []).append(claim.annotations[EXPECT])
+    assert landing == {
+        "by-id": ["odcr", "odcr"],
+        "by-group": ["group", "group"],
+        "open": ["open", "open"],
+        "full": ["on-demand", "on-demand"],
+        "none": ["none", "none"],
+    }
