@@ -49,6 +49,7 @@ class InventoryKeeper:
         self._debits: dict[str, tuple[str, datetime]] = {}  # instance id -> reservation id, when launched
         self._readers: list[Callable[[], None]] = []
         self.group_errors: dict[str, ProviderError] = {}
+        self.error: ProviderError | None = None  # why the last description failed
 
     def on_change(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after each description that changed something, on the polling thread."""
@@ -61,7 +62,12 @@ class InventoryKeeper:
     def refresh(self) -> None:
         """Describes everything again. Raises ProviderError, keeping what was known."""
         began = self._clock.now()
-        odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
+        try:
+            odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
+        except ProviderError as error:
+            self.error = error
+            raise
+        self.error = None
         groups: dict[str, ReservationGroup] = {}
         errors: dict[str, ProviderError] = {}
         for arn in sorted(set(self._groups())):

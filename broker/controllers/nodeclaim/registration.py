@@ -56,6 +56,10 @@ class Registration:
         found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
         if len(found) != 1:
             return self._without_node(claim, found)
+        if found[0].deleting:
+            # Somebody deleted the Node: its claim ends with it, and drains it first.
+            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+            return None
         node = self._adopt(claim, found[0])
         if not is_true(claim, names.REGISTERED_CONDITION):
             claim = write(

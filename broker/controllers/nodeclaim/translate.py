@@ -19,8 +19,8 @@ class BadClaim(Exception):
         self.message = message
 
 
-def planned(claim: NodeClaim) -> Claim:
-    """The claim as the planner reads it. Raises BadClaim."""
+def planned(claim: NodeClaim, *, template: str) -> Claim:
+    """The claim as the planner reads it; `template` is its template key. Raises BadClaim."""
     ref = claim.spec.node_class_ref
     if not ref.name:
         raise BadClaim(
@@ -50,6 +50,7 @@ def planned(claim: NodeClaim) -> Claim:
         priority=_priority(claim),
         created=claim.metadata.creation_timestamp,
         gang=claim.annotations.get(names.GANG, ""),
+        template=template,
     )
 
 

@@ -21,7 +21,7 @@ from broker.controllers.nodeclass.resolve import (
     selection,
     surroundings,
 )
-from broker.controllers.nodeclass.status import status_patch
+from broker.controllers.nodeclass.status import Verdict, status_patch
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -67,6 +67,12 @@ class NodeClassController:
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
         self._around: dict[str, tuple[int, float, Surroundings]] = {}
         self._readers: list[Callable[[str], None]] = []
+        self._limits: dict[str, Verdict] = {}
+
+    def limit(self, name: str, verdict: Verdict) -> None:
+        """What launches found out about the class's reservations; written with the next reconcile."""
+        with self._lock:
+            self._limits[name] = verdict
 
     def on_change(self, reader: Callable[[str], None]) -> None:
         """Calls `reader` with the name of a class whose resolution changed."""
@@ -104,6 +110,7 @@ class NodeClassController:
         if node_class is None or node_class.deleting:
             with self._lock:
                 gone = self._outcomes.pop(name, None)
+                self._limits.pop(name, None)
                 self._around.pop(name, None)
             if gone is not None:
                 self._tell(name)
@@ -118,6 +125,7 @@ class NodeClassController:
                 self._inventory.snapshot(),
                 account_id=self._provider.account_id(),
                 now=self._clock.now(),
+                group_errors=self._inventory.group_errors,
             )
         except Unresolved as error:
             outcome = error

@@ -6,7 +6,7 @@ launched from it; every other failure names the field that caused it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -26,7 +26,7 @@ from broker.capacity.matching import resolve_class
 from broker.capacity.model import Inventory, NodeClass, ReservationTerm, Selection
 from broker.controllers.nodeclass.shape import block_devices, kubelet
 from providers.base import CapacityProvider
-from providers.model import Image, SecurityGroup, Selector, Subnet
+from providers.model import Image, ProviderError, SecurityGroup, Selector, Subnet
 
 # Fields that change what an instance is and that no template of ours carries: refused, never left out unsaid.
 UNSUPPORTED = (
@@ -135,8 +135,12 @@ def launch_class(
     *,
     account_id: str,
     now: datetime,
+    group_errors: Mapping[str, ProviderError],
 ) -> LaunchClass:
-    """Puts the class's selection beside what EC2 has. Raises Unresolved for an invalid spec."""
+    """Puts the class's selection beside what EC2 has. Raises Unresolved for an invalid spec.
+
+    `group_errors` says, by ARN, why a group could not be read.
+    """
     try:
         settings, devices = kubelet(node_class), block_devices(node_class, around.family)
     except ValueError as error:
@@ -153,7 +157,15 @@ def launch_class(
         instance_store_raid0=node_class.spec.instance_store_policy == "RAID0",
     )
     found = resolve_class(plan, inventory, account_id=account_id, now=now)
-    return LaunchClass(plan=replace(plan, resolved=found), surroundings=around, source=node_class)
+    misfits = tuple(
+        replace(misfit, code=error.code, message=f"group {misfit.id} could not be read: {error.message}")
+        if (error := group_errors.get(misfit.id))
+        else misfit
+        for misfit in found.misfits
+    )
+    return LaunchClass(
+        plan=replace(plan, resolved=replace(found, misfits=misfits)), surroundings=around, source=node_class
+    )
 
 
 def _selectors(

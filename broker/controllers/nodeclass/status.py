@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.meta import Condition, ConditionStatus
+from broker.apis.meta import Condition, ConditionStatus, condition
 from broker.capacity.model import Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.conditions import condition_body, set_condition, timestamp
@@ -106,11 +106,20 @@ def _asked(selection: Selection) -> str:
 
 
 def status_patch(
-    node_class: EC2NodeClass, outcome: LaunchClass | Unresolved, *, described: bool, now: datetime
+    node_class: EC2NodeClass,
+    outcome: LaunchClass | Unresolved,
+    *,
+    described: bool,
+    limit: Verdict | None,
+    now: datetime,
 ) -> dict[str, Any]:
     """The status fields that the broker writes; the caller compares them with what is there."""
     conditions: tuple[Condition, ...] = node_class.status.conditions
-    for verdict in verdicts(outcome, described=described):
+    before = condition(conditions, names.CAPACITY_RESERVATION)
+    # The message names the latest claim; only a turn of the condition is worth a write.
+    turned = limit and (before is None or (before.status, before.reason) != (limit.status, limit.reason))
+    told = [*verdicts(outcome, described=described), *([limit] if limit and turned else [])]
+    for verdict in told:
         conditions = set_condition(
             conditions,
             verdict.type,

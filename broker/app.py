@@ -1,0 +1,336 @@
+"""The only place that builds and wires things, and that owns their start and stop.
+
+Invariant: nothing acts before the caches it reads are complete, and nothing acts after `stop` has returned.
+One Broker is one term of leadership: when the Lease is lost it is thrown away, and the next term builds
+another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+
+import structlog
+
+from broker.apis import names
+from broker.apis.coordination import Lease
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.model import Attempt
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim import ownership
+from broker.controllers.nodeclaim.execute import Executor
+from broker.controllers.nodeclaim.instances import InstanceView
+from broker.controllers.nodeclaim.launch import Launcher
+from broker.controllers.nodeclaim.lifecycle import Lifecycle
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, Registration
+from broker.controllers.nodeclaim.report import Reporter, limit
+from broker.controllers.nodeclaim.template import ClusterFacts
+from broker.controllers.nodeclaim.termination import BY_NODE, Termination
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.status import Verdict
+from broker.controllers.templates import TemplateSweeper
+from broker.kube.batch import Batcher
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.controller import Again, Controller
+from broker.kube.events import Recorder
+from broker.kube.informer import Informer
+from broker.kube.lease import Elector
+from broker.kube.queue import WorkQueue
+from broker.kube.singleton import Singleton
+from broker.oncall.journal import Journal
+from broker.settings import Settings
+from providers.base import CapacityProvider
+from providers.model import ProviderError
+
+LEASE = "capacity-broker"
+SWEEP = 60.0
+
+_log = structlog.get_logger("app")
+
+
+class Broker:
+    """Everything that runs while this process leads."""
+
+    def __init__(
+        self, client: Client, provider: CapacityProvider, settings: Settings, *, clock: Clock
+    ) -> None:
+        self._clock = clock
+        self.journal = Journal()
+        self.classes = Informer(client, EC2NodeClass, clock=clock)
+        self.claims = Informer(
+            client, NodeClaim, clock=clock, indexes={BY_PROVIDER_ID: lambda c: [c.status.provider_id]}
+        )
+        self.pools = Informer(client, NodePool, clock=clock)
+        self.nodes = Informer(
+            client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]}
+        )
+        self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
+        self.leases = Informer(
+            client,
+            Lease,
+            clock=clock,
+            field_selector=f"metadata.name={ownership.KARPENTER_LEASE}",
+        )
+        self._informers = (self.classes, self.claims, self.pools, self.nodes, self.pods, self.leases)
+        self._take_over = settings.take_over_karpenter
+        self._refused_take_over = False
+
+        self.recorder = Recorder(client, "capacity-broker", clock)
+        self.inventory = InventoryKeeper(provider, clock=clock, groups=lambda: self._nodeclass.group_arns())
+        self._nodeclass = NodeClassController(
+            client, provider, self.inventory, self.classes.cache, clock=clock, recorder=self.recorder
+        )
+        self._sweeper = TemplateSweeper(
+            provider,
+            clock=clock,
+            classes=lambda: [*(c.name for c in self.classes.cache.list()), *self.classes.cache.broken],
+        )
+        reporter = Reporter(
+            client,
+            self.claims.cache,
+            self.pools.cache,
+            self.pods.cache,
+            clock=clock,
+            recorder=self.recorder,
+        )
+        self._reporter = reporter
+        executor = Executor(
+            client,
+            provider,
+            self.claims.cache,
+            self.inventory,
+            self.journal,
+            reporter,
+            clock=clock,
+            cluster=ClusterFacts(
+                name=settings.cluster_name,
+                endpoint=settings.cluster_endpoint,
+                ca_bundle=settings.cluster_ca,
+                service_cidr=settings.service_cidr,
+            ),
+            used=self._sweeper.used,
+        )
+        self.launcher = Launcher(
+            provider,
+            self.claims.cache,
+            self._nodeclass,
+            self.inventory,
+            InstanceView(provider, clock=clock, grace=timedelta(seconds=settings.orphan_grace_seconds)),
+            executor,
+            reporter,
+            clock=clock,
+            owns=self._owns,
+            limits=self._limit,
+        )
+        lifecycle = Lifecycle(
+            self.claims.cache,
+            Registration(client, self.claims.cache, self.nodes.cache, clock=clock, recorder=self.recorder),
+            Termination(
+                client,
+                provider,
+                self.claims.cache,
+                self.nodes.cache,
+                self.pods.cache,
+                clock=clock,
+                recorder=self.recorder,
+                launching=self.launcher.launching,
+            ),
+            owns=self._owns,
+        )
+        expected = (ProviderError,)
+        self._launches = Batcher[str]("launch", clock=clock)
+        self._polls = Batcher[str]("inventory", clock=clock)
+        self._sweeps = Batcher[str]("templates", clock=clock)
+        self._class_queue = WorkQueue[str]("nodeclass", clock=clock)
+        self._claim_queue = WorkQueue[str]("nodeclaim", clock=clock)
+        self._loops: tuple[Singleton[str] | Controller[str], ...] = (
+            Singleton(
+                "inventory",
+                self._poll,
+                batcher=self._polls,
+                clock=clock,
+                synced=self._synced,
+                every=settings.poll_seconds,
+                expected=expected,
+            ),
+            Controller(
+                "nodeclass",
+                self._nodeclass.reconcile,
+                queue=self._class_queue,
+                clock=clock,
+                workers=2,
+                expected=expected,
+            ),
+            Singleton(
+                "launch",
+                self.launcher.run,
+                batcher=self._launches,
+                clock=clock,
+                synced=self._synced,
+                every=60.0,
+                expected=expected,
+            ),
+            Controller(
+                "nodeclaim",
+                lifecycle.reconcile,
+                queue=self._claim_queue,
+                clock=clock,
+                workers=4,
+                expected=expected,
+            ),
+            Singleton(
+                "templates",
+                self._sweep,
+                batcher=self._sweeps,
+                clock=clock,
+                synced=self._synced,
+                every=SWEEP,
+                expected=expected,
+            ),
+        )
+        self._wire()
+
+    def start(self) -> None:
+        for informer in self._informers:
+            informer.start()
+        self.recorder.start()
+        for loop in self._loops:
+            loop.start()
+
+    def stop(self) -> None:
+        """Lets what is under way end, then stops reading."""
+        for loop in reversed(self._loops):
+            loop.stop()
+        self.launcher.close()
+        self.recorder.stop()
+        for informer in self._informers:
+            informer.stop()
+
+    def ready(self) -> Mapping[str, bool]:
+        """What must be complete before the broker acts, by name."""
+        kinds = (EC2NodeClass, NodeClaim, NodePool, Node, Pod, Lease)
+        checks = {
+            f"cache {kind.KIND.resource}": informer.synced
+            for kind, informer in zip(kinds, self._informers, strict=True)
+        }
+        return {**checks, "ec2 described": self.inventory.described}
+
+    def _synced(self) -> bool:
+        return all(informer.synced for informer in self._informers)
+
+    def _wire(self) -> None:
+        """Informers and loops mark keys dirty; nothing is decided here."""
+        self.classes.on_change(self._class_changed)
+        self.claims.on_change(self._claim_changed)
+        self.nodes.on_change(self._node_changed)
+        self.inventory.on_change(self._inventory_changed)
+        self._nodeclass.on_change(self._class_resolved)
+
+    def _class_changed(self, old: EC2NodeClass | None, new: EC2NodeClass | None) -> None:
+        one = new or old
+        if one is None:
+            return
+        self._class_queue.add(one.name)
+        if new is None:
+            self._sweeps.add(one.name)
+            self._launches.add(one.name)
+        elif set(self._nodeclass.group_arns()) - set(self.inventory.snapshot().groups):
+            self._polls.add(one.name)
+
+    def _claim_changed(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
+        one = new or old
+        if one is None or not self._owns(one):
+            return
+        self._claim_queue.add(one.name)
+        if new is not None and not new.status.provider_id and (old is None or old.spec != new.spec):
+            self._launches.add(one.name)
+        if new is None:
+            self._polls.add(one.name)  # its slot may be free
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        one = new or old
+        if one is None or not one.spec.provider_id:
+            return
+        for claim in self.claims.cache.by(BY_PROVIDER_ID, one.spec.provider_id):
+            self._claim_queue.add(claim.name)
+
+    def _inventory_changed(self) -> None:
+        for node_class in self.classes.cache.list():
+            self._class_queue.add(node_class.name)
+        self._launches.add("inventory")
+
+    def _class_resolved(self, name: str) -> None:
+        self.launcher.released(name)
+        self._launches.add(name)
+
+    def _limit(self, attempt: Attempt) -> None:
+        """What an attempt says about reservations goes to its class and its pool."""
+        change = limit(attempt)
+        if change is None:
+            return
+        verdict = Verdict(
+            type=change.type, status=change.status, reason=change.reason, message=change.message
+        )
+        self._nodeclass.limit(attempt.node_class, verdict)
+        self._class_queue.add(attempt.node_class)
+        claim = self.claims.cache.get(attempt.claim)
+        if claim is not None and (pool := claim.labels.get(names.NODEPOOL)):
+            self._reporter.pool_limit(pool, change)
+
+    def _owns(self, claim: NodeClaim) -> bool:
+        alive = self._take_over and any(
+            ownership.alive(lease, now=self._clock.now()) for lease in self.leases.cache.list()
+        )
+        if alive and not self._refused_take_over:
+            _log.warning("Karpenter's claims are not taken over: its Lease is alive")
+        self._refused_take_over = alive
+        return ownership.owned(
+            claim, groups=ownership.groups(take_over=self._take_over, karpenter_alive=alive)
+        )
+
+    def _poll(self, _items: Sequence[str]) -> Again | None:
+        first = not self.inventory.described
+        self.inventory.refresh()
+        if first:
+            self._inventory_changed()
+        return None
+
+    def _sweep(self, _items: Sequence[str]) -> Again | None:
+        self._sweeper.sweep()
+        return None
+
+
+def lead(
+    client: Client,
+    provider: CapacityProvider,
+    settings: Settings,
+    *,
+    clock: Clock,
+    stop: threading.Event,
+    running: Callable[[Broker | None], None],
+) -> None:
+    """Runs brokers, one a term of leadership, until `stop` is set. `running` hears of each."""
+
+    def term(lost: threading.Event, writer: Client) -> None:
+        broker = Broker(writer, provider, settings, clock=clock)
+        running(broker)
+        broker.start()
+        try:
+            clock.wait(lost)
+        finally:
+            running(None)
+            broker.stop()
+
+    if not settings.leader_election:
+        term(stop, client)
+        return
+    elector = Elector(client, LEASE, settings.namespace, settings.identity, clock)
+    watcher = threading.Thread(
+        target=lambda: (clock.wait(stop), elector.stop()), name="stop election", daemon=True
+    )
+    watcher.start()
+    elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))

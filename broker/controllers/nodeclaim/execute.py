@@ -1,0 +1,340 @@
+"""One fleet call, from marking its claims to telling them what came of it.
+
+Order, so that a kill at any point loses nothing: the finalizer and the launch id go on the claim before EC2
+is asked; labels before the providerID, so a claim with a providerID is complete; an instance whose claim
+could not be written is an orphan that the next pass adopts. The client token follows from the launch id and
+everything that is asked, so the same call made again after a lost reply gives the same instances.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.adopt import capacity_type
+from broker.capacity.answers import answer
+from broker.capacity.launches import Distribution, LaunchGroup, LeftOver, distribute, refused
+from broker.capacity.model import Attempt, Option, Outcome
+from broker.capacity.types import allocatable, capacity, node_labels
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.report import Reporter
+from broker.controllers.nodeclaim.status import Change, patch, write
+from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
+from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import ApiError
+from broker.oncall.journal import Journal
+from providers.base import CapacityProvider
+from providers.model import (
+    ErrorClass,
+    Instance,
+    InstanceType,
+    LaunchError,
+    LaunchRequest,
+    ProviderError,
+    TemplateRef,
+)
+
+_log = structlog.get_logger("launch")
+
+# A reply that may have been lost: the call may have worked.
+UNCERTAIN = (ErrorClass.TRANSIENT,)
+GANG_BROKEN = LaunchError(
+    code="GangIncomplete",
+    message="another claim of the gang got no instance, so this one was given back",
+    class_=ErrorClass.CAPACITY,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What one call came to. `errors` are all refusals, also those that other pools made good."""
+
+    group: LaunchGroup
+    dealt: Distribution
+    errors: tuple[LaunchError, ...]
+    uncertain: bool = False
+    request_id: str = ""
+
+    def without(self, uids: set[str]) -> Answered:
+        """The same with the instances of these claims given back: they are left over."""
+        kept = tuple(pair for pair in self.dealt.pairs if pair.claim.uid not in uids)
+        back = tuple(
+            LeftOver(pair.assignment, self.errors or (GANG_BROKEN,))
+            for pair in self.dealt.pairs
+            if pair.claim.uid in uids
+        )
+        return replace(self, dealt=replace(self.dealt, pairs=kept, left=(*self.dealt.left, *back)))
+
+
+class Executor:
+    """Carries out launch groups; used by the one launch loop, for groups of one wave at the same time."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        claims: Cache[NodeClaim],
+        inventory: InventoryKeeper,
+        journal: Journal,
+        reporter: Reporter,
+        *,
+        clock: Clock,
+        cluster: ClusterFacts,
+        used: Callable[[TemplateRef], None],
+        ids: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._claims = claims
+        self._inventory = inventory
+        self._journal = journal
+        self._reporter = reporter
+        self._clock = clock
+        self._cluster = cluster
+        self._used = used
+        self._ids = ids
+        self._settled: set[str] = set()  # uids whose last call was answered: the next one is a new launch
+
+    def forget(self, uids: set[str]) -> None:
+        """Drops what is remembered of claims that are no more."""
+        self._settled &= uids
+
+    def launch(self, group: LaunchGroup, ready: LaunchClass) -> Answered:
+        """Marks the claims, makes the template, asks EC2. Raises nothing that concerns EC2."""
+        marked, launch = self._mark(group)
+        if not marked:
+            return Answered(group=group, dealt=Distribution(), errors=())
+        group = _only(group, marked)
+        try:
+            made = template(
+                ready, group, next(iter(marked.values())), provider=self._provider, cluster=self._cluster
+            )
+            ref = self._provider.ensure_template(made, owner=ready.source.name)
+            self._used(ref)
+            request = LaunchRequest(
+                token=_token(launch, group, ref.name),
+                template=ref,
+                overrides=group.overrides,
+                count=group.count,
+                market="spot" if group.capacity_type == "spot" else group.market,
+                minimum=group.minimum,
+                tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
+            )
+            result = self._provider.launch(request)
+        except ProviderError as error:
+            uncertain = error.class_ in UNCERTAIN
+            if not uncertain:
+                self._settled |= {c.uid for c in marked.values()}
+            dealt = refused(group, error)
+            return Answered(
+                group=group,
+                dealt=dealt,
+                errors=dealt.left[0].errors if dealt.left else (),
+                uncertain=uncertain,
+                request_id=error.request_id,
+            )
+        self._settled |= {c.uid for c in marked.values()}
+        for instance in result.instances:
+            if instance.reservation_id:
+                self._inventory.launched(instance_id=instance.id, odcr_id=instance.reservation_id)
+        return Answered(
+            group=group,
+            dealt=distribute(group, result),
+            errors=result.errors,
+            request_id=result.request_id,
+        )
+
+    def _mark(self, group: LaunchGroup) -> tuple[dict[str, NodeClaim], str]:
+        """Finalizer and launch id on each claim; a claim that changed meanwhile waits for the next pass."""
+        current = [self._claims.get(a.claim.name) for a in group.assignments]
+        claims = [
+            c
+            for c, a in zip(current, group.assignments, strict=True)
+            if c is not None and c.uid == a.claim.uid and not c.deleting and not c.status.provider_id
+        ]
+        open_ = {c.annotations.get(names.LAUNCH, "") for c in claims if c.uid not in self._settled}
+        whole = len(open_) == 1 and all(c.uid not in self._settled for c in claims)
+        launch = (open_.pop() if whole else "") or self._ids()
+        marked: dict[str, NodeClaim] = {}
+        for claim in claims:
+            wanted: dict[str, Any] = {}
+            if names.TERMINATION_FINALIZER not in claim.metadata.finalizers:
+                wanted["finalizers"] = [*claim.metadata.finalizers, names.TERMINATION_FINALIZER]
+            if claim.annotations.get(names.LAUNCH) != launch:
+                wanted["annotations"] = {names.LAUNCH: launch}
+            try:
+                marked[claim.uid] = patch(self._client, self._claims, claim, wanted) if wanted else claim
+            except ApiError as error:
+                _log.warning("claim not launched: it could not be marked", claim=claim.name, error=str(error))
+        if group.gang and len(marked) < group.count:
+            return {}, launch  # a gang that is not whole is not asked for
+        return marked, launch
+
+    def tell(
+        self, answered: Answered, ready: LaunchClass, types: Mapping[str, InstanceType]
+    ) -> list[Attempt]:
+        """Writes attempts, claims, labels and status of those that launched; returns every attempt."""
+        attempts: list[Attempt] = []
+        for pair in answered.dealt.pairs:
+            option = answered.group.option(pair.instance.instance_type, pair.instance.zone)
+            made = self.record(
+                pair.claim.name,
+                ready,
+                pool=str(option.pool),
+                outcome=Outcome.SPILLED if pair.spilled else Outcome.LAUNCHED,
+                instance_id=pair.instance.id,
+                request_id=answered.request_id,
+                message=_spill(option) if pair.spilled else "",
+            )
+            attempts.append(made)
+            self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, [made])
+        return attempts
+
+    def refusals(self, answered: Answered, left: LeftOver, ready: LaunchClass) -> list[Attempt]:
+        """One attempt a distinct code: what EC2 said about the pools that this claim was tried in."""
+        by_code: dict[str, list[LaunchError]] = {}
+        for error in left.errors:
+            by_code.setdefault(error.code, []).append(error)
+        attempts = []
+        for code, errors in by_code.items():
+            first = errors[0]
+            option = answered.group.option(first.instance_type, first.zone)
+            more = f" (and {len(errors) - 1} more pools)" if len(errors) > 1 else ""
+            attempts.append(
+                self.record(
+                    left.claim.name,
+                    ready,
+                    pool=str(option.pool),
+                    outcome=Outcome.REFUSED,
+                    code=code,
+                    class_=first.class_,
+                    message=first.message + more,
+                    request_id=answered.request_id,
+                    next_step=answer(first.class_, option=option).next_step,
+                )
+            )
+        return attempts
+
+    def record(self, claim: str, ready: LaunchClass, **what: Any) -> Attempt:
+        attempt = Attempt(claim=claim, node_class=ready.source.name, at=self._clock.now(), **what)
+        self._journal.write(attempt)
+        return attempt
+
+    def bind(
+        self,
+        name: str,
+        uid: str,
+        instance: Instance,
+        ready: LaunchClass,
+        types: Mapping[str, InstanceType],
+        attempts: Sequence[Attempt],
+    ) -> bool:
+        """Gives the instance to the claim. False where the claim could not be written: an orphan then."""
+        claim = self._claims.get(name)
+        if claim is None or claim.uid != uid:
+            _log.warning("claim went away while it was launched", claim=name, instance=instance.id)
+            return False
+        type_ = types[instance.instance_type]
+        odcr = self._inventory.snapshot().odcrs.get(instance.reservation_id)
+        labels: dict[str, str | None] = {**_requirement_labels(claim), **claim.labels}
+        labels |= {key: None for key in names.RESERVATION_LABELS if key in claim.labels}
+        labels |= node_labels(
+            type_,
+            instance.zone,
+            zone_id=instance.zone_id,
+            capacity_type=capacity_type(instance),
+            odcr=odcr,
+            tenancy=ready.plan.tenancy,
+        )
+        if instance.reservation_id:
+            labels[names.RESERVATION_ID] = instance.reservation_id
+        finalizers = sorted({*claim.metadata.finalizers, names.TERMINATION_FINALIZER})
+        changes = [Change(type=names.LAUNCHED, status="True", reason="Launched")]
+        changes += self._reporter.limits(attempts)
+        try:
+            claim = patch(
+                self._client,
+                self._claims,
+                claim,
+                {
+                    "labels": labels,
+                    "annotations": self._reporter.remembered(claim, attempts),
+                    "finalizers": finalizers,
+                },
+            )
+            claim = write(
+                self._client,
+                self._claims,
+                claim,
+                *changes,
+                now=self._clock.now(),
+                fields={
+                    "providerID": f"aws:///{instance.zone}/{instance.id}",
+                    "imageID": instance.image_id,
+                    "capacity": _quantities(capacity(type_, ready.plan)),
+                    "allocatable": _quantities(allocatable(type_, ready.plan)),
+                },
+            )
+        except ApiError as error:
+            _log.warning(
+                "instance waits for adoption: its claim could not be written",
+                claim=name,
+                instance=instance.id,
+                error=str(error),
+            )
+            return False
+        where = f" in {instance.reservation_id}" if instance.reservation_id else ""
+        self._reporter.say(
+            claim,
+            "Normal",
+            "Launched",
+            f"instance {instance.id} ({instance.instance_type}, {instance.zone}){where}",
+            attempts,
+        )
+        return True
+
+
+def _only(group: LaunchGroup, marked: Mapping[str, NodeClaim]) -> LaunchGroup:
+    kept = tuple(a for a in group.assignments if a.claim.uid in marked)
+    return replace(group, assignments=kept, minimum=min(group.minimum, len(kept)))
+
+
+def _token(launch: str, group: LaunchGroup, template_name: str) -> str:
+    asked = [
+        launch,
+        template_name,
+        group.capacity_type,
+        group.market,
+        [[o.instance_type, o.zone, o.subnet_id, o.priority] for o in group.overrides],
+        sorted(a.claim.uid for a in group.assignments),
+    ]
+    return hashlib.sha256(orjson.dumps(asked)).hexdigest()
+
+
+def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
+    """A requirement with one value is a label of the node, as Karpenter's launch makes it."""
+    return {r.key: r.values[0] for r in claim.spec.requirements if r.operator == "In" and len(r.values) == 1}
+
+
+def _spill(option: Option) -> str:
+    wanted = ", ".join(option.odcr_ids) or str(option.pool)
+    return f"EC2 launched it on demand: {wanted} had no free slot left when it was asked"
+
+
+def _quantities(amounts: Mapping[str, float]) -> dict[str, str]:
+    """Base units as Kubernetes writes them: cores may be thousandths, nothing else is less than whole."""
+    return {
+        name: f"{round(amount * 1000)}m" if name == "cpu" and amount != int(amount) else str(int(amount))
+        for name, amount in sorted(amounts.items())
+    }

@@ -1,0 +1,93 @@
+"""This cluster's instances as EC2 last described them, against the claims that exist.
+
+Invariant: an instance is an orphan only when a complete list of claims lacks its providerID; it is
+terminated only after its grace time, and only when no waiting claim can adopt it. A claim whose instance is
+gone is found here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+import structlog
+
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.status import instance_id
+from broker.kube.clock import Clock
+from providers.base import CapacityProvider
+from providers.model import Instance
+
+FRESH = timedelta(seconds=60)
+# EC2 may not describe an instance for some time after its launch.
+SETTLED = timedelta(minutes=2)
+
+_log = structlog.get_logger("instances")
+
+
+class InstanceView:
+    """The last description. `doubt` asks for a new one before the next decision."""
+
+    def __init__(self, provider: CapacityProvider, *, clock: Clock, grace: timedelta) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._grace = grace
+        self._known: dict[str, Instance] = {}
+        self._taken: datetime | None = None
+        self._doubted = True
+
+    def doubt(self) -> None:
+        """A call was made whose reply was lost: something may exist that nobody knows of."""
+        self._doubted = True
+
+    def refresh(self) -> None:
+        """Describes again where the last description is old or doubted. Raises ProviderError."""
+        now = self._clock.now()
+        if self._taken and not self._doubted and now - self._taken < FRESH:
+            return
+        self._known = {instance.id: instance for instance in self._provider.instances()}
+        self._taken, self._doubted = now, False
+
+    def put(self, instances: Iterable[Instance]) -> None:
+        """What a launch has just given."""
+        self._known |= {instance.id: instance for instance in instances}
+
+    def drop(self, ids: Iterable[str]) -> None:
+        for id_ in ids:
+            self._known.pop(id_, None)
+
+    def orphans(self, claims: Iterable[NodeClaim]) -> list[Instance]:
+        """Living instances that no claim has."""
+        taken = {instance_id(claim) for claim in claims}
+        return [i for i in self._known.values() if i.alive and i.id not in taken]
+
+    def overdue(self, orphans: Sequence[Instance]) -> list[Instance]:
+        """Orphans past their grace time."""
+        now = self._clock.now()
+        return [i for i in orphans if i.launched is None or now - i.launched >= self._grace]
+
+    def gone(self, claims: Iterable[NodeClaim], *, launched: dict[str, datetime]) -> list[NodeClaim]:
+        """Claims whose instance EC2 no longer shows alive; `launched` is by claim uid."""
+        if self._taken is None:
+            return []
+        suspects = {}
+        for claim in claims:
+            id_, known = instance_id(claim), self._known.get(instance_id(claim))
+            if not id_ or claim.deleting or (known and known.alive):
+                continue
+            if self._taken - launched.get(claim.uid, self._taken) >= SETTLED or known:
+                suspects[id_] = claim
+        if not suspects:
+            return []
+        # A describe by id is EC2's last word; the list may lag.
+        alive = {i.id for i in self._provider.instances(list(suspects)) if i.alive}
+        return [claim for id_, claim in suspects.items() if id_ not in alive]
+
+    def terminate(self, instances: Sequence[Instance], *, why: str) -> None:
+        """Raises ProviderError."""
+        if not instances:
+            return
+        ids = [instance.id for instance in instances]
+        _log.warning("terminating instances without a claim", instances=ids, why=why)
+        self._provider.terminate(ids)
+        self.drop(ids)

@@ -1,0 +1,354 @@
+"""The one loop that launches: observe, plan, act, until nothing that waits can be launched now.
+
+Invariant: it never runs twice at once and never plans without EC2's description; orphans are adopted before
+anything is launched; every refusal ends the pass for its pool, so a pass asks each pool at most once and
+always ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import groupby
+
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.capacity import launches
+from broker.capacity.adopt import adopt
+from broker.capacity.answers import answer, foremost, launched, remember
+from broker.capacity.model import Attempt, Claim, Inventory, NodeClass, Outcome, Plan, Unplaced
+from broker.capacity.plan import plan
+from broker.capacity.shortages import Shortages
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.execute import Answered, Executor
+from broker.controllers.nodeclaim.instances import InstanceView
+from broker.controllers.nodeclaim.report import Reporter, launched_at
+from broker.controllers.nodeclaim.template import template_key
+from broker.controllers.nodeclaim.translate import BadClaim, planned
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from broker.kube.cache import Cache
+from broker.kube.clock import Clock
+from broker.kube.controller import Again
+from providers.base import CapacityProvider
+from providers.model import ErrorClass, InstanceType, ProviderError
+
+ROUNDS = 64
+PARALLEL = 8
+LONGEST_WAIT = 60.0
+STOPPED = timedelta(minutes=5)
+FIRST_RETRY = timedelta(seconds=1)
+LONGEST_RETRY = timedelta(seconds=60)
+
+_log = structlog.get_logger("launch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A claim that is not tried before a time, and how often in a row it was held."""
+
+    until: datetime
+    times: int
+    node_class: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """What one run works on."""
+
+    classes: dict[str, LaunchClass]
+    plans: dict[str, NodeClass]
+    types: Mapping[str, InstanceType]
+    waiting: dict[str, Claim]
+    objects: dict[str, NodeClaim]
+    attempts: dict[str, list[Attempt]] = field(default_factory=dict)
+    repeats: dict[str, int] = field(default_factory=dict)
+
+
+class Launcher:
+    """`run` is called by a Singleton; everything else is its steps."""
+
+    def __init__(
+        self,
+        provider: CapacityProvider,
+        claims: Cache[NodeClaim],
+        classes: NodeClassController,
+        inventory: InventoryKeeper,
+        view: InstanceView,
+        executor: Executor,
+        reporter: Reporter,
+        *,
+        clock: Clock,
+        owns: Callable[[NodeClaim], bool],
+        limits: Callable[[Attempt], None],
+    ) -> None:
+        self._provider = provider
+        self._claims = claims
+        self._classes = classes
+        self._inventory = inventory
+        self._view = view
+        self._executor = executor
+        self._reporter = reporter
+        self._clock = clock
+        self._owns = owns
+        self._limits = limits
+        self._shortages = Shortages()
+        self._holds: dict[str, Hold] = {}
+        self._launching: frozenset[str] = frozenset()
+        self._pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="fleet")
+
+    @property
+    def shortages(self) -> Shortages:
+        return self._shortages
+
+    def launching(self, uid: str) -> bool:
+        """Whether EC2 is being asked for this claim right now."""
+        return uid in self._launching
+
+    def released(self, node_class: str) -> None:
+        """The class changed: what was refused because of it may be tried again."""
+        self._holds = {uid: hold for uid, hold in self._holds.items() if hold.node_class != node_class}
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+    def run(self, _items: Sequence[str]) -> Again | None:
+        """One pass. Raises ProviderError where EC2 cannot be read at all."""
+        claims = [claim for claim in self._claims.list() if self._owns(claim)]
+        self._executor.forget({claim.uid for claim in claims})
+        waiting = [c for c in claims if not c.status.provider_id and not c.deleting]
+        if not self._inventory.described:
+            self._undescribed(waiting)
+            return Again(1.0)
+        self._view.refresh()
+        self._lose_gone(claims)
+        now = self._clock.now()
+        self._shortages = self._shortages.observed(self._inventory.snapshot(), now)
+        self._holds = {u: h for u, h in self._holds.items() if any(c.uid == u for c in waiting)}
+        work = self._observe(waiting)
+        self._adopt(work)
+        retry_at = self._launch(work)
+        wakes = [*retry_at, *(hold.until for hold in self._holds.values())]
+        soonest = min(((at - self._clock.now()).total_seconds() for at in wakes), default=LONGEST_WAIT)
+        return Again(min(LONGEST_WAIT, max(0.2, soonest)))
+
+    def _undescribed(self, waiting: Iterable[NodeClaim]) -> None:
+        error = self._inventory.error
+        why = str(error) if error else "EC2 has not described the capacity reservations yet"
+        reason = answer(error.class_).reason if error else "ReservationsNotDescribed"
+        for claim in waiting:
+            self._reporter.waiting(claim, reason=reason, message=why, attempts=())
+
+    def _observe(self, waiting: Iterable[NodeClaim]) -> Pass:
+        """The claims that can be planned; each of the others is told why not."""
+        work = Pass(classes={}, plans={}, types=self._provider.instance_types(), waiting={}, objects={})
+        now = self._clock.now()
+        for claim in waiting:
+            hold = self._holds.get(claim.uid)
+            if hold and hold.until > now:
+                continue
+            try:
+                wanted = planned(claim, template=template_key(claim))
+                ready = self._classes.ready(wanted.node_class)
+            except (BadClaim, Unresolved) as error:
+                self._reporter.waiting(claim, reason=error.reason, message=error.message, attempts=())
+                continue
+            work.classes[wanted.node_class] = ready
+            work.plans[wanted.node_class] = ready.plan
+            work.waiting[claim.uid] = wanted
+            work.objects[claim.uid] = claim
+        return work
+
+    def _adopt(self, work: Pass) -> None:
+        """Instances of ours without a claim go to claims that wait; the overdue rest is terminated."""
+        # Any claim may own an instance, also one of another launcher that was taken over.
+        orphans = self._view.orphans(self._claims.list())
+        if not orphans:
+            return
+        pairs, left = adopt(
+            orphans,
+            work.waiting.values(),
+            work.plans,
+            work.types,
+            odcrs=self._inventory.snapshot().odcrs,
+            class_tag=names.TAG_NODECLASS,
+        )
+        for claim, instance in pairs:
+            ready = work.classes[claim.node_class]
+            pool = f"{'reserved' if instance.reservation_id else 'on-demand'}:{instance.instance_type}:" + (
+                f"{instance.zone}:{instance.reservation_id}" if instance.reservation_id else instance.zone
+            )
+            attempt = self._executor.record(
+                claim.name,
+                ready,
+                pool=pool,
+                outcome=Outcome.ADOPTED,
+                instance_id=instance.id,
+                message="an instance of ours that had no claim",
+            )
+            self._limits(attempt)
+            if self._executor.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
+                del work.waiting[claim.uid]
+        if not self._claims.broken:
+            self._view.terminate(self._view.overdue(left), why="no claim wants them")
+
+    def _launch(self, work: Pass) -> list[datetime]:
+        """Plans and launches until nothing more can be; returns when remembered shortages end."""
+        result = Plan()
+        for _ in range(ROUNDS):
+            if not work.waiting:
+                break
+            now = self._clock.now()
+            inventory = self._inventory.snapshot()
+            result = plan(work.waiting.values(), work.plans, work.types, inventory, self._shortages, now)
+            if not result.assignments:
+                break
+            self._round(self._waves(result, work, now), work, inventory)
+        retry_at = []
+        for unplaced in result.unplaced:
+            if unplaced.claim.uid in work.waiting:
+                self._tell_unplaced(unplaced, work)
+                if unplaced.retry_at:
+                    retry_at.append(unplaced.retry_at)
+        return retry_at
+
+    def _waves(self, result: Plan, work: Pass, now: datetime) -> list[list[launches.LaunchGroup]]:
+        groups = launches.group(
+            result.assignments,
+            node_classes=work.plans,
+            types=work.types,
+            shortages=self._shortages,
+            now=now,
+        )
+        return [list(wave) for _, wave in groupby(groups, key=lambda each: each.wave)]
+
+    def _round(
+        self, waves: Sequence[Sequence[launches.LaunchGroup]], work: Pass, inventory: Inventory
+    ) -> None:
+        """The calls of one plan, those that do not compete for a slot at the same time; then what follows."""
+        self._launching = frozenset(a.claim.uid for wave in waves for g in wave for a in g.assignments)
+        try:
+            answers: list[Answered] = []
+            for wave in waves:
+                calls = [
+                    self._pool.submit(self._executor.launch, group, work.classes[group.node_class])
+                    for group in wave
+                ]
+                answers += [call.result() for call in calls]
+            for answered in self._whole_gangs(answers):
+                self._settle(answered, work, inventory)
+        finally:
+            self._launching = frozenset()
+
+    def _whole_gangs(self, answers: Sequence[Answered]) -> list[Answered]:
+        """A gang that did not launch whole gives its instances back, and goes on as one."""
+        broken = launches.undone(answered.dealt for answered in answers)
+        if not broken:
+            return list(answers)
+        self._view.put(pair.instance for pair in broken)
+        try:
+            self._view.terminate([pair.instance for pair in broken], why="their gang did not launch whole")
+        except ProviderError as error:
+            # They are orphans now, and end when their grace time does.
+            _log.warning("instances of a broken gang could not be terminated", error=str(error))
+        uids = {pair.claim.uid for pair in broken}
+        return [answered.without(uids) for answered in answers]
+
+    def _settle(self, answered: Answered, work: Pass, inventory: Inventory) -> None:
+        """Remembers what EC2 said, tells the claims, and decides who goes on in this pass."""
+        group, now = answered.group, self._clock.now()
+        ready = work.classes[group.node_class]
+        if answered.uncertain:
+            self._view.doubt()
+        for error in answered.errors:
+            option = group.option(error.instance_type, error.zone)
+            self._shortages = remember(
+                self._shortages,
+                error,
+                option,
+                inventory=inventory,
+                now=now,
+                subnet_id=error.subnet_id,
+                spills=group.spills,
+            )
+            if error.class_ in (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE):
+                for odcr_id in option.odcr_ids:
+                    self._inventory.full(odcr_id)
+        self._view.put(pair.instance for pair in answered.dealt.pairs)
+        self._view.put(answered.dealt.surplus)
+        for attempt in self._executor.tell(answered, ready, work.types):
+            self._limits(attempt)
+        for pair in answered.dealt.pairs:
+            work.waiting.pop(pair.claim.uid, None)
+            self._holds.pop(pair.claim.uid, None)
+            self._shortages = launched(
+                self._shortages,
+                group.option(pair.instance.instance_type, pair.instance.zone),
+                reservation_id=pair.instance.reservation_id,
+                subnet_id=pair.instance.subnet_id,
+            )
+        for left in answered.dealt.left:
+            attempts = self._executor.refusals(answered, left, ready)
+            work.attempts.setdefault(left.claim.uid, []).extend(attempts)
+            for attempt in attempts:
+                self._limits(attempt)
+            self._decide(left, work, now)
+        # Only claims that were asked for go on; one that could not be marked waits for the next pass.
+        asked = {a.claim.uid for a in group.assignments}
+        answered_for = {p.claim.uid for p in answered.dealt.pairs} | {
+            each.claim.uid for each in answered.dealt.left
+        }
+        for uid in asked - answered_for:
+            work.waiting.pop(uid, None)
+
+    def _decide(self, left: launches.LeftOver, work: Pass, now: datetime) -> None:
+        """Whether the claim tries its next option now, the same again later, or waits for a person."""
+        uid, worst = left.claim.uid, foremost(left.errors)
+        class_ = worst.class_ if worst else ErrorClass.TRANSIENT
+        told = answer(class_)
+        if told.elsewhere:
+            return
+        if class_ is ErrorClass.TEMPLATE_GONE and not work.repeats.get(uid):
+            work.repeats[uid] = 1
+            return
+        known = self._holds.get(uid)
+        times = known.times + 1 if known else 1
+        wait = STOPPED if told.stops else min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(times - 1, 10))
+        self._holds[uid] = Hold(until=now + wait, times=times, node_class=left.claim.node_class)
+        claim = work.waiting.pop(uid, None)
+        if claim and worst:
+            attempts = work.attempts.pop(uid, [])
+            last = next((a for a in reversed(attempts) if a.code == worst.code), None)
+            where = f"{last.pool}: " if last else ""
+            self._reporter.waiting(
+                self._claims.get(claim.name) or work.objects[uid],
+                reason=told.reason,
+                message=f"{where}{worst.code}: {worst.message}; {told.next_step}",
+                attempts=attempts,
+            )
+
+    def _tell_unplaced(self, unplaced: Unplaced, work: Pass) -> None:
+        uid = unplaced.claim.uid
+        attempts = work.attempts.pop(uid, [])
+        refused = [a for a in attempts if a.class_]
+        reason, message = unplaced.reason, unplaced.message
+        if refused and refused[-1].class_:
+            # What EC2 said in this pass says more than that nothing is left.
+            reason = answer(refused[-1].class_).reason
+            message = f"{refused[-1].pool}: {refused[-1].code}: {refused[-1].message}; {unplaced.message}"
+        if unplaced.retry_at:
+            message += f"; tried again at {unplaced.retry_at:%Y-%m-%dT%H:%M:%SZ}"
+        self._reporter.waiting(
+            self._claims.get(unplaced.claim.name) or work.objects[uid],
+            reason=reason,
+            message=message,
+            attempts=attempts,
+        )
+
+    def _lose_gone(self, claims: Sequence[NodeClaim]) -> None:
+        for claim in self._view.gone(claims, launched=launched_at(claims)):
+            self._reporter.lost(claim)

@@ -1,0 +1,223 @@
+"""What a claim, its pods, its class and its pool are told about what was tried.
+
+Everything here is made from Attempts, or from the planner's word on why nothing was tried. Conditions:
+Launched is Unknown with a reason a class of refusal (never False: the claim goes on waiting), and
+CapacityReservation is LimitExceeded while reservations cannot serve, Available again after a launch into
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import structlog
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import Condition, condition, quantities
+from broker.capacity.model import Attempt, Outcome
+from broker.capacity.requirements import InvalidRequirement, Requirements
+from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import condition_body, set_condition
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.events import Recorder
+from broker.oncall.journal import dump, load
+from providers.model import ErrorClass
+
+ATTEMPTS = "capacity-broker.io/attempts"
+AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
+# Reasons of the planner that mean: the reservations are full or lately were.
+SHORT = frozenset({"AllReservationsFull", "ShortageRemembered", "GangIncomplete"})
+MOST_PODS = 10
+
+_SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, ErrorClass.CAPACITY)
+_log = structlog.get_logger("launch")
+
+
+def limit(attempt: Attempt) -> Change | None:
+    """What an attempt says about the reservations; None when it says nothing."""
+    reserved = attempt.pool.startswith("reserved:")
+    if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) and reserved:
+        return Change(
+            type=names.CAPACITY_RESERVATION,
+            status="True",
+            reason=AVAILABLE,
+            message=f"{attempt.pool} took {attempt.claim}",
+        )
+    short = attempt.outcome is Outcome.SPILLED or (
+        attempt.outcome is Outcome.REFUSED and attempt.class_ in _SHORT_CLASSES
+    )
+    if reserved and (short or attempt.outcome is Outcome.SKIPPED):
+        return Change(
+            type=names.CAPACITY_RESERVATION,
+            status="False",
+            reason=LIMIT_EXCEEDED,
+            message=": ".join(filter(None, (attempt.pool, attempt.code, attempt.message))),
+        )
+    return None
+
+
+class Reporter:
+    """Writes to claims, pods' events and pools; an object that cannot be written stops no other."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Cache[NodeClaim],
+        pools: Cache[NodePool],
+        pods: Cache[Pod],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._pools = pools
+        self._pods = pods
+        self._clock = clock
+        self._recorder = recorder
+
+    def waiting(self, claim: NodeClaim, *, reason: str, message: str, attempts: Iterable[Attempt]) -> None:
+        """The claim could not be launched now."""
+        made = list(attempts)
+        before = condition(claim.status.conditions, names.LAUNCHED)
+        changes = [Change(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
+        limits = self.limits(made)
+        if not limits and reason in SHORT:
+            limits = [
+                Change(
+                    type=names.CAPACITY_RESERVATION, status="False", reason=LIMIT_EXCEEDED, message=message
+                )
+            ]
+        try:
+            current = self._remember(claim, made)
+            write(self._client, self._claims, current, *changes, *limits, now=self._clock.now())
+        except NotFound:
+            return
+        except ApiError as error:
+            _log.warning("claim could not be told", claim=claim.name, reason=reason, error=str(error))
+        if before is None or (before.reason, before.message) != (reason, message[:1000]) or made:
+            self.say(claim, "Warning", reason, message, made)
+
+    def remembered(self, claim: NodeClaim, attempts: Iterable[Attempt]) -> dict[str, str]:
+        """The annotation that carries the claim's last attempts."""
+        known = load(
+            claim.annotations.get(ATTEMPTS, ""), claim=claim.name, node_class=claim.spec.node_class_ref.name
+        )
+        return {ATTEMPTS: dump([*known, *attempts])}
+
+    def limits(self, attempts: Iterable[Attempt]) -> list[Change]:
+        """The last word of the attempts on the reservations, if they have one."""
+        return [change for attempt in attempts if (change := limit(attempt))][-1:]
+
+    def _remember(self, claim: NodeClaim, attempts: list[Attempt]) -> NodeClaim:
+        if not attempts:
+            return claim
+        return patch(self._client, self._claims, claim, {"annotations": self.remembered(claim, attempts)})
+
+    def say(
+        self, claim: NodeClaim, kind: str, reason: str, message: str, attempts: Iterable[Attempt] = ()
+    ) -> None:
+        """An event on the claim and on the pods that it was for, with the AWS request ids."""
+        ids = sorted({a.request_id for a in attempts if a.request_id})
+        text = f"{message} (AWS request {', '.join(ids)})" if ids else message
+        self._recorder.event(claim, "Normal" if kind == "Normal" else "Warning", reason, text)
+        if kind == "Normal":
+            return
+        for pod in self._pods_for(claim):
+            self._recorder.event(pod, "Warning", reason, f"NodeClaim {claim.name}: {text}")
+
+    def lost(self, claim: NodeClaim) -> None:
+        """The claim's instance is gone from EC2: the claim goes too, as Karpenter's would."""
+        self.say(
+            claim,
+            "Warning",
+            "InstanceGone",
+            f"instance {instance_id(claim)} is no longer in EC2; the claim is deleted",
+        )
+        try:
+            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        except ApiError as error:
+            _log.warning("claim could not be deleted", claim=claim.name, error=str(error))
+
+    def _pods_for(self, claim: NodeClaim) -> list[Pod]:
+        """The pods named on the claim; where none are, those that wait and that the claim would take."""
+        named = [key.strip() for key in claim.annotations.get(names.PODS, "").split(",") if key.strip()]
+        if named:
+            return [pod for key in named if (pod := self._pods.find(key))]
+        return [pod for pod in self._pods.list() if would_take(claim, pod)][:MOST_PODS]
+
+    def pool_limit(self, pool_name: str, change: Change) -> None:
+        """The same condition on the claim's NodePool, where there is one."""
+        pool = self._pools.get(pool_name)
+        if pool is None:
+            return
+        mine: tuple[Condition, ...] = tuple(
+            c for c in pool.status.conditions if c.type == names.CAPACITY_RESERVATION
+        )
+        now = self._clock.now()
+        after = set_condition(
+            mine,
+            change.type,
+            change.status,
+            change.reason,
+            change.message,
+            now=now,
+            observed_generation=pool.metadata.generation,
+        )
+        # The message names the latest claim; only a turn of the condition is worth a write.
+        if mine and (mine[0].status, mine[0].reason) == (change.status, change.reason):
+            return
+        body = {
+            "apiVersion": NodePool.KIND.api_version,
+            "kind": NodePool.KIND.kind,
+            "metadata": {"name": pool.name, "uid": pool.uid},
+            "status": {"conditions": [condition_body(c) for c in after]},
+        }
+        try:
+            self._pools.observe(self._client.apply(NodePool.KIND, body, subresource="status"))
+        except ApiError as error:
+            _log.warning("pool could not be told", nodepool=pool.name, error=str(error))
+
+
+def would_take(claim: NodeClaim, pod: Pod) -> bool:
+    """Whether a pod that no node can take would fit the claim's node."""
+    scheduled = condition(pod.status.conditions, "PodScheduled")
+    if pod.spec.node_name or scheduled is None or scheduled.reason != "Unschedulable":
+        return False
+    try:
+        wanted = Requirements.of((r.key, r.operator, r.values) for r in claim.spec.requirements)
+        room = quantities(claim.spec.resources.requests)
+    except (InvalidRequirement, ValueError):
+        return False
+    for key, value in pod.spec.node_selector.items():
+        if claim.labels.get(key) != value and not (key in wanted and wanted.allows(key, value)):
+            return False
+    tolerated = all(
+        any(_tolerates(t.key, t.operator, t.value, t.effect, taint) for t in pod.spec.tolerations)
+        for taint in ((x.key, x.value, x.effect) for x in claim.spec.taints)
+    )
+    return tolerated and all(pod.requests[name] <= room[name] for name in pod.requests if name in room)
+
+
+def _tolerates(key: str, operator: str, value: str, effect: str, taint: tuple[str, str, str]) -> bool:
+    if effect not in ("", taint[2]):
+        return False
+    if operator == "Exists":
+        return key in ("", taint[0])
+    return (key, value) == taint[:2]
+
+
+def launched_at(claims: Iterable[NodeClaim]) -> dict[str, datetime]:
+    """When each claim was launched, by uid."""
+    found = {}
+    for claim in claims:
+        launched = condition(claim.status.conditions, names.LAUNCHED)
+        if launched and launched.status == "True" and launched.last_transition_time:
+            found[claim.uid] = launched.last_transition_time
+    return found
