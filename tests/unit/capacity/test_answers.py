@@ -1,0 +1,164 @@
+"""One answer for each class of error, and what it marks."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.capacity.answers import ANSWERS, answer, foremost, launched, remember, scopes
+from broker.capacity.model import Option
+from broker.capacity.shortages import Shortages
+from providers.model import ErrorClass, LaunchError, ProviderError
+
+from .builders import GROUP, NOW, inventory, minutes, odcr, on_demand, reserved, spot
+
+BY_ID, BY_GROUP, BY_MATCH = reserved("cr-1"), reserved(GROUP, "cr-1", "cr-2"), reserved("", "cr-1", "cr-2")
+MEMBERS = ["reservation:cr-1", "reservation:cr-2"]
+PLAIN = "pool:on-demand:m5.xlarge:us-east-1a"
+
+
+def marked(class_: ErrorClass, option: Option, *, spills: bool = False) -> list[str]:
+    return [str(scope) for scope in scopes(class_, option, subnet_id="subnet-1", spills=spills)]
+
+
+@pytest.mark.covers("KRP-18")
+def test_every_class_has_an_answer_with_a_reason_of_its_own_and_a_sentence() -> None:
+    assert set(ANSWERS) == set(ErrorClass)
+    reasons = [each.reason for each in ANSWERS.values()]
+    assert len(set(reasons)) == len(reasons)
+    assert "LaunchFailed" not in reasons
+    assert all(reason.isalnum() and reason[0].isupper() for reason in reasons)
+    assert all(each.next_step for each in ANSWERS.values())
+
+
+@pytest.mark.covers("KRP-18")
+@pytest.mark.parametrize("class_", list(ErrorClass))
+def test_an_answer_does_exactly_one_of_going_elsewhere_stopping_and_repeating(class_: ErrorClass) -> None:
+    found = answer(class_)
+    assert [found.elsewhere, found.stops, found.repeats].count(True) == 1
+    assert (found.marks == "nothing") == (not found.elsewhere)
+
+
+@pytest.mark.covers("KRP-18", "KRP-24")
+@pytest.mark.parametrize(
+    ("class_", "reason"),
+    [
+        (ErrorClass.QUOTA, "VCPULimitExceeded"),
+        (ErrorClass.SUBNET, "InsufficientFreeAddressesInSubnet"),
+        (ErrorClass.THROTTLING, "RequestLimitExceeded"),
+        (ErrorClass.PERMISSION, "Unauthorized"),
+        (ErrorClass.TRANSIENT, "InternalError"),
+        (ErrorClass.TEMPLATE_GONE, "LaunchTemplateNotFound"),
+        (ErrorClass.CAPACITY, "InsufficientCapacity"),
+        (ErrorClass.RESERVATION_FULL, "ReservationCapacityExceeded"),
+    ],
+)
+def test_reasons_are_karpenters_where_it_has_one(class_: ErrorClass, reason: str) -> None:
+    assert answer(class_).reason == reason
+
+
+def test_a_spot_limit_is_called_by_its_name() -> None:
+    assert answer(ErrorClass.QUOTA, option=spot()).reason == "SpotQuotaExceeded"
+    assert answer(ErrorClass.QUOTA, option=on_demand()).reason == "VCPULimitExceeded"
+
+
+@pytest.mark.covers("KRP-18")
+@pytest.mark.parametrize(
+    ("class_", "option", "expected"),
+    [
+        (ErrorClass.CAPACITY, on_demand(), [PLAIN]),
+        (ErrorClass.CAPACITY, spot(), ["pool:spot:m5.large:us-east-1a"]),
+        (ErrorClass.UNSUPPORTED, on_demand(), [PLAIN]),
+        (ErrorClass.RESERVATION_FULL, BY_ID, ["reservation:cr-1"]),
+        (ErrorClass.RESERVATION_FULL, BY_GROUP, MEMBERS),
+        (ErrorClass.RESERVATION_FULL, BY_MATCH, MEMBERS),
+        (ErrorClass.CAPACITY, BY_GROUP, MEMBERS),  # EC2 does not say which code a full group gives
+        (ErrorClass.RESERVATION_GONE, BY_ID, ["reservation:cr-1"]),
+        (ErrorClass.SUBNET, BY_ID, ["subnet:subnet-1"]),
+        (ErrorClass.SUBNET, on_demand(), ["subnet:subnet-1"]),
+        (ErrorClass.QUOTA, BY_ID, ["quota:reserved:standard"]),
+        (ErrorClass.QUOTA, on_demand("p5.48xlarge"), ["quota:on-demand:p"]),
+        (ErrorClass.QUOTA, spot("g5.xlarge"), ["quota:spot:g"]),
+        (ErrorClass.THROTTLING, BY_ID, []),
+        (ErrorClass.TRANSIENT, BY_ID, []),
+        (ErrorClass.PERMISSION, BY_ID, []),
+        (ErrorClass.CONFIGURATION, on_demand(), []),
+        (ErrorClass.NOT_FOUND, on_demand(), []),
+        (ErrorClass.TEMPLATE_GONE, on_demand(), []),
+    ],
+)
+def test_an_error_marks_only_what_it_is_about(
+    class_: ErrorClass, option: Option, expected: list[str]
+) -> None:
+    assert marked(class_, option) == expected
+
+
+@pytest.mark.covers("KRP-18")
+def test_a_quota_or_subnet_error_never_marks_a_reservation_full() -> None:
+    # should not mark capacity reservations unavailable for RequestLimitExceeded CreateFleet errors
+    for class_ in (ErrorClass.QUOTA, ErrorClass.SUBNET, ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
+        for option in (BY_ID, BY_GROUP, BY_MATCH):
+            assert not [each for each in marked(class_, option) if each.startswith("reservation")]
+
+
+def test_when_ec2_could_go_on_to_on_demand_its_refusal_is_about_that_too() -> None:
+    assert marked(ErrorClass.CAPACITY, BY_MATCH, spills=True) == [*MEMBERS, PLAIN]
+    assert marked(ErrorClass.CAPACITY, BY_MATCH) == MEMBERS
+    assert marked(ErrorClass.QUOTA, BY_MATCH, spills=True) == ["quota:reserved:standard"]
+
+
+@pytest.mark.covers("KRP-18")
+def test_a_call_level_error_is_remembered_like_an_overrides() -> None:
+    world = inventory(odcr("cr-1", free=2))
+    within = LaunchError(
+        code="ReservationCapacityExceeded", message="full", class_=ErrorClass.RESERVATION_FULL
+    )
+    whole = ProviderError("ReservationCapacityExceeded", "full", class_=ErrorClass.RESERVATION_FULL)
+    assert remember(Shortages(), within, BY_ID, inventory=world, now=NOW) == remember(
+        Shortages(), whole, BY_ID, inventory=world, now=NOW
+    )
+
+
+@pytest.mark.covers("KRP-18")
+def test_the_subnet_that_the_error_names_is_marked() -> None:
+    error = LaunchError(
+        code="InsufficientFreeAddressesInSubnet", message="", class_=ErrorClass.SUBNET, subnet_id="subnet-2"
+    )
+    known = remember(Shortages(), error, BY_ID, inventory=inventory(), now=NOW, subnet_id="subnet-1")
+    assert [str(each.scope) for each in known.lasting(NOW)] == ["subnet:subnet-2"]
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_refusal_that_contradicts_the_description_is_not_ended_by_the_same_numbers() -> None:
+    world = inventory(odcr("cr-1", free=2))
+    error = LaunchError(code="InsufficientInstanceCapacity", message="", class_=ErrorClass.CAPACITY)
+    known = remember(Shortages(), error, BY_ID, inventory=world, now=NOW)
+    again = inventory(odcr("cr-1", free=2), described=NOW + minutes(1))
+    assert known.observed(again, NOW + minutes(1)).active(BY_ID, NOW + minutes(1)) is not None
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_launch_clears_what_it_went_through() -> None:
+    known = Shortages()
+    for class_ in (ErrorClass.CAPACITY, ErrorClass.QUOTA, ErrorClass.SUBNET):
+        error = LaunchError(code="Code", message="", class_=class_, subnet_id="subnet-1")
+        known = remember(known, error, on_demand(), inventory=inventory(), now=NOW)
+    assert len(list(known.lasting(NOW))) == 3
+    assert not launched(known, on_demand(), reservation_id="", subnet_id="subnet-1").view(NOW)
+
+
+@pytest.mark.covers("KRP-33")
+def test_a_launch_that_spilled_does_not_clear_the_reservation_it_missed() -> None:
+    error = LaunchError(code="Code", message="", class_=ErrorClass.RESERVATION_FULL)
+    known = remember(Shortages(), error, BY_MATCH, inventory=inventory(), now=NOW)
+    assert launched(known, BY_MATCH, reservation_id="").active(BY_MATCH, NOW) is not None
+    assert launched(known, BY_MATCH, reservation_id="cr-2").active(BY_MATCH, NOW) is None
+
+
+def test_of_several_errors_the_one_that_a_person_must_mend_is_told() -> None:
+    def error(class_: ErrorClass) -> LaunchError:
+        return LaunchError(code=class_.value, message="", class_=class_)
+
+    assert foremost([]) is None
+    mixed = [error(ErrorClass.CAPACITY), error(ErrorClass.PERMISSION), error(ErrorClass.THROTTLING)]
+    assert foremost(mixed) == error(ErrorClass.PERMISSION)
+    assert {foremost([error(each)]) for each in ErrorClass} == {error(each) for each in ErrorClass}

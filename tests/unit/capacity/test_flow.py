@@ -1,0 +1,95 @@
+"""The matching that plans and adoption stand on, against counting every possibility."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.capacity.flow import Flow
+
+Edges = Mapping[str, Sequence[str]]
+
+
+def best(takers: Sequence[str], edges: Edges, room: Mapping[str, int]) -> list[bool]:
+    """Who is served when the first come first: each is served if all before stay served, by trying it all."""
+
+    def possible(served: Sequence[str]) -> bool:
+        return any(
+            all(each.count(slot) <= room[slot] for slot in room)
+            for each in itertools.product(*(edges[kind] for kind in served))
+        )
+
+    answers: list[bool] = []
+    for place, taker in enumerate(takers):
+        before = [kind for kind, got in zip(takers[:place], answers, strict=True) if got]
+        answers.append(possible([*before, taker]))
+    return answers
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[str], dict[str, list[str]], dict[str, int]]:
+    slots = ["s1", "s2", "s3"]
+    room = {slot: draw(st.integers(0, 2)) for slot in slots}
+    edges = {kind: draw(st.lists(st.sampled_from(slots), unique=True)) for kind in ("a", "b", "c", "d")}
+    return draw(st.lists(st.sampled_from("abcd"), max_size=6)), edges, room
+
+
+@given(worlds())
+def test_whoever_can_be_served_without_leaving_out_one_before_is_served(
+    world: tuple[list[str], dict[str, list[str]], dict[str, int]],
+) -> None:
+    takers, edges, room = world
+    flow = Flow(edges, room)
+    assert [flow.add(taker) for taker in takers] == best(takers, edges, room)
+
+
+@given(worlds())
+def test_no_slot_holds_more_than_its_room_and_no_one_a_slot_that_is_not_theirs(
+    world: tuple[list[str], dict[str, list[str]], dict[str, int]],
+) -> None:
+    takers, edges, room = world
+    flow = Flow(edges, room)
+    served = [taker for taker in takers if flow.add(taker)]
+    for slot, count in room.items():
+        held = sum(flow.taken(kind).get(slot, 0) for kind in edges)
+        assert held + flow.left(slot) == count
+        assert flow.left(slot) >= 0
+    for kind in edges:
+        assert set(flow.taken(kind)) <= set(edges[kind])
+        assert sum(flow.taken(kind).values()) == served.count(kind)
+
+
+@given(worlds(), st.integers(0, 6))
+def test_restore_undoes_exactly_what_came_after(
+    world: tuple[list[str], dict[str, list[str]], dict[str, int]], cut: int
+) -> None:
+    takers, edges, room = world
+    flow = Flow(edges, room)
+    straight = [flow.add(taker) for taker in takers]
+    tried = Flow(edges, room)
+    again = [tried.add(taker) for taker in takers[:cut]]
+    state = tried.state()
+    for kind in "abcd" * 2:
+        tried.add(kind)
+    tried.restore(state)
+    again += [tried.add(taker) for taker in takers[cut:]]
+    assert again == straight
+
+
+def test_a_taker_gets_its_first_choice_while_it_is_free() -> None:
+    flow = Flow({"a": ["s2", "s1"]}, {"s1": 1, "s2": 1})
+    assert flow.add("a")
+    assert flow.taken("a") == {"s2": 1}
+    assert flow.add("a")
+    assert flow.taken("a") == {"s2": 1, "s1": 1}
+    assert not flow.add("a")
+
+
+def test_a_holder_moves_to_make_room_through_several_others() -> None:
+    edges = {"a": ["s1", "s2"], "b": ["s2", "s3"], "c": ["s1"]}
+    flow = Flow(edges, {"s1": 1, "s2": 1, "s3": 1})
+    assert flow.add("a") and flow.add("b") and flow.add("c")
+    assert (flow.taken("a"), flow.taken("b"), flow.taken("c")) == ({"s2": 1}, {"s3": 1}, {"s1": 1})

@@ -1,0 +1,279 @@
+"""What a claim could be launched into, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.capacity.model import Claim, Inventory, ReservationTerm, Selection
+from broker.capacity.options import options
+from providers.model import Image
+
+from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr
+
+OPEN = Selection(preference="open")
+
+
+def pools(made: Claim, selection: Selection, world: Inventory, **more: Any) -> list[str]:
+    found, _ = options(made, node_class(selection, world, **more), TYPES, world, NOW)
+    return [str(option.pool) for option in found]
+
+
+def skips(made: Claim, selection: Selection, world: Inventory, **more: Any) -> dict[str, tuple[str, str]]:
+    _, skipped = options(made, node_class(selection, world, **more), TYPES, world, NOW)
+    return {each.pool.reservation: (each.reason, each.message) for each in skipped}
+
+
+@pytest.mark.covers("KRP-16")
+@pytest.mark.parametrize(
+    ("kinds", "order"),
+    [
+        ([], ["reserved", "on-demand"]),
+        (["reserved"], ["reserved"]),
+        (["on-demand"], ["on-demand"]),
+        (["on-demand", "reserved"], ["reserved", "on-demand"]),
+        (["spot"], ["spot"]),
+        (["spot", "reserved"], ["reserved", "spot"]),
+        (["spot", "on-demand", "reserved"], ["reserved", "on-demand", "spot"]),
+    ],
+)
+def test_the_capacity_type_requirement_is_the_fallback_policy(kinds: Sequence[str], order: list[str]) -> None:
+    world = inventory(odcr("cr-1", "m5.large"))
+    made = claim(kinds=kinds, types=["m5.large"], zones=["us-east-1a"])
+    found = pools(made, Selection(reservation_id="cr-1"), world)
+    assert [pool.split(":")[0] for pool in found] == order
+
+
+@pytest.mark.covers("KRP-16")
+def test_not_in_and_exists_are_policies_too() -> None:
+    world = inventory(odcr("cr-1", "m5.large"))
+    where: dict[str, Any] = {"types": ["m5.large"], "zones": ["us-east-1a"]}
+    not_reserved = claim("c", ("karpenter.sh/capacity-type", "NotIn", ["reserved"]), **where)
+    anything = claim("c", ("karpenter.sh/capacity-type", "Exists", []), **where)
+    first = [pool.split(":")[0] for pool in pools(not_reserved, OPEN, world)]
+    second = [pool.split(":")[0] for pool in pools(anything, OPEN, world)]
+    assert (first, second) == (["on-demand", "spot"], ["reserved", "on-demand", "spot"])
+
+
+@pytest.mark.covers("KRP-20")
+def test_reserved_smaller_first_then_soonest_ending_then_by_zone_and_id() -> None:
+    world = inventory(
+        odcr("cr-1", "m5.2xlarge", end=NOW + minutes(10)),
+        odcr("cr-2", "m5.xlarge", "us-east-1b"),
+        odcr("cr-3", "m5.xlarge", "us-east-1a"),
+        odcr("cr-4", "m5.xlarge", "us-east-1c", end=NOW + minutes(500)),
+        odcr("cr-5", "m5.xlarge", "us-east-1c", end=NOW + minutes(400)),
+        odcr("cr-6", "p5.48xlarge"),
+        odcr("cr-7", "m5.large"),
+    )
+    terms = Selection(terms=tuple(_term(f"cr-{n}") for n in range(1, 8)))
+    assert [pool.rsplit(":")[-1] for pool in pools(claim(kinds=["reserved"]), terms, world)] == [
+        "cr-7",
+        "cr-5",
+        "cr-4",
+        "cr-3",
+        "cr-2",
+        "cr-1",
+        "cr-6",
+    ]
+
+
+def _term(id_: str) -> ReservationTerm:
+    return ReservationTerm(id=id_)
+
+
+@pytest.mark.covers("KRP-16")
+def test_on_demand_by_price_and_unknown_prices_last() -> None:
+    priceless = replace(TYPES["m5.large"], on_demand_price=None)
+    made = node_class(zones=["us-east-1a"])
+    found, _ = options(claim(kinds=["on-demand"]), made, {**TYPES, "m5.large": priceless}, inventory(), NOW)
+    assert [(option.pool.instance_type, option.price) for option in found] == [
+        ("c6g.xlarge", 0.136),
+        ("m5.xlarge", 0.192),
+        ("m5.2xlarge", 0.384),
+        ("p5.48xlarge", 98.32),
+        ("m5.large", None),
+    ]
+
+
+def test_spot_by_the_price_of_each_zone() -> None:
+    found = pools(claim(kinds=["spot"], types=["m5.large", "m5.xlarge"]), Selection(), inventory())
+    assert found[0] == "spot:m5.large:us-east-1a"
+    assert len(found) == 6
+
+
+@pytest.mark.covers("KRP-05")
+def test_an_id_is_a_pool_of_its_own() -> None:
+    world = inventory(odcr("cr-1", match_criteria="targeted"), odcr("cr-2"))
+    found, _ = options(
+        claim(kinds=["reserved"]), node_class(Selection(reservation_id="cr-1"), world), TYPES, world, NOW
+    )
+    (option,) = found
+    assert str(option.pool) == "reserved:m5.xlarge:us-east-1a:cr-1"
+    assert option.odcr_ids == ("cr-1",)
+
+
+@pytest.mark.covers("KRP-06")
+def test_a_group_is_one_pool_for_each_type_and_zone_of_its_members() -> None:
+    world = inventory(
+        odcr("cr-1"),
+        odcr("cr-2", end=NOW + minutes(60)),
+        odcr("cr-3", zone="us-east-1b"),
+        odcr("cr-4", "p5.48xlarge"),
+        groups={GROUP: ["cr-1", "cr-2", "cr-3", "cr-4"]},
+    )
+    made = node_class(Selection(group_arn=GROUP), world)
+    found, _ = options(claim(kinds=["reserved"]), made, TYPES, world, NOW)
+    assert [(str(option.pool), option.odcr_ids, option.ends) for option in found] == [
+        (f"reserved:m5.xlarge:us-east-1a:{GROUP}", ("cr-2", "cr-1"), NOW + minutes(60)),
+        (f"reserved:m5.xlarge:us-east-1b:{GROUP}", ("cr-3",), None),
+        (f"reserved:p5.48xlarge:us-east-1a:{GROUP}", ("cr-4",), None),
+    ]
+
+
+@pytest.mark.covers("KRP-07")
+def test_open_is_one_pool_for_each_type_and_zone_of_open_reservations() -> None:
+    world = inventory(odcr("cr-1"), odcr("cr-2"), odcr("cr-3", match_criteria="targeted"))
+    found, _ = options(claim(kinds=["reserved"]), node_class(OPEN, world), TYPES, world, NOW)
+    (option,) = found
+    assert str(option.pool) == "reserved:m5.xlarge:us-east-1a"
+    assert option.odcr_ids == ("cr-1", "cr-2")
+
+
+@pytest.mark.covers("KRP-07")
+@pytest.mark.parametrize("selection", [Selection(), Selection(preference="none")])
+def test_none_has_no_reserved_options(selection: Selection) -> None:
+    found = pools(
+        claim(types=["m5.large"], zones=["us-east-1a"]), selection, inventory(odcr("cr-1", "m5.large"))
+    )
+    assert found == ["on-demand:m5.large:us-east-1a"]
+
+
+@pytest.mark.covers("KRP-16")
+def test_capacity_reservations_only_never_leaves_the_open_reservations() -> None:
+    only = Selection(preference="capacity-reservations-only")
+    assert pools(claim(), only, inventory(odcr("cr-1"))) == ["reserved:m5.xlarge:us-east-1a"]
+    assert pools(claim(), only, inventory()) == []
+
+
+@pytest.mark.parametrize("selection", [OPEN, Selection(group_arn=GROUP)])
+def test_a_claim_that_pins_a_reservation_goes_by_its_id_where_ec2_would_choose_another(
+    selection: Selection,
+) -> None:
+    world = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
+    pinned = claim("c", ("karpenter.k8s.aws/capacity-reservation-id", "In", ["cr-2"]), kinds=["reserved"])
+    assert pools(pinned, selection, world) == ["reserved:m5.xlarge:us-east-1a:cr-2"]
+    reason, message = skips(pinned, selection, world)["cr-1"]
+    assert reason == "RequirementsMismatch"
+    assert message == "karpenter.k8s.aws/capacity-reservation-id is cr-1, needs one of cr-2"
+
+
+@pytest.mark.covers("KRP-15")
+def test_blocks_and_interruptible_reservations_are_bought_their_own_way_and_apart() -> None:
+    world = inventory(
+        odcr("cr-1", "p5.48xlarge"),
+        odcr("cr-2", "p5.48xlarge", reservation_type="capacity-block", end=NOW + minutes(600)),
+        odcr("cr-3", "p5.48xlarge", interruptible=True),
+        groups={GROUP: ["cr-1", "cr-2", "cr-3"]},
+    )
+    made = node_class(Selection(group_arn=GROUP), world)
+    found, _ = options(claim(kinds=["reserved"]), made, TYPES, world, NOW)
+    assert {(option.pool.reservation, option.market, option.odcr_ids) for option in found} == {
+        (GROUP, "on-demand", ("cr-1",)),
+        ("cr-2", "capacity-block", ("cr-2",)),
+        ("cr-3", "interruptible-capacity-reservation", ("cr-3",)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("requirement", "expected"),
+    [
+        (("karpenter.k8s.aws/capacity-reservation-type", "In", ["capacity-block"]), ["cr-2"]),
+        (("karpenter.k8s.aws/capacity-reservation-interruptible", "In", ["true"]), ["cr-3"]),
+        (("karpenter.k8s.aws/capacity-reservation-id", "DoesNotExist", []), []),
+    ],
+)
+def test_requirements_on_reservation_labels_choose_among_them(requirement: Any, expected: list[str]) -> None:
+    world = inventory(
+        odcr("cr-1"),
+        odcr("cr-2", reservation_type="capacity-block", end=NOW + minutes(600)),
+        odcr("cr-3", interruptible=True),
+    )
+    terms = Selection(terms=tuple(_term(f"cr-{n}") for n in (1, 2, 3)))
+    found = pools(claim("c", requirement, kinds=["reserved"]), terms, world)
+    assert [pool.rsplit(":")[-1] for pool in found] == expected
+
+
+@pytest.mark.covers("KRP-08")
+@pytest.mark.parametrize(
+    ("wanted", "reason", "words"),
+    [
+        ({"types": ["m5.large"]}, "InstanceTypeMismatch", ["m5.xlarge", "one of m5.large"]),
+        ({"requests": {"nvidia.com/gpu": 1}}, "InstanceTypeMismatch", ["nvidia.com/gpu: requests 1"]),
+        ({"zones": ["us-east-1b"]}, "RequirementsMismatch", ["us-east-1a", "one of us-east-1b"]),
+        ({"kinds": ["on-demand"]}, "CapacityTypeMismatch", ["takes on-demand only"]),
+    ],
+)
+def test_a_reservation_that_does_not_suit_the_claim_is_told(
+    wanted: dict[str, Any], reason: str, words: list[str]
+) -> None:
+    told = skips(claim(**wanted), Selection(reservation_id="cr-1"), inventory(odcr("cr-1")))["cr-1"]
+    assert told[0] == reason
+    assert all(word in told[1] for word in words), told
+
+
+def test_a_reservation_that_starts_later_is_told_with_its_start() -> None:
+    world = inventory(odcr("cr-1", state="scheduled", start=NOW + minutes(60)))
+    told = skips(claim(), Selection(reservation_id="cr-1"), world)["cr-1"]
+    assert told == ("ReservationPending", "reservation cr-1 is scheduled, starts at 2026-11-01T13:00:00Z")
+
+
+@pytest.mark.covers("KRP-08")
+def test_a_reservation_that_ended_since_the_class_was_resolved_is_left_out() -> None:
+    before = inventory(odcr("cr-1"))
+    made = node_class(Selection(reservation_id="cr-1"), before)
+    after = inventory(odcr("cr-1", state="cancelled"))
+    found, skipped = options(claim(kinds=["reserved"]), made, TYPES, after, NOW)
+    assert found == ()
+    assert [each.reason for each in skipped] == ["ReservationNotActive"]
+
+
+def test_a_type_that_ec2_does_not_describe_is_told() -> None:
+    told = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1", "x9.large")))["cr-1"]
+    assert told[0] == "InstanceTypeMismatch"
+    assert "x9.large" in told[1]
+
+
+def test_only_types_with_an_image_are_options() -> None:
+    found = pools(claim(kinds=["on-demand"]), Selection(), inventory(), images=(Image(id="ami-amd64"),))
+    assert found
+    assert not [pool for pool in found if "c6g" in pool]
+    world = inventory(odcr("cr-1", "c6g.xlarge"))
+    told = skips(claim(), Selection(reservation_id="cr-1"), world, images=(Image(id="ami-amd64"),))
+    assert told["cr-1"] == ("InstanceTypeMismatch", "c6g.xlarge: the class has no image for arm64")
+
+
+def test_the_image_must_be_of_the_reservations_platform_and_the_types_architecture_at_once() -> None:
+    images = (Image(id="ami-1", platform="Windows"), Image(id="ami-2", architecture="arm64"))
+    told = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1")), images=images)
+    assert told["cr-1"] == ("PlatformMismatch", "the class has no image for amd64 on platform Linux/UNIX")
+
+
+def test_on_demand_needs_an_offer_in_a_zone_of_the_class() -> None:
+    types = {"m5.large": replace(TYPES["m5.large"], zones=frozenset({"us-east-1b", "us-east-1c"}))}
+    made = node_class(zones=["us-east-1a", "us-east-1b"])
+    found, _ = options(claim(kinds=["on-demand"]), made, types, inventory(), NOW)
+    assert [str(option.pool) for option in found] == ["on-demand:m5.large:us-east-1b"]
+
+
+def test_a_claims_own_labels_are_no_requirement_on_the_instance() -> None:
+    made = claim("c", ("example.com/team", "In", ["ml"]), types=["m5.large"], zones=["us-east-1a"])
+    assert pools(made, Selection(), inventory()) == ["on-demand:m5.large:us-east-1a"]
+
+
+def test_zone_ids_choose_zones() -> None:
+    made = claim("c", ("topology.k8s.aws/zone-id", "In", ["use1-azb"]), types=["m5.large"])
+    assert pools(made, Selection(), inventory()) == ["on-demand:m5.large:us-east-1b"]

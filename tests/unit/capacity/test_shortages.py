@@ -1,0 +1,310 @@
+"""Refusals remembered: how long, what ends them, what they keep from being asked."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.capacity.model import Inventory, Option
+from broker.capacity.shortages import CAP, FIRST, MEMORY, Scope, Shortages, quota_family, quota_scope
+from providers.model import ErrorClass
+
+from .builders import GROUP, NOW, inventory, minutes, odcr, on_demand, reserved, spot
+
+POOL = Scope("pool", "on-demand:m5.xlarge:us-east-1a")
+RESERVATION = Scope("reservation", "cr-1")
+CAPACITY, FULL, GONE = ErrorClass.CAPACITY, ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE
+
+
+def short(
+    scope: Scope = POOL,
+    *,
+    class_: ErrorClass = CAPACITY,
+    now: datetime = NOW,
+    free: int = 0,
+    known: Shortages | None = None,
+) -> Shortages:
+    return (known or Shortages()).record(scope, class_=class_, code="Code", now=now, free=free)
+
+
+def described(free: int, *, at: datetime) -> Inventory:
+    return inventory(odcr("cr-1", total=9, free=free), described=at)
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_shortage_lasts_three_minutes_and_doubles_up_to_thirty_while_it_repeats() -> None:
+    known, now, lasted = Shortages(), NOW, []
+    for _ in range(6):
+        known = short(known=known, now=now)
+        shortage = known.get(POOL, now)
+        assert shortage is not None
+        lasted.append(shortage.until - now)
+        assert known.get(POOL, shortage.until - timedelta(seconds=1)) is not None
+        assert known.get(POOL, shortage.until) is None
+        now = shortage.until
+    assert lasted == [minutes(count) for count in (3, 6, 12, 24, 30, 30)]
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_repeat_long_after_the_last_one_starts_over() -> None:
+    known = short(known=short(), now=NOW + FIRST + MEMORY)
+    shortage = known.get(POOL, NOW + FIRST + MEMORY)
+    assert shortage is not None
+    assert shortage.until == NOW + FIRST + MEMORY + FIRST
+
+
+@pytest.mark.covers("KRP-19")
+def test_answers_to_calls_made_before_the_refusal_do_not_lengthen_it() -> None:
+    known = short()
+    for seconds in (0, 1, 100):
+        known = short(known=known, now=NOW + timedelta(seconds=seconds))
+    shortage = known.get(POOL, NOW)
+    assert shortage is not None
+    assert shortage.until == NOW + FIRST
+
+
+def test_a_refusal_for_a_reason_that_lasts_longer_takes_over() -> None:
+    known = short(known=short(), class_=ErrorClass.UNSUPPORTED, now=NOW + minutes(1))
+    shortage = known.get(POOL, NOW + minutes(5))
+    assert shortage is not None
+    assert shortage.class_ is ErrorClass.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("class_", "length"),
+    [
+        (CAPACITY, minutes(3)),
+        (FULL, minutes(3)),
+        (GONE, minutes(3)),
+        (ErrorClass.SUBNET, minutes(3)),
+        (ErrorClass.QUOTA, minutes(15)),
+        (ErrorClass.UNSUPPORTED, timedelta(hours=6)),
+    ],
+)
+@pytest.mark.covers("KRP-18")
+def test_each_class_has_its_own_length(class_: ErrorClass, length: timedelta) -> None:
+    shortage = short(class_=class_).get(POOL, NOW)
+    assert shortage is not None
+    assert shortage.until - NOW == length
+
+
+@pytest.mark.covers("KRP-18")
+@pytest.mark.parametrize(
+    "class_",
+    [
+        ErrorClass.THROTTLING,
+        ErrorClass.TRANSIENT,
+        ErrorClass.PERMISSION,
+        ErrorClass.CONFIGURATION,
+        ErrorClass.TEMPLATE_GONE,
+        ErrorClass.NOT_FOUND,
+    ],
+)
+def test_what_says_nothing_about_capacity_cannot_be_recorded(class_: ErrorClass) -> None:
+    with pytest.raises(ValueError, match="is no shortage"):
+        short(class_=class_)
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_success_ends_it_and_doubling_starts_over() -> None:
+    twice = short(known=short(), now=NOW + FIRST)
+    cleared = twice.succeeded([POOL])
+    assert cleared.get(POOL, NOW + FIRST) is None
+    again = short(known=cleared, now=NOW + minutes(5)).get(POOL, NOW + minutes(5))
+    assert again is not None
+    assert again.until == NOW + minutes(5) + FIRST
+
+
+@pytest.mark.covers("KRP-19")
+@pytest.mark.parametrize(
+    ("class_", "free_then", "free_now", "described_after", "ended"),
+    [
+        (FULL, 0, 1, 1, True),
+        (FULL, 3, 1, 1, True),  # EC2 said that it was full, whatever the older description showed
+        (FULL, 0, 0, 1, False),
+        (FULL, 0, 1, 0, False),  # the description is no newer than the refusal
+        (FULL, 0, 1, -1, False),
+        (CAPACITY, 2, 2, 1, False),  # it showed room then as well and still refused
+        (CAPACITY, 2, 3, 1, True),
+        (GONE, 2, 2, 1, False),
+        (ErrorClass.UNSUPPORTED, 2, 2, 1, False),
+    ],
+)
+def test_a_reservations_shortage_ends_at_once_when_ec2_reports_free_slots(
+    class_: ErrorClass, free_then: int, free_now: int, described_after: int, ended: bool
+) -> None:
+    known = short(RESERVATION, class_=class_, free=free_then)
+    seen = known.observed(described(free_now, at=NOW + minutes(described_after)), NOW + minutes(2))
+    assert (seen.get(RESERVATION, NOW + minutes(2)) is None) == ended
+
+
+@pytest.mark.covers("KRP-19")
+def test_slots_that_went_and_came_back_end_it() -> None:
+    known = short(RESERVATION, free=2)
+    known = known.observed(described(0, at=NOW + minutes(1)), NOW + minutes(1))
+    assert known.get(RESERVATION, NOW + minutes(1)) is not None
+    known = known.observed(described(2, at=NOW + minutes(2)), NOW + minutes(2))
+    assert known.get(RESERVATION, NOW + minutes(2)) is None
+
+
+@pytest.mark.covers("KRP-19")
+def test_slots_that_are_only_launches_not_yet_described_do_not_end_it() -> None:
+    known = short(RESERVATION, class_=FULL)
+    world = inventory(odcr("cr-1", free=1), described=NOW + minutes(1), debits={"cr-1": 1})
+    assert known.observed(world, NOW + minutes(1)).get(RESERVATION, NOW + minutes(1)) is not None
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_reservation_that_shows_room_but_goes_on_refusing_is_asked_ever_more_rarely() -> None:
+    known, now = Shortages(), NOW
+    for step in range(4):
+        known = short(RESERVATION, class_=FULL, known=known, now=now)
+        shortage = known.get(RESERVATION, now)
+        assert shortage is not None
+        assert shortage.step == step
+        now += minutes(1)
+        known = known.observed(described(1, at=now), now)
+        assert known.get(RESERVATION, now) is None
+
+
+def test_other_scopes_do_not_end_by_a_description() -> None:
+    known = short()
+    assert known.observed(described(5, at=NOW + minutes(1)), NOW + minutes(1)).get(POOL, NOW + minutes(1))
+    assert known.observed(Inventory(), NOW) is known
+
+
+@pytest.mark.covers("KRP-19")
+@pytest.mark.parametrize(
+    ("recorded", "option", "is_short"),
+    [
+        ([POOL], on_demand(), True),
+        ([POOL], on_demand("m5.large"), False),
+        ([POOL], on_demand(zone="us-east-1b"), False),
+        ([POOL], spot("m5.xlarge"), False),
+        ([POOL], reserved("cr-1"), False),
+        ([RESERVATION], reserved("cr-1"), True),
+        ([RESERVATION], reserved("cr-2"), False),
+        ([RESERVATION], reserved(GROUP, "cr-1"), True),
+        ([RESERVATION], reserved(GROUP, "cr-1", "cr-2"), False),
+        ([RESERVATION, Scope("reservation", "cr-2")], reserved(GROUP, "cr-1", "cr-2"), True),
+        ([RESERVATION], reserved("", "cr-1", "cr-2"), False),
+        ([RESERVATION], on_demand(), False),
+        ([Scope("quota", "on-demand:standard")], on_demand("c5.large"), True),
+        ([Scope("quota", "on-demand:standard")], on_demand("p5.48xlarge"), False),
+        ([Scope("quota", "on-demand:standard")], reserved("cr-1"), False),
+        ([Scope("subnet", "subnet-1")], on_demand(), False),
+        ([Scope("subnet", "subnet-1"), Scope("subnet", "subnet-2")], on_demand(), True),
+    ],
+)
+def test_what_a_shortage_keeps_from_being_asked(
+    recorded: list[Scope], option: Option, is_short: bool
+) -> None:
+    known = Shortages()
+    for scope in recorded:
+        known = short(scope, known=known)
+    found = known.active(option, NOW, subnet_ids=["subnet-1", "subnet-2"])
+    assert (found is not None) == is_short
+    assert known.active(option, NOW + FIRST, subnet_ids=["subnet-1", "subnet-2"]) is None
+
+
+def test_of_several_reservations_the_one_that_ends_first_decides_and_of_several_reasons_the_last() -> None:
+    known = short(RESERVATION)
+    known = short(Scope("reservation", "cr-2"), known=known, now=NOW + minutes(1))
+    group = reserved(GROUP, "cr-1", "cr-2")
+    found = known.active(group, NOW + minutes(1))
+    assert found is not None
+    assert found.scope == RESERVATION
+    known = short(quota_scope(group.pool), class_=ErrorClass.QUOTA, known=known, now=NOW + minutes(1))
+    found = known.active(group, NOW + minutes(1))
+    assert found is not None
+    assert found.scope.kind == "quota"
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("m5.large", "standard"),
+        ("c7gn.large", "standard"),
+        ("t3.micro", "standard"),
+        ("i4i.large", "standard"),
+        ("g5.xlarge", "g"),
+        ("p5.48xlarge", "p"),
+        ("trn2.48xlarge", "trn"),
+        ("inf2.xlarge", "inf"),
+        ("x2idn.32xlarge", "x"),
+        ("u-6tb1.metal", "u"),
+        ("hpc7a.96xlarge", "hpc"),
+    ],
+)
+def test_vcpu_limits_are_counted_by_ec2s_groups_of_families(name: str, family: str) -> None:
+    assert quota_family(name) == family
+
+
+def test_the_view_is_plain_values_in_a_fixed_order() -> None:
+    known = short(RESERVATION, class_=FULL, known=short())
+    (first, second) = known.view(NOW + minutes(1))
+    assert first == {
+        "scope": "pool:on-demand:m5.xlarge:us-east-1a",
+        "kind": "pool",
+        "key": "on-demand:m5.xlarge:us-east-1a",
+        "class": "capacity",
+        "code": "Code",
+        "since": "2026-11-01T12:00:00+00:00",
+        "until": "2026-11-01T12:03:00+00:00",
+        "seconds_left": 120.0,
+        "step": 0,
+    }
+    assert second["scope"] == "reservation:cr-1"
+    assert known.view(NOW + FIRST) == []
+
+
+def test_what_is_long_over_is_forgotten() -> None:
+    known = short()
+    later = short(Scope("subnet", "subnet-1"), known=known, now=NOW + FIRST + MEMORY)
+    assert list(later.by_scope) == [Scope("subnet", "subnet-1")]
+
+
+_scopes = st.sampled_from([POOL, RESERVATION, Scope("subnet", "subnet-1"), Scope("quota", "spot:p")])
+_classes = st.sampled_from(
+    [CAPACITY, FULL, GONE, ErrorClass.SUBNET, ErrorClass.QUOTA, ErrorClass.UNSUPPORTED]
+)
+_steps = st.one_of(
+    st.tuples(st.just("refused"), _scopes, _classes),
+    st.tuples(st.just("succeeded"), _scopes, _classes),
+    st.tuples(st.just("described"), st.integers(0, 3), st.just(None)),
+    st.tuples(st.just("later"), st.integers(1, 2000), st.just(None)),
+)
+
+
+@pytest.mark.covers("KRP-19")
+@given(st.lists(_steps, max_size=30))
+def test_whatever_happens_no_scope_is_short_longer_than_its_class_says_nor_shorter_than_its_step(
+    steps: list[tuple[str, object, ErrorClass | None]],
+) -> None:
+    known, now = Shortages(), NOW
+    for what, about, class_ in steps:
+        if what == "later":
+            assert isinstance(about, int)
+            now += timedelta(seconds=about)
+        elif what == "described":
+            assert isinstance(about, int)
+            known = known.observed(described(about, at=now), now)
+        elif what == "succeeded":
+            assert isinstance(about, Scope)
+            known = known.succeeded([about])
+            assert known.get(about, now) is None
+        else:
+            assert isinstance(about, Scope) and class_ is not None
+            before = known.get(about, now)
+            known = known.record(about, class_=class_, code="Code", now=now)
+            after = known.get(about, now)
+            assert after is not None
+            if before is not None:
+                assert after.until >= before.until
+        for shortage in known.lasting(now):
+            length = shortage.until - shortage.since
+            if shortage.class_ not in (ErrorClass.QUOTA, ErrorClass.UNSUPPORTED):
+                assert length == min(CAP, FIRST * 2**shortage.step)

@@ -1,0 +1,113 @@
+"""What a launch says about reservations; what EC2 would reject is never built."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.capacity.model import Option, ReservationTerm, Selection
+from broker.capacity.template import check, target_for
+from providers.model import ReservationTarget
+
+from .builders import GROUP, on_demand, reserved, spot
+
+OPEN, NONE = Selection(preference="open"), Selection(preference="none")
+ONLY = Selection(preference="capacity-reservations-only")
+BY_ID, BY_GROUP = Selection(reservation_id="cr-1"), Selection(group_arn=GROUP)
+BY_TERMS = Selection(terms=(ReservationTerm(id="cr-1"),))
+ID_TARGET = ReservationTarget(preference="capacity-reservations-only", reservation_id="cr-1")
+GROUP_TARGET = ReservationTarget(preference="capacity-reservations-only", group_arn=GROUP)
+
+
+@pytest.mark.covers("KRP-12")
+@pytest.mark.parametrize(
+    ("selection", "option", "falls_back", "target"),
+    [
+        (OPEN, reserved("", "cr-1"), True, ReservationTarget(preference="open")),
+        (OPEN, reserved("", "cr-1"), False, ReservationTarget(preference="capacity-reservations-only")),
+        (OPEN, reserved("cr-1"), True, ID_TARGET),
+        (OPEN, on_demand(), True, ReservationTarget(preference="open")),
+        (OPEN, spot(), True, ReservationTarget(preference="none")),
+        (ONLY, reserved("", "cr-1"), True, ReservationTarget(preference="capacity-reservations-only")),
+        (BY_ID, reserved("cr-1"), True, ID_TARGET),
+        (BY_ID, reserved("cr-1"), False, ID_TARGET),
+        (BY_ID, on_demand(), True, ReservationTarget(preference="none")),
+        (BY_ID, spot(), True, ReservationTarget(preference="none")),
+        (BY_GROUP, reserved(GROUP, "cr-1"), True, GROUP_TARGET),
+        (BY_GROUP, reserved("cr-1"), True, ID_TARGET),
+        (BY_GROUP, on_demand(), True, ReservationTarget(preference="none")),
+        (BY_TERMS, reserved("cr-1"), True, ID_TARGET),
+        (BY_TERMS, on_demand(), True, ReservationTarget(preference="none")),
+        (NONE, on_demand(), True, ReservationTarget(preference="none")),
+        (Selection(), on_demand(), True, ReservationTarget(preference="none")),
+        (Selection(), spot(), True, ReservationTarget(preference="none")),
+    ],
+)
+def test_target_for(
+    selection: Selection, option: Option, falls_back: bool, target: ReservationTarget
+) -> None:
+    assert target_for(selection, option, falls_back) == target
+
+
+@pytest.mark.covers("KRP-12")
+def test_a_claim_that_excludes_reserved_opts_out_of_open_matching() -> None:
+    target = target_for(OPEN, on_demand(), True, claim_allows_reserved=False)
+    assert target == ReservationTarget(preference="none")
+
+
+@pytest.mark.covers("KRP-12")
+@pytest.mark.parametrize(
+    ("selection", "option", "message"),
+    [
+        (NONE, reserved("cr-1"), "preference is none, which excludes reservations"),
+        (Selection(), reserved("", "cr-1"), "preference is not open"),
+        (BY_ID, reserved("", "cr-1"), "preference is not open"),
+        (BY_ID, reserved("cr-2"), "the class's reservation is cr-1"),
+        (BY_ID, reserved(GROUP, "cr-1"), "the class's group is \\(none\\)"),
+        (ONLY, on_demand(), "capacity-reservations-only, which excludes on-demand"),
+        (ONLY, spot(), "which excludes spot"),
+        (OPEN, reserved("", "cr-1", market="capacity-block"), "never matched openly"),
+        (OPEN, on_demand(market="capacity-block"), "cannot be launched into a reservation"),
+        (OPEN, on_demand(odcr_ids=("cr-1",)), "cannot be launched into a reservation"),
+    ],
+)
+def test_what_ec2_rejects_or_the_class_excludes_is_never_built(
+    selection: Selection, option: Option, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        target_for(selection, option, True)
+
+
+@pytest.mark.covers("KRP-12")
+@pytest.mark.parametrize(
+    "target",
+    [
+        ReservationTarget(preference="none", reservation_id="cr-1"),
+        ReservationTarget(preference="open", group_arn=GROUP),
+        ReservationTarget(preference="capacity-reservations-only", reservation_id="cr-1", group_arn=GROUP),
+    ],
+)
+def test_a_target_that_ec2_rejects_does_not_pass_the_check(target: ReservationTarget) -> None:
+    with pytest.raises(ValueError, match="target"):
+        check(target)
+
+
+@given(
+    st.sampled_from([OPEN, NONE, ONLY, BY_ID, BY_GROUP, BY_TERMS, Selection()]),
+    st.sampled_from([reserved("", "cr-1"), reserved("cr-1"), reserved(GROUP, "cr-1"), on_demand(), spot()]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_whatever_is_built_passes_and_only_an_open_class_that_may_fall_back_lets_ec2_spill(
+    selection: Selection, option: Option, on_demand_too: bool, reserved_too: bool
+) -> None:
+    try:
+        target = target_for(selection, option, on_demand_too, claim_allows_reserved=reserved_too)
+    except ValueError:
+        return
+    assert check(target) is target
+    if option.pool.capacity_type == "reserved" and target.preference != "capacity-reservations-only":
+        assert target.preference == "open"
+        assert selection == OPEN
+        assert on_demand_too
