@@ -15,7 +15,9 @@ from .http import ApiServer
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m broker.kube.embedded", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8001, help="port to listen on, 0 for a free one (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=8001, help="port to listen on, 0 for a free one (default: %(default)s)"
+    )
     parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig for this server to a file")
     options = parser.parse_args(arguments)
     stopped = threading.Event()

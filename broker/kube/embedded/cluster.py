@@ -113,7 +113,13 @@ class Cluster:
     # What tests and in-process callers write most often, as one call each: an ApiError is raised.
 
     def request(
-        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None, **query: str
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **query: str,
     ) -> Any:
         """One request with a JSON body and a JSON answer."""
         raw = None if body is None else orjson.dumps(body)
@@ -160,5 +166,3 @@ _WRITES: dict[str, Callable[[State, Call], tuple[Obj, bool]]] = {
 def _warning(message: str) -> str:
     quoted = message.replace("\\", "\\\\").replace('"', '\\"')
     return f'299 - "{quoted}"'
-
-

@@ -152,7 +152,11 @@ _SCALARS: dict[str, Any] = {"string": "", "bool": False, "float64": 0.0, "float3
 
 def _drops(field: Field) -> bool:
     """Left out when empty: `omitempty` on anything but a pointer or a struct."""
-    return field.omit and not field.pointer and field.shape.kind not in ("struct", "time", "quantity", "microtime", "intorstring")
+    return (
+        field.omit
+        and not field.pointer
+        and field.shape.kind not in ("struct", "time", "quantity", "microtime", "intorstring")
+    )
 
 
 def _emitted(field: Field) -> bool:
@@ -330,4 +334,6 @@ _COMPILERS: dict[str, Callable[[Shape], _Decoder]] = {"struct": _struct, "list":
 def strict_error(problems: list[str], *, kind: str, api_version: str) -> ApiError:
     """What `fieldValidation=Strict` answers to fields that the kind does not have."""
     listed = ", ".join(problems)
-    return bad_request(f'{kind} in version "{api_version}" cannot be handled as a {kind}: strict decoding error: {listed}')
+    return bad_request(
+        f'{kind} in version "{api_version}" cannot be handled as a {kind}: strict decoding error: {listed}'
+    )

@@ -151,9 +151,7 @@ def _mark(state: State, meta: Obj) -> None:
     meta["deletionGracePeriodSeconds"] = 0
 
 
-def delete_many(
-    state: State, call: Call, options: DeleteOptions, keys: list[Key]
-) -> None:
+def delete_many(state: State, call: Call, options: DeleteOptions, keys: list[Key]) -> None:
     for key in keys:
         try:
             delete(state, call.target.resource, key, options)

@@ -33,12 +33,16 @@ _V2 = "apidiscovery.k8s.io"
 def answer(registry: Registry, request: Request) -> Response | None:
     """The answer to a discovery request; None when it is about objects."""
     parts = request.path.strip("/").split("/")
-    if parts[0] not in ("api", "apis", "version", "openapi", "") or len(parts) > (3 if parts[0] == "apis" else 2):
+    if parts[0] not in ("api", "apis", "version", "openapi", "") or len(parts) > (
+        3 if parts[0] == "apis" else 2
+    ):
         return None
     if parts[0] == "openapi":
         return None
     if request.method != "GET":
-        raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise ApiError(
+            405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
+        )
     if parts == ["version"]:
         return reply(VERSION)
     if parts == [""]:
@@ -67,7 +71,11 @@ def _paths(registry: Registry) -> list[str]:
 
 def _roots(registry: Registry, request: Request, *, core: bool) -> Response:
     for wanted in accepted(request.header("Accept")):
-        if wanted.group == _V2 and wanted.form == "APIGroupDiscoveryList" and wanted.version in ("v2", "v2beta1"):
+        if (
+            wanted.group == _V2
+            and wanted.form == "APIGroupDiscoveryList"
+            and wanted.version in ("v2", "v2beta1")
+        ):
             kind = f"{JSON};g={_V2};v={wanted.version};as=APIGroupDiscoveryList"
             return reply(_aggregated(registry, wanted.version, core=core), content_type=kind)
         if not wanted.form:
@@ -107,7 +115,9 @@ def _resource_list(group: str, version: str, resources: list[Resource]) -> Obj:
                 "namespaced": resource.namespaced,
             }
             if (sub.group, sub.version) != (group, version):
-                entry.update({"group": sub.group, "version": sub.version} if sub.group else {"version": sub.version})
+                entry.update(
+                    {"group": sub.group, "version": sub.version} if sub.group else {"version": sub.version}
+                )
             items.append({**entry, "kind": sub.kind, "verbs": list(sub.verbs)})
     group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": items}

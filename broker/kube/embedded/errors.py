@@ -145,9 +145,7 @@ def already_exists(who: Who, name: str) -> ApiError:
     return ApiError(409, "AlreadyExists", message, details=who.details(name))
 
 
-MODIFIED = (
-    "the object has been modified; please apply your changes to the latest version and try again"
-)
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
 def conflict(who: Who, name: str, why: str = MODIFIED) -> ApiError:

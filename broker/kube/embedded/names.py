@@ -78,7 +78,9 @@ def qualified(name: str) -> list[str]:
     out: list[str] = []
     if slash and "/" in prefix:
         message = _regex(_QUALIFIED_MESSAGE, _QUALIFIED, "MyName", "my.name", "123-abc")
-        return [f"a qualified name {message} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"]
+        return [
+            f"a qualified name {message} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ]
     if slash:
         if not prefix:
             out.append("prefix part must be non-empty")
@@ -153,7 +155,9 @@ def common(meta: Obj, *, namespaced: bool) -> list[FieldError]:
     if notes := meta.get("annotations"):
         for key in sorted(notes):
             if not _simple(key):
-                out += [problem("invalid", "metadata.annotations", why, key) for why in qualified(key.lower())]
+                out += [
+                    problem("invalid", "metadata.annotations", why, key) for why in qualified(key.lower())
+                ]
         if sum(len(k.encode()) + len(v.encode()) for k, v in notes.items()) > _ANNOTATIONS_LIMIT:
             why = f"may not be more than {_ANNOTATIONS_LIMIT} bytes"
             out.append(problem("too_long", "metadata.annotations", why))

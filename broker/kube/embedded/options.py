@@ -11,7 +11,16 @@ from typing import Any
 import orjson
 import yaml
 
-from .errors import ApiError, FieldError, Who, bad_request, invalid, problem, supported, unsupported_media_type
+from .errors import (
+    ApiError,
+    FieldError,
+    Who,
+    bad_request,
+    invalid,
+    problem,
+    supported,
+    unsupported_media_type,
+)
 from .route import Target, flag
 from .wire import Obj, Request
 
@@ -197,17 +206,24 @@ def _list_problems(options: ListOptions, *, watch: bool) -> list[FieldError]:
                 "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             )
         elif options.match and options.initial_events is None:
-            forbid("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+            forbid(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            )
         return wrong
     if options.initial_events is not None:
         forbid("sendInitialEvents", "sendInitialEvents is forbidden for list")
     if options.match:
         if not options.version:
-            forbid("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided")
+            forbid(
+                "resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"
+            )
         if options.token:
             forbid("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided")
         if options.match not in ("Exact", "NotOlderThan"):
             wrong.append(supported("resourceVersionMatch", options.match, ["Exact", "NotOlderThan", ""]))
         if options.match == "Exact" and options.version == "0":
-            forbid("resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+            forbid(
+                "resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+            )
     return wrong

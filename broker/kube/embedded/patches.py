@@ -32,9 +32,7 @@ def json_patch(document: Any, operations: Any) -> Any:
     if not isinstance(operations, list) or not all(isinstance(one, dict) for one in operations):
         raise bad_request("error decoding patch: a JSON patch is a list of operations")
     if len(operations) > MAX_OPERATIONS:
-        message = (
-            f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
-        )
+        message = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise ApiError(413, "RequestEntityTooLarge", message)
     out = copy.deepcopy(document)
     for one in operations:

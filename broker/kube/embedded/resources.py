@@ -61,7 +61,9 @@ class Resource:
     storage_hash: str = ""
     list_kind: str = ""
     custom: CustomVersion | None = None
-    convert: Callable[[Obj], Obj] | None = None  # from the stored form, where that differs in more than its version
+    convert: Callable[[Obj], Obj] | None = (
+        None  # from the stored form, where that differs in more than its version
+    )
 
     @property
     def api_version(self) -> str:

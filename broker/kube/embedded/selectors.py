@@ -129,7 +129,7 @@ def _check_key(key: str, text: str) -> None:
         raise _unparsable(f"found '{key}', expected: !, identifier, or 'end of string'")
     if not _NAME.match(name) or len(name) > 63 or (slash and not _PREFIX.match(prefix)):
         raise _unparsable(
-            f'<nil>: Invalid value: "{key}": name part must consist of alphanumeric characters, \'-\', \'_\' '
+            f"<nil>: Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' "
             "or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  "
             "or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
         )

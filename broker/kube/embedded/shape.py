@@ -165,8 +165,8 @@ def _from_schema(schema: Obj) -> Shape:
             fields.setdefault("kind", Field("kind", Shape("string")))
             fields.setdefault("metadata", Field("metadata", struct(OBJECT_META)))
         more = schema.get("additionalProperties")
-        element = _from_schema(more) if isinstance(more, dict) else ANY
-        named = bool(fields) or preserved or not isinstance(more, dict)
+        element = _from_schema(more) if isinstance(more, dict) else ANY if preserved or more else None
+        named = bool(fields) or not isinstance(more, dict)
         atomic = schema.get("x-kubernetes-map-type") == "atomic"
         return Shape("struct" if named else "map", fields=fields, element=element, atomic=atomic)
     if kind == "array":

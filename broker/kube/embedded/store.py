@@ -105,9 +105,7 @@ class Store:
         if before is None:
             insort(collection.keys, key)
         collection.items[key] = item
-        self._emit(
-            collection, Event(self.revision, "MODIFIED" if before else "ADDED", key, item, before)
-        )
+        self._emit(collection, Event(self.revision, "MODIFIED" if before else "ADDED", key, item, before))
         return item
 
     def delete(self, resource: str, key: Key) -> Item:

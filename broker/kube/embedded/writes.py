@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from . import patches
-from .decode import strict_error
+from .apply.managers import updated
+from .apply.verb import applying, context_of
+from .decode import fragment, strict_error
 from .errors import (
     ApiError,
     already_exists,
@@ -41,7 +43,21 @@ Change = Callable[[Obj | None], Obj]
 def create(state: State, call: Call) -> tuple[Obj, bool]:
     call.check("CreateOptions")
     obj = read_object(call, body(call))
-    return insert(state, call, obj), True
+    return insert(state, call, managed(state, call, None, obj)), True
+
+
+def managed(state: State, call: Call, live: Obj | None, obj: Obj) -> Obj:
+    """The object with the record of who manages what brought up to date."""
+    context = context_of(call)
+    before = live if live is not None else _nothing(call.target.resource)
+    updated(before, obj, call.manager, stamp(state.clock()), context)
+    return obj
+
+
+def _nothing(resource: Resource) -> Obj:
+    """What a new object is compared with: of a built-in kind, its empty struct."""
+    empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return empty if resource.custom else fragment(empty, kind_of(resource).shape)
 
 
 def read_object(call: Call, raw: Any) -> Obj:
@@ -118,7 +134,9 @@ def _check_namespace(call: Call, meta: Obj) -> None:
     if not meta.get("namespace"):
         meta["namespace"] = namespace
     elif meta["namespace"] != namespace:
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
 
 
 def _wrong_name(name: str, wanted: str) -> ApiError:
@@ -132,22 +150,33 @@ def update(state: State, call: Call) -> tuple[Obj, bool]:
     meta = obj["metadata"]
     if meta.get("name", "") != target.name:
         if not meta.get("name"):
-            raise bad_request(f"the name of the object (\"\") does not match the name on the URL ({target.name})")
+            raise bad_request(
+                f'the name of the object ("") does not match the name on the URL ({target.name})'
+            )
         raise _wrong_name(meta["name"], target.name)
     _check_namespace(call, meta)
-    return store_change(state, call, lambda _: obj, create=kind_of(target.resource).rules.create_on_update)
+    may_create = kind_of(target.resource).rules.create_on_update
+    return store_change(state, call, lambda live: managed(state, call, live, obj), create=may_create)
 
 
 def patch(state: State, call: Call) -> tuple[Obj, bool]:
     call.check("PatchOptions")
     content, raw = call.content_type, call.request.body or b""
     if content == APPLY_PATCH:
-        from .apply.verb import applying
-
-        change, may_create = applying(state, call, parse_yaml(raw)), not call.target.subresource
-        return store_change(state, call, change, create=may_create)
+        apply = applying(state, call, parse_yaml(raw))
+        return store_change(
+            state, call, lambda live: _settled(call, apply(live)), create=not call.target.subresource
+        )
     change = _patching(call, content, parse_json(raw))
-    return store_change(state, call, change, create=False)
+    return store_change(state, call, lambda live: managed(state, call, live, change(live)), create=False)
+
+
+def _settled(call: Call, obj: Obj) -> Obj:
+    """What an apply made, read as any object is: its types in their canonical form, with defaults."""
+    kind = kind_of(call.target.resource)
+    out = kind.decode(obj, [])
+    kind.rules.default(out)
+    return out
 
 
 def _patching(call: Call, content: str, document: Any) -> Change:
@@ -156,7 +185,9 @@ def _patching(call: Call, content: str, document: Any) -> Change:
         content == STRATEGIC_PATCH and resource.custom
     ):
         accepted = [JSON_PATCH, MERGE_PATCH, APPLY_PATCH]
-        raise unsupported_media_type(accepted if resource.custom else [*accepted[:2], STRATEGIC_PATCH, APPLY_PATCH])
+        raise unsupported_media_type(
+            accepted if resource.custom else [*accepted[:2], STRATEGIC_PATCH, APPLY_PATCH]
+        )
     if content != JSON_PATCH and not isinstance(document, dict):
         raise bad_request("error decoding patch: a patch is an object")
 
@@ -201,9 +232,7 @@ def _uid_changed(wanted: str, found: str) -> str:
     return f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
 
 
-def replace(
-    state: State, call: Call, kind: Kind, key: Key, obj: Obj, live: Item, before: Obj
-) -> Obj:
+def replace(state: State, call: Call, kind: Kind, key: Key, obj: Obj, live: Item, before: Obj) -> Obj:
     """Writes `obj` over the live object, keeping what the server owns."""
     resource, name = call.target.resource, call.target.name
     meta, old = obj["metadata"], before["metadata"]
@@ -234,12 +263,25 @@ def replace(
             obj["metadata"]["generation"] = old.get("generation", 0) + 1
     if found := kind.validate(obj, before, call.target.subresource):
         raise invalid(resource.who, name, found)
-    if call.dry_run or obj == before:
+    if obj == before or _only_times(obj, before):
+        return before
+    if call.dry_run:
         return obj
     if _finished(obj["metadata"], old):
         state.delete(resource, key)
         return obj
     return state.put(resource, key, obj).obj
+
+
+def _only_times(obj: Obj, before: Obj) -> bool:
+    """Nothing changed but when a manager last did something: not worth a write."""
+    new, old = obj["metadata"].get("managedFields") or (), before["metadata"].get("managedFields") or ()
+    if len(new) != len(old) or any(
+        {**a, "time": ""} != {**b, "time": ""} for a, b in zip(new, old, strict=True)
+    ):
+        return False
+    obj["metadata"]["managedFields"] = old
+    return obj == before
 
 
 def _keep(meta: Obj, old: Obj) -> None:

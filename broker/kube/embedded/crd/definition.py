@@ -36,7 +36,11 @@ def default(obj: Obj) -> None:
 
 def create(obj: Obj) -> None:
     stored = [v["name"] for v in obj.get("spec", {}).get("versions") or () if v.get("storage")]
-    obj["status"] = {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored or None}
+    obj["status"] = {
+        "conditions": None,
+        "acceptedNames": {"plural": "", "kind": ""},
+        "storedVersions": stored or None,
+    }
 
 
 def update(obj: Obj, old: Obj) -> None:
@@ -54,7 +58,7 @@ def validate(obj: Obj) -> list[FieldError]:
     names, versions = spec.get("names") or {}, spec.get("versions") or []
     wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
     if obj["metadata"].get("name") != wanted:
-        why = "must be spec.names.plural+\".\"+spec.group"
+        why = 'must be spec.names.plural+"."+spec.group'
         out.append(problem("invalid", "metadata.name", why, obj["metadata"].get("name", "")))
     group = spec.get("group", "")
     if not group:

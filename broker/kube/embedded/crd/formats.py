@@ -19,9 +19,13 @@ from ..times import parse
 
 _DURATION = re.compile(r"^([+-]?(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$|^0$")
 _LOOSE_DURATION = re.compile(r"^((\d+)\s*([A-Za-zµ]+))+$")
-_MAC = re.compile(r"^([0-9A-Fa-f]{2}[:-]){5}([0-9A-Fa-f]{2}[:-]){0,2}[0-9A-Fa-f]{2}$|^([0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}$")
+_MAC = re.compile(
+    r"^([0-9A-Fa-f]{2}[:-]){5}([0-9A-Fa-f]{2}[:-]){0,2}[0-9A-Fa-f]{2}$|^([0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}$"
+)
 _EMAIL = re.compile(r"^[^@\s<>]+@[^@\s<>]+$")
-_HOSTNAME = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$")
+_HOSTNAME = re.compile(
+    r"^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$"
+)
 
 
 def _succeeds(parser: Callable[[str], object]) -> Callable[[str], bool]:
@@ -49,7 +53,9 @@ CHECKS: dict[str, Callable[[str], bool]] = {
     "duration": lambda value: bool(_DURATION.match(value) or _LOOSE_DURATION.match(value)),
     "ipv4": _succeeds(ipaddress.IPv4Address),
     "ipv6": _succeeds(ipaddress.IPv6Address),
-    "cidr": lambda value: "/" in value and _succeeds(lambda text: ipaddress.ip_network(text, strict=False))(value),
+    "cidr": lambda value: (
+        "/" in value and _succeeds(lambda text: ipaddress.ip_network(text, strict=False))(value)
+    ),
     "mac": lambda value: bool(_MAC.match(value)),
     "email": lambda value: bool(_EMAIL.match(value)),
     "hostname": lambda value: bool(_HOSTNAME.match(value)),

@@ -39,7 +39,9 @@ def _entries(values: list[Any], schema: Obj, path: str) -> list[FieldError]:
         return []
     for i, one in enumerate(values):
         if one is not None and not isinstance(one, dict):
-            return [problem("invalid", f"{path}[{i}]", "must be an object for an array of list-type map", one)]
+            return [
+                problem("invalid", f"{path}[{i}]", "must be an object for an array of list-type map", one)
+            ]
     names = schema.get("x-kubernetes-list-map-keys") or ()
     keys = [{name: (one or {})[name] for name in names if name in (one or {})} for one in values]
     return _repeated(keys, path)

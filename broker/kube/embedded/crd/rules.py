@@ -19,7 +19,11 @@ from ..wire import Obj
 from .functions import EXTENSIONS, as_duration
 
 _OLD_SELF = re.compile(r"\boldSelf\b")
-_REASONS = {"FieldValueForbidden": "forbidden", "FieldValueRequired": "required", "FieldValueDuplicate": "duplicate"}
+_REASONS = {
+    "FieldValueForbidden": "forbidden",
+    "FieldValueRequired": "required",
+    "FieldValueDuplicate": "duplicate",
+}
 _RESERVED = frozenset(
     "true false null in as break const continue else for function if import let loop package namespace return "
     "var void while".split()
@@ -161,7 +165,9 @@ def _expressions(node: Node, new: Any, old: Any, path: str, same: bool) -> Itera
         try:
             verdict = rule.program.execute(context)
         except _FAILURES as error:
-            yield problem("invalid", path, f"{_failure(error)} evaluating rule: {rule.message or rule.source}", kind)
+            yield problem(
+                "invalid", path, f"{_failure(error)} evaluating rule: {rule.message or rule.source}", kind
+            )
             continue
         if verdict is True or (same and not rule.transition):
             continue

@@ -90,7 +90,12 @@ def _type(schema: Obj) -> Check | None:
             if form and given in ("string", "array") and not {"number", "integer"} & set(wanted):
                 found.matches += 1
                 return
-            if wanted and given not in wanted and not whole and not (given == "integer" and "number" in wanted):
+            if (
+                wanted
+                and given not in wanted
+                and not whole
+                and not (given == "integer" and "number" in wanted)
+            ):
                 found.problems.append(_bad_type(path, name, value))
                 return
         found.matches += 1
@@ -180,14 +185,18 @@ def _array(schema: Obj) -> Check | None:
         if high is not None and size > high:
             found.problems.append(too_many(path, size, high))
         if unique and len({orjson.dumps(one, option=orjson.OPT_SORT_KEYS) for one in value}) < size:
-            found.problems.append(problem("invalid", path, f"{path} in body shouldn't contain duplicates", ""))
+            found.problems.append(
+                problem("invalid", path, f"{path} in body shouldn't contain duplicates", "")
+            )
         found.matches += 1
 
     return check if items is not None or low is not None or high is not None or unique else None
 
 
 def too_many(path: str, size: int, limit: int) -> FieldError:
-    return FieldError("FieldValueTooMany", path, f"Too many: {size}: must have at most {limit} {_items(limit)}")
+    return FieldError(
+        "FieldValueTooMany", path, f"Too many: {size}: must have at most {limit} {_items(limit)}"
+    )
 
 
 def _items(count: int) -> str:

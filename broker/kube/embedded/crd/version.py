@@ -18,7 +18,9 @@ from ..shape import Shape, custom
 from ..wire import Obj
 from . import lists, rules, schema, structural
 
-_BLOCKING = frozenset({"FieldValueRequired", "FieldValueTooLong", "FieldValueDuplicate", "FieldValueTypeInvalid"})
+_BLOCKING = frozenset(
+    {"FieldValueRequired", "FieldValueTooLong", "FieldValueDuplicate", "FieldValueTypeInvalid"}
+)
 _MAX_INT32 = 2**31 - 1
 
 
@@ -60,6 +62,7 @@ class CustomVersion:
             decode=self.decode,
             validate=self.validate,
             readers=readers(made, namespaced=self.namespaced),
+            ignored={"": {"f:status": {}}, "status": {"f:metadata": {}, "f:spec": {}}} if self.status else {},
         )
 
     def decode(self, raw: Obj, unknown: list[str]) -> Obj:
@@ -168,4 +171,3 @@ def _same_at(new: Any, old: Any, path: str) -> bool:
             return bool(new == old)
         new, old = (one.get(part) if isinstance(one, dict) else None for one in (new, old))
     return bool(new == old)
-

@@ -151,7 +151,9 @@ def main(structs_file: str, kubernetes: str) -> None:
 
 
 def write(name: str, value: object) -> None:
-    (HERE / name).write_text(json.dumps(value, separators=(",", ":"), sort_keys=name != "resources.json") + "\n")
+    (HERE / name).write_text(
+        json.dumps(value, separators=(",", ":"), sort_keys=name != "resources.json") + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from ..errors import FieldError
 from ..resources import Resource
 from ..shape import Shape, builtin
 from ..wire import Obj
-from .base import Kind, Rules, readers
+from .base import Kind, Rules, ignored, readers
 from .table import RULES
 
 _DEFAULT = Rules()
@@ -32,14 +32,13 @@ def _builtin(gvk: tuple[str, str, str], resource: Resource) -> Kind:
         decode=_decoder(resource, shape),
         validate=_validator(resource, rules),
         readers=readers(rules, namespaced=resource.namespaced),
+        ignored=ignored(rules, status="status" in resource.subresources),
     )
 
 
 def _decoder(resource: Resource, shape: Shape):  # type: ignore[no-untyped-def]
     def decode(obj: Obj, unknown: list[str]) -> Obj:
-        return decoding.decode(
-            obj, shape, api_version=resource.version, kind=resource.kind, unknown=unknown
-        )
+        return decoding.decode(obj, shape, api_version=resource.version, kind=resource.kind, unknown=unknown)
 
     return decode
 
@@ -50,7 +49,9 @@ def _validator(resource: Resource, rules: Rules):  # type: ignore[no-untyped-def
         if old is None:
             found = names.metadata(meta, namespaced=resource.namespaced, check=rules.name)
             return found + rules.validate(obj)
-        found = names.metadata_update(meta, old["metadata"]) + names.common(meta, namespaced=resource.namespaced)
+        found = names.metadata_update(meta, old["metadata"]) + names.common(
+            meta, namespaced=resource.namespaced
+        )
         if subresource == "status":
             return found + rules.validate_status(obj, old)
         return found + rules.validate(obj) + rules.validate_update(obj, old)

@@ -39,6 +39,7 @@ class Rules:
     create_on_update: bool = False  # a PUT of nothing creates it
     returns_deleted: bool = False  # a DELETE answers with the object
     selectable: Mapping[str, str] = field(default_factory=dict)  # further field selectors: name → path
+    status_ignores: tuple[str, ...] = ()  # metadata that a status write does not touch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,17 @@ class Kind:
     decode: Callable[[Obj, list[str]], Obj]  # drops unknown fields into the list; a fresh object
     validate: Callable[[Obj, Obj | None, str], list[FieldError]]  # (new, old, subresource)
     readers: Mapping[str, Reader]
+    ignored: Mapping[str, Obj]  # subresource → fields that writing through it does not manage
+
+
+def ignored(rules: Rules, *, status: bool) -> dict[str, Obj]:
+    """Writes to an object leave its status alone, and writes to its status the rest."""
+    if not status:
+        return {}
+    aside: Obj = {"f:spec": {}}
+    if rules.status_ignores:
+        aside["f:metadata"] = {f"f:{name}": {} for name in rules.status_ignores}
+    return {"": {"f:status": {}}, "status": aside}
 
 
 COMMON_FIELDS = {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace"}

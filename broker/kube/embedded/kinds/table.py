@@ -26,7 +26,10 @@ def _new_pod(obj: Obj) -> None:
 
 RULES: dict[str, Rules] = {
     "namespaces.": Rules(
-        default=_namespace, create=_new_namespace, name=dns_label, selectable={"status.phase": "status.phase", "name": "metadata.name"}
+        default=_namespace,
+        create=_new_namespace,
+        name=dns_label,
+        selectable={"status.phase": "status.phase", "name": "metadata.name"},
     ),
     "pods.": Rules(
         create=_new_pod,
