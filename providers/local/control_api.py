@@ -6,7 +6,7 @@
     POST   pools         {capacity_type, instance_type, zone, size}  (null: no limit)
     GET    pools         DELETE pools
     POST   settings      any of {describe_lag_s, slot_release_s, pending_s, check_offerings, codes}
-    POST   clock         one of {"advance_s": 60}, {"freeze": true | "2026-01-01T00:00:00Z"}, {"unfreeze": true}
+    POST   clock         one of {"advance_s": 60}, {"freeze": true or a time}, {"unfreeze": true}
     GET    clock
     GET    calls         {action: count}            DELETE calls       GET calls/log?action=CreateFleet
     POST   reservations  what CreateCapacityReservation takes, and account, region, owner_id, shared_with,

@@ -44,7 +44,12 @@ def create(
     if world.check_offerings:
         zones.require_offering(backend, params["InstanceType"], zone.name)
     end_date, end_date_type = _end(params, now)
-    start, commitment = _future(params, now)
+    start, commitment = (_start(params), None) if special else _future(params, now)
+    fields: dict[str, Any] = {
+        "owner_id": backend.account_id,
+        "state": "scheduled" if start else "pending" if world.pending else "active",
+        **special,
+    }
     reservation = CapacityReservation(
         id=random_id(prefix="cr"),
         region=backend.region_name,
@@ -66,15 +71,15 @@ def create(
         outpost_arn=params.get("OutpostArn"),
         commitment=commitment,
         delivery_preference=params.get("DeliveryPreference"),
-        state="scheduled" if start else "pending" if world.pending else "active",
-        **{"owner_id": backend.account_id, **special},
+        **fields,
     )
     if reservation.reservation_type == "default" and not reservation.interruptible:
         _require_capacity(ledger, reservation, count, already_running=_running_matches(ledger, reservation))
     ledger.add(reservation)
-    if reservation.state in ("scheduled", "pending"):
-        activation = reservation.start_date if reservation.state == "scheduled" else None
-        _activate_at(ledger, reservation, activation or now + timedelta(seconds=world.pending))
+    if reservation.state == "pending":
+        _activate_at(ledger, reservation, now + timedelta(seconds=world.pending))
+    elif reservation.state == "scheduled" and start:
+        _activate_at(ledger, reservation, start)
     _expire_at(ledger, reservation)
     return reservation
 
@@ -227,11 +232,15 @@ def _end(params: Mapping[str, Any], now: datetime) -> tuple[datetime | None, str
     return at, "limited"
 
 
+def _start(params: Mapping[str, Any]) -> datetime | None:
+    return aware(params["StartDate"]) if params.get("StartDate") else None
+
+
 def _future(params: Mapping[str, Any], now: datetime) -> tuple[datetime | None, timedelta | None]:
     """Start and commitment of a future-dated reservation; neither for one that starts at once."""
-    if not params.get("StartDate"):
+    start = _start(params)
+    if start is None:
         return None, None
-    start = aware(params["StartDate"])
     if not FUTURE[0] <= start - now <= FUTURE[1]:
         raise errors.invalid("StartDate", start.isoformat(), "It has to be 5 to 120 days ahead.")
     if params.get("InstanceMatchCriteria") != "targeted":

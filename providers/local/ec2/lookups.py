@@ -23,6 +23,17 @@ class QuickLookups(EC2Backend):
         self.instances_by_id: dict[str, Instance] = {}
         super().__init__(region_name, account_id)
 
+    def reset(self) -> None:
+        """Start anew at the next use: moto resets each backend twice a test and throws it away at once."""
+        self.__dict__ = {"_reset": (self.region_name, self.account_id)}
+
+    def __getattr__(self, name: str) -> Any:
+        begin_with = self.__dict__.pop("_reset", None)
+        if begin_with is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        self.__init__(*begin_with)  # type: ignore[misc]
+        return getattr(self, name)
+
     def get_instance(self, instance_id: str) -> Instance:
         return self.instances_by_id.get(instance_id) or super().get_instance(instance_id)
 

@@ -1,0 +1,370 @@
+"""Where RunInstances puts an instance: every line of EC2's rules on preference, target and room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.aws.local.kit import (
+    NONE,
+    ONLY,
+    OPEN,
+    OTHER_TYPE,
+    OTHER_ZONE,
+    TYPE,
+    WINDOWS,
+    ZONE,
+    Aws,
+    free,
+    instances,
+    places,
+    refused,
+    run,
+    seen,
+    template,
+    to_group,
+    to_id,
+)
+
+
+@pytest.mark.parametrize(
+    ("specification", "criteria", "inside"),
+    [
+        (None, "open", True),
+        (None, "targeted", False),
+        (OPEN, "open", True),
+        (OPEN, "targeted", False),
+        (NONE, "open", False),
+        (ONLY, "open", True),
+    ],
+)
+def test_without_a_target(
+    aws: Aws, ec2: Any, specification: dict[str, Any] | None, criteria: str, inside: bool
+) -> None:
+    reservation_id = aws.reserve(ec2, InstanceMatchCriteria=criteria)
+    assert places(run(ec2, specification=specification)) == [reservation_id if inside else None]
+    assert free(ec2, reservation_id) == (0 if inside else 1)
+
+
+@pytest.mark.parametrize("criteria", ["open", "targeted"])
+@pytest.mark.parametrize("preference", [{}, ONLY])
+def test_an_id_reaches_its_reservation_and_fails_when_it_is_full(
+    aws: Aws, ec2: Any, criteria: str, preference: dict[str, str]
+) -> None:
+    reservation_id = aws.reserve(ec2, InstanceMatchCriteria=criteria)
+    wanted = to_id(reservation_id, **preference)
+    (inside,) = run(ec2, specification=wanted)
+    assert inside["CapacityReservationId"] == reservation_id
+    assert inside["CapacityReservationSpecification"] == wanted
+    with refused("ReservationCapacityExceeded", text=reservation_id):
+        run(ec2, specification=wanted)
+    assert len(ec2.describe_instances()["Reservations"]) == 1
+
+
+def test_a_group_spills_to_on_demand_unless_it_is_only_reservations(aws: Aws, ec2: Any) -> None:
+    members = [aws.reserve(ec2), aws.reserve(ec2)]
+    arn = aws.group("pool", *members)
+    assert sorted(filter(None, places(run(ec2, 3, specification=to_group(arn))))) == sorted(members)
+    assert places(run(ec2, specification=to_group(arn))) == [None]
+    with refused("ReservationCapacityExceeded", text="pool"):
+        run(ec2, specification=to_group(arn, **ONLY))
+
+
+def test_only_reservations_without_a_target_never_runs_on_demand(aws: Aws, ec2: Any) -> None:
+    aws.reserve(ec2, InstanceMatchCriteria="targeted")
+    with refused("ReservationCapacityExceeded"):
+        run(ec2, specification=ONLY)
+
+
+@pytest.mark.parametrize("preference", [OPEN, NONE])
+def test_a_target_with_open_or_none_is_refused(aws: Aws, ec2: Any, preference: dict[str, str]) -> None:
+    wanted = to_id(aws.reserve(ec2), **preference)
+    with refused("InvalidParameterCombination", text="CapacityReservationPreference"):
+        run(ec2, specification=wanted)
+    with refused("InvalidParameterCombination", text="CapacityReservationPreference"):
+        template(ec2, CapacityReservationSpecification=wanted)
+
+
+def test_what_no_target_can_be(aws: Aws, ec2: Any) -> None:
+    both = {
+        "CapacityReservationTarget": {
+            "CapacityReservationId": aws.reserve(ec2),
+            "CapacityReservationResourceGroupArn": aws.group("pool"),
+        }
+    }
+    with refused("InvalidParameterCombination", text="not both"):
+        run(ec2, specification=both)
+    with refused("InvalidCapacityReservationId.Malformed", text="cr-x"):
+        run(ec2, specification=to_id("cr-x"))
+    with refused("InvalidCapacityReservationId.NotFound", text="cr-12345678901234567"):
+        run(ec2, specification=to_id("cr-12345678901234567"))
+    with refused("InvalidParameterValue", text="no-such-group"):
+        run(ec2, specification=to_group("arn:aws:resource-groups:us-east-1:123456789012:group/no-such-group"))
+    with refused("InvalidParameterValue", text="always"):
+        run(ec2, specification={"CapacityReservationPreference": "always"})
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"InstanceType": OTHER_TYPE},
+        {"Placement": {"AvailabilityZone": OTHER_ZONE}},
+        {"Placement": {"AvailabilityZone": ZONE, "Tenancy": "dedicated"}},
+        {"Placement": {"AvailabilityZone": ZONE, "GroupName": "together"}},
+        {"ImageId": WINDOWS},
+    ],
+)
+def test_what_differs_from_the_reservation_does_not_run_in_it(
+    aws: Aws, ec2: Any, difference: dict[str, Any]
+) -> None:
+    reservation_id = aws.reserve(ec2, InstanceMatchCriteria="open")
+    assert places(run(ec2, **difference)) == [None]
+    with refused("ReservationCapacityExceeded", text="compatible"):
+        run(ec2, specification=to_id(reservation_id), **difference)
+    assert free(ec2, reservation_id) == 1
+
+
+def test_a_windows_image_runs_in_a_windows_reservation(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, InstanceMatchCriteria="open", InstancePlatform="Windows")
+    (inside,) = run(ec2, ImageId=WINDOWS)
+    assert inside["CapacityReservationId"] == reservation_id
+    assert inside["PlatformDetails"] == "Windows"
+    (image,) = ec2.describe_images(ImageIds=[WINDOWS])["Images"]
+    assert image["PlatformDetails"] == "Windows"
+
+
+def test_a_placement_groups_reservation_is_reached_from_that_group(aws: Aws, ec2: Any) -> None:
+    arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/together"
+    inside_group = aws.reserve(ec2, InstanceMatchCriteria="open", PlacementGroupArn=arn)
+    outside = aws.reserve(ec2)
+    assert places(run(ec2)) == [None]
+    placement = {"AvailabilityZone": ZONE, "GroupName": "together"}
+    (instance,) = run(ec2, Placement=placement)
+    assert instance["CapacityReservationId"] == inside_group
+    assert instance["Placement"]["GroupName"] == "together"
+    ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
+    # from a group of reservations, those outside any placement group come first
+    pool = aws.group("pool", inside_group, outside)
+    assert places(run(ec2, 2, specification=to_group(pool, **ONLY))) == [outside, inside_group]
+
+
+def test_more_than_fits_goes_on_demand_and_counts_are_honoured(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, 2, InstanceMatchCriteria="open")
+    found = run(ec2, 3)
+    assert sorted(place or "" for place in places(found)) == ["", reservation_id, reservation_id]
+
+
+def test_min_and_max_count(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, 3)
+    wanted = to_id(reservation_id)
+    assert len(run(ec2, specification=wanted, MinCount=1, MaxCount=2)) == 2
+    assert len(run(ec2, specification=wanted, MinCount=1, MaxCount=5)) == 1
+    with refused("ReservationCapacityExceeded"):
+        run(ec2, specification=wanted, MinCount=1, MaxCount=5)
+    with refused("InvalidParameterValue", text="MaxCount"):
+        run(ec2, MinCount=2, MaxCount=1)
+
+
+def test_too_few_places_launch_nothing(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, 3)
+    with refused("ReservationCapacityExceeded"):
+        run(ec2, 4, specification=to_id(reservation_id))
+    assert free(ec2, reservation_id) == 3
+    assert ec2.describe_instances()["Reservations"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "market"),
+    [
+        ({"reservation_type": "capacity-block"}, "capacity-block"),
+        ({"interruptible": True}, "interruptible-capacity-reservation"),
+    ],
+)
+def test_blocks_and_interruptible_reservations_need_their_market_type(
+    aws: Aws, ec2: Any, kind: dict[str, Any], market: str
+) -> None:
+    reservation_id = aws.control.reservation(
+        InstanceType=TYPE,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=ZONE,
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+        **kind,
+    )["CapacityReservationId"]
+    shown = seen(ec2, reservation_id)
+    assert shown["ReservationType"] == kind.get("reservation_type", "default")
+    assert shown.get("Interruptible", False) is kind.get("interruptible", False)
+    with refused("InvalidParameterValue", text=market):
+        run(ec2, specification=to_id(reservation_id))
+    with refused("InvalidParameterCombination", text=market):
+        run(ec2, InstanceMarketOptions={"MarketType": market})
+    (inside,) = run(ec2, specification=to_id(reservation_id), InstanceMarketOptions={"MarketType": market})
+    assert (inside["CapacityReservationId"], inside["InstanceLifecycle"]) == (reservation_id, market)
+    with refused("ReservationCapacityExceeded"):
+        run(ec2, specification=to_id(reservation_id), InstanceMarketOptions={"MarketType": market})
+    arn = aws.group("blocks", reservation_id)
+    with refused("ReservationCapacityExceeded"):
+        run(ec2, specification=to_group(arn), InstanceMarketOptions={"MarketType": market})
+
+
+def test_a_block_that_has_not_started_and_one_being_reclaimed(aws: Aws, ec2: Any) -> None:
+    body = {
+        "InstanceType": TYPE,
+        "InstancePlatform": "Linux/UNIX",
+        "AvailabilityZone": ZONE,
+        "InstanceCount": 1,
+        "InstanceMatchCriteria": "targeted",
+    }
+    block = aws.control.reservation(reservation_type="capacity-block", state="scheduled", **body)
+    with refused("InvalidCapacityReservationState.PendingActivation"):
+        run(
+            ec2,
+            specification=to_id(block["CapacityReservationId"]),
+            InstanceMarketOptions={"MarketType": "capacity-block"},
+        )
+    spare = aws.control.reservation(interruptible=True, **body)["CapacityReservationId"]
+    aws.control.set_reservation(spare, state="unavailable")
+    with refused("InvalidCapacityReservationState.Unavailable"):
+        run(
+            ec2,
+            specification=to_id(spare),
+            InstanceMarketOptions={"MarketType": "interruptible-capacity-reservation"},
+        )
+    with refused("OperationNotPermitted", text="Capacity Block"):
+        ec2.cancel_capacity_reservation(CapacityReservationId=block["CapacityReservationId"])
+
+
+def test_spot_is_never_reserved(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, InstanceMatchCriteria="open")
+    (instance,) = run(ec2, InstanceMarketOptions={"MarketType": "spot"})
+    assert instance["InstanceLifecycle"] == "spot"
+    assert "CapacityReservationId" not in instance
+    assert free(ec2, reservation_id) == 1
+
+
+@pytest.mark.parametrize(
+    ("situation", "code"),
+    [
+        ("group-only-exhausted", "InsufficientInstanceCapacity"),
+        ("open-only-exhausted", "InsufficientInstanceCapacity"),
+        ("target-with-preference", "InvalidParameterValue"),
+        ("id-target-mismatch", "InvalidParameterValue"),
+        ("id-target-not-usable", "IncorrectState"),
+    ],
+)
+def test_codes_that_aws_does_not_document_can_be_chosen(
+    aws: Aws, ec2: Any, situation: str, code: str
+) -> None:
+    aws.control.code(situation, code)
+    reservation_id = aws.reserve(ec2)
+    launches: dict[str, dict[str, Any]] = {
+        "group-only-exhausted": {"specification": to_group(aws.group("empty"), **ONLY)},
+        "open-only-exhausted": {"specification": ONLY},
+        "target-with-preference": {"specification": to_id(reservation_id, **OPEN)},
+        "id-target-mismatch": {"specification": to_id(reservation_id), "InstanceType": OTHER_TYPE},
+        "id-target-not-usable": {"specification": to_id(reservation_id)},
+    }
+    if situation == "id-target-not-usable":
+        ec2.cancel_capacity_reservation(CapacityReservationId=reservation_id)
+    with refused(code, status=500 if code == "InsufficientInstanceCapacity" else 400):
+        run(ec2, **launches[situation])
+
+
+# ---- instances that are there already
+
+
+def test_a_new_open_reservation_takes_in_what_runs_open(aws: Aws, ec2: Any) -> None:
+    (plain,) = run(ec2)
+    (asked,) = run(ec2, specification=OPEN)
+    (never,) = run(ec2, specification=NONE)
+    reservation_id = aws.reserve(ec2, 2, InstanceMatchCriteria="open")
+    found = {
+        i["InstanceId"]: place
+        for i in (plain, asked, never)
+        for place in places(instances(ec2, [i["InstanceId"]]))
+    }
+    assert found == {
+        plain["InstanceId"]: reservation_id,
+        asked["InstanceId"]: reservation_id,
+        never["InstanceId"]: None,
+    }
+
+
+def test_a_reservation_that_joins_a_group_takes_in_the_groups_instances(aws: Aws, ec2: Any) -> None:
+    arn = aws.group("pool")
+    (waiting,) = run(ec2, specification=to_group(arn))
+    assert places([waiting]) == [None]
+    reservation_id = aws.reserve(ec2)
+    aws.client("resource-groups").group_resources(
+        Group="pool", ResourceArns=[seen(ec2, reservation_id)["CapacityReservationArn"]]
+    )
+    assert places(instances(ec2, [waiting["InstanceId"]])) == [reservation_id]
+
+
+def test_a_slot_that_comes_free_takes_in_the_next(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, InstanceMatchCriteria="open")
+    (first,) = run(ec2)
+    (second,) = run(ec2)
+    assert places([first, second]) == [reservation_id, None]
+    ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
+    assert places(instances(ec2, [second["InstanceId"]])) == [reservation_id]
+
+
+def test_stop_gives_the_slot_back_and_start_takes_one_again(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2)
+    (inside,) = run(ec2, specification=to_id(reservation_id))
+    ids = [inside["InstanceId"]]
+    ec2.stop_instances(InstanceIds=ids)
+    assert free(ec2, reservation_id) == 1
+    assert places(instances(ec2, ids)) == [None]
+    ec2.start_instances(InstanceIds=ids)
+    assert places(instances(ec2, ids)) == [reservation_id]
+    ec2.stop_instances(InstanceIds=ids)
+    run(ec2, specification=to_id(reservation_id))
+    with refused("ReservationCapacityExceeded"):
+        ec2.start_instances(InstanceIds=ids)
+    (stopped,) = instances(ec2, ids)
+    assert stopped["State"]["Name"] == "stopped"
+
+
+def test_a_stopped_instance_can_be_pointed_elsewhere(aws: Aws, ec2: Any) -> None:
+    first, second = aws.reserve(ec2), aws.reserve(ec2)
+    (inside,) = run(ec2, specification=to_id(first))
+    change = {"InstanceId": inside["InstanceId"], "CapacityReservationSpecification": to_id(second)}
+    with refused("IncorrectInstanceState"):
+        ec2.modify_instance_capacity_reservation_attributes(**change)
+    ec2.stop_instances(InstanceIds=[inside["InstanceId"]])
+    assert ec2.modify_instance_capacity_reservation_attributes(**change)["Return"] is True
+    ec2.start_instances(InstanceIds=[inside["InstanceId"]])
+    (after,) = instances(ec2, [inside["InstanceId"]])
+    assert after["CapacityReservationId"] == second
+    assert after["CapacityReservationSpecification"] == to_id(second)
+
+
+def test_describe_instances_filters_by_reservation_and_lifecycle(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2)
+    (inside,) = run(ec2, specification=to_id(reservation_id))
+    (spot,) = run(ec2, InstanceMarketOptions={"MarketType": "spot"})
+    for name, value, wanted in (
+        ("capacity-reservation-id", reservation_id, inside),
+        ("instance-lifecycle", "spot", spot),
+    ):
+        answer = ec2.describe_instances(Filters=[{"Name": name, "Values": [value]}])
+        found = [i["InstanceId"] for r in answer["Reservations"] for i in r["Instances"]]
+        assert found == [wanted["InstanceId"]]
+
+
+def test_a_template_says_where_to_run_and_the_request_overrides_it(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.reserve(ec2, 2)
+    template_id = template(ec2, InstanceType=TYPE, CapacityReservationSpecification=to_id(reservation_id))
+    launch = {
+        "LaunchTemplate": {"LaunchTemplateId": template_id},
+        "MinCount": 1,
+        "MaxCount": 1,
+        "Placement": {"AvailabilityZone": ZONE},
+    }
+    by_template = ec2.run_instances(**launch)["Instances"]
+    assert places(by_template) == [reservation_id]
+    by_request = ec2.run_instances(**launch, CapacityReservationSpecification=NONE)["Instances"]
+    assert places(by_request) == [None]
