@@ -10,6 +10,7 @@ since it saw the Lease change, as client-go's tools/leaderelection does
 from __future__ import annotations
 
 import random as random_module
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,7 +55,7 @@ class Lost(threading.Event):
 
 
 class Candidate:
-    """The protocol without threads: `step` tries once to take or renew the Lease."""
+    """The protocol without threads: `step` tries once to take or renew it. `identity` is nobody else's."""
 
     def __init__(
         self, client: Client, name: str, namespace: str, identity: str, clock: Clock, *, duration: float
@@ -66,7 +67,6 @@ class Candidate:
         self._margin = self._duration / 3
         self._until = float("-inf")  # leading before this, on the monotonic clock
         self._version = ""  # of the Lease as we last wrote it
-        self._token = ""  # the acquireTime that we wrote: tells our tenure from one under the same name
         self._seen: tuple[Any, ...] = ()
         self._seen_at = 0.0
 
@@ -99,7 +99,7 @@ class Candidate:
             self._patch({"metadata": {"resourceVersion": self._version}, "spec": spec})
         except Conflict:
             lease = self._client.get(LEASE, self._name, namespace=self._namespace)
-            if self._ours(lease["spec"]):
+            if lease["spec"].get("holderIdentity") == self.identity:
                 self._patch(
                     {"metadata": {"resourceVersion": lease["metadata"]["resourceVersion"]}, "spec": spec}
                 )
@@ -113,7 +113,7 @@ class Candidate:
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         version = lease["metadata"]["resourceVersion"]
-        if self._ours(spec):
+        if holder == self.identity:
             return self._take(version, {})
         self._until = float("-inf")  # it names another, or nobody: whatever we had is over
         record = (holder, spec.get("acquireTime"), spec.get("renewTime"), spec.get("leaseTransitions"))
@@ -122,13 +122,8 @@ class Candidate:
         lasts = spec.get("leaseDurationSeconds") or self._duration
         if holder and self._clock.monotonic() < self._seen_at + lasts:
             return False
-        self._token = self._now()
         transitions = int(spec.get("leaseTransitions") or 0) + 1
-        return self._take(version, {"acquireTime": self._token, "leaseTransitions": transitions})
-
-    def _ours(self, spec: Mapping[str, Any]) -> bool:
-        same = spec.get("holderIdentity") == self.identity and spec.get("acquireTime") == self._token
-        return same and bool(self._token)
+        return self._take(version, {"acquireTime": self._now(), "leaseTransitions": transitions})
 
     def _take(self, version: str, more: Mapping[str, Any]) -> bool:
         try:
@@ -137,8 +132,7 @@ class Candidate:
             return False
 
     def _create(self, sent: float) -> bool:
-        self._token = self._now()
-        spec = self._spec() | {"acquireTime": self._token, "leaseTransitions": 0}
+        spec = self._spec() | {"acquireTime": self._now(), "leaseTransitions": 0}
         meta = {"name": self._name, "namespace": self._namespace}
         try:
             lease = self._client.create(LEASE, {"metadata": meta, "spec": spec})
@@ -172,7 +166,11 @@ class Candidate:
 
 
 class Elector:
-    """`run(lead)` leads whenever this process may, until `stop`; `identity` differs between processes."""
+    """`run(lead)` leads whenever this process may, until `stop`.
+
+    `identity` is what people see in the Lease; a suffix tells processes apart that share it, as a container
+    does that was started again in its pod.
+    """
 
     def __init__(
         self,
@@ -185,6 +183,7 @@ class Elector:
         duration: float = 15.0,
         renew: float = 2.0,
         random: Random = random_module.random,
+        ids: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
         if renew * 3 > duration:
             raise ValueError(f"a lease of {duration} s is too short to be renewed every {renew} s")
@@ -193,7 +192,7 @@ class Elector:
             client.replace(timeout=duration / 3),
             name,
             namespace,
-            identity,
+            f"{identity}_{ids()}",
             clock,
             duration=duration,
         )

@@ -1,7 +1,7 @@
 """A few verbs of an API server in memory, as a Transport, with faults on order.
 
-It keeps what the tests of the runtime are about: revisions, conflicts, pages, watches from a revision, bookmarks,
-410. Everything else an API server does is the embedded server's business.
+It keeps what the tests of the runtime are about: revisions, conflicts, pages, watches from a revision,
+bookmarks, 410. Everything else an API server does is the embedded server's business.
 """
 
 from __future__ import annotations

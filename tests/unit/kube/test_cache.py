@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,17 +15,17 @@ from tests.unit.kube.server import Json, Server, Thing, thing
 INDEXES = {"color": lambda obj: obj.colors}
 
 
-def versioned(version: int, name: str = "a", **more: object) -> Json:
+def versioned(version: int, name: str = "a", **more: Any) -> Json:
     obj = thing(name, **more)
     obj["metadata"]["resourceVersion"] = str(version)
     return obj
 
 
-def cache(**options: object) -> tuple[Cache[Thing], list[tuple[int | None, int | None]]]:
+def cache(**options: Any) -> tuple[Cache[Thing], list[tuple[int | None, int | None]]]:
     """A cache and the sizes (old, new) that its handler heard."""
-    made: Cache[Thing] = Cache(Thing, indexes=INDEXES, **options)  # type: ignore[arg-type]
+    made: Cache[Thing] = Cache(Thing, indexes=INDEXES, **options)
     heard: list[tuple[int | None, int | None]] = []
-    made.on_change(lambda old, new: heard.append((old and old.size, new and new.size)))
+    made.on_change(lambda old, new: heard.append((old.size if old else None, new.size if new else None)))
     return made, heard
 
 
@@ -175,7 +177,7 @@ class CacheModel(RuleBasedStateMachine):
         self.cache.on_change(self.hear)
         self.answers: list[Json] = []
         self.seen = 0  # of the server's log
-        self.states = [(self.server.revision, [])]
+        self.states: list[tuple[int, list[Json]]] = [(self.server.revision, [])]
         self.versions: dict[str, int] = {}
         self.relist()
 
@@ -226,7 +228,7 @@ class CacheModel(RuleBasedStateMachine):
     def relist(self, back: int = 0) -> None:
         """A list of a state not older than what the watch has shown; the watch goes on from there."""
         shown = self.server.log[self.seen - 1][0] if self.seen else 0
-        revision, objects = [s for s in self.states[-1 - back :] if s[0] >= shown][0]
+        revision, objects = next(s for s in self.states[-1 - back :] if s[0] >= shown)
         self.cache.replace(objects, revision)
         self.seen = sum(at <= revision for at, *_ in self.server.log)
 

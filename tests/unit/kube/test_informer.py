@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -14,8 +16,8 @@ from broker.kube.informer import Informer
 from tests.unit.kube.server import GONE, NO_ANSWER, Json, Server, Thing, status, thing
 
 
-def informer(server: Server, clock: FakeClock, **options: object) -> Informer[Thing]:
-    return Informer(server.client, Thing, clock=clock, random=lambda: 1.0, **options)  # type: ignore[arg-type]
+def informer(server: Server, clock: FakeClock, **options: Any) -> Informer[Thing]:
+    return Informer(server.client, Thing, clock=clock, random=lambda: 1.0, **options)
 
 
 @pytest.fixture
@@ -113,15 +115,15 @@ def test_an_expired_version_is_listed_again_and_told_as_differences(
     server.put(thing("a", size=1))
     server.put(thing("b", size=2))
     clock.until(lambda: len(followed.cache) == 2)
-    heard: list[tuple[str | None, str | None]] = []
-    followed.cache.on_change(lambda old, new: heard.append((old and old.name, new and new.name)))
+    heard: list[str] = []
+    followed.cache.on_change(lambda old, new: heard.append(f"{old and old.name} → {new and new.name}"))
     heard.clear()
     server.drop()
     server.remove("a")
     server.put(thing("c"))
     server.compact()
     clock.until(lambda: "c" in sizes(followed), step=0.1)
-    assert heard == [("a", None), (None, "c")]
+    assert heard == ["a → None", "None → c"]
     assert server.count(watch=False) == 2
 
 
@@ -153,7 +155,7 @@ def test_a_server_that_refuses_is_asked_less_and_less_and_the_reason_is_shown(
         seen = len(server.requests)
         clock.until(lambda n=seen: len(server.requests) > n, step=0.1)  # type: ignore[misc]
         at.append(clock.monotonic() - began)
-    waits = [round(b - a) for a, b in zip(at, at[1:], strict=False)]
+    waits = [round(b - a) for a, b in pairwise(at)]
     assert waits[-5:] == [13, 26, 30, 30, 30]
     assert not one.synced
     assert reason in one.error

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -19,7 +20,7 @@ NAME, NAMESPACE = "broker", "kube-system"
 
 
 def elector(server: Server, clock: FakeClock, identity: str) -> Elector:
-    return Elector(server.client, NAME, NAMESPACE, identity, clock, random=lambda: 0.5)
+    return Elector(server.client, NAME, NAMESPACE, identity, clock, random=lambda: 0.5, ids=lambda: "id")
 
 
 def spec(server: Server) -> Json:
@@ -64,7 +65,7 @@ def test_the_first_leads_and_the_lease_says_so() -> None:
     one = Run(elector(server, clock, "one"), clock)
     clock.until(lambda: one.leads)
     assert spec(server) == {
-        "holderIdentity": "one",
+        "holderIdentity": "one_id",
         "leaseDurationSeconds": 15,
         "acquireTime": "2026-01-01T00:00:00.000000Z",
         "renewTime": "2026-01-01T00:00:00.000000Z",
@@ -86,7 +87,7 @@ def test_a_clean_exit_hands_over_without_waiting() -> None:
     clock.threads(1, within=3)
     clock.advance(3)  # one look of the standby, far less than the lease
     clock.until(lambda: two.leads)
-    assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("two", 1)
+    assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("two_id", 1)
     two.stop()
 
 
@@ -116,17 +117,19 @@ def test_who_leads_no_more_campaigns_again() -> None:
     clock.until(lambda: one.ended == 1, step=0.5)
     assert not one.elector.leading
     clock.until(lambda: one.leads, step=0.5)  # the thief never renews
-    assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("one", 1)
+    assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("one_id", 1)
     one.stop()
 
 
-def test_a_lease_under_our_name_that_we_did_not_take_is_anothers() -> None:
+def test_two_processes_under_one_name_are_told_apart() -> None:
     server, clock = Server(), FakeClock()
-    one = Run(elector(server, clock, "same"), clock)
-    clock.until(lambda: one.leads)
-    two = Candidate(server.client, NAME, NAMESPACE, "same", clock, duration=15)
-    assert not two.step()
+    one, two = (Run(Elector(server.client, NAME, NAMESPACE, "same", clock), clock) for _ in range(2))
+    clock.until(lambda: one.leads or two.leads)
+    clock.until(lambda: spec(server)["renewTime"] > "2026-01-01T00:01:00", step=0.5)
+    assert one.leads + two.leads == 1
+    assert spec(server)["holderIdentity"].startswith("same_")
     one.stop()
+    two.stop()
 
 
 def test_a_duration_too_short_to_be_renewed_is_refused() -> None:
@@ -157,12 +160,14 @@ class Slow:
         self.server, self.clock = server, clock
         self.there = self.back = 0.0
         self.lost = ""
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         self.clock.advance(self.there)
         if self.lost == "request":
             raise NO_ANSWER
         reply = self.server.request(request, timeout=timeout)
+        self.meanwhile()
         self.clock.advance(self.back)
         if self.lost == "reply":
             raise NO_ANSWER
@@ -173,7 +178,7 @@ class Slow:
 
 
 class LeaseModel(RuleBasedStateMachine):
-    """Three candidates, any delays, losses and pauses; one identity is used twice."""
+    """Three candidates, any delays, losses and pauses."""
 
     @initialize()
     def begin(self) -> None:
@@ -182,7 +187,7 @@ class LeaseModel(RuleBasedStateMachine):
         self.wires = [Slow(self.server, self.clock) for _ in range(3)]
         self.candidates = [
             Candidate(Client(wire), NAME, NAMESPACE, name, self.clock, duration=15)  # type: ignore[arg-type]
-            for wire, name in zip(self.wires, ("one", "two", "two"), strict=True)
+            for wire, name in zip(self.wires, ("one", "two", "three"), strict=True)
         ]
 
     @rule(
@@ -190,16 +195,24 @@ class LeaseModel(RuleBasedStateMachine):
         there=st.sampled_from([0.0, 0.0, 3.0, 9.0, 20.0]),
         back=st.sampled_from([0.0, 0.0, 3.0, 9.0, 20.0]),
         lost=st.sampled_from(["", "", "", "request", "reply"]),
+        other=st.integers(0, 2),
     )
-    def step(self, who: int, there: float, back: float, lost: str) -> None:
+    def step(self, who: int, there: float, back: float, lost: str, other: int) -> None:
+        """One looks; while its reply is on the way, another does."""
         wire = self.wires[who]
         wire.there, wire.back, wire.lost = there, back, lost
+        if other != who:
+            self.wires[other].there = self.wires[other].back = 0.0
+            self.wires[other].lost = ""
+            wire.meanwhile = self.candidates[other].step
         try:
             self.candidates[who].step()
         except ApiError:
             assert lost
+        finally:
+            wire.meanwhile = lambda: None
 
-    @rule(seconds=st.sampled_from([0.5, 2.0, 5.0, 10.0, 14.9, 15.0]))
+    @rule(seconds=st.sampled_from([0.5, 2.0, 5.0, 8.0, 10.0, 14.9, 15.0]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
@@ -238,3 +251,4 @@ class LeaseModel(RuleBasedStateMachine):
 
 
 TestLeaseModel = LeaseModel.TestCase
+TestLeaseModel.settings = settings(max_examples=200, deadline=None)
