@@ -157,10 +157,10 @@ def test_a_name_is_taken_once(client: Any) -> None:
     assert "already exists" in refusal(client.create_group, Name="training", Configuration=POOL)
 
 
-def test_deletion_protection_holds_until_the_group_is_empty(client: Any, ec2: FakeEc2) -> None:
+def test_deletion_protection_holds_until_the_group_is_empty(client: Any, fake: FakeEc2) -> None:
     protected = [POOL[0], generic(RESERVATIONS_ONLY, ("deletion-protection", ["UNLESS_EMPTY"]))]
     client.create_group(Name="kept", Configuration=protected)
-    odcr = ec2.reserve("cr-1")
+    odcr = fake.reserve("cr-1")
     client.group_resources(Group="kept", ResourceArns=[odcr])
     assert "deletion-protection is UNLESS_EMPTY" in refusal(client.delete_group, Group="kept")
     assert "has members" in refusal(
@@ -171,9 +171,9 @@ def test_deletion_protection_holds_until_the_group_is_empty(client: Any, ec2: Fa
     assert client.list_groups()["Groups"] == []
 
 
-def test_a_new_group_of_an_old_name_is_empty(client: Any, ec2: FakeEc2) -> None:
+def test_a_new_group_of_an_old_name_is_empty(client: Any, fake: FakeEc2) -> None:
     make_pool(client)
-    client.group_resources(Group="training", ResourceArns=[ec2.reserve("cr-1")])
+    client.group_resources(Group="training", ResourceArns=[fake.reserve("cr-1")])
     client.delete_group(Group="training")
     make_pool(client)
     assert client.list_group_resources(Group="training")["Resources"] == []

@@ -30,10 +30,12 @@ def listed(client: Any, group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("by", ["name", "arn"])
-def test_a_reservation_joins_and_leaves_by_the_groups_name_or_arn(client: Any, ec2: FakeEc2, by: str) -> None:
+def test_a_reservation_joins_and_leaves_by_the_groups_name_or_arn(
+    client: Any, fake: FakeEc2, by: str
+) -> None:
     group_arn = make_pool(client)
     group = {"name": "training", "arn": group_arn}[by]
-    first, second = ec2.reserve("cr-1"), ec2.reserve("cr-2", "pending")
+    first, second = fake.reserve("cr-1"), fake.reserve("cr-2", "pending")
 
     joined = client.group_resources(Group=group, ResourceArns=[first, second])
     assert (joined["Succeeded"], joined["Failed"], joined["Pending"]) == ([first, second], [], [])
@@ -45,9 +47,9 @@ def test_a_reservation_joins_and_leaves_by_the_groups_name_or_arn(client: Any, e
     assert listed(client, group) == [second]
 
 
-def test_joining_twice_lists_once_and_leaving_twice_succeeds(client: Any, ec2: FakeEc2) -> None:
+def test_joining_twice_lists_once_and_leaving_twice_succeeds(client: Any, fake: FakeEc2) -> None:
     make_pool(client)
-    odcr = ec2.reserve("cr-1")
+    odcr = fake.reserve("cr-1")
     for _ in range(2):
         assert client.group_resources(Group="training", ResourceArns=[odcr])["Succeeded"] == [odcr]
     assert listed(client, "training") == [odcr]
@@ -67,10 +69,10 @@ def test_joining_twice_lists_once_and_leaving_twice_succeeds(client: Any, ec2: F
         ("arn:aws:s3:::bucket", "RESOURCE_TYPE_NOT_ALLOWED"),
     ],
 )
-def test_what_can_not_join_fails_alone(client: Any, ec2: FakeEc2, stranger: str, code: str) -> None:
+def test_what_can_not_join_fails_alone(client: Any, fake: FakeEc2, stranger: str, code: str) -> None:
     make_pool(client)
-    good = ec2.reserve("cr-1")
-    ec2.reserve("cr-gone", "cancelled")
+    good = fake.reserve("cr-1")
+    fake.reserve("cr-gone", "cancelled")
 
     reply = client.group_resources(Group="training", ResourceArns=[stranger, good])
 
@@ -81,9 +83,9 @@ def test_what_can_not_join_fails_alone(client: Any, ec2: FakeEc2, stranger: str,
     assert listed(client, "training") == [good]
 
 
-def test_grouping_statuses_tell_the_last_action_on_each_resource(client: Any, ec2: FakeEc2) -> None:
+def test_grouping_statuses_tell_the_last_action_on_each_resource(client: Any, fake: FakeEc2) -> None:
     group_arn = make_pool(client)
-    first, second = ec2.reserve("cr-1"), ec2.reserve("cr-2")
+    first, second = fake.reserve("cr-1"), fake.reserve("cr-2")
     client.group_resources(Group="training", ResourceArns=[first, second, arn("cr-nowhere")])
     client.ungroup_resources(Group="training", ResourceArns=[second])
 
@@ -106,9 +108,9 @@ def test_grouping_statuses_tell_the_last_action_on_each_resource(client: Any, ec
     assert [row["ResourceArn"] for row in of_first["GroupingStatuses"]] == [first]
 
 
-def test_members_come_in_pages(client: Any, ec2: FakeEc2) -> None:
+def test_members_come_in_pages(client: Any, fake: FakeEc2) -> None:
     make_pool(client)
-    arns = [ec2.reserve(f"cr-{number:02}") for number in range(53)]
+    arns = [fake.reserve(f"cr-{number:02}") for number in range(53)]
     for start in range(0, len(arns), 10):
         client.group_resources(Group="training", ResourceArns=arns[start : start + 10])
 
@@ -124,9 +126,9 @@ def test_members_come_in_pages(client: Any, ec2: FakeEc2) -> None:
     assert (sizes, seen) == ([20, 20, 13], arns)
 
 
-def test_members_by_resource_type(client: Any, ec2: FakeEc2) -> None:
+def test_members_by_resource_type(client: Any, fake: FakeEc2) -> None:
     make_pool(client)
-    odcr = ec2.reserve("cr-1")
+    odcr = fake.reserve("cr-1")
     client.group_resources(Group="training", ResourceArns=[odcr])
 
     def by_type(resource_type: str) -> Any:
@@ -141,23 +143,23 @@ def test_members_by_resource_type(client: Any, ec2: FakeEc2) -> None:
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "expired", None])
-def test_a_reservation_that_ends_leaves_its_groups(client: Any, ec2: FakeEc2, ended: str | None) -> None:
+def test_a_reservation_that_ends_leaves_its_groups(client: Any, fake: FakeEc2, ended: str | None) -> None:
     make_pool(client)
-    odcr, other = ec2.reserve("cr-1"), ec2.reserve("cr-2")
+    odcr, other = fake.reserve("cr-1"), fake.reserve("cr-2")
     client.group_resources(Group="training", ResourceArns=[odcr, other])
     if ended:
-        ec2.reserve("cr-1", ended)
+        fake.reserve("cr-1", ended)
     else:
-        del ec2.states[odcr]
+        del fake.states[odcr]
 
     assert groups.groups_of(ACCOUNT, REGION, odcr) == []
     assert groups.members(ACCOUNT, REGION, "training") == [other]
     assert listed(client, "training") == [other]
 
 
-def test_ec2_can_ask_for_members_and_groups(client: Any, ec2: FakeEc2) -> None:
+def test_ec2_can_ask_for_members_and_groups(client: Any, fake: FakeEc2) -> None:
     training, inference = make_pool(client, "training"), make_pool(client, "inference")
-    odcr = ec2.reserve("cr-1")
+    odcr = fake.reserve("cr-1")
     for name in ("training", "inference"):
         client.group_resources(Group=name, ResourceArns=[odcr])
 
@@ -170,32 +172,32 @@ def test_ec2_can_ask_for_members_and_groups(client: Any, ec2: FakeEc2) -> None:
         groups.members(ACCOUNT, REGION, "nowhere")
 
 
-def test_ec2_hears_of_every_change_of_membership(client: Any, ec2: FakeEc2) -> None:
+def test_ec2_hears_of_every_change_of_membership(client: Any, fake: FakeEc2) -> None:
     make_pool(client)
-    odcr = ec2.reserve("cr-1")
+    odcr = fake.reserve("cr-1")
     client.group_resources(Group="training", ResourceArns=[arn("cr-nowhere")])
-    assert ec2.changes == [], "nothing joined"
+    assert fake.changes == [], "nothing joined"
     client.group_resources(Group="training", ResourceArns=[odcr])
     client.ungroup_resources(Group="training", ResourceArns=[odcr])
     client.group_resources(Group="training", ResourceArns=[odcr])
     client.delete_group(Group="training")
-    assert ec2.changes == [(ACCOUNT, REGION)] * 4
+    assert fake.changes == [(ACCOUNT, REGION)] * 4
     assert groups.groups_of(ACCOUNT, REGION, odcr) == []
 
 
-def test_resources_join_no_group_of_another_kind(client: Any, ec2: FakeEc2) -> None:
+def test_resources_join_no_group_of_another_kind(client: Any, fake: FakeEc2) -> None:
     query = (
         '{"ResourceTypeFilters": ["AWS::AllSupported"], "TagFilters": [{"Key": "team", "Values": ["ml"]}]}'
     )
     client.create_group(Name="by-tag", ResourceQuery={"Type": "TAG_FILTERS_1_0", "Query": query})
     with pytest.raises(ClientError, match=r"(?s)BadRequestException.*AWS::EC2::CapacityReservationPool"):
-        client.group_resources(Group="by-tag", ResourceArns=[ec2.reserve("cr-1")])
+        client.group_resources(Group="by-tag", ResourceArns=[fake.reserve("cr-1")])
 
 
 @pytest.mark.parametrize("action", ["group_resources", "ungroup_resources"])
-def test_a_request_takes_one_to_ten_arns(client: Any, ec2: FakeEc2, action: str) -> None:
+def test_a_request_takes_one_to_ten_arns(client: Any, fake: FakeEc2, action: str) -> None:
     make_pool(client)
-    arns = [ec2.reserve(f"cr-{number}") for number in range(11)]
+    arns = [fake.reserve(f"cr-{number}") for number in range(11)]
     with pytest.raises(
         ClientError, match=r"(?s)BadRequestException.*ResourceArns has 11 entries, it takes 1 to 10"
     ):
