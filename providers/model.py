@@ -163,8 +163,8 @@ class SecurityGroup:
 class Image:
     """`platform` is DescribeImages' PlatformDetails, which EC2 compares with the reservation's platform.
 
-    `accelerator` is the kind of device that an alias's image is built for ("none": for instances without one);
-    None where nothing is known and the image serves any instance.
+    `accelerator` is the kind of device that an alias's image is built for ("none": for instances without
+    one); None where nothing is known and the image serves any instance.
     """
 
     id: str
@@ -174,6 +174,12 @@ class Image:
     created: datetime | None = None
     deprecated: bool = False
     accelerator: Literal["none", "nvidia", "neuron"] | None = None
+
+    def serves(self, type_: InstanceType) -> bool:
+        """Whether the image runs on the type and drives the devices that it has."""
+        nvidia = any(gpu.manufacturer.casefold() == "nvidia" for gpu in type_.gpus)
+        device = "nvidia" if nvidia else "neuron" if type_.neurons else "none"
+        return self.architecture == type_.architecture and self.accelerator in (None, device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +208,8 @@ class MetadataOptions:
 class Bootstrap:
     """What a node's user data tells it, whatever the image family.
 
-    `ca_bundle` is base64; `taints` are `key=value:Effect`; `kubelet` holds KubeletConfiguration fields that the
-    class sets (clusterDNS, maxPods, systemReserved, ...).
+    `ca_bundle` is base64; `taints` are `key=value:Effect`; `kubelet` holds KubeletConfiguration fields that
+    the class sets (clusterDNS, maxPods, systemReserved, ...).
     """
 
     cluster_name: str
@@ -308,6 +314,7 @@ class Instance:
     architecture: Literal["amd64", "arm64"] = "amd64"
     private_dns_name: str = ""
     launched: datetime | None = None
+    described: bool = True  # False: launched, but EC2 does not show it yet, so reservation_id is unknown
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property

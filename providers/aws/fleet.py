@@ -15,9 +15,19 @@ import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from providers.aws import errors, instances, tags
 from providers.aws.clients import Aws, request_id
-from providers.model import ErrorClass, Instance, LaunchError, LaunchRequest, LaunchResult, Override
+from providers.model import (
+    ErrorClass,
+    Instance,
+    LaunchError,
+    LaunchRequest,
+    LaunchResult,
+    Override,
+    ProviderError,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (
@@ -26,6 +36,8 @@ if TYPE_CHECKING:
         CreateFleetResultTypeDef,
         FleetLaunchTemplateOverridesRequestTypeDef,
     )
+
+_log = structlog.get_logger("aws.fleet")
 
 MOST = 1000
 TOKEN_LENGTH = 64
@@ -146,15 +158,23 @@ def _launched(aws: Aws, answer: CreateFleetResultTypeDef) -> tuple[Instance, ...
             or item.get("LaunchTemplateAndOverrides", {}).get("Overrides", {}).get("AvailabilityZone", ""),
             zone_id=item.get("AvailabilityZoneId", ""),
             subnet_id=item.get("LaunchTemplateAndOverrides", {}).get("Overrides", {}).get("SubnetId", ""),
+            described=False,
         )
         for item in answer.get("Instances", [])
         for instance_id in item.get("InstanceIds", [])
     }
-    seen = instances.described(aws, told)
-    for wait in LOOKS:
-        if missing := told.keys() - seen.keys():
+    seen: dict[str, Instance] = {}
+    for wait in (0.0, *LOOKS):
+        if not (missing := told.keys() - seen.keys()):
+            break
+        if wait:
             aws.clock.sleep(wait)
+        try:
             seen |= instances.described(aws, missing)
+        except ProviderError as error:
+            # The instances exist: failing here would lose them to the caller.
+            _log.warning("launched instances could not be described", ids=sorted(missing), error=str(error))
+            break
     return tuple(seen.get(instance_id, instance) for instance_id, instance in told.items())
 
 

@@ -1,4 +1,4 @@
-"""Subnets and security groups that selector terms choose.
+"""Subnets and security groups that selector terms choose, and placement groups by name.
 
 Invariant: terms are ORed, the fields of one term ANDed (as in EC2NodeClass), each resource appears once,
 and the order of the answer depends on what was found, not on the order of the terms.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from providers.aws import filters
 from providers.aws.clients import Aws
-from providers.model import SecurityGroup, Selector, Subnet
+from providers.model import ErrorClass, ProviderError, SecurityGroup, Selector, Subnet
 
 PAGE = 1000
 
@@ -42,3 +42,17 @@ def security_groups(aws: Aws, terms: Sequence[Selector]) -> list[SecurityGroup]:
             for item in page["SecurityGroups"]:
                 found[item["GroupId"]] = SecurityGroup(id=item["GroupId"], name=item.get("GroupName", ""))
     return sorted(found.values(), key=lambda group: group.id)
+
+
+def placement_group_arn(aws: Aws, name: str) -> str:
+    """The ARN of the account's placement group of that name."""
+    answer = aws.call(aws.ec2.describe_placement_groups, Filters=[{"Name": "group-name", "Values": [name]}])
+    for item in answer["PlacementGroups"]:
+        if item.get("GroupName") == name:
+            return item.get("GroupArn", "")
+    raise ProviderError(
+        "PlacementGroupNotFound",
+        f"placement group {name!r} does not exist in {aws.region}: create it or correct the name",
+        class_=ErrorClass.NOT_FOUND,
+        operation="DescribePlacementGroups",
+    )

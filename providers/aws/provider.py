@@ -95,6 +95,9 @@ class AwsProvider:
     def instance_profile(self, *, role: str, profile: str) -> str:
         return self._profiles.resolve(role=role, profile=profile)
 
+    def placement_group_arn(self, name: str) -> str:
+        return network.placement_group_arn(self._aws, name)
+
     def ensure_template(self, template: Template, *, owner: str) -> TemplateRef:
         return self._templates.ensure(template, owner=owner)
 

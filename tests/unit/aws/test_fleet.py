@@ -216,7 +216,18 @@ def test_an_instance_that_ec2_never_shows_is_not_lost() -> None:
     result = aws.launch(request(count=2))
     lost = next(i for i in result.instances if i.id == "i-2")
     assert (lost.zone, lost.instance_type, lost.state) == ("us-east-1a", "p5.48xlarge", "pending")
+    assert [i.described for i in result.instances] == [True, False]
     assert sum(clock.slept) < 30
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "RequestLimitExceeded"])
+def test_instances_are_not_lost_when_describing_them_fails(code: str) -> None:
+    aws = provider()
+    wire = Wire(aws)
+    wire.reply("CreateFleet", (200, FLEET))
+    wire.reply("DescribeInstances", (403, refusal(code)))
+    result = aws.launch(request(count=2))
+    assert [(i.id, i.described) for i in result.instances] == [("i-1", False), ("i-2", False)]
 
 
 @pytest.mark.covers("KRP-22")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, Literal
 
 import pytest
+from botocore.stub import Stubber
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from providers.aws.cache import TtlCache
 from providers.aws.filters import batches, of_terms
 from providers.aws.images import published
 from providers.aws.prices import PRICES, on_demand_price
-from providers.model import ErrorClass, ProviderError, Selector
+from providers.model import ErrorClass, Gpu, Image, InstanceType, ProviderError, Selector
 
 from .support import ManualClock, Wire, answer, provider
 
@@ -185,7 +187,8 @@ OFFERED = answer(
 def test_pods_are_limited_by_the_default_network_card() -> None:
     aws = provider()
     wire = Wire(aws)
-    body = """<processorInfo><supportedArchitectures><item>x86_64</item></supportedArchitectures></processorInfo>
+    body = """<processorInfo><supportedArchitectures><item>x86_64</item></supportedArchitectures>
+      </processorInfo>
       <networkInfo><maximumNetworkInterfaces>8</maximumNetworkInterfaces>
       <ipv4AddressesPerInterface>10</ipv4AddressesPerInterface>
       <defaultNetworkCardIndex>0</defaultNetworkCardIndex>
@@ -225,3 +228,113 @@ def test_a_class_without_role_or_profile_is_refused() -> None:
     with pytest.raises(ProviderError, match="instanceProfile"):
         provider().instance_profile(role="", profile="")
     assert provider().instance_profile(role="nodes", profile="mine") == "mine"
+
+
+def test_a_placement_group_by_its_name() -> None:
+    aws = provider()
+    wire = Wire(aws)
+    arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/ring"
+    item = f"<item><groupName>ring</groupName><groupArn>{arn}</groupArn></item>"
+    found = f"<placementGroupSet>{item}</placementGroupSet>"
+    wire.reply("DescribePlacementGroups", (200, answer("DescribePlacementGroups", found)))
+    assert aws.placement_group_arn("ring") == arn
+    with pytest.raises(ProviderError, match="'other' does not exist") as caught:
+        aws.placement_group_arn("other")
+    assert caught.value.class_ is ErrorClass.NOT_FOUND
+
+
+CPU = InstanceType(name="m5.large", vcpus=2, memory_mib=8192)
+GPU = InstanceType(
+    name="p5.48xlarge",
+    vcpus=192,
+    memory_mib=1,
+    gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=1),),
+)
+AMD = InstanceType(
+    name="g4ad.xlarge",
+    vcpus=4,
+    memory_mib=1,
+    gpus=(Gpu(name="V520", manufacturer="AMD", count=1, memory_mib=1),),
+)
+NEURON = InstanceType(name="trn1.2xlarge", vcpus=8, memory_mib=1, neurons=1)
+ARM = InstanceType(name="m6g.large", vcpus=2, memory_mib=1, architecture="arm64")
+
+
+@pytest.mark.covers("KRP-14")
+@pytest.mark.parametrize(
+    ("accelerator", "served"),
+    [
+        (None, {"m5.large", "p5.48xlarge", "g4ad.xlarge", "trn1.2xlarge"}),
+        ("none", {"m5.large", "g4ad.xlarge"}),
+        ("nvidia", {"p5.48xlarge"}),
+        ("neuron", {"trn1.2xlarge"}),
+    ],
+)
+def test_an_image_serves_types_with_the_devices_that_it_drives(
+    accelerator: Literal["none", "nvidia", "neuron"] | None, served: set[str]
+) -> None:
+    image = Image(id="ami-1", accelerator=accelerator)
+    assert {t.name for t in (CPU, GPU, AMD, NEURON, ARM) if image.serves(t)} == served
+
+
+def _parameters(*found: str) -> dict[str, Any]:
+    return {"Parameters": [{"Name": name, "Value": f"ami-{n}"} for n, name in enumerate(found)]}
+
+
+@pytest.mark.covers("KRP-14")
+def test_an_alias_gives_the_published_images_and_what_each_is_for() -> None:
+    clock = ManualClock()
+    aws = provider(clock)
+    wire = Wire(aws)
+    names = [item.parameter for item in published("al2023@latest", kubernetes_version="1.32")]
+    images = "".join(
+        f"<item><imageId>ami-{n}</imageId><architecture>{arch}</architecture></item>"
+        for n, arch in enumerate(["x86_64", "arm64", "x86_64"])
+    )
+    wire.reply("DescribeImages", (200, answer("DescribeImages", f"<imagesSet>{images}</imagesSet>")))
+    with Stubber(aws._aws.ssm) as ssm:
+        asked = {"Names": names}
+        ssm.add_response("get_parameters", _parameters(*names[:3]), asked)
+        found = {image.id: image for image in aws.images([Selector(alias="al2023@latest")])}
+        aws.images([Selector(alias="al2023@latest")])
+        clock.advance(3600)
+        ssm.add_response("get_parameters", _parameters(names[0]), asked)
+        assert aws.images([Selector(alias="al2023@latest")])
+    assert [(found[i].architecture, found[i].accelerator) for i in ("ami-0", "ami-1", "ami-2")] == [
+        ("amd64", "none"),
+        ("arm64", "none"),
+        ("amd64", "nvidia"),
+    ]
+
+
+def test_an_alias_that_aws_does_not_publish_says_what_was_looked_for() -> None:
+    aws = provider()
+    with Stubber(aws._aws.ssm) as ssm:
+        ssm.add_response("get_parameters", _parameters())
+        with pytest.raises(ProviderError, match=r"al2023@v19990101.*Kubernetes 1\.32 in us-east-1") as caught:
+            aws.images([Selector(alias="al2023@v19990101")])
+    assert caught.value.class_ is ErrorClass.NOT_FOUND
+
+
+def test_deprecated_images_come_last_and_a_bare_name_is_not_looked_for_everywhere() -> None:
+    clock = ManualClock()
+    aws = provider(clock)
+    wire = Wire(aws)
+    images = (
+        "<item><imageId>ami-new</imageId><creationDate>2025-12-01T00:00:00.000Z</creationDate>"
+        "<deprecationTime>2025-12-31T00:00:00.000Z</deprecationTime></item>"
+        "<item><imageId>ami-old</imageId><creationDate>2024-01-01T00:00:00.000Z</creationDate>"
+        "<deprecationTime>2027-01-01T00:00:00.000Z</deprecationTime></item>"
+        "<item><imageId>ami-mid</imageId><creationDate>2025-01-01T00:00:00.000Z</creationDate></item>"
+    )
+    wire.reply("DescribeImages", (200, answer("DescribeImages", f"<imagesSet>{images}</imagesSet>")))
+    found = aws.images([Selector(name="node-*")])
+    assert [(i.id, i.deprecated) for i in found] == [
+        ("ami-mid", False),
+        ("ami-old", False),
+        ("ami-new", True),
+    ]
+    (sent,) = wire.sent
+    assert {sent["Owner.1"], sent["Owner.2"]} == {"self", "amazon"}
+    aws.images([Selector(name="node-*", owner="123456789012")])
+    assert wire.sent[1]["Owner.1"] == "123456789012" and "Owner.2" not in wire.sent[1]
