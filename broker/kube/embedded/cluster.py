@@ -20,7 +20,7 @@ from .options import Call, delete_options, list_options
 from .resources import Registry
 from .route import route
 from .state import State
-from .store import LOG_BYTES, Item, Store
+from .store import LOG_BYTES, Item, Store, encode
 from .tables import rendering
 from .watch import WatchStream
 from .wire import Obj, Request, Response, reply, text
@@ -83,9 +83,9 @@ class Cluster:
 
     def _written(self, call: Call, obj: Obj, *, created: bool) -> Response:
         resource = call.target.resource
-        shown = rendering(resource, call)
+        shown = rendering(resource, call, self._state.clock())
         view = resource.show(obj)
-        body = shown.one(Item(view, orjson.dumps(view), 0))
+        body = shown.one(Item(view, encode(view, bare=resource.custom is None), 0))
         headers = {"Content-Type": shown.content_type}
         if call.warnings:
             headers["Warning"] = ", ".join(_warning(one) for one in call.warnings)
@@ -99,7 +99,7 @@ class Cluster:
             items, meta = reads.page(self._state, call, wanted)
             keys = [(i.obj["metadata"].get("namespace", ""), i.obj["metadata"]["name"]) for i in items]
             deletes.delete_many(self._state, call, options, keys)
-            shown = rendering(resource, call)
+            shown = rendering(resource, call, self._state.clock())
             return Response(200, {"Content-Type": shown.content_type}, shown.many(items, meta))
         key = (target.namespace if resource.namespaced else "", target.name)
         deleted = deletes.delete(self._state, resource, key, options)

@@ -20,7 +20,7 @@ from .options import Call, ListOptions, list_options
 from .resources import Resource
 from .selectors import Predicate
 from .state import State
-from .store import Compacted, Item, Key
+from .store import Compacted, Item, Key, encode
 from .tables import Rendering, rendering
 from .watch import View, WatchStream
 from .wire import JSON, Obj, Response
@@ -37,7 +37,7 @@ def get(state: State, call: Call) -> Response:
     wanted = call.request.query.get("resourceVersion") or "0"
     if wanted.isdigit() and int(wanted) > state.store.revision:
         raise _too_large(int(wanted), state.store.revision)
-    shown = rendering(resource, call)
+    shown = rendering(resource, call, state.clock())
     return Response(200, {"Content-Type": shown.content_type}, shown.one(in_version(resource, item)))
 
 
@@ -46,7 +46,7 @@ def in_version(resource: Resource, item: Item) -> Item:
     if resource.convert is None and item.obj.get("apiVersion") == resource.api_version:
         return item
     obj = resource.show(item.obj)
-    return Item(obj, orjson.dumps(obj), item.revision)
+    return Item(obj, encode(obj, bare=resource.custom is None), item.revision)
 
 
 def _too_large(wanted: int, current: int) -> ApiError:
@@ -68,7 +68,7 @@ def predicate(call: Call, options: ListOptions) -> Predicate | None:
 
 def list_all(state: State, call: Call) -> Response:
     options = list_options(call)
-    shown = rendering(call.target.resource, call)
+    shown = rendering(call.target.resource, call, state.clock())
     items, meta = page(state, call, options)
     return Response(200, {"Content-Type": shown.content_type}, shown.many(items, meta))
 
@@ -155,13 +155,14 @@ def _decode_token(token: str) -> tuple[int, Key]:
 def watch(state: State, call: Call, closed: Callable[[WatchStream], None]) -> WatchStream:
     options, resource = list_options(call), call.target.resource
     collection = state.store.collection(resource.storage)
-    shown = rendering(resource, call)
+    shown = rendering(resource, call, state.clock())
     after = int(options.version or 0)
     view = View(
         call.target.namespace,
         predicate(call, options),
         encode=_encoder(resource, shown),
         bookmark=lambda revision, initial: shown.bookmark(revision, initial=initial),
+        bare=resource.custom is None,
     )
     initial: list[bytes] = []
     if options.initial_events or (options.initial_events is None and after == 0):

@@ -29,14 +29,14 @@ class State:
 
     def put(self, resource: Resource, key: Key, obj: Obj) -> Item:
         before = self.store.collection(resource.storage).items.get(key)
-        item = self.store.put(resource.storage, key, obj)
+        item = self.store.put(resource.storage, key, obj, bare=resource.custom is None)
         if hook := self.hooks.get(resource.storage):
             hook(self, resource, item.obj, before.obj if before else None)
             item = self.store.collection(resource.storage).items.get(key, item)
         return item
 
     def delete(self, resource: Resource, key: Key) -> Item:
-        item = self.store.delete(resource.storage, key)
+        item = self.store.delete(resource.storage, key, bare=resource.custom is None)
         if hook := self.hooks.get(resource.storage):
             hook(self, resource, None, item.obj)
         return item

@@ -33,6 +33,13 @@ class Item:
     revision: int
 
 
+def encode(obj: Obj, *, bare: bool) -> bytes:
+    """The bytes of an object; bare ones leave out its kind, as lists of built-in kinds do."""
+    if bare:
+        obj = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
+    return orjson.dumps(obj)
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     revision: int
@@ -95,27 +102,27 @@ class Store:
             found = self._collections[resource] = Collection(compacted=0)
         return found
 
-    def put(self, resource: str, key: Key, obj: Obj) -> Item:
-        """Writes `obj` (which the store owns from now on) under a new revision."""
+    def put(self, resource: str, key: Key, obj: Obj, *, bare: bool) -> Item:
+        """Writes `obj` (which the store owns from now on) under a new revision; see `encode` for `bare`."""
         collection = self.collection(resource)
         before = collection.items.get(key)
         self.revision += 1
         obj["metadata"]["resourceVersion"] = str(self.revision)
-        item = Item(obj, orjson.dumps(obj), self.revision)
+        item = Item(obj, encode(obj, bare=bare), self.revision)
         if before is None:
             insort(collection.keys, key)
         collection.items[key] = item
         self._emit(collection, Event(self.revision, "MODIFIED" if before else "ADDED", key, item, before))
         return item
 
-    def delete(self, resource: str, key: Key) -> Item:
+    def delete(self, resource: str, key: Key, *, bare: bool) -> Item:
         """Removes an object; the last event shows it as it was, at the revision of its removal."""
         collection = self.collection(resource)
         before = collection.items.pop(key)
         del collection.keys[bisect_right(collection.keys, key) - 1]
         self.revision += 1
         obj = {**before.obj, "metadata": {**before.obj["metadata"], "resourceVersion": str(self.revision)}}
-        item = Item(obj, orjson.dumps(obj), self.revision)
+        item = Item(obj, encode(obj, bare=bare), self.revision)
         self._emit(collection, Event(self.revision, "DELETED", key, item, before))
         return item
 

@@ -16,7 +16,7 @@ import orjson
 
 from .errors import expired
 from .selectors import Predicate
-from .store import Collection, Compacted, Event, Item, Key, Store
+from .store import Collection, Compacted, Event, Item, Key, Store, encode
 from .wire import Obj
 
 BATCH = 256
@@ -31,7 +31,7 @@ class View:
     match: Predicate | None
     encode: Callable[[str, Item], bytes]
     bookmark: Callable[[int, bool], bytes]
-    transform: Callable[[Item], Item] | None = None
+    bare: bool
 
     def wants(self, key: Key, obj: Obj) -> bool:
         if self.namespace and key[0] != self.namespace:
@@ -56,7 +56,7 @@ class View:
         assert event.before is not None
         meta = {**event.before.obj["metadata"], "resourceVersion": str(event.revision)}
         obj = {**event.before.obj, "metadata": meta}
-        return self.encode("DELETED", Item(obj, orjson.dumps(obj), event.revision))
+        return self.encode("DELETED", Item(obj, encode(obj, bare=self.bare), event.revision))
 
 
 class WatchStream:

@@ -209,7 +209,7 @@ def written(state: State, resource: Resource, new: Obj | None, old: Obj | None) 
     meta = {**new["metadata"], "finalizers": finalizers}
     settled = {**new, "metadata": meta, "status": status}
     if settled != new:
-        state.store.put(resource.storage, key, settled)
+        state.store.put(resource.storage, key, settled, bare=True)
 
 
 def _status(state: State, crd: Obj) -> Obj:
@@ -248,7 +248,8 @@ def _clean(state: State, resource: Resource, crd: Obj) -> None:
     finalizers = [one for one in crd["metadata"]["finalizers"] if one != FINALIZER]
     meta = {k: v for k, v in crd["metadata"].items() if k != "finalizers"}
     if finalizers:
-        state.store.put(resource.storage, key, {**crd, "metadata": {**meta, "finalizers": finalizers}})
+        left = {**crd, "metadata": {**meta, "finalizers": finalizers}}
+        state.store.put(resource.storage, key, left, bare=True)
         return
-    state.store.put(resource.storage, key, {**crd, "metadata": meta})
+    state.store.put(resource.storage, key, {**crd, "metadata": meta}, bare=True)
     state.delete(resource, key)

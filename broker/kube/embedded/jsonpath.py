@@ -1,0 +1,72 @@
+"""The JSONPath that definitions use: fields, indices, `[*]` and `[?(@.type=='Ready')]`, compiled once.
+
+Rule: k8s.io/client-go/util/jsonpath with missing keys allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+_PART = re.compile(
+    r"\.(?P<name>(?:\\.|[^.\[\\])+)|\['(?P<quoted>[^']*)'\]|\[(?P<index>-?\d+)\]|(?P<all>\[\*\]|\.\*)"
+    r"|\[\?\(@\.(?P<key>[\w.]+)\s*==\s*['\"](?P<value>[^'\"]*)['\"]\)\]"
+)
+_Step = Callable[[Any], Iterable[Any]]
+
+
+def _field(name: str) -> _Step:
+    return lambda node: (node[name],) if isinstance(node, dict) and name in node else ()
+
+
+def _item(index: int) -> _Step:
+    def step(node: Any) -> Iterable[Any]:
+        return (node[index],) if isinstance(node, list) and -len(node) <= index < len(node) else ()
+
+    return step
+
+
+def _every(node: Any) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+
+
+def _where(path: str, value: str) -> _Step:
+    inner = path.split(".")
+
+    def holds(entry: Any) -> bool:
+        for name in inner:
+            entry = entry.get(name) if isinstance(entry, dict) else None
+        return bool(entry == value)
+
+    return lambda node: [entry for entry in node if holds(entry)] if isinstance(node, list) else ()
+
+
+@cache
+def compiled(path: str) -> Callable[[Any], list[Any]]:
+    """A function that finds all values at a path; a path that makes no sense finds nothing."""
+    steps: list[_Step] = []
+    position = 0
+    while position < len(path):
+        found = _PART.match(path, position)
+        if found is None:
+            return lambda _: []
+        position = found.end()
+        if found["all"]:
+            steps.append(_every)
+        elif found["index"] is not None:
+            steps.append(_item(int(found["index"])))
+        elif found["key"] is not None:
+            steps.append(_where(found["key"], found["value"]))
+        else:
+            name = found["quoted"] if found["name"] is None else re.sub(r"\\(.)", r"\1", found["name"])
+            steps.append(_field(name))
+
+    def find(value: Any) -> list[Any]:
+        nodes = [value]
+        for step in steps:
+            nodes = [one for node in nodes for one in step(node)]
+        return nodes
+
+    return find
