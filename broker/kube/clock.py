@@ -92,7 +92,8 @@ class FakeClock:
                 self._waiting[token] = (due, condition)
                 self._lock.notify_all()
             try:
-                condition.wait()
+                if not condition.wait(3 * PATIENCE):
+                    raise AssertionError("nobody moved this clock on, nor notified")
             finally:
                 with self._lock:
                     self._waiting.pop(token, None)
@@ -105,7 +106,7 @@ class FakeClock:
     def advance(self, seconds: float) -> int:
         """Moves time on and wakes whoever waited for it; how many that are."""
         with self._lock:
-            self._seconds += seconds
+            self._seconds = round(self._seconds + seconds, 6)  # ten steps of 0.1 are one second
             due = [token for token, (at, _) in self._waiting.items() if at <= self._seconds]
             woken = [self._waiting.pop(token)[1] for token in due]
         for condition in woken:

@@ -1,0 +1,163 @@
+"""Workers: what fails comes back later, what is a bug is shown, and neither keeps the others waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+from urllib3.exceptions import ProtocolError
+
+from broker.kube.bugs import BUGS
+from broker.kube.clock import FakeClock
+from broker.kube.controller import RECONCILES, Again, Controller
+from broker.kube.errors import Conflict, TooManyRequests, Unavailable
+from broker.kube.queue import WorkQueue
+
+
+class ProviderTrouble(Exception):
+    pass
+
+
+class World:
+    """A controller whose reconcile fails for keys as told."""
+
+    def __init__(self, *, workers: int = 2) -> None:
+        self.clock = FakeClock()
+        self.queue: WorkQueue[str] = WorkQueue("test", clock=self.clock, first=1.0, longest=60.0)
+        self.fail: dict[str, Exception] = {}
+        self.again: dict[str, float] = {}
+        self.calls: Counter[str] = Counter()
+        self.controller = Controller(
+            "test",
+            self.reconcile,
+            queue=self.queue,
+            clock=self.clock,
+            workers=workers,
+            expected=(ProviderTrouble,),
+        )
+
+    def reconcile(self, key: str) -> Again | None:
+        self.calls[key] += 1
+        if key in self.fail:
+            raise self.fail[key]
+        return Again(self.again[key]) if key in self.again else None
+
+    def step(self, key: str) -> None:
+        self.queue.add(key)
+        assert self.controller.step()
+
+
+def count(result: str) -> float:
+    return float(RECONCILES.labels("test", result)._value.get())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable(503, "ServiceUnavailable", "etcd is slow"),
+        Conflict(409, "Conflict", "changed"),
+        ProviderTrouble("throttled"),
+        OSError("no route"),
+        ProtocolError("cut off"),
+    ],
+)
+def test_an_expected_failure_comes_back_later_each_time_and_is_forgotten_by_a_success(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World()
+    world.fail["a"] = error
+    before = count("error")
+    world.step("a")
+    for wait in (1, 2, 4):
+        world.clock.advance(wait - 0.01)
+        assert not world.controller.step()
+        world.clock.advance(0.01)
+        assert world.controller.step()
+    assert world.queue.failures("a") == 4
+    assert count("error") == before + 4
+    assert "Traceback" not in capsys.readouterr().out
+    del world.fail["a"]
+    world.clock.advance(8)
+    assert world.controller.step()
+    assert world.queue.failures("a") == 0
+
+
+def test_a_bug_is_shown_with_its_traceback_counted_and_backs_off(capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    world.fail["a"] = ZeroDivisionError("division by zero")
+    bugs, before = BUGS.labels("test")._value.get(), count("bug")
+    world.step("a")
+    said = capsys.readouterr().out
+    assert "ZeroDivisionError" in said
+    assert "key=a" in said
+    assert (BUGS.labels("test")._value.get(), count("bug")) == (bugs + 1, before + 1)
+    world.step("b")
+    assert world.calls == {"a": 1, "b": 1}
+    world.clock.advance(1)
+    assert world.controller.step()
+    assert world.calls["a"] == 2
+
+
+def test_what_the_server_asks_for_is_waited() -> None:
+    world = World()
+    world.fail["a"] = TooManyRequests(429, "TooManyRequests", "", {"retryAfterSeconds": 9})
+    world.step("a")
+    world.clock.advance(8.9)
+    assert not world.controller.step()
+    world.clock.advance(0.1)
+    assert world.controller.step()
+
+
+def test_a_reconcile_may_ask_to_be_called_again() -> None:
+    world = World()
+    world.again["a"] = 30
+    world.step("a")
+    world.clock.advance(29)
+    assert not world.controller.step()
+    world.clock.advance(1)
+    assert world.controller.step()
+
+
+def test_workers_take_keys_side_by_side_and_one_key_never_twice_at_once() -> None:
+    world = World(workers=3)
+    meet = threading.Barrier(3)  # only passed if three keys are worked on at the same time
+    working: set[str] = set()
+
+    def reconcile(key: str) -> None:
+        assert key not in working
+        working.add(key)
+        meet.wait(10)
+        working.discard(key)
+        world.calls[key] += 1
+
+    controller: Controller[str] = Controller(
+        "test", reconcile, queue=world.queue, clock=world.clock, workers=3
+    )
+    for key in "abc":
+        world.queue.add(key)
+    controller.start()
+    world.clock.until(lambda: sum(world.calls.values()) == 3)
+    assert controller.stop()
+
+
+def test_stopping_waits_for_the_key_at_work_and_leaves_the_rest() -> None:
+    world = World()
+    entered, leave = threading.Event(), threading.Event()
+
+    def reconcile(key: str) -> None:
+        entered.set()
+        leave.wait(10)
+        world.calls[key] += 1
+
+    controller: Controller[str] = Controller(
+        "test", reconcile, queue=world.queue, clock=world.clock, workers=1
+    )
+    world.queue.add("a")
+    world.queue.add("b")
+    controller.start()
+    entered.wait(10)
+    assert not controller.stop(timeout=0)
+    leave.set()
+    assert controller.stop(timeout=None)
+    assert world.calls == {"a": 1}
