@@ -212,15 +212,18 @@ class Broker:
 
     def ready(self) -> Mapping[str, bool]:
         """What must be complete before the broker acts, by name."""
-        kinds = (EC2NodeClass, NodeClaim, NodePool, Node, Pod, Lease)
-        checks = {
-            f"cache {kind.KIND.resource}": informer.synced
-            for kind, informer in zip(kinds, self._informers, strict=True)
+        return {
+            "nodeclasses": self.classes.synced,
+            "nodeclaims": self.claims.synced,
+            "nodepools": self.pools.synced,
+            "nodes": self.nodes.synced,
+            "pods": self.pods.synced,
+            "leases": self.leases.synced,
+            "ec2-reservations": self.inventory.described,
         }
-        return {**checks, "ec2 described": self.inventory.described}
 
     def _synced(self) -> bool:
-        return all(informer.synced for informer in self._informers)
+        return all(ok for name, ok in self.ready().items() if name != "ec2-reservations")
 
     def _wire(self) -> None:
         """Informers and loops mark keys dirty; nothing is decided here."""
@@ -329,8 +332,10 @@ def lead(
         term(stop, client)
         return
     elector = Elector(client, LEASE, settings.namespace, settings.identity, clock)
-    watcher = threading.Thread(
-        target=lambda: (clock.wait(stop), elector.stop()), name="stop election", daemon=True
-    )
-    watcher.start()
+
+    def end() -> None:
+        clock.wait(stop)
+        elector.stop()
+
+    threading.Thread(target=end, name="end of election", daemon=True).start()
     elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))

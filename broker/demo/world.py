@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 REGION = "us-east-1"
 CLUSTER = "demo"
+PROFILE = "demo-node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +51,13 @@ def build(endpoint: str) -> World:
     """Makes the demo's account. Raises botocore's ClientError where the endpoint refuses."""
     ec2: EC2Client = client("ec2", endpoint)
     _tag_network(ec2)
+    _node_profile(endpoint)
     image = _image(ec2)
     p5 = _reserve(ec2, "p5.48xlarge", "us-east-1a", 2, "targeted", "training")
     g6a = _reserve(ec2, "g6.12xlarge", "us-east-1a", 1, "targeted", "inference")
     g6b = _reserve(ec2, "g6.12xlarge", "us-east-1b", 1, "targeted", "inference")
     open_ = _reserve(ec2, "m7i.4xlarge", "us-east-1b", 2, "open", "burst")
     full = _reserve(ec2, "g5.12xlarge", "us-east-1c", 1, "targeted", "somebody-else")
-    _fill(ec2, image, full)
     group = client("resource-groups", endpoint).create_group(
         Name="inference",
         Configuration=[
@@ -81,6 +82,13 @@ def _tag_network(ec2: EC2Client) -> None:
     subnets = [subnet["SubnetId"] for subnet in ec2.describe_subnets()["Subnets"]]
     groups = [group["GroupId"] for group in ec2.describe_security_groups()["SecurityGroups"]]
     ec2.create_tags(Resources=[*subnets, *groups], Tags=[{"Key": "karpenter.sh/discovery", "Value": CLUSTER}])
+
+
+def _node_profile(endpoint: str) -> None:
+    iam = client("iam", endpoint)
+    iam.create_role(RoleName=PROFILE, AssumeRolePolicyDocument="{}")
+    iam.create_instance_profile(InstanceProfileName=PROFILE)
+    iam.add_role_to_instance_profile(InstanceProfileName=PROFILE, RoleName=PROFILE)
 
 
 def _image(ec2: EC2Client) -> str:
@@ -108,11 +116,13 @@ def _arn(ec2: EC2Client, odcr: str) -> str:
     return found[0]["CapacityReservationArn"]
 
 
-def _fill(ec2: EC2Client, image: str, odcr: str) -> None:
-    """Somebody else's instance takes the only slot."""
+def rival(endpoint: str, world: World) -> None:
+    """Somebody else's instance takes the only slot of the full reservation, unseen by the broker."""
+    ec2: EC2Client = client("ec2", endpoint)
+    odcr = world.names["ODCR_FULL"]
     found = ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])["CapacityReservations"][0]
     ec2.run_instances(
-        ImageId=image,
+        ImageId=world.names["AMI"],
         InstanceType=found["InstanceType"],  # type: ignore[arg-type]
         MinCount=1,
         MaxCount=1,

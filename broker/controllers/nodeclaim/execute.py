@@ -22,7 +22,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
 from broker.capacity.launches import Distribution, LaunchGroup, LeftOver, distribute, refused
-from broker.capacity.model import Attempt, Option, Outcome
+from broker.capacity.model import Attempt, Option, Outcome, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.report import Reporter
@@ -48,6 +48,7 @@ from providers.model import (
 _log = structlog.get_logger("launch")
 
 # A reply that may have been lost: the call may have worked.
+MOST_SKIPPED = 8
 UNCERTAIN = (ErrorClass.TRANSIENT,)
 GANG_BROKEN = LaunchError(
     code="GangIncomplete",
@@ -182,11 +183,34 @@ class Executor:
         return marked, launch
 
     def tell(
-        self, answered: Answered, ready: LaunchClass, types: Mapping[str, InstanceType]
+        self,
+        answered: Answered,
+        ready: LaunchClass,
+        types: Mapping[str, InstanceType],
+        *,
+        skipped: Mapping[str, Sequence[Skipped]],
+        before: Mapping[str, Sequence[Attempt]],
     ) -> list[Attempt]:
-        """Writes attempts, claims, labels and status of those that launched; returns every attempt."""
+        """Writes attempts, claims, labels and status of those that launched; returns every new attempt.
+
+        `skipped` and `before` are, by claim uid, the better options and what was tried in this pass.
+        """
         attempts: list[Attempt] = []
         for pair in answered.dealt.pairs:
+            asked = {attempt.pool for attempt in before.get(pair.claim.uid, ())}
+            passed = [
+                self.record(
+                    pair.claim.name,
+                    ready,
+                    pool=str(each.pool),
+                    outcome=Outcome.SKIPPED,
+                    code=each.reason,
+                    message=each.message,
+                    next_step="the next option is taken",
+                )
+                for each in list(skipped.get(pair.claim.uid, ()))[:MOST_SKIPPED]
+                if str(each.pool) not in asked
+            ]
             option = answered.group.option(pair.instance.instance_type, pair.instance.zone)
             made = self.record(
                 pair.claim.name,
@@ -197,8 +221,9 @@ class Executor:
                 request_id=answered.request_id,
                 message=_spill(option) if pair.spilled else "",
             )
-            attempts.append(made)
-            self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, [made])
+            attempts += [*passed, made]
+            story = [*before.get(pair.claim.uid, ()), *passed, made]
+            self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
         return attempts
 
     def refusals(self, answered: Answered, left: LeftOver, ready: LaunchClass) -> list[Attempt]:

@@ -20,7 +20,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity import launches
 from broker.capacity.adopt import adopt
 from broker.capacity.answers import answer, foremost, launched, remember
-from broker.capacity.model import Attempt, Claim, Inventory, NodeClass, Outcome, Plan, Unplaced
+from broker.capacity.model import Attempt, Claim, Inventory, NodeClass, Outcome, Plan, Skipped, Unplaced
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.inventory import InventoryKeeper
@@ -67,6 +67,7 @@ class Pass:
     objects: dict[str, NodeClaim]
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
 
 
 class Launcher:
@@ -207,6 +208,7 @@ class Launcher:
             result = plan(work.waiting.values(), work.plans, work.types, inventory, self._shortages, now)
             if not result.assignments:
                 break
+            work.skipped = result.skipped
             self._round(self._waves(result, work, now), work, inventory)
         retry_at = []
         for unplaced in result.unplaced:
@@ -280,7 +282,8 @@ class Launcher:
                     self._inventory.full(odcr_id)
         self._view.put(pair.instance for pair in answered.dealt.pairs)
         self._view.put(answered.dealt.surplus)
-        for attempt in self._executor.tell(answered, ready, work.types):
+        told = self._executor.tell(answered, ready, work.types, skipped=work.skipped, before=work.attempts)
+        for attempt in told:
             self._limits(attempt)
         for pair in answered.dealt.pairs:
             work.waiting.pop(pair.claim.uid, None)

@@ -156,7 +156,11 @@ class NodeClassController:
         return found
 
     def _write(self, node_class: EC2NodeClass, outcome: LaunchClass | Unresolved) -> None:
-        status = status_patch(node_class, outcome, described=self._inventory.described, now=self._clock.now())
+        with self._lock:
+            limit = self._limits.get(node_class.name)
+        status = status_patch(
+            node_class, outcome, described=self._inventory.described, limit=limit, now=self._clock.now()
+        )
         if not changed(node_class.status.wire(), status):
             return
         body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}

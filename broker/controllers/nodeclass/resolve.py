@@ -98,8 +98,13 @@ def selection(node_class: EC2NodeClass) -> Selection:
     )
 
 
-def surroundings(node_class: EC2NodeClass, provider: CapacityProvider) -> Surroundings:
-    """Asks EC2 what the class's terms select. Raises Unresolved for what finds nothing, ProviderError."""
+def surroundings(
+    node_class: EC2NodeClass, provider: CapacityProvider, *, dry_run: bool = False
+) -> Surroundings:
+    """Asks EC2 what the class's terms select. Raises Unresolved for what finds nothing, ProviderError.
+
+    A dry run makes no instance profile for the role.
+    """
     _supported(node_class)
     spec = node_class.spec
     subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
@@ -123,7 +128,9 @@ def surroundings(node_class: EC2NodeClass, provider: CapacityProvider) -> Surrou
         security_groups=tuple(groups),
         images=tuple(images),
         family=_family(node_class),
-        instance_profile=provider.instance_profile(role=spec.role, profile=spec.instance_profile),
+        instance_profile=f"(of role {spec.role})"
+        if dry_run and spec.role
+        else provider.instance_profile(role=spec.role, profile=spec.instance_profile),
         placement_group_arn=_placement_group_arn(node_class, provider),
     )
 
@@ -158,8 +165,8 @@ def launch_class(
     )
     found = resolve_class(plan, inventory, account_id=account_id, now=now)
     misfits = tuple(
-        replace(misfit, code=error.code, message=f"group {misfit.id} could not be read: {error.message}")
-        if (error := group_errors.get(misfit.id))
+        replace(misfit, code=why.code, message=f"group {misfit.id} could not be read: {why.message}")
+        if (why := group_errors.get(misfit.id))
         else misfit
         for misfit in found.misfits
     )

@@ -1,0 +1,142 @@
+"""The command line: each command builds its clients, calls one module of `commands`, and ends with a code.
+
+0: done; 1: the answer is no (a claim that cannot launch, a demo that did not end as expected); 2: it could
+not be asked (a bad option, no credentials, no cluster).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from broker.commands import crds, explain, inventory, manifests, plan
+from broker.commands.output import Format, show
+from broker.kube.client import Client
+from broker.kube.clock import SystemClock
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.transports import ConfigurationError, HttpTransport
+from broker.settings import Settings, options
+from providers.aws import AwsProvider
+from providers.model import ProviderError
+
+Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
+Files = Annotated[
+    list[str], typer.Option("--filename", "-f", help="Manifest file or folder; - is standard input.")
+]
+
+app = typer.Typer(
+    name="capacity-broker",
+    help="Reserved EC2 capacity for Karpenter: what there is, who gets it, and why a launch fell back.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+crds_app = typer.Typer(help="The CustomResourceDefinitions that the broker reads.", no_args_is_help=True)
+explain_app = typer.Typer(help="Why something is as it is.", no_args_is_help=True)
+app.add_typer(crds_app, name="crds")
+app.add_typer(explain_app, name="explain")
+
+
+def _client(settings: Settings) -> Client:
+    return Client(
+        HttpTransport.from_kubeconfig(settings.kubeconfig or None, context=settings.context or None)
+    )
+
+
+def _provider(settings: Settings) -> AwsProvider:
+    return AwsProvider(
+        cluster=settings.cluster_name,
+        region=settings.region,
+        endpoint_url=settings.aws_endpoint or None,
+        profile=settings.aws_profile or None,
+    )
+
+
+@app.command("run")
+@options
+def run_command(settings: Settings) -> None:
+    """Run the broker until it is told to stop."""
+    from broker.run import serve
+
+    serve(settings, _client(settings), _provider(settings))
+
+
+@app.command("demo")
+@options
+def demo_command(
+    settings: Settings,
+    once: Annotated[bool, typer.Option(help="End by itself; exit 0 only if all went as expected.")] = False,
+) -> None:
+    """Local AWS, a Kubernetes API and the broker on this machine; needs neither account nor cluster."""
+    try:
+        from broker.demo.run import demo
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"the demo needs {error.name}: install capacity-broker[local], or use `make demo`"
+        ) from error
+    raise typer.Exit(demo(settings, once=once))
+
+
+@app.command("plan")
+@options
+def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
+    """What the broker would do with these EC2NodeClasses and NodeClaims. Changes nothing."""
+    objects = [o for d in manifests.read(filename) if (o := manifests.decode(d))]
+    rows = plan.rows(objects, _provider(settings), now=SystemClock().now())
+    show(rows, columns=plan.COLUMNS, format_=output)
+    raise typer.Exit(0 if all(row["launches"] for row in rows) else 1)
+
+
+@explain_app.command("claim")
+@options
+def explain_command(settings: Settings, name: str, output: Output = Format.TABLE) -> None:
+    """What was tried for a NodeClaim, in order, with EC2's codes and request ids."""
+    one = explain.claim(_client(settings), name)
+    if output is Format.TABLE:
+        sys.stdout.write("\n".join(explain.headline(one)) + "\n\n")
+    show(explain.rows(one), columns=explain.COLUMNS, format_=output)
+
+
+@app.command("inventory")
+@options
+def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
+    """Every capacity reservation that the account sees, with what idles and what that costs."""
+    show(inventory.rows(_provider(settings)), columns=inventory.COLUMNS, format_=output)
+
+
+@crds_app.command("print")
+def crds_print() -> None:
+    """Print the definitions as YAML."""
+    sys.stdout.write(crds.text())
+
+
+@crds_app.command("install")
+@options
+def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
+    """Install the definitions that the cluster lacks; Karpenter's own stay as they are."""
+    show(crds.install(_client(settings)), columns=crds.COLUMNS, format_=output)
+
+
+def main() -> None:
+    """The entry point: errors of the world end in one line, not in a traceback."""
+    try:
+        app(standalone_mode=True)
+    except NotFound as error:
+        _fail(f"not found: {error.message}")
+    except (ApiError, ConfigurationError) as error:
+        _fail(f"the cluster: {error}")
+    except ProviderError as error:
+        _fail(f"AWS: {error}")
+    except (manifests.BadManifest, ValueError) as error:
+        _fail(str(error))
+
+
+def _fail(text: str) -> None:
+    sys.stderr.write(f"capacity-broker: {text}\n")
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Reads manifests from files, folders or standard input, and applies them.
+
+Each problem names the file, the document and what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
+from broker.apis.meta import Kind, Object
+from broker.kube.client import Client
+
+CRD = Kind(
+    group="apiextensions.k8s.io",
+    version="v1",
+    kind="CustomResourceDefinition",
+    plural="customresourcedefinitions",
+    namespaced=False,
+)
+MODELS: tuple[type[Object], ...] = (EC2NodeClass, EC2NodeClassV1Beta1, NodeClaim, NodePool)
+KINDS = {(m.KIND.api_version, m.KIND.kind): m for m in MODELS}
+
+
+class BadManifest(Exception):
+    """A document that cannot be read; the text says where and why."""
+
+
+def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict[str, Any]]:
+    """Every document, in order; `-` is standard input, a folder its .yaml, .yml and .json files.
+
+    Raises BadManifest naming the file.
+    """
+    documents: list[dict[str, Any]] = []
+    for name, text in _texts(paths):
+        try:
+            found = [d for d in yaml.safe_load_all(fill(text)) if d]
+        except yaml.YAMLError as error:
+            raise BadManifest(f"{name}: not YAML: {error}") from error
+        for number, document in enumerate(found, 1):
+            if not isinstance(document, dict) or not document.get("kind"):
+                raise BadManifest(f"{name}, document {number}: no Kubernetes object (kind is missing)")
+            documents.append(document)
+    return documents
+
+
+def decode(document: dict[str, Any]) -> Object | None:
+    """The typed object; None for a kind that the broker does not read. Raises BadManifest."""
+    model = KINDS.get((document.get("apiVersion", ""), document["kind"]))
+    if model is None:
+        return None
+    try:
+        return model.decode(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        name = document.get("metadata", {}).get("name", "")
+        raise BadManifest(
+            f"{document['kind']} {name}: {where}: {first['msg']}, got {first['input']!r}"
+        ) from error
+
+
+def apply(client: Client, documents: Iterable[dict[str, Any]]) -> list[str]:
+    """Applies each document and returns `kind/name` of each. Raises BadManifest, ApiError."""
+    applied = []
+    for document in documents:
+        if document["kind"] == CRD.kind:
+            kind = CRD
+        elif model := KINDS.get((document.get("apiVersion", ""), document["kind"])):
+            kind = model.KIND
+        else:
+            raise BadManifest(f"{document.get('apiVersion')}/{document['kind']}: not a kind of the broker's")
+        client.apply(kind, document)
+        applied.append(f"{document['kind']}/{document['metadata']['name']}")
+    return applied
+
+
+def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for path in paths:
+        if path == "-":
+            yield "standard input", sys.stdin.read()
+            continue
+        place = Path(path)
+        files = (
+            sorted(f for f in place.iterdir() if f.suffix in (".yaml", ".yml", ".json"))
+            if (place.is_dir())
+            else [place]
+        )
+        for file in files:
+            try:
+                yield str(file), file.read_text()
+            except OSError as error:
+                raise BadManifest(f"{file}: {error.strerror}") from error

@@ -1,0 +1,49 @@
+"""How commands print: an aligned table for a person, JSON or YAML for a machine; colour for terminals."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import orjson
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def console() -> Console:
+    """Standard output; as wide as the terminal, and never cut when it goes to a file or a pipe."""
+    return Console(width=None if sys.stdout.isatty() else 240, highlight=False, soft_wrap=False)
+
+
+def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str, str]) -> Table:
+    """`columns` maps a row's key to its heading."""
+    drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for key, heading in columns.items():
+        number = any(isinstance(row.get(key), int | float) for row in rows)
+        drawn.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*("" if row.get(key) is None else str(row.get(key, "")) for key in columns))
+    return drawn
+
+
+def show(
+    rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str, str], format_: Format, title: str = ""
+) -> None:
+    """Prints the rows. Machines get every key, a person the columns."""
+    if format_ is Format.JSON:
+        sys.stdout.write(orjson.dumps(list(rows), option=orjson.OPT_INDENT_2).decode() + "\n")
+    elif format_ is Format.YAML:
+        sys.stdout.write(yaml.safe_dump([dict(row) for row in rows], sort_keys=False))
+    elif not rows:
+        sys.stdout.write("nothing to show\n")
+    else:
+        console().print(table(title, rows, columns=columns))

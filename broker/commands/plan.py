@@ -1,0 +1,117 @@
+"""`capacity-broker plan -f FILES`: what the broker would do with these classes and claims; changes nothing.
+
+It asks EC2 what there is, resolves the classes and plans the claims exactly as the launch loop does; what
+cannot be planned is said with its field and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Object
+from broker.capacity.model import Claim, Inventory, Plan
+from broker.capacity.plan import plan
+from broker.capacity.shortages import Shortages
+from broker.controllers.nodeclaim.template import template_key
+from broker.controllers.nodeclaim.translate import BadClaim, planned
+from broker.controllers.nodeclass.resolve import (
+    LaunchClass,
+    Unresolved,
+    launch_class,
+    selection,
+    surroundings,
+)
+from providers.base import CapacityProvider
+from providers.model import ProviderError
+
+COLUMNS = {"claim": "CLAIM", "class": "CLASS", "pool": "POOL", "then": "THEN", "why": "WHY"}
+
+
+def rows(objects: Iterable[Object], provider: CapacityProvider, *, now: datetime) -> list[dict[str, Any]]:
+    """One row a claim, in the order given. Raises ProviderError where EC2 cannot be read."""
+    given = list(objects)
+    classes = [o for o in given if isinstance(o, EC2NodeClass)]
+    claims = [o for o in given if isinstance(o, NodeClaim)]
+    inventory, errors = _inventory(classes, provider, now)
+    ready: dict[str, LaunchClass] = {}
+    problems: dict[str, str] = {}
+    for one in classes:
+        try:
+            selection(one)  # a wrong spec is told before EC2 is asked anything
+            ready[one.name] = launch_class(
+                one,
+                surroundings(one, provider, dry_run=True),
+                inventory,
+                account_id=provider.account_id(),
+                now=now,
+                group_errors=errors,
+            )
+        except Unresolved as error:
+            problems[one.name] = f"{error.reason}: {error.message}"
+    waiting: list[Claim] = []
+    refused: dict[str, str] = {}
+    for claim in claims:
+        try:
+            wanted = planned(claim, template=template_key(claim))
+        except BadClaim as error:
+            refused[claim.name] = f"{error.reason}: {error.message}"
+            continue
+        if wanted.node_class in problems:
+            refused[claim.name] = f"class {wanted.node_class}: {problems[wanted.node_class]}"
+        elif wanted.node_class not in ready:
+            refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {wanted.node_class} in the files"
+        else:
+            waiting.append(wanted)
+    result = plan(
+        waiting,
+        {name: one.plan for name, one in ready.items()},
+        provider.instance_types(),
+        inventory,
+        Shortages(),
+        now,
+    )
+    return _rows(claims, result, refused)
+
+
+def _inventory(
+    classes: Iterable[EC2NodeClass], provider: CapacityProvider, now: datetime
+) -> tuple[Inventory, dict[str, ProviderError]]:
+    groups, errors = {}, {}
+    for one in classes:
+        try:
+            arn = selection(one).group_arn
+            if arn:
+                groups[arn] = provider.group(arn)
+        except Unresolved:
+            continue  # told where the class is resolved
+        except ProviderError as error:
+            errors[arn] = error
+    odcrs = {odcr.id: odcr for odcr in provider.reservations()}
+    return Inventory(odcrs=odcrs, groups=groups, described=now), errors
+
+
+def _rows(claims: Iterable[NodeClaim], result: Plan, refused: dict[str, str]) -> list[dict[str, Any]]:
+    assigned = {a.claim.name: a for a in result.assignments}
+    unplaced = {u.claim.name: u for u in result.unplaced}
+    found = []
+    for claim in claims:
+        row: dict[str, Any] = {"claim": claim.name, "class": claim.spec.node_class_ref.name}
+        if one := assigned.get(claim.name):
+            skipped = result.skipped.get(one.claim.uid, ())
+            row |= {
+                "pool": str(one.option.pool),
+                "then": ", ".join(str(o.pool) for o in one.rest[:3])
+                + (f" and {len(one.rest) - 3} more" if len(one.rest) > 3 else ""),
+                "why": "; ".join(s.message for s in skipped) or "the best option that it has",
+                "launches": True,
+            }
+        else:
+            left = unplaced.get(claim.name)
+            why = refused.get(claim.name) or (f"{left.reason}: {left.message}" if left else "not planned")
+            row |= {"pool": "-", "then": "-", "why": why, "launches": False}
+        found.append(row)
+    return found

@@ -1,0 +1,110 @@
+"""Plays what a cluster's machines do: a node joins for each running instance, and goes with it.
+
+It reads EC2 as cloud-controller-manager does and writes Nodes as a kubelet does; the broker cannot tell the
+difference. New nodes carry the taint of the unregistered and are not ready at first, as real ones are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.meta import condition
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import timestamp
+from broker.kube.errors import ApiError, NotFound
+from providers.base import CapacityProvider
+from providers.model import Instance, InstanceType, ProviderError
+
+_log = structlog.get_logger("kubelets")
+
+
+class Kubelets:
+    """One thread for all nodes; `step` is one look, for tests."""
+
+    def __init__(
+        self, client: Client, provider: CapacityProvider, *, clock: Clock, every: float = 0.2
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._clock = clock
+        self._every = every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def step(self) -> None:
+        """Nodes for instances that run, none for those that do not. Raises ApiError, ProviderError."""
+        running = {_node_name(i): i for i in self._provider.instances() if i.state == "running"}
+        types = self._provider.instance_types()
+        nodes = {node.name: node for node in map(Node.decode, self._client.list(Node.KIND)[0])}
+        for name, instance in running.items():
+            if name not in nodes:
+                self._client.create(Node.KIND, _node(name, instance, types[instance.instance_type]))
+            elif (ready := condition(nodes[name].status.conditions, names.READY)) and ready.status != "True":
+                self._client.patch(
+                    Node.KIND, name, {"status": {"conditions": [self._ready(True)]}}, subresource="status"
+                )
+        for name, node in nodes.items():
+            if name not in running and names.REGISTERED in node.labels:
+                try:
+                    self._client.delete(Node.KIND, name, uid=node.uid)
+                except NotFound:
+                    continue
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stop, self._every):
+            try:
+                self.step()
+            except (ApiError, ProviderError) as error:
+                _log.warning("nodes could not be played", error=str(error))
+
+    def _ready(self, ready: bool) -> dict[str, Any]:
+        return {
+            "type": names.READY,
+            "status": "True" if ready else "False",
+            "reason": "KubeletReady" if ready else "KubeletNotReady",
+            "message": "kubelet is posting ready status" if ready else "container runtime is starting",
+            "lastTransitionTime": timestamp(self._clock.now()),
+            "lastHeartbeatTime": timestamp(self._clock.now()),
+        }
+
+
+def _node_name(instance: Instance) -> str:
+    return instance.private_dns_name or f"{instance.id}.ec2.internal"
+
+
+def _node(name: str, instance: Instance, type_: InstanceType) -> dict[str, Any]:
+    resources: Mapping[str, str] = {
+        "cpu": str(type_.vcpus),
+        "memory": f"{int(type_.memory_mib * 0.92)}Mi",
+        "pods": str(type_.max_pods),
+        **{f"{g.manufacturer.lower()}.com/gpu": str(g.count) for g in type_.gpus},
+        **({"vpc.amazonaws.com/efa": str(type_.efa_interfaces)} if type_.efa_interfaces else {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {names.HOSTNAME: name, names.ARCH: type_.architecture}},
+        "spec": {
+            "providerID": f"aws:///{instance.zone}/{instance.id}",
+            "taints": [{"key": names.UNREGISTERED_TAINT, "effect": "NoExecute"}],
+        },
+        "status": {
+            "capacity": dict(resources),
+            "allocatable": dict(resources),
+            "conditions": [{"type": names.READY, "status": "False", "reason": "KubeletNotReady"}],
+        },
+    }

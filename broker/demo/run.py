@@ -1,0 +1,275 @@
+"""`capacity-broker demo`: the whole way of a claim, on this machine, with the real broker.
+
+It applies the examples and tells what happens as it happens; `--once` ends with exit code 0 only if every
+claim is where its example says it should be.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from broker.apis import names
+from broker.apis.crds import load as load_crds
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import condition
+from broker.app import Broker
+from broker.capacity.model import Attempt, Outcome
+from broker.commands import manifests
+from broker.commands.output import console, table
+from broker.controllers.nodeclaim.report import ATTEMPTS
+from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.demo import world as account
+from broker.demo.kubelets import Kubelets
+from broker.kube.client import Client
+from broker.kube.clock import Clock, SystemClock
+from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.transports import InProcessTransport
+from broker.oncall.http import HttpServer
+from broker.oncall.journal import load
+from broker.settings import Settings
+from providers.aws import AwsProvider
+from providers.local import LocalAws
+from providers.model import Instance
+
+PATIENCE = 50.0
+COLUMNS = {
+    "claim": "CLAIM",
+    "class": "CLASS",
+    "pool": "LAUNCHED INTO",
+    "reservation": "EC2 COUNTS IT IN",
+    "instance": "INSTANCE",
+    "before": "NOT TAKEN BEFORE, AND WHY",
+    "as": "AS EXPECTED",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Everything that the demo runs on."""
+
+    aws: LocalAws
+    api: ApiServer
+    client: Client
+    provider: AwsProvider
+    world: account.World
+    broker: Broker
+
+
+def examples() -> Path:
+    """The examples of a checkout, or of an installed package."""
+    here = Path(__file__).resolve()
+    for place in (here.parents[2] / "examples", here.parents[1] / "examples"):
+        if place.is_dir():
+            return place
+    raise FileNotFoundError("the examples folder is missing: run the demo from a checkout")
+
+
+def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
+    """Runs the demo; the exit code is 0 if every claim ended as its example expects."""
+    time, out = clock or SystemClock(), console()
+    began = time.monotonic()
+    _own_credentials()
+
+    def say(text: str) -> None:
+        out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
+
+    with LocalAws() as aws, ApiServer(Cluster()) as api, tempfile.TemporaryDirectory() as folder:
+        say(f"local AWS at {aws.endpoint}")
+        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig.write_text(api.kubeconfig(name="demo"))
+        say(f"Kubernetes API at {api.url}")
+        stage = _stage(settings, aws, api, time)
+        http = HttpServer(
+            host="127.0.0.1", port=0, ready=stage.broker.ready, healthy=lambda: {"process": True}
+        )
+        kubelets = Kubelets(stage.client, stage.provider, clock=time)
+        stage.broker.journal.subscribe(lambda attempt: say(_line(attempt)))
+        http.start()
+        stage.broker.start()
+        kubelets.start()
+        try:
+            _until(lambda: all(stage.broker.ready().values()), time)
+            say(f"broker ready; metrics at {http.url}/metrics")
+            given = manifests.read([str(examples())], fill=stage.world.fill)
+            claims = [d for d in given if d["kind"] == NodeClaim.KIND.kind]
+            classes = manifests.apply(stage.client, [d for d in given if d not in claims])
+            say(f"applied {', '.join(classes)}")
+            _until(lambda: _classes_told(stage), time)
+            for line in _class_lines(stage):
+                say(line)
+            say(f"somebody else is faster, and takes the only slot of {stage.world.names['ODCR_FULL']}")
+            account.rival(aws.endpoint, stage.world)
+            say(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
+            finished = _until(lambda: _all_ready(stage), time)
+            say("every claim has a node" if finished else "some claims still wait")
+            good = _closing(stage, out)
+            if not once:
+                out.print(
+                    "\nIt stays up until Ctrl-C. In another terminal:\n"
+                    f"  export KUBECONFIG={kubeconfig} AWS_ENDPOINT_URL={aws.endpoint}\n"
+                    "  kubectl get nodeclaims,ec2nodeclasses\n"
+                    "  capacity-broker explain claim overflow-0\n"
+                )
+                _until_interrupted()
+            return 0 if good else 1
+        finally:
+            kubelets.stop()
+            stage.broker.stop()
+            http.close()
+
+
+def _stage(settings: Settings, aws: LocalAws, api: ApiServer, clock: Clock) -> Stage:
+    world = account.build(aws.endpoint)
+    client = Client(InProcessTransport(api.cluster))
+    for crd in load_crds():
+        client.apply(manifests.CRD, crd)
+    provider = AwsProvider(cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint)
+    mine = replace(
+        settings,
+        cluster_name=account.CLUSTER,
+        cluster_endpoint=api.url,
+        region=account.REGION,
+        aws_endpoint=aws.endpoint,
+    )
+    return Stage(
+        aws=aws,
+        api=api,
+        client=client,
+        provider=provider,
+        world=world,
+        broker=Broker(client, provider, mine, clock=clock),
+    )
+
+
+def _own_credentials() -> None:
+    """The demo never meets the user's account, whatever is configured."""
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+        os.environ.pop(name, None)
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="demo",
+        AWS_SECRET_ACCESS_KEY="demo",
+        AWS_CONFIG_FILE=os.devnull,
+        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+        AWS_EC2_METADATA_DISABLED="true",
+    )
+
+
+def _line(attempt: Attempt) -> str:
+    who = f"{attempt.claim:<14}"
+    match attempt.outcome:
+        case Outcome.LAUNCHED | Outcome.ADOPTED:
+            return f"[green]{who} {attempt.outcome.lower()}[/green] {attempt.pool} {attempt.instance_id}"
+        case Outcome.SKIPPED:
+            return f"[yellow]{who} skipped[/yellow] {attempt.message}"
+        case _:
+            return (
+                f"[yellow]{who} {attempt.outcome.lower()}[/yellow] {attempt.pool} {attempt.code}: "
+                f"{attempt.next_step or attempt.message}"
+            )
+
+
+def _classes(stage: Stage) -> list[EC2NodeClass]:
+    return sorted(map(EC2NodeClass.decode, stage.client.list(EC2NodeClass.KIND)[0]), key=lambda c: c.name)
+
+
+def _classes_told(stage: Stage) -> bool:
+    found = [condition(c.status.conditions, names.RESERVATIONS_RESOLVED) for c in _classes(stage)]
+    return bool(found) and all(each is not None and each.status == "True" for each in found)
+
+
+def _class_lines(stage: Stage) -> list[str]:
+    lines = []
+    for each in _classes(stage):
+        found = condition(each.status.conditions, names.RESERVATIONS_RESOLVED)
+        if found is not None:
+            lines.append(f"class {each.name:<9} {found.reason}: {found.message}")
+    return lines
+
+
+def _claims(stage: Stage) -> list[NodeClaim]:
+    return sorted(map(NodeClaim.decode, stage.client.list(NodeClaim.KIND)[0]), key=lambda c: c.name)
+
+
+def _all_ready(stage: Stage) -> bool:
+    claims = _claims(stage)
+    return bool(claims) and all(is_true(claim, names.READY) for claim in claims)
+
+
+def _closing(stage: Stage, out: Console) -> bool:
+    """The closing table; whether every claim is where its example says."""
+    instances = {i.id: i for i in stage.provider.instances()}
+    rows = [_row(claim, instances, stage) for claim in _claims(stage)]
+    out.print()
+    out.print(table("", rows, columns=COLUMNS))
+    good = bool(rows) and all(row["as"] == "yes" for row in rows)
+    count = sum(row["as"] == "yes" for row in rows)
+    out.print(f"\n{count} of {len(rows)} claims ended as the examples expect.")
+    return good
+
+
+def _row(claim: NodeClaim, instances: dict[str, Instance], stage: Stage) -> dict[str, Any]:
+    attempts = load(
+        claim.annotations.get(ATTEMPTS, ""), claim=claim.name, node_class=claim.spec.node_class_ref.name
+    )
+    instance = instances.get(instance_id(claim))
+    final = next((a for a in reversed(attempts) if a.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED)), None)
+    before = "; ".join(f"{_brief(a.pool)} {a.code}" for a in attempts if a.outcome in _NOT_TAKEN)
+    return {
+        "claim": claim.name,
+        "class": claim.spec.node_class_ref.name,
+        "pool": _brief(final.pool) if final else "-",
+        "reservation": (instance.reservation_id if instance else "") or "-",
+        "instance": instance.id if instance else "-",
+        "before": before or "-",
+        "as": "yes" if _expected(claim, instance, stage) else "NO",
+    }
+
+
+def _brief(pool: str) -> str:
+    """A pool without what a reader of the demo knows: the group's ARN is its name."""
+    return re.sub(r"arn:[^/]*:", "", pool).replace(":", " ")
+
+
+_NOT_TAKEN = (Outcome.REFUSED, Outcome.SKIPPED, Outcome.SPILLED)
+
+
+def _expected(claim: NodeClaim, instance: Instance | None, stage: Stage) -> bool:
+    """EC2's own word on where the instance runs, against the example's."""
+    if instance is None or not instance.alive or not is_true(claim, names.READY):
+        return False
+    wanted: dict[str, Sequence[str]] = {
+        "odcr": [stage.world.names["ODCR_P5"]],
+        "group": stage.provider.group(stage.world.names["GROUP_ARN"]).member_ids,
+        "open": [stage.world.names["ODCR_OPEN"]],
+        "on-demand": [""],
+        "none": [""],
+    }
+    return instance.reservation_id in wanted.get(claim.annotations.get(names.EXPECT, ""), ())
+
+
+def _until(done: Any, clock: Clock) -> bool:
+    """Whether it came true within the demo's patience."""
+    deadline = clock.monotonic() + PATIENCE
+    while not done():
+        if clock.monotonic() > deadline:
+            return False
+        clock.sleep(0.05)
+    return True
+
+
+def _until_interrupted() -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    stopped.wait()

@@ -1,0 +1,49 @@
+"""`capacity-broker run`: the process around the broker: logs, HTTP, signals, leadership."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Mapping
+
+import structlog
+
+from broker import logs
+from broker.app import Broker, lead
+from broker.kube.client import Client
+from broker.kube.clock import SystemClock
+from broker.kube.metrics import REGISTRY as KUBE
+from broker.oncall.http import HttpServer
+from broker.oncall.metrics import REGISTRY, tune_collector
+from broker.settings import Settings
+from providers.base import CapacityProvider
+
+_log = structlog.get_logger("app")
+
+
+def serve(settings: Settings, client: Client, provider: CapacityProvider) -> None:
+    """Runs until SIGTERM or SIGINT. Raises ValueError for a bad setting, OSError for a taken port."""
+    logs.configure(level=settings.log_level, format_=settings.log_format)
+    tune_collector()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    leading: list[Broker | None] = [None]
+
+    def ready() -> Mapping[str, bool]:
+        # A standby is ready: it can take over at any time.
+        return leading[0].ready() if leading[0] else {"standby": True}
+
+    def running(broker: Broker | None) -> None:
+        leading[0] = broker
+
+    REGISTRY.register(KUBE)
+    http = HttpServer(
+        host=settings.http_host, port=settings.http_port, ready=ready, healthy=lambda: {"process": True}
+    )
+    http.start()
+    _log.info("serving", url=http.url, cluster=settings.cluster_name, region=settings.region)
+    try:
+        lead(client, provider, settings, clock=SystemClock(), stop=stop, running=running)
+    finally:
+        http.close()
