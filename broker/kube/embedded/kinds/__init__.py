@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from .. import decode as decoding
@@ -10,7 +11,8 @@ from ..errors import FieldError
 from ..resources import Resource
 from ..shape import Shape, builtin
 from ..wire import Obj
-from .base import Kind, Rules, ignored, readers
+from . import checks
+from .base import CHANGED, FIXED, META, NEW, STATUS, VALID, Kind, Rules, ignored, readers
 from .table import RULES
 
 _DEFAULT = Rules()
@@ -43,17 +45,28 @@ def _decoder(resource: Resource, shape: Shape):  # type: ignore[no-untyped-def]
     return decode
 
 
-def _validator(resource: Resource, rules: Rules):  # type: ignore[no-untyped-def]
+def _validator(resource: Resource, rules: Rules) -> Callable[[Obj, Obj | None, str], list[FieldError]]:
+    namespaced = resource.namespaced
+
+    def meta(obj: Obj, _: Obj) -> list[FieldError]:
+        found = names.metadata(obj["metadata"], namespaced=namespaced, check=rules.name)
+        return found + checks.finalizers(obj["metadata"]) if rules.core else found
+
+    made: dict[str, Callable[[Obj, Obj], list[FieldError]]] = {
+        META: meta,
+        FIXED: lambda obj, old: names.metadata_update(obj["metadata"], old["metadata"]),
+        VALID: lambda obj, _: rules.validate(obj),
+        NEW: rules.validate_new,
+        CHANGED: rules.validate_update,
+        STATUS: rules.validate_status,
+    }
+
     def validate(obj: Obj, old: Obj | None, subresource: str) -> list[FieldError]:
-        meta = obj["metadata"]
         if old is None:
-            found = names.metadata(meta, namespaced=resource.namespaced, check=rules.name)
-            return found + rules.validate(obj)
-        found = names.metadata_update(meta, old["metadata"]) + names.common(
-            meta, namespaced=resource.namespaced
-        )
-        if subresource == "status":
-            return found + rules.validate_status(obj, old)
-        return found + rules.validate(obj) + rules.validate_update(obj, old)
+            found = [one for step in rules.create_order for one in made[step](obj, obj)]
+            return found or meta(obj, obj)
+        order = rules.status_order if subresource == "status" else rules.update_order
+        found = names.common(obj["metadata"], namespaced=namespaced)
+        return found + [one for step in order for one in made[step](obj, old)]
 
     return validate

@@ -13,6 +13,14 @@ from ..wire import Obj
 
 Reader = Callable[[Obj], str]
 
+# The checks that a kind makes, and in its order, since several problems are told in that order.
+META = "meta"  # names, labels and the like, as on creation
+FIXED = "fixed"  # metadata that an update may not change
+VALID = "valid"  # Rules.validate
+NEW = "new"  # Rules.validate_new
+CHANGED = "changed"  # Rules.validate_update
+STATUS = "status"  # Rules.validate_status
+
 
 def nothing(*_: Obj) -> None:
     """A kind without a rule here."""
@@ -31,14 +39,19 @@ class Rules:
     update: Callable[[Obj, Obj], None] = nothing  # (new, old) before a write to the object itself
     update_status: Callable[[Obj, Obj], None] = nothing
     validate: Callable[[Obj], list[FieldError]] = no_problem
+    validate_new: Callable[[Obj, Obj], list[FieldError]] = no_problem
     validate_update: Callable[[Obj, Obj], list[FieldError]] = no_problem
     validate_status: Callable[[Obj, Obj], list[FieldError]] = no_problem
     name: Check = dns_subdomain
+    core: bool = False  # finalizers have to say whose they are
+    create_order: tuple[str, ...] = (META, VALID, NEW)
+    update_order: tuple[str, ...] = (FIXED, VALID, CHANGED)
+    status_order: tuple[str, ...] = (FIXED, STATUS)
     generation: bool = False  # counts changes of what is wanted
     unconditional: bool = True  # a PUT may come without resourceVersion
     create_on_update: bool = False  # a PUT of nothing creates it
     returns_deleted: bool = False  # a DELETE answers with the object
-    selectable: Mapping[str, str] = field(default_factory=dict)  # further field selectors: name → path
+    selectable: Mapping[str, str | Reader] = field(default_factory=dict)  # further field selectors
     status_ignores: tuple[str, ...] = ()  # metadata that a status write does not touch
 
 
@@ -69,7 +82,7 @@ COMMON_FIELDS = {"metadata.name": "metadata.name", "metadata.namespace": "metada
 
 
 def readers(rules: Rules, *, namespaced: bool) -> dict[str, Reader]:
-    paths = {**COMMON_FIELDS, **rules.selectable}
+    paths: dict[str, str | Reader] = {**COMMON_FIELDS, **rules.selectable}
     if not namespaced:
         paths.pop("metadata.namespace", None)
-    return {name: path_reader(path) for name, path in paths.items()}
+    return {name: path_reader(path) if isinstance(path, str) else path for name, path in paths.items()}

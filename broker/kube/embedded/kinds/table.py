@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..crd import definition
-from ..names import dns_1035_label, dns_label, dns_subdomain, path_segment
+from ..names import dns_1035_label, dns_label, path_segment
 from ..wire import Obj
+from . import budgets, configmaps, leases, nodes, pods
 from .base import Rules
 
 
@@ -20,10 +21,6 @@ def _new_namespace(obj: Obj) -> None:
     spec["finalizers"] = list(dict.fromkeys([*(spec.get("finalizers") or ()), "kubernetes"]))
 
 
-def _new_pod(obj: Obj) -> None:
-    obj["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
-
-
 RULES: dict[str, Rules] = {
     "namespaces.": Rules(
         default=_namespace,
@@ -31,24 +28,7 @@ RULES: dict[str, Rules] = {
         name=dns_label,
         selectable={"status.phase": "status.phase", "name": "metadata.name"},
     ),
-    "pods.": Rules(
-        create=_new_pod,
-        generation=True,
-        returns_deleted=True,
-        selectable={
-            path: path
-            for path in (
-                "spec.nodeName",
-                "spec.restartPolicy",
-                "spec.schedulerName",
-                "spec.serviceAccountName",
-                "spec.hostNetwork",
-                "status.phase",
-                "status.podIP",
-                "status.nominatedNodeName",
-            )
-        },
-    ),
+    "pods.": pods.RULES,
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
         default=definition.default,
         create=definition.create,
@@ -57,8 +37,10 @@ RULES: dict[str, Rules] = {
         generation=True,
         unconditional=False,
     ),
-    "nodes.": Rules(selectable={"spec.unschedulable": "spec.unschedulable"}),
+    "nodes.": nodes.RULES,
+    "configmaps.": configmaps.RULES,
+    "poddisruptionbudgets.policy": budgets.RULES,
     "services.": Rules(name=dns_1035_label),
-    "leases.coordination.k8s.io": Rules(create_on_update=True, name=dns_subdomain),
+    "leases.coordination.k8s.io": leases.RULES,
     "roles.rbac.authorization.k8s.io": Rules(name=path_segment),
 }
