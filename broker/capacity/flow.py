@@ -35,11 +35,20 @@ class Flow(Generic[K, S]):
         self._room = {slot: max(0, count) for slot, count in room.items()}
         self._held: dict[S, dict[K, int]] = {slot: {} for slot in room}
         self._closed: set[K] = set()
+        self._next: dict[K, int] = {}  # kind → its first slot that may be free: slots only fill up
 
     def add(self, kind: K) -> bool:
         """Matches one more taker of this kind if that is possible without leaving out another."""
         if kind in self._closed:
             return False
+        slots = self._edges[kind]
+        for place in range(self._next.get(kind, 0), len(slots)):
+            if self._room.get(slots[place], 0) > 0:
+                self._next[kind] = place
+                self._take(kind, slots[place], 1)
+                self._room[slots[place]] -= 1
+                return True
+        self._next[kind] = len(slots)
         path = self._path(kind)
         if not path:
             return False
@@ -70,6 +79,7 @@ class Flow(Generic[K, S]):
             {slot: dict(held) for slot, held in state.held.items()},
             set(state.closed),
         )
+        self._next = {}
 
     def _take(self, kind: K, slot: S, count: int) -> None:
         held = self._held[slot]

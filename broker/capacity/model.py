@@ -117,8 +117,8 @@ class NodeClass:
 class Claim:
     """A NodeClaim that waits for an instance. Higher `priority` first; `gang` launches all or none.
 
-    `requests` are in base units: cores, bytes, counts. Claims with unequal `template` (what their nodes are told at
-    start) never share a call.
+    `requests` are in base units: cores, bytes, counts. Claims with unequal `template` (what their nodes are
+    told at start) never share a call.
     """
 
     name: str

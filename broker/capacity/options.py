@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -40,6 +40,7 @@ from broker.capacity.types import (
 from providers.model import CapacityType, Image, InstanceType, Market, Odcr
 
 _ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "on-demand", "spot")
+_PLAIN: Final[tuple[CapacityType, ...]] = ("on-demand", "spot")
 _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -52,7 +53,7 @@ _TYPE_KEYS: Final = WELL_KNOWN - _PLACE_KEYS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A type as a node of one class: computed once, asked for every claim."""
+    """A type as a node of one class."""
 
     type: InstanceType
     labels: Mapping[str, str]
@@ -60,29 +61,27 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog:
-    """The types of one class, smallest first, its zones (zone → labels), and the types without an image."""
+class Live:
+    """A usable reservation of a class as it is now: its node's labels, or why it cannot be launched into."""
 
-    node_class: NodeClass
-    candidates: Mapping[str, Candidate]
-    zones: Mapping[str, Mapping[str, str]]
-    imageless: Mapping[str, str]
+    odcr: Odcr
+    labels: Mapping[str, str]
+    problem: tuple[str, str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Options in order, what was left out and why, and how many types each requirement dropped.
+class Catalog:
+    """What all claims of one class choose from, worked out once: types smallest first, options in order.
 
-    `suited` types of all that were `considered` satisfy the claim, zone and kind of capacity apart. `plain`:
-    claim and class allow capacity outside reservations.
+    `imageless` are the types that the class has no image for.
     """
 
-    options: tuple[Option, ...]
-    skipped: tuple[Skipped, ...]
-    dropped: Mapping[str, int]
-    considered: int
-    suited: int
-    plain: bool
+    node_class: NodeClass
+    candidates: Mapping[str, Candidate]
+    imageless: Mapping[str, str]
+    zones: Mapping[str, Mapping[str, str]]
+    reserved: tuple[Live, ...]
+    plain: Mapping[CapacityType, tuple[Option, ...]]
 
 
 def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
@@ -100,165 +99,188 @@ def options(
     now: datetime,
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The claim's options in order, and the reservations of its class that are none, each with the reason."""
-    choice = choose(claim, catalog(node_class, types), inventory, now)
-    return choice.options, choice.skipped
+    known = catalog(node_class, types, inventory, now)
+    suited = roomy(labelled(claim.requirements, known), claim.requests)
+    return choose(claim.requirements, suited, known), tuple(misfits(claim, suited, known))
 
 
-def catalog(node_class: NodeClass, types: Mapping[str, InstanceType]) -> Catalog:
-    """What every claim of this class asks again."""
+def catalog(
+    node_class: NodeClass, types: Mapping[str, InstanceType], inventory: Inventory, now: datetime
+) -> Catalog:
+    """What claims of this class choose from now."""
     tenancy = {TENANCY: node_class.tenancy or "default"}
     architectures = {image.architecture for image in node_class.images}
     ordered = sorted(types.values(), key=size_key)
+    candidates = {
+        each.name: Candidate(
+            type=each, labels=type_labels(each) | tenancy, allocatable=allocatable(each, node_class)
+        )
+        for each in ordered
+        if each.architecture in architectures
+    }
+    zones = {subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets}
     return Catalog(
         node_class=node_class,
-        candidates={
-            each.name: Candidate(
-                type=each, labels=type_labels(each) | tenancy, allocatable=allocatable(each, node_class)
-            )
-            for each in ordered
-            if each.architecture in architectures
-        },
-        zones={subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets},
+        candidates=candidates,
         imageless={
             each.name: f"the class has no image for {each.architecture}"
             for each in ordered
             if each.architecture not in architectures
         },
+        zones=zones,
+        reserved=tuple(
+            _live(inventory.odcrs.get(known.id, known), node_class, candidates, zones, now)
+            for known in node_class.resolved.usable
+        ),
+        plain={kind: _plain(kind, candidates, zones) for kind in _PLAIN},
     )
 
 
-def choose(claim: Claim, catalog: Catalog, inventory: Inventory, now: datetime) -> Choice:
-    """`options` over a catalog made before, with the count of types that each requirement dropped."""
+def labelled(requirements: Requirements, known: Catalog) -> tuple[Candidate, ...]:
+    """The types whose labels satisfy the requirements, zone and kind of capacity apart."""
+    return tuple(
+        each for each in known.candidates.values() if not requirements.unmet(each.labels, among=_TYPE_KEYS)
+    )
+
+
+def roomy(candidates: Sequence[Candidate], requests: Mapping[str, float]) -> tuple[Candidate, ...]:
+    """Those of the types that the requests fit on."""
+    return tuple(each for each in candidates if not lacking(requests, each.allocatable))
+
+
+def choose(requirements: Requirements, suited: Sequence[Candidate], known: Catalog) -> tuple[Option, ...]:
+    """Options in order, among the types that suit."""
+    by_name = {each.type.name: each.type for each in suited}
+    kinds = capacity_types(requirements)
+    chosen: list[Option] = []
+    if "reserved" in kinds:
+        chosen += _reserved(requirements, by_name, known)
+    for kind in plain_kinds(kinds, known.node_class):
+        zones = {
+            zone
+            for zone, labels in known.zones.items()
+            if not requirements.unmet({**labels, CAPACITY_TYPE: kind}, among=_PLACE_KEYS)
+        }
+        chosen += [
+            option
+            for option in known.plain[kind]
+            if option.pool.instance_type in by_name and option.pool.zone in zones
+        ]
+    return tuple(chosen)
+
+
+def plain_kinds(kinds: Sequence[CapacityType], node_class: NodeClass) -> tuple[CapacityType, ...]:
+    """Those of the kinds that leave the reservations, if the class lets a claim leave them."""
+    if node_class.selection.preference == "capacity-reservations-only":
+        return ()
+    return tuple(kind for kind in kinds if kind != "reserved")
+
+
+def misfits(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterator[Skipped]:
+    """The reservations of the class that the claim cannot go into, each with the reason."""
     kinds = capacity_types(claim.requirements)
-    suited: dict[str, Candidate] = {}
-    misfits = dict(catalog.imageless)
-    dropped = Counter({"image": len(misfits)} if misfits else {})
-    for name, candidate in catalog.candidates.items():
-        unmet = claim.requirements.unmet(candidate.labels, among=_TYPE_KEYS)
-        lacks = lacking(claim.requests, candidate.allocatable)
-        if not unmet and not lacks:
-            suited[name] = candidate
-            continue
-        dropped.update([*unmet, *(f"requests of {resource}" for resource in lacks)])
-        misfits[name] = (
-            claim.requirements.accepts(candidate.labels, among=_TYPE_KEYS)
-            or fits(claim.requests, candidate.allocatable)
-            or ""
-        )
-    chosen, skipped = _reserved(claim, catalog, suited, misfits, kinds, inventory, now)
-    plain: list[CapacityType] = []
-    if catalog.node_class.selection.preference != "capacity-reservations-only":
-        plain = [kind for kind in kinds if kind != "reserved"]
-    for kind in plain:
-        chosen += _plain(claim, catalog, suited, kind)
-    return Choice(
-        options=tuple(chosen),
-        skipped=tuple(skipped),
-        dropped=dict(dropped),
-        considered=len(catalog.candidates) + len(catalog.imageless),
-        suited=len(suited),
-        plain=bool(plain),
+    names = {each.type.name for each in suited}
+    for odcr in known.node_class.resolved.pending:
+        starts = f", starts at {odcr.start:%Y-%m-%dT%H:%M:%SZ}" if odcr.start else ""
+        yield _skip(odcr, "ReservationPending", f"reservation {odcr.id} is {odcr.state}{starts}")
+    for live in known.reserved:
+        odcr = live.odcr
+        if "reserved" not in kinds:
+            takes = " or ".join(kinds) or "no known capacity type"
+            yield _skip(odcr, "CapacityTypeMismatch", f"the claim takes {takes} only")
+        elif odcr.instance_type not in names:
+            why = unsuited(claim, odcr.instance_type, known)
+            yield _skip(odcr, "InstanceTypeMismatch", f"{odcr.instance_type}: {why}")
+        elif live.problem:
+            yield _skip(odcr, *live.problem)
+        elif unwanted := claim.requirements.accepts(live.labels, among=_PLACE_KEYS):
+            yield _skip(odcr, "RequirementsMismatch", unwanted)
+
+
+def unsuited(claim: Claim, instance_type: str, known: Catalog) -> str:
+    """Why a type does not suit a claim."""
+    candidate = known.candidates.get(instance_type)
+    if candidate is None:
+        return known.imageless.get(instance_type, "EC2 does not describe this instance type here")
+    return (
+        claim.requirements.accepts(candidate.labels, among=_TYPE_KEYS)
+        or fits(claim.requests, candidate.allocatable)
+        or "it suits"
     )
 
 
-def _reserved(
-    claim: Claim,
-    catalog: Catalog,
-    suited: Mapping[str, Candidate],
-    misfits: Mapping[str, str],
-    kinds: Collection[str],
-    inventory: Inventory,
-    now: datetime,
-) -> tuple[list[Option], list[Skipped]]:
-    resolved, selection = catalog.node_class.resolved, catalog.node_class.selection
-    skipped = [
-        _skip(odcr, "ReservationPending", f"reservation {odcr.id} is {odcr.state}{_starts(odcr)}")
-        for odcr in resolved.pending
-    ]
+def dropped(claim: Claim, known: Catalog) -> dict[str, int]:
+    """How many types each requirement, and each request, excludes; those that exclude most first."""
+    counts = Counter({"image": len(known.imageless)} if known.imageless else {})
+    for each in known.candidates.values():
+        counts.update(claim.requirements.unmet(each.labels, among=_TYPE_KEYS))
+        counts.update(f"requests of {name}" for name in lacking(claim.requests, each.allocatable))
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def _reserved(requirements: Requirements, suited: Mapping[str, InstanceType], known: Catalog) -> list[Option]:
+    selection = known.node_class.selection
     good: dict[tuple[str, str], list[Odcr]] = defaultdict(list)
-    shared: set[tuple[str, str]] = set()  # places where an open or group launch could land in a wrong one
-    for known in resolved.usable:
-        odcr = inventory.odcrs.get(known.id, known)
-        reason = _misfit(claim, odcr, catalog, suited, misfits, kinds, now)
-        if reason is None:
-            good[odcr.instance_type, odcr.zone].append(odcr)
-        else:
-            skipped.append(_skip(odcr, *reason))
-            if launchable(odcr, now) and market_of(odcr) == "on-demand":
-                shared.add((odcr.instance_type, odcr.zone))
+    mixed: set[tuple[str, str]] = set()  # where an open or group launch could land in one that is not wanted
+    for live in known.reserved:
+        odcr = live.odcr
+        if odcr.instance_type not in suited or live.problem:
+            continue
+        place = (odcr.instance_type, odcr.zone)
+        if not requirements.unmet(live.labels, among=_PLACE_KEYS):
+            good[place].append(odcr)
+        elif market_of(odcr) == "on-demand":
+            mixed.add(place)
+    by_match = bool(selection.group_arn) or selection.preference in ("open", "capacity-reservations-only")
     found: list[Option] = []
-    for (name, zone), odcrs in good.items():
+    for place, odcrs in good.items():
         together = [odcr for odcr in odcrs if market_of(odcr) == "on-demand"]
-        common = selection.group_arn if selection.group_arn else ""
-        by_match = selection.preference in ("open", "capacity-reservations-only")
-        if together and (common or by_match) and (name, zone) not in shared:
-            found.append(_option(common, together))
-        else:
-            found += [_option(odcr.id, [odcr]) for odcr in together]
-        found += [_option(odcr.id, [odcr]) for odcr in odcrs if odcr not in together]
-    found.sort(
-        key=lambda option: (
-            size_key(suited[option.pool.instance_type].type),
-            option.ends or _FOREVER,
-            option.pool,
-        )
-    )
-    return found, skipped
+        if by_match and together and place not in mixed:
+            found.append(_option(selection.group_arn, together))
+            odcrs = [odcr for odcr in odcrs if odcr not in together]
+        found += [_option(odcr.id, [odcr]) for odcr in odcrs]
+
+    def rank(option: Option) -> tuple[object, datetime, Pool]:
+        return size_key(suited[option.pool.instance_type]), option.ends or _FOREVER, option.pool
+
+    return sorted(found, key=rank)
 
 
-def _misfit(
-    claim: Claim,
+def _live(
     odcr: Odcr,
-    catalog: Catalog,
-    suited: Mapping[str, Candidate],
-    misfits: Mapping[str, str],
-    kinds: Collection[str],
+    node_class: NodeClass,
+    candidates: Mapping[str, Candidate],
+    zones: Mapping[str, Mapping[str, str]],
     now: datetime,
-) -> tuple[str, str] | None:
-    """Why the claim cannot go into this reservation, as (reason, message)."""
-    if "reserved" not in kinds:
-        return (
-            "CapacityTypeMismatch",
-            f"the claim takes {' or '.join(kinds) or 'no known capacity type'} only",
-        )
+) -> Live:
+    problem: tuple[str, str] | None = None
+    candidate = candidates.get(odcr.instance_type)
     if not launchable(odcr, now):
-        return "ReservationNotActive", f"reservation {odcr.id} is {odcr.state} or at its end"
-    if odcr.instance_type not in suited:
-        reason = misfits.get(odcr.instance_type, "EC2 does not describe this instance type here")
-        return "InstanceTypeMismatch", f"{odcr.instance_type}: {reason}"
-    architecture = suited[odcr.instance_type].type.architecture
-    if image_for(catalog.node_class, architecture, odcr) is None:
-        return "PlatformMismatch", f"the class has no image for {architecture} on platform {odcr.platform}"
-    place = {**_zone_labels(catalog, odcr), **reservation_labels(odcr)}
-    unwanted = claim.requirements.accepts(place, among=_PLACE_KEYS)
-    return ("RequirementsMismatch", unwanted) if unwanted else None
+        problem = ("ReservationNotActive", f"reservation {odcr.id} is {odcr.state} or at its end")
+    elif candidate and image_for(node_class, candidate.type.architecture, odcr) is None:
+        wanted = f"{candidate.type.architecture} on platform {odcr.platform}"
+        problem = ("PlatformMismatch", f"the class has no image for {wanted}")
+    zone = zones.get(odcr.zone) or zone_labels(odcr.zone, odcr.zone_id)
+    return Live(odcr=odcr, labels={**zone, **reservation_labels(odcr)}, problem=problem)
 
 
 def _plain(
-    claim: Claim, catalog: Catalog, suited: Mapping[str, Candidate], kind: CapacityType
-) -> list[Option]:
-    """On-demand or spot pools, cheapest first; an unknown price comes last."""
+    kind: CapacityType, candidates: Mapping[str, Candidate], zones: Collection[str]
+) -> tuple[Option, ...]:
+    """On-demand or spot pools, cheapest first, then smallest; unknown prices come last."""
     market: Market = "spot" if kind == "spot" else "on-demand"
-    zones = [
-        zone
-        for zone, labels in catalog.zones.items()
-        if not claim.requirements.unmet({**labels, CAPACITY_TYPE: kind}, among=_PLACE_KEYS)
-    ]
     found: list[tuple[float, int, Option]] = []
-    for rank, candidate in enumerate(suited.values()):
+    for rank, candidate in enumerate(candidates.values()):
         type_ = candidate.type
         if kind not in type_.market_types:
             continue
-        for zone in zones:
-            if zone not in type_.zones:
-                continue
+        for zone in type_.zones.intersection(zones):
             price = type_.spot_prices.get(zone) if kind == "spot" else type_.on_demand_price
             pool = Pool(capacity_type=kind, instance_type=type_.name, zone=zone)
-            found.append(
-                (math.inf if price is None else price, rank, Option(pool=pool, price=price, market=market))
-            )
+            option = Option(pool=pool, price=price, market=market)
+            found.append((math.inf if price is None else price, rank, option))
     found.sort(key=lambda each: (each[0], each[1], each[2].pool))
-    return [option for _, _, option in found]
+    return tuple(option for _, _, option in found)
 
 
 def image_for(node_class: NodeClass, architecture: str, odcr: Odcr | None = None) -> Image | None:
@@ -301,11 +323,3 @@ def _skip(odcr: Odcr, reason: str, message: str) -> Skipped:
         capacity_type="reserved", instance_type=odcr.instance_type, zone=odcr.zone, reservation=odcr.id
     )
     return Skipped(pool=pool, reason=reason, message=message)
-
-
-def _zone_labels(catalog: Catalog, odcr: Odcr) -> Mapping[str, str]:
-    return catalog.zones.get(odcr.zone) or zone_labels(odcr.zone, odcr.zone_id)
-
-
-def _starts(odcr: Odcr) -> str:
-    return f", starts at {odcr.start:%Y-%m-%dT%H:%M:%SZ}" if odcr.start else ""

@@ -152,6 +152,8 @@ class Requirements:
         return len(self._by_key)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         return isinstance(other, Requirements) and self._by_key == other._by_key
 
     def __hash__(self) -> int:

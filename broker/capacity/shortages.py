@@ -151,6 +151,8 @@ class Shortages:
         A reserved option is short when all its reservations are. `subnet_ids` are the class's in the option's
         zone: the option is short when all of them are.
         """
+        if not self.by_scope:
+            return None
         pool, odcr_ids = (option.pool, option.odcr_ids) if isinstance(option, Option) else (option, ())
         found = [self.get(Scope("pool", str(pool)), now), self.get(quota_scope(pool), now)]
         reservations = odcr_ids or ((pool.reservation,) if pool.reservation else ())

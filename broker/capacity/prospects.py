@@ -1,0 +1,136 @@
+"""What the claims of one plan choose from, each part worked out once.
+
+Invariant: claims that share a prospect are interchangeable: the same options suit them, and each option is
+usable by the same reservations. An option is usable when a reservation of it has room and is not short, or,
+outside reservations, when nothing about it is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
+from broker.capacity.options import Candidate, Catalog, catalog, choose, labelled, roomy
+from broker.capacity.requirements import Requirements
+from broker.capacity.shortages import Shortage, Shortages
+from providers.model import InstanceType
+
+
+class _Need(NamedTuple):
+    """What makes claims interchangeable: the same suits them, whatever the numbers it follows from."""
+
+    node_class: str
+    requirements: Requirements
+    suited: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """A need's options as they stand: which may be asked, by which reservations, and why not the others."""
+
+    options: tuple[Option, ...]
+    usable: tuple[Option, ...]
+    slots: Mapping[str, Option]  # reservation → the option that draws from it, in order of preference
+    plain: Option | None  # the first option that needs no reservation
+    refused: Mapping[Option, Skipped]
+    retry_at: datetime | None
+    suited: tuple[Candidate, ...]
+
+
+class Shops:
+    """What the claims of one plan choose from, each part worked out once."""
+
+    def __init__(
+        self,
+        node_classes: Mapping[str, NodeClass],
+        types: Mapping[str, InstanceType],
+        inventory: Inventory,
+        shortages: Shortages,
+        now: datetime,
+    ) -> None:
+        self._node_classes = node_classes
+        self._types = types
+        self._inventory = inventory
+        self._shortages = shortages
+        self._now = now
+        self._known: dict[str, Catalog] = {}
+        self._labelled: dict[tuple[str, Requirements], tuple[Candidate, ...]] = {}
+        self._suited: dict[tuple[str, Requirements, frozenset[tuple[str, float]]], tuple[Candidate, ...]] = {}
+        self._prospects: dict[_Need, Prospect] = {}
+        self._short: dict[tuple[str, Option], Shortage | None] = {}
+
+    def known(self, name: str) -> Catalog:
+        if name not in self._known:
+            node_class = self._node_classes[name]
+            self._known[name] = catalog(node_class, self._types, self._inventory, self._now)
+        return self._known[name]
+
+    def prospect(self, claim: Claim) -> Prospect:
+        """The same object for claims that are interchangeable."""
+        known, wanted = self.known(claim.node_class), (claim.node_class, claim.requirements)
+        if wanted not in self._labelled:
+            self._labelled[wanted] = labelled(claim.requirements, known)
+        exact = (*wanted, frozenset(claim.requests.items()))
+        if exact not in self._suited:
+            self._suited[exact] = roomy(self._labelled[wanted], claim.requests)
+        suited = self._suited[exact]
+        need = _Need(*wanted, tuple(each.type.name for each in suited))
+        if need not in self._prospects:
+            self._prospects[need] = self._look(choose(claim.requirements, suited, known), suited, known)
+        return self._prospects[need]
+
+    def _look(self, options: tuple[Option, ...], suited: tuple[Candidate, ...], known: Catalog) -> Prospect:
+        usable: list[Option] = []
+        slots: dict[str, Option] = {}
+        refused: dict[Option, Skipped] = {}
+        ends: list[datetime] = []
+        for option in options:
+            free = [each for each in option.odcr_ids if self._inventory.free(each)]
+            if option.pool.capacity_type == "reserved" and not free:
+                refused[option] = _full(option, self._inventory)
+                continue
+            if shortage := self._shortage(option, free, known):
+                refused[option] = _short(option, shortage)
+                ends.append(shortage.until)
+                continue
+            usable.append(option)
+            slots |= dict.fromkeys(self._shortages.open_reservations(free, self._now), option)
+        return Prospect(
+            options=options,
+            usable=tuple(usable),
+            slots=slots,
+            plain=next((option for option in usable if option.pool.capacity_type != "reserved"), None),
+            refused=refused,
+            retry_at=min(ends, default=None),
+            suited=suited,
+        )
+
+    def _shortage(self, option: Option, free: Sequence[str], known: Catalog) -> Shortage | None:
+        """What keeps the option from being asked through its reservations that have room."""
+        key = (known.node_class.name, option)
+        if key not in self._short:
+            subnets = [each.id for each in known.node_class.subnets if each.zone == option.pool.zone]
+            through = replace(option, odcr_ids=tuple(free))
+            self._short[key] = self._shortages.active(through, self._now, subnet_ids=subnets)
+        return self._short[key]
+
+
+def _full(option: Option, inventory: Inventory) -> Skipped:
+    counts = ", ".join(f"{each} 0 of {_total(each, inventory)}" for each in option.odcr_ids)
+    return Skipped(pool=option.pool, reason="ReservationFull", message=f"{option.pool}: free slots: {counts}")
+
+
+def _short(option: Option, shortage: Shortage) -> Skipped:
+    message = (
+        f"{option.pool}: {shortage.code} at {shortage.since:%H:%M:%SZ}, "
+        f"not asked again before {shortage.until:%Y-%m-%dT%H:%M:%SZ}"
+    )
+    return Skipped(pool=option.pool, reason="ShortageRemembered", message=message)
+
+
+def _total(odcr_id: str, inventory: Inventory) -> int:
+    odcr = inventory.odcrs.get(odcr_id)
+    return odcr.total if odcr else 0

@@ -1,0 +1,115 @@
+"""What a claim is told: why not a better option, and why nothing at all.
+
+Invariant: whatever is said names the numbers it follows from; a claim that waits is told the one reason that
+would have to change first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Final
+
+from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped, Unplaced
+from broker.capacity.options import Catalog, capacity_types, dropped, misfits, plain_kinds
+from broker.capacity.prospects import Prospect
+from broker.capacity.types import ZONE
+
+MOST_TOLD: Final = 20  # of what a claim was not given; more is noise
+
+
+def passed(
+    claim: Claim, prospect: Prospect, option: Option, known: Catalog, inventory: Inventory
+) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
+    """The options after this one, and the better ones that the claim did not get.
+
+    A claim that leaves the reservations is told of those of its class that do not suit it, too.
+    """
+    rest = prospect.usable[prospect.usable.index(option) + 1 :]
+    better = islice(prospect.options, prospect.options.index(option))
+    skipped = list(islice(_why_not(better, prospect, inventory), MOST_TOLD))
+    if option.pool.capacity_type != "reserved":
+        skipped += islice(misfits(claim, prospect.suited, known), MOST_TOLD - len(skipped))
+    return rest, tuple(skipped)
+
+
+def _why_not(options: Iterable[Option], prospect: Prospect, inventory: Inventory) -> Iterator[Skipped]:
+    for option in options:
+        yield prospect.refused.get(option) or _taken(option, inventory)
+
+
+def unplaced(claim: Claim, prospect: Prospect, known: Catalog, inventory: Inventory) -> Unplaced:
+    told = chain(_why_not(prospect.options, prospect, inventory), misfits(claim, prospect.suited, known))
+    skipped = tuple(islice(told, MOST_TOLD))
+    retry_at = prospect.retry_at
+    if not prospect.options:
+        reason, message = _nothing(claim, prospect, known, skipped)
+    elif retry_at is not None:
+        reason = "ShortageRemembered"
+        short = [each for each in prospect.refused.values() if each.reason == reason]
+        message = f"{len(short)} of {len(prospect.options)} options refused lately; {short[0].message}"
+    else:
+        reason = "AllReservationsFull"
+        message = "no free slot: " + "; ".join(each.message for each in skipped[:5])
+    return Unplaced(claim=claim, reason=reason, message=message, skipped=skipped, retry_at=retry_at)
+
+
+def _nothing(claim: Claim, prospect: Prospect, known: Catalog, skipped: Sequence[Skipped]) -> tuple[str, str]:
+    """Why there is no option at all."""
+    considered = len(known.candidates) + len(known.imageless)
+    if not prospect.suited:
+        why = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
+        return "NoCompatibleInstanceTypes", f"none of {considered} instance types suits: {why}"
+    message = f"{len(prospect.suited)} of {considered} instance types suit, but "
+    if plain_kinds(capacity_types(claim.requirements), known.node_class):
+        zones = ", ".join(sorted(known.zones))
+        message += f"none is offered in a zone of the class ({zones}) that the claim takes"
+        message += f" ({claim.requirements.describe(ZONE)})"
+        return "NoCompatibleInstanceTypes", message
+    message += "the class has no reservation that the claim can use"
+    return "NoUsableReservation", "; ".join([message, *(each.message for each in skipped[:5])])
+
+
+def _taken(option: Option, inventory: Inventory) -> Skipped:
+    if option.pool.capacity_type != "reserved":
+        return Skipped(pool=option.pool, reason="NotNeeded", message=f"{option.pool}: not taken")
+    free = sum(inventory.free(each) for each in option.odcr_ids)
+    message = f"{option.pool}: its {free} free slots went to claims that come before"
+    return Skipped(pool=option.pool, reason="SlotsTaken", message=message)
+
+
+def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | None:
+    """Why a claim is not even considered."""
+    node_class = node_classes.get(claim.node_class)
+    if node_class is None:
+        message = f"EC2NodeClass {claim.node_class or '(no name)'} does not exist"
+        return Unplaced(claim=claim, reason="NodeClassNotFound", message=message)
+    if problems := claim.requirements.problems():
+        return Unplaced(claim=claim, reason="ImpossibleRequirements", message="; ".join(problems))
+    not_ready = node_class.not_ready or (
+        "it has no subnet" if not node_class.subnets else "it has no image" if not node_class.images else ""
+    )
+    if not_ready:
+        message = f"EC2NodeClass {node_class.name} is not ready: {not_ready}"
+        return Unplaced(claim=claim, reason="NodeClassNotReady", message=message)
+    return None
+
+
+def gang_incomplete(
+    gang: str, lacking: Sequence[str], waiting: Sequence[Claim], unplaced: Mapping[str, Unplaced]
+) -> dict[str, Unplaced]:
+    """The other claims of a gang wait for those that found nothing."""
+    shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+    message = f"gang {gang} launches whole or not at all; nothing for {shown}"
+    retries = [
+        each.retry_at
+        for each in unplaced.values()
+        if each.claim.gang == gang and each.claim.name in lacking and each.retry_at is not None
+    ]
+    return {
+        claim.uid: Unplaced(
+            claim=claim, reason="GangIncomplete", message=message, retry_at=max(retries, default=None)
+        )
+        for claim in waiting
+        if claim.gang == gang and claim.name not in lacking
+    }

@@ -1,0 +1,393 @@
+"""Claims planned together: who gets which slot, who falls back, who waits and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.capacity.model import Inventory, ReservationTerm, Selection
+from broker.capacity.shortages import Scope, Shortages
+from providers.model import ErrorClass
+
+from .builders import (
+    GROUP,
+    NOW,
+    TYPES,
+    chosen,
+    claim,
+    inventory,
+    minutes,
+    node_class,
+    odcr,
+    planned,
+    refusals,
+)
+
+OPEN = Selection(preference="open")
+BY_GROUP = Selection(group_arn=GROUP)
+FIRST: dict[str, Any] = {"kinds": ["reserved", "on-demand"]}
+
+
+def full(*ids: str, class_: ErrorClass = ErrorClass.RESERVATION_FULL) -> Shortages:
+    known = Shortages()
+    for each in ids:
+        known = known.record(
+            Scope("reservation", each), class_=class_, code="ReservationCapacityExceeded", now=NOW
+        )
+    return known
+
+
+@pytest.mark.covers("KRP-05")
+def test_a_claim_goes_into_the_reservation_of_its_class() -> None:
+    world = inventory(odcr("cr-1"))
+    made = planned([claim()], node_class(Selection(reservation_id="cr-1"), world), world)
+    assert chosen(made) == {"claim-1": "reserved:m5.xlarge:us-east-1a:cr-1"}
+    assert made.unplaced == ()
+    assert made.assignments[0].rest[0].pool.capacity_type == "on-demand"
+
+
+@pytest.mark.covers("KRP-16", "KRP-20")
+def test_shouldnt_fall_back_to_on_demand_or_spot_when_compatible_reserved_offerings_are_available() -> None:
+    world = inventory(odcr("cr-1", free=2))
+    claims = [claim(f"c{n}", kinds=["reserved", "on-demand", "spot"]) for n in range(3)]
+    made = planned(claims, node_class(OPEN, world), world)
+    assert chosen(made) == {
+        "c0": "reserved:m5.xlarge:us-east-1a",
+        "c1": "reserved:m5.xlarge:us-east-1a",
+        "c2": "on-demand:m5.large:us-east-1a",
+    }
+    (told,) = made.skipped["uid-c2"]
+    assert (told.reason, told.message) == (
+        "SlotsTaken",
+        "reserved:m5.xlarge:us-east-1a: its 2 free slots went to claims that come before",
+    )
+
+
+@pytest.mark.covers("KRP-16")
+def test_a_full_reservation_falls_back_and_says_how_full() -> None:
+    world = inventory(odcr("cr-1", total=4, free=0))
+    made = planned([claim()], node_class(Selection(reservation_id="cr-1"), world), world)
+    assert chosen(made) == {"claim-1": "on-demand:m5.large:us-east-1a"}
+    (told,) = made.skipped["uid-claim-1"]
+    assert told.reason == "ReservationFull"
+    assert told.message == "reserved:m5.xlarge:us-east-1a:cr-1: free slots: cr-1 0 of 4"
+
+
+@pytest.mark.covers("KRP-16")
+def test_reserved_alone_never_leaves_the_reservations() -> None:
+    world = inventory(odcr("cr-1", total=4, free=0))
+    made = planned([claim(kinds=["reserved"])], node_class(Selection(reservation_id="cr-1"), world), world)
+    assert made.assignments == ()
+    (waits,) = made.unplaced
+    assert waits.reason == "AllReservationsFull"
+    assert "cr-1 0 of 4" in waits.message
+
+
+@pytest.mark.covers("KRP-17")
+def test_a_reservation_that_refused_is_passed_over_for_the_next_reserved_one_before_any_on_demand() -> None:
+    world = inventory(
+        odcr("cr-1"),
+        odcr("cr-2", "m5.2xlarge", "us-east-1b"),
+        groups={GROUP: ["cr-1", "cr-2"]},
+    )
+    made = planned([claim()], node_class(BY_GROUP, world), world, shortages=full("cr-1"))
+    assert chosen(made) == {"claim-1": f"reserved:m5.2xlarge:us-east-1b:{GROUP}"}
+    (told,) = made.skipped["uid-claim-1"]
+    assert told.reason == "ShortageRemembered"
+    assert told.message == (
+        f"reserved:m5.xlarge:us-east-1a:{GROUP}: ReservationCapacityExceeded at 12:00:00Z, "
+        "not asked again before 2026-11-01T12:03:00Z"
+    )
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_claim_with_only_short_pools_waits_until_the_first_of_them_ends() -> None:
+    world = inventory(odcr("cr-1"), odcr("cr-2", zone="us-east-1b"), groups={GROUP: ["cr-1", "cr-2"]})
+    known = full("cr-1", "cr-2").record(
+        Scope("quota", "reserved:standard"), class_=ErrorClass.QUOTA, code="VcpuLimitExceeded", now=NOW
+    )
+    wanted, made_of = claim(kinds=["reserved"]), node_class(BY_GROUP, world)
+    made = planned([wanted], made_of, world, shortages=full("cr-1", "cr-2"))
+    (waits,) = made.unplaced
+    assert (waits.reason, waits.retry_at) == ("ShortageRemembered", NOW + minutes(3))
+    assert "2026-11-01T12:03:00Z" in waits.message
+    made = planned([wanted], made_of, world, shortages=known)
+    assert made.unplaced[0].retry_at == NOW + minutes(15)
+
+
+@pytest.mark.covers("KRP-19")
+@pytest.mark.parametrize(
+    ("scope", "gone"),
+    [
+        (Scope("pool", "on-demand:m5.large:us-east-1a"), "on-demand:m5.large:us-east-1a"),
+        (Scope("subnet", "subnet-a"), "on-demand:m5.large:us-east-1a"),
+    ],
+)
+def test_launch_in_another_zone_while_one_is_short(scope: Scope, gone: str) -> None:
+    class_ = ErrorClass.SUBNET if scope.kind == "subnet" else ErrorClass.CAPACITY
+    known = Shortages().record(scope, class_=class_, code="InsufficientInstanceCapacity", now=NOW)
+    made = planned([claim(types=["m5.large"])], node_class(), inventory(), shortages=known)
+    assert chosen(made) == {"claim-1": "on-demand:m5.large:us-east-1b"}
+    assert gone not in [str(option.pool) for option in made.assignments[0].rest]
+    later = planned(
+        [claim(types=["m5.large"])], node_class(), inventory(), shortages=known, now=NOW + minutes(3)
+    )
+    assert chosen(later) == {"claim-1": gone}
+
+
+def test_on_demand_if_spot_is_unavailable() -> None:
+    known = Shortages()
+    for zone in "abc":
+        scope = Scope("pool", f"spot:m5.large:us-east-1{zone}")
+        known = known.record(scope, class_=ErrorClass.CAPACITY, code="UnfulfillableCapacity", now=NOW)
+    wanted = claim(kinds=["spot", "on-demand"], types=["m5.large"])
+    assert chosen(planned([wanted], node_class(), inventory(), shortages=known)) == {
+        "claim-1": "on-demand:m5.large:us-east-1a"
+    }
+    only = claim(kinds=["spot"], types=["m5.large"])
+    assert refusals(planned([only], node_class(), inventory(), shortages=known)) == {
+        "claim-1": "ShortageRemembered"
+    }
+
+
+@pytest.mark.covers("KRP-20")
+def test_higher_priority_first_then_the_older_then_by_name() -> None:
+    world = inventory(odcr("cr-1", free=3))
+    claims = [
+        claim("low", priority=-1, **FIRST),
+        claim("b", **FIRST),
+        claim("a", **FIRST),
+        claim("old", created=NOW - minutes(5), **FIRST),
+        claim("high", priority=5, created=NOW + minutes(5), **FIRST),
+    ]
+    made = planned(claims, node_class(OPEN, world), world)
+    kinds = {name: pool.split(":")[0] for name, pool in chosen(made).items()}
+    assert kinds == {
+        "high": "reserved",
+        "old": "reserved",
+        "a": "reserved",
+        "b": "on-demand",
+        "low": "on-demand",
+    }
+
+
+@pytest.mark.covers("KRP-20")
+def test_smaller_instance_first_then_the_soonest_ending_reservation() -> None:
+    world = inventory(
+        odcr("cr-1", "m5.2xlarge"),
+        odcr("cr-2"),
+        odcr("cr-3", end=NOW + minutes(90)),
+    )
+    terms = Selection(terms=tuple(ReservationTerm(id=f"cr-{n}") for n in (1, 2, 3)))
+    claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
+    made = planned(claims, node_class(terms, world), world)
+    assert [pool.rsplit(":")[-1] for pool in chosen(made).values()] == ["cr-3", "cr-2", "cr-1"]
+
+
+@pytest.mark.covers("KRP-20")
+def test_a_claim_that_could_go_elsewhere_makes_room_for_one_that_cannot() -> None:
+    world = inventory(odcr("cr-1"), odcr("cr-2", "m5.2xlarge"))
+    terms = Selection(terms=(ReservationTerm(id="cr-1"), ReservationTerm(id="cr-2")))
+    claims = [
+        claim("any", priority=9, kinds=["reserved"]),
+        claim("picky", kinds=["reserved"], types=["m5.xlarge"]),
+    ]
+    assert chosen(planned(claims, node_class(terms, world), world)) == {
+        "any": "reserved:m5.2xlarge:us-east-1a:cr-2",
+        "picky": "reserved:m5.xlarge:us-east-1a:cr-1",
+    }
+
+
+@pytest.mark.covers("KRP-20")
+def test_room_that_is_reached_by_id_by_group_and_by_open_match_is_counted_once() -> None:
+    world = inventory(odcr("cr-1", free=2), groups={GROUP: ["cr-1"]})
+    classes = [
+        node_class(Selection(reservation_id="cr-1"), world, name="id"),
+        node_class(BY_GROUP, world, name="group"),
+        node_class(OPEN, world, name="open"),
+    ]
+    claims = [claim(each.name, node_class=each.name, kinds=["reserved"]) for each in classes]
+    made = planned(claims, classes, world)
+    assert len(made.assignments) == 2
+    assert list(refusals(made).values()) == ["AllReservationsFull"]
+
+
+@pytest.mark.covers("KRP-20")
+def test_correctly_track_reservations_shared_across_nodepools() -> None:
+    # EC2 chooses the member of a group: two launches that name cr-1 and the group fit only as cr-1 and cr-2.
+    world = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
+    classes = [
+        node_class(BY_GROUP, world, name="group"),
+        node_class(Selection(reservation_id="cr-1"), world, name="id"),
+    ]
+    claims = [
+        claim("a", node_class="group", kinds=["reserved"], priority=1),
+        claim("b", node_class="id", kinds=["reserved"]),
+        claim("c", node_class="group", kinds=["reserved"], priority=-1),
+    ]
+    made = planned(claims, classes, world)
+    assert chosen(made) == {
+        "a": f"reserved:m5.xlarge:us-east-1a:{GROUP}",
+        "b": "reserved:m5.xlarge:us-east-1a:cr-1",
+    }
+    assert refusals(made) == {"c": "AllReservationsFull"}
+
+
+@pytest.mark.covers("KRP-20")
+def test_launches_that_ec2_does_not_show_yet_are_taken_off_the_room() -> None:
+    world = inventory(odcr("cr-1", free=3), debits={"cr-1": 2})
+    claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
+    assert len(planned(claims, node_class(OPEN, world), world).assignments) == 1
+
+
+@pytest.mark.covers("KRP-20")
+def test_several_reservations_for_the_same_instance_pool_are_all_used() -> None:
+    world = inventory(*(odcr(f"cr-{n}", "p5.48xlarge", free=1) for n in range(3)))
+    terms = Selection(terms=tuple(ReservationTerm(id=f"cr-{n}") for n in range(3)))
+    claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
+    made = planned(claims, node_class(terms, world), world)
+    assert sorted(pool[-4:] for pool in chosen(made).values()) == ["cr-0", "cr-1", "cr-2"]
+
+
+@pytest.mark.covers("KRP-22")
+def test_a_gang_is_assigned_whole_over_several_pools_or_not_at_all() -> None:
+    world = inventory(odcr("cr-1", free=2), odcr("cr-2", zone="us-east-1b"), groups={GROUP: ["cr-1", "cr-2"]})
+    gang = [claim(f"g{n}", kinds=["reserved"], gang="g", priority=5) for n in range(3)]
+    made = planned(gang, node_class(BY_GROUP, world), world)
+    assert len(made.assignments) == 3
+    more = [*gang, claim("g3", kinds=["reserved"], gang="g", priority=5)]
+    single = claim("single", kinds=["reserved"])
+    made = planned([*more, single], node_class(BY_GROUP, world), world)
+    assert list(chosen(made)) == ["single"]
+    assert refusals(made) == {
+        "g0": "GangIncomplete",
+        "g1": "GangIncomplete",
+        "g2": "GangIncomplete",
+        "g3": "AllReservationsFull",
+    }
+    assert made.unplaced[0].message == "gang g launches whole or not at all; nothing for g3"
+
+
+@pytest.mark.covers("KRP-22")
+def test_a_gang_may_fall_back_in_part_where_its_claims_may() -> None:
+    world = inventory(odcr("cr-1", free=2))
+    gang = [claim(f"g{n}", gang="g", types=["m5.xlarge"], **FIRST) for n in range(3)]
+    made = planned(gang, node_class(OPEN, world), world)
+    assert sorted(pool.split(":")[0] for pool in chosen(made).values()) == [
+        "on-demand",
+        "reserved",
+        "reserved",
+    ]
+
+
+@pytest.mark.covers("KRP-22")
+def test_in_a_gang_whoever_may_fall_back_leaves_the_slots_to_those_who_may_not() -> None:
+    world = inventory(odcr("cr-1"))
+    gang = [claim("g0", gang="g", priority=9, **FIRST), claim("g1", gang="g", kinds=["reserved"])]
+    made = planned(gang, node_class(OPEN, world), world)
+    assert {name: pool.split(":")[0] for name, pool in chosen(made).items()} == {
+        "g0": "on-demand",
+        "g1": "reserved",
+    }
+
+
+@pytest.mark.covers("KRP-22")
+def test_a_gang_with_one_claim_that_nothing_can_be_done_for_waits_whole() -> None:
+    gang = [claim("g0", gang="g"), claim("g1", gang="g", node_class="gone")]
+    made = planned(gang, node_class(), inventory())
+    assert refusals(made) == {"g0": "GangIncomplete", "g1": "NodeClassNotFound"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "words"),
+    [
+        ({"not_ready": "no security group"}, "NodeClassNotReady", "not ready: no security group"),
+        ({"subnets": ()}, "NodeClassNotReady", "it has no subnet"),
+        ({"images": ()}, "NodeClassNotReady", "it has no image"),
+    ],
+)
+def test_nothing_is_launched_from_a_class_that_is_not_ready(
+    change: Mapping[str, object], reason: str, words: str
+) -> None:
+    made = planned([claim()], replace(node_class(), **change), inventory())  # type: ignore[arg-type]
+    (waits,) = made.unplaced
+    assert waits.reason == reason
+    assert words in waits.message
+    assert "default" in waits.message
+
+
+def test_a_claim_of_no_class_is_told_its_name() -> None:
+    (waits,) = planned([claim(node_class="gone")], node_class(), inventory()).unplaced
+    assert (waits.reason, waits.message) == ("NodeClassNotFound", "EC2NodeClass gone does not exist")
+
+
+def test_impossible_requirements_are_told_and_nothing_is_launched() -> None:
+    wanted = claim(
+        "c", ("karpenter.k8s.aws/instance-cpu", "Lt", ["2"]), ("karpenter.k8s.aws/instance-cpu", "Gt", ["8"])
+    )
+    (waits,) = planned([wanted], node_class(), inventory()).unplaced
+    assert waits.reason == "ImpossibleRequirements"
+    assert waits.message == "karpenter.k8s.aws/instance-cpu: no value satisfies Lt [2] and Gt [8]"
+
+
+def test_no_compatible_instance_type_says_how_many_each_requirement_excludes() -> None:
+    wanted = claim(
+        "c",
+        ("karpenter.k8s.aws/instance-family", "In", ["p5"]),
+        ("kubernetes.io/arch", "In", ["arm64"]),
+        requests={"cpu": 3.0},
+    )
+    (waits,) = planned([wanted], node_class(), inventory()).unplaced
+    assert waits.reason == "NoCompatibleInstanceTypes"
+    assert waits.message == (
+        "none of 5 instance types suits: karpenter.k8s.aws/instance-family excludes 4, "
+        "kubernetes.io/arch excludes 4, requests of cpu excludes 1"
+    )
+
+
+def test_no_zone_of_the_class_says_the_zone() -> None:
+    (waits,) = planned([claim(zones=["us-east-1f"])], node_class(), inventory()).unplaced
+    assert waits.reason == "NoCompatibleInstanceTypes"
+    assert waits.message == (
+        "5 of 5 instance types suit, but none is offered in a zone of the class "
+        "(us-east-1a, us-east-1b, us-east-1c) that the claim takes (one of us-east-1f)"
+    )
+
+
+def test_a_reserved_claim_of_a_class_without_usable_reservations_says_what_each_lacks() -> None:
+    world = inventory(odcr("cr-1", "m5.xlarge"))
+    wanted = claim(kinds=["reserved"], types=["p5.48xlarge"])
+    (waits,) = planned([wanted], node_class(OPEN, world), world).unplaced
+    assert waits.reason == "NoUsableReservation"
+    assert (
+        "m5.xlarge: node.kubernetes.io/instance-type is m5.xlarge, needs one of p5.48xlarge" in waits.message
+    )
+
+
+@pytest.mark.covers("KRP-04")
+def test_one_claims_trouble_is_not_anothers() -> None:
+    world = inventory(odcr("cr-1"))
+    claims = [claim("bad", node_class="gone"), claim("good", kinds=["reserved"])]
+    made = planned(claims, node_class(OPEN, world), world)
+    assert list(chosen(made)) == ["good"]
+    assert refusals(made) == {"bad": "NodeClassNotFound"}
+
+
+def test_nothing_waits_nothing_is_planned() -> None:
+    made = planned([], node_class(), Inventory())
+    assert (made.assignments, made.unplaced) == ((), ())
+
+
+@pytest.mark.covers("KRP-20")
+def test_a_thousand_claims_over_hundreds_of_reservations_and_types_are_one_plan() -> None:
+    types = dict(TYPES)
+    for n in range(400):
+        types[f"m{n}.xlarge"] = replace(TYPES["m5.xlarge"], name=f"m{n}.xlarge")
+    world = inventory(*(odcr(f"cr-{n}", f"m{n % 400}.xlarge", free=1) for n in range(800)))
+    claims = [claim(f"c{n}", requests={"cpu": 1 + (n % 20) / 10}, **FIRST) for n in range(1000)]
+    made = planned(claims, node_class(OPEN, world), world, types=types)
+    kinds = [pool.split(":")[0] for pool in chosen(made).values()]
+    assert (kinds.count("reserved"), kinds.count("on-demand")) == (800, 200)
