@@ -1,5 +1,6 @@
 """Terraform's own AWS provider works on local AWS as it does on AWS: what it made is what it finds again."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,11 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert node_class["spec"]["capacityReservationSpec"] == {
         "capacityReservationTarget": {"capacityReservationResourceGroupArn": group}
     }
+
+    policy = made["broker_policy_json"]
+    assert len(policy) < 6144, "IAM's limit for a managed policy"
+    assert account.iam.get_policy(PolicyArn="arn:aws:iam::123456789012:policy/capacity-broker")
+    assert {statement["Effect"] for statement in json.loads(policy)["Statement"]} == {"Allow"}
 
     # Plan: what was made is what is there.
     assert run.plan() == ""

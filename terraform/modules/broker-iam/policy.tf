@@ -23,7 +23,7 @@ locals {
       Condition = local.here
     },
     {
-      # What a launch uses and nobody made for it. A shared reservation, image or subnet is another account's.
+      # What a launch uses, or makes beside the instance. A shared reservation, image or subnet is another account's.
       Sid    = "LaunchFrom"
       Action = local.actions.launch
       Resource = [
@@ -36,6 +36,8 @@ locals {
         "${local.ec2}:*:security-group/*",
         "${local.ec2}:${var.account_id}:placement-group/*",
         "${local.ec2}:${var.account_id}:key-pair/*",
+        "${local.ec2}:${var.account_id}:network-interface/*",
+        "${local.ec2}:${var.account_id}:spot-instances-request/*",
       ]
       Condition = local.here
     },
@@ -59,7 +61,6 @@ locals {
         "${local.ec2}:${var.account_id}:fleet/*",
         "${local.ec2}:${var.account_id}:instance/*",
         "${local.ec2}:${var.account_id}:volume/*",
-        "${local.ec2}:${var.account_id}:network-interface/*",
       ]
       Condition = local.made
     },
@@ -82,7 +83,6 @@ locals {
         "${local.ec2}:${var.account_id}:fleet/*",
         "${local.ec2}:${var.account_id}:instance/*",
         "${local.ec2}:${var.account_id}:volume/*",
-        "${local.ec2}:${var.account_id}:network-interface/*",
         "${local.ec2}:${var.account_id}:launch-template/*",
       ]
       Condition = {
@@ -91,6 +91,13 @@ locals {
           "ec2:CreateAction"                    = ["CreateFleet", "CreateLaunchTemplate", "RunInstances"]
         }
       }
+    },
+    {
+      # A launch gives interfaces the tags of the EC2NodeClass only.
+      Sid       = "TagInterfacesAtLaunch"
+      Action    = local.actions.tag
+      Resource  = ["${local.ec2}:${var.account_id}:network-interface/*"]
+      Condition = { StringEquals = { "ec2:CreateAction" = ["CreateFleet", "RunInstances"] } }
     },
     {
       # Later tags, of own instances only, and never over the tag that says whose they are.

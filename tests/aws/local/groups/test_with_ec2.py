@@ -31,7 +31,8 @@ def launch_into(ec2: Any, group: str) -> str:
 
 def reservation_of(ec2: Any, instance: str) -> str | None:
     [reservation] = ec2.describe_instances(InstanceIds=[instance])["Reservations"]
-    return reservation["Instances"][0].get("CapacityReservationId")
+    shown: dict[str, Any] = reservation["Instances"][0]
+    return shown.get("CapacityReservationId")
 
 
 def test_both_services_tell_of_one_membership(aws: Aws, ec2: Any) -> None:
