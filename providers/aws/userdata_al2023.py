@@ -17,6 +17,7 @@ from providers.model import Bootstrap, ErrorClass, ProviderError
 
 NODE_CONFIG = "application/node.eks.aws"
 SHELL = "text/x-shellscript"
+ENCODED = ("base64", "quoted-printable")
 
 
 class Part(NamedTuple):
@@ -80,12 +81,9 @@ def _parts_of_archive(custom: str) -> list[Part]:
     message = email.message_from_string(custom)
     if not message.is_multipart():
         if message.get_content_maintype() == "multipart":
-            raise ProviderError(
-                "InvalidUserData",
+            raise _refused(
                 f"userData says {message.get_content_type()} and has no parts: check its boundary "
-                f"({message.get_boundary()!r}) and that a blank line follows the headers",
-                class_=ErrorClass.CONFIGURATION,
-                operation="user_data",
+                f"({message.get_boundary()!r}) and that a blank line follows the headers"
             )
         return [Part(message.get_content_type(), _text(message))]
     return [
@@ -97,8 +95,17 @@ def _parts_of_archive(custom: str) -> list[Part]:
 
 def _text(part: email.message.Message) -> str:
     """The part's text, its transfer encoding undone."""
+    if str(part.get("Content-Transfer-Encoding", "")).strip().lower() not in ENCODED:
+        # As written: the email package would take other letters than ASCII apart.
+        return str(part.get_payload())
     payload = part.get_payload(decode=True)
-    return payload.decode(part.get_content_charset() or "utf-8") if isinstance(payload, bytes) else ""
+    charset = part.get_content_charset() or "utf-8"
+    try:
+        return payload.decode(charset) if isinstance(payload, bytes) else ""
+    except (UnicodeDecodeError, LookupError) as error:
+        raise _refused(
+            f"userData has a part of type {part.get_content_type()} that is no text: {error}"
+        ) from error
 
 
 def _is_node_config(custom: str) -> bool:
@@ -119,3 +126,7 @@ def _archive(entries: list[Part]) -> str:
     for entry in entries:
         lines += [f"--{boundary}", f"Content-Type: {entry.content_type}", "", entry.content.rstrip("\n")]
     return "\n".join([*lines, f"--{boundary}--", ""])
+
+
+def _refused(message: str) -> ProviderError:
+    return ProviderError("InvalidUserData", message, class_=ErrorClass.CONFIGURATION, operation="user_data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import email
 import tomllib
 
@@ -106,6 +107,35 @@ def test_al2023_keeps_every_part_of_the_users_archive_in_order_after_its_own() -
         "text/x-shellscript",
     ]
     assert [text.split()[-1] for _, text in found[1:]] == ["1", "NodeConfig", "2"]
+
+
+def _archive_of(headers: str, content: str) -> str:
+    top = 'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n'
+    return f"{top}--B\nContent-Type: text/x-shellscript{headers}\n\n{content}\n--B--\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "content"),
+    [
+        ('; charset="utf-8"', "#!/bin/sh\necho 'Grüße, 東京'"),
+        ("", "#!/bin/sh\necho 'Grüße, 東京'"),
+        (
+            '; charset="utf-8"\nContent-Transfer-Encoding: base64',
+            base64.b64encode("#!/bin/sh\necho 'Grüße, 東京'".encode()).decode(),
+        ),
+    ],
+)
+def test_al2023_keeps_letters_of_every_language(headers: str, content: str) -> None:
+    made = user_data(family="AL2023", bootstrap=NODE, custom=_archive_of(headers, content))
+    assert "echo 'Grüße, 東京'" in made
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "no-such-charset"])
+def test_a_part_that_is_no_text_is_refused(charset: str) -> None:
+    headers = f'; charset="{charset}"\nContent-Transfer-Encoding: base64'
+    custom = _archive_of(headers, base64.b64encode(b"\xff\xfe\xff").decode())
+    with pytest.raises(ProviderError, match="is no text"):
+        user_data(family="AL2023", bootstrap=NODE, custom=custom)
 
 
 @pytest.mark.parametrize("broken", ["no boundary", "no parts"])
