@@ -3,6 +3,8 @@
 Only the `tests` folder is unpacked, so that what is tested is the installed moto and nothing else.
 """
 
+import importlib.util
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -40,7 +42,7 @@ def _download(version: str) -> Path:
     folder = CACHE / "sdist"
     download = ["download", "--quiet", "--no-deps", "--no-binary", "moto", "--dest", str(folder)]
     done = subprocess.run(
-        [sys.executable, "-m", "pip", *download, f"moto=={version}"],
+        [*_pip(), *download, f"moto=={version}"],
         capture_output=True,
         text=True,
         check=False,
@@ -52,3 +54,14 @@ def _download(version: str) -> Path:
             f"{done.stderr.strip()[-300:] or 'no such archive'}"
         )
     return archive
+
+
+def _pip() -> list[str]:
+    """pip, also where uv made the environment, which then has none."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    if uv := shutil.which("uv"):
+        return [uv, "tool", "run", "--python", sys.executable, "pip"]
+    raise SuiteUnavailable(
+        "neither pip nor uv is here to download the source of moto, which holds moto's tests"
+    )
