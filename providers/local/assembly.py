@@ -7,16 +7,18 @@ and the handler inside the second are swapped, so that no name has to be bound a
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import moto.ec2.urls
 import moto.moto_api._internal.urls
 from moto.core.base_backend import BackendDict
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX, filter_dict_attribute_mapping
 
 from providers.local import control_api, groups
-from providers.local.ec2 import platforms
+from providers.local.ec2 import launches, platforms
 from providers.local.ec2.backend import LocalEC2Backend
 from providers.local.ec2.responses import LocalEC2Response
 from providers.local.world import LOCK, world
@@ -52,6 +54,10 @@ def install() -> None:
         filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
         Ami.platform_details = property(platforms.details)  # type: ignore[attr-defined]
         Ami.usage_operation = property(platforms.usage_operation)  # type: ignore[attr-defined]
+        stock: Any = NetworkInterface.__dict__["attachment"]
+        NetworkInterface.attachment = property(  # type: ignore[method-assign,assignment]
+            launches.attachment_with_card(stock.fget)
+        )
         for path in control_api.PATHS:
             moto.moto_api._internal.urls.url_paths[path] = control_api.respond
         groups.install()

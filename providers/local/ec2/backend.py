@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moto.ec2.exceptions import InvalidInstanceIdError
+from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
 from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import InstanceState, Reservation
 from moto.ec2.utils import filter_reservations
@@ -64,9 +64,15 @@ class LocalEC2Backend(QuickLookups):
             kwargs.setdefault("is_instance_type_default", False)
 
             def start(number: int) -> Reservation:
-                return super(LocalEC2Backend, self).run_instances(
-                    image_id, number, user_data, security_group_names, **kwargs
-                )
+                before = len(self.reservations)
+                try:
+                    return super(LocalEC2Backend, self).run_instances(
+                        image_id, number, user_data, security_group_names, **kwargs
+                    )
+                except (EC2ClientError, StopIteration):
+                    for half_made in list(self.reservations.values())[before:]:
+                        self._discard(half_made)
+                    raise
 
             reservation, _ = launches.run(here, self, launch, start)
             for instance in reservation.instances:
@@ -93,7 +99,7 @@ class LocalEC2Backend(QuickLookups):
         market = templates.market_of(data, *([SPOT] if is_spot else []))
         return Launch(
             data=data,
-            want=launches.want_of(here, self, data, market),
+            want=launches.want_of(here, self, data, market, subnet_wins=params is None),
             at_least=count,
             at_most=at_most,
             facts=data.get("LaunchTemplate") or kwargs.get("launch_template") or {},
@@ -149,9 +155,13 @@ class LocalEC2Backend(QuickLookups):
     def erase(self, reservation: Reservation) -> None:
         """Take a launch back, as if it had never been: a fleet below its minimum launches nothing."""
         ledger = world().ledger
-        super().terminate_instances([instance.id for instance in reservation.instances])
         for instance in reservation.instances:
             ledger.forget(ledger.occupants[instance.id])
+        self._discard(reservation)
+
+    def _discard(self, reservation: Reservation) -> None:
+        for instance in reservation.instances:
+            instance.terminate()
             self.instances_by_id.pop(instance.id, None)
             self.tags.pop(instance.id, None)
         self.reservations.pop(reservation.id, None)

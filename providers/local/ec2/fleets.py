@@ -41,6 +41,10 @@ class InstantFleet(Fleet):
     launched: list[dict[str, Any]]
 
     @property
+    def fleet_id(self) -> str:  # moto finds `id` only of a class named Fleet
+        return self.id
+
+    @property
     def instances(self) -> list[dict[str, Any]]:
         return self.launched
 

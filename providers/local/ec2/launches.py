@@ -41,15 +41,20 @@ class Launch:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def want_of(world: World, backend: Any, data: Mapping[str, Any], market: str) -> Want:
-    """What the instance needs of its place. A subnet decides the zone, else the placement, else zone `a`."""
+def want_of(
+    world: World, backend: Any, data: Mapping[str, Any], market: str, *, subnet_wins: bool = False
+) -> Want:
+    """What the instance needs of its place. A subnet decides the zone, else the placement, else zone `a`.
+
+    moto's own services may name another zone than their subnet's (`subnet_wins`); EC2 refuses that.
+    """
     placement = data.get("Placement") or {}
     zone = placement.get("AvailabilityZone")
     if not zone and placement.get("AvailabilityZoneId"):
         zone = zones.named(backend, placement["AvailabilityZoneId"])
     if subnet_id := templates.subnet_of(data):
         in_subnet = backend.get_subnet(subnet_id).availability_zone
-        if zone and zone != in_subnet:
+        if zone and zone != in_subnet and not subnet_wins:
             raise errors.combination(f"The subnet {subnet_id} is in {in_subnet}, not in {zone}")
         zone = in_subnet
     group = placement.get("GroupName")
@@ -149,6 +154,7 @@ def interfaces_of(data: LaunchData) -> list[dict[str, Any]]:
 
 
 def number_interfaces(instance: Any, data: LaunchData) -> None:
+    """Write the card and device index that each interface was asked for; see `attachment_with_card`."""
     asked = templates.primary_first(data)
     if len(asked) != len(instance.nics):
         return
@@ -156,6 +162,18 @@ def number_interfaces(instance: Any, data: LaunchData) -> None:
         made.device_index = int(interface.get("DeviceIndex") or 0)
         made.network_card_index = int(interface.get("NetworkCardIndex") or 0)
         made.interface_type = interface.get("InterfaceType") or made.interface_type
+
+
+def attachment_with_card(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """moto makes an attachment anew for each description, always on card 0."""
+
+    def attachment(interface: Any) -> Any:
+        made = stock(interface)
+        if made is not None:
+            made.network_card_index = getattr(interface, "network_card_index", 0)
+        return made
+
+    return attachment
 
 
 def profile_of(backend: Any, data: Mapping[str, Any]) -> Any:

@@ -70,6 +70,8 @@ def _of_config(world: World, backend: Any, config: Mapping[str, Any], kind: str)
         data, want, problem = dict(version.data), None, None
         try:
             data = templates.of_override(backend, version.data, override)
+            if user_data := specification.get("LaunchTemplateSpecificationUserData"):
+                data["UserData"] = user_data
             _require_launchable(data, override)
             market = MARKET.get(kind) or templates.market_of(data)
             want = launches.want_of(world, backend, data, market)

@@ -35,6 +35,8 @@ FILTERS: dict[str, pages.Value[tuple[CapacityReservation, View]]] = {
     "placement-group-arn": lambda row: row[0].placement_group_arn,
 }
 
+STACK_TAGS = "aws:cloudformation:"
+
 
 def _moment(at: Any) -> str | None:
     return at.strftime("%Y-%m-%dT%H:%M:%S.000Z") if at else None
@@ -212,7 +214,8 @@ class LocalEC2Response(Pipeline, EC2Response):
                         "LatestVersionNumber": template.latest_version_number,
                         "LaunchTemplateId": template.id,
                         "LaunchTemplateName": template.name,
-                        "Tags": template.get_tags(),
+                        # moto's CloudFormation tags templates, which CloudFormation does not
+                        "Tags": [t for t in template.get_tags() if not t["key"].startswith(STACK_TAGS)],
                     }
                     for template in shown
                 ],

@@ -27,7 +27,9 @@ ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1}, max_pool_co
 
 @cache
 def _client(service: str, endpoint: str | None, region: str) -> Any:
-    session = boto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing", region_name=region)
+    session: Any = boto3.Session(
+        aws_access_key_id="testing", aws_secret_access_key="testing", region_name=region
+    )
     return session.client(service, endpoint_url=endpoint, config=ONCE)
 
 

@@ -278,7 +278,7 @@ def test_a_new_reservation_is_pending_for_a_while_and_takes_launches_already(aws
 
 def test_a_future_dated_reservation_waits_for_its_day(aws: Aws, ec2: Any) -> None:
     aws.control.freeze(WHEN)
-    future = {
+    future: dict[str, Any] = {
         "StartDate": WHEN + timedelta(days=6),
         "CommitmentDuration": 14 * 86400,
         "DeliveryPreference": "incremental",
