@@ -23,6 +23,12 @@ _log = structlog.get_logger("app")
 
 def serve(settings: Settings, client: Client, provider: CapacityProvider) -> None:
     """Runs until SIGTERM or SIGINT. Raises ValueError for a bad setting, OSError for a taken port."""
+    for option, value in (
+        ("--cluster-name (CLUSTER_NAME)", settings.cluster_name),
+        ("--cluster-endpoint (CLUSTER_ENDPOINT)", settings.cluster_endpoint),
+    ):
+        if not value:
+            raise ValueError(f"{option} is empty: nodes cannot join without it")
     logs.configure(level=settings.log_level, format_=settings.log_format)
     tune_collector()
     stop = threading.Event()

@@ -25,7 +25,7 @@ class Settings:
 
     cluster_name: Annotated[
         str, _option("Cluster that instances join, and whose tag marks them.", envvar="CLUSTER_NAME")
-    ] = "demo"
+    ] = ""
     cluster_endpoint: Annotated[
         str, _option("API server URL that nodes are told.", envvar="CLUSTER_ENDPOINT")
     ] = ""
