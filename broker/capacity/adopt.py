@@ -30,12 +30,15 @@ def adopt(
 ) -> tuple[tuple[tuple[Claim, Instance], ...], tuple[Instance, ...]]:
     """Pairs in the order of the claims, and the orphans that nobody takes, by id.
 
-    `class_tag` is the tag that names the class an instance was launched for. Gangs adopt nothing: they launch
-    whole.
+    An orphan that EC2 does not describe yet is left over: nobody knows what it runs in. `class_tag` is the
+    tag that names the class an instance was launched for. Gangs adopt nothing: they launch whole.
     """
     waiting = sorted((claim for claim in claims if not claim.gang), key=order)
-    known = {each.id: each for each in orphans if each.alive and each.instance_type in types}
-    ranked = sorted(known.values(), key=lambda each: (size_key(types[each.instance_type]), each.id))
+    known = {
+        each.id: each for each in orphans if each.alive and each.described and each.instance_type in types
+    }
+    typed = (each for each in known.values() if each.instance_type in types)
+    ranked = sorted(typed, key=lambda each: (size_key(types[each.instance_type]), each.id))
     edges = {
         claim.uid: tuple(
             each.id

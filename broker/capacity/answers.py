@@ -17,6 +17,8 @@ from broker.capacity.model import Inventory, Option, Pool
 from broker.capacity.shortages import Scope, Shortages, quota_scope
 from providers.model import ErrorClass, LaunchError, ProviderError
 
+SPILLED: Final = "SpilledToOnDemand"  # no code of EC2's: it launches elsewhere without a word
+
 Marks = Literal["capacity", "subnet", "quota", "nothing"]
 
 
@@ -184,6 +186,13 @@ def launched(shortages: Shortages, option: Option, *, reservation_id: str, subne
     if subnet_id:
         through.append(Scope("subnet", subnet_id))
     return shortages.succeeded(through)
+
+
+def spilled(shortages: Shortages, option: Option, *, now: datetime) -> Shortages:
+    """The shortages after EC2 passed the option's reservations by and launched outside them: they are full."""
+    for scope in scopes(ErrorClass.RESERVATION_FULL, option):
+        shortages = shortages.record(scope, class_=ErrorClass.RESERVATION_FULL, code=SPILLED, now=now)
+    return shortages
 
 
 def foremost(errors: Iterable[LaunchError]) -> LaunchError | None:

@@ -79,7 +79,7 @@ class LaunchGroup:
 
 
 class Pair(NamedTuple):
-    """A claim and its instance. `spilled`: it was to be in a reservation, and EC2 did not put it there."""
+    """A claim and its instance. `spilled`: it was to be in a reservation, and EC2 shows it elsewhere."""
 
     assignment: Assignment
     instance: Instance
@@ -92,7 +92,9 @@ class Pair(NamedTuple):
     @property
     def unwanted(self) -> bool:
         """The claim takes reserved capacity alone, and this is none."""
-        return not self.instance.reservation_id and "on-demand" not in capacity_types(self.claim.requirements)
+        return self.spilled and not (
+            self.instance.reservation_id or "on-demand" in capacity_types(self.claim.requirements)
+        )
 
 
 class LeftOver(NamedTuple):
@@ -142,9 +144,16 @@ def group(
     now: datetime,
 ) -> list[LaunchGroup]:
     """Equal assignments as one call each, in the order in which the calls are to be made."""
+    waiting = sorted(assignments, key=lambda each: order(each.claim))
+    keys: dict[tuple[object, ...], _Key] = {}
     members: dict[_Key, list[Assignment]] = defaultdict(list)
-    for assignment in sorted(assignments, key=lambda each: order(each.claim)):
-        members[_key(assignment, node_classes[assignment.claim.node_class], types)].append(assignment)
+    for assignment in waiting:
+        claim = assignment.claim
+        # A plan gives equal claims one and the same tuple of further options, so its identity will do.
+        alike = (claim.node_class, claim.requirements, assignment.option, id(assignment.rest))
+        if alike not in keys:
+            keys[alike] = _key(assignment, node_classes[claim.node_class], types)
+        members[keys[alike]._replace(gang=claim.gang, template=claim.template)].append(assignment)
     groups = []
     for key in sorted(members, key=lambda each: (each.wave, order(members[each][0].claim))):
         overrides = _overrides(key, members[key][0], node_classes[key.node_class], shortages, now)
@@ -172,18 +181,20 @@ def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
     asked = {(override.instance_type, override.zone): rank for rank, override in enumerate(group.overrides)}
     wanted = set(group.assignments[0].option.odcr_ids)
 
-    def rank(instance: Instance) -> tuple[bool, int, str]:
-        place = asked.get((instance.instance_type, instance.zone), len(asked))
-        return (instance.reservation_id not in wanted, place, instance.id)
-
-    usable = sorted((each for each in result.instances if (each.instance_type, each.zone) in asked), key=rank)
-    strange = [each for each in result.instances if (each.instance_type, each.zone) not in asked]
-    pairs = tuple(
-        Pair(
-            assignment,
-            instance,
-            spilled=group.capacity_type == "reserved" and instance.reservation_id not in wanted,
+    def outside(instance: Instance) -> bool:
+        return (
+            group.capacity_type == "reserved" and instance.described and instance.reservation_id not in wanted
         )
+
+    def rank(instance: Instance) -> tuple[bool, bool, int, str]:
+        place = asked.get((instance.instance_type, instance.zone), len(asked))
+        return (outside(instance), not instance.described, place, instance.id)
+
+    dealt = sorted(result.instances, key=rank)
+    usable = [each for each in dealt if (each.instance_type, each.zone) in asked]
+    strange = [each for each in dealt if (each.instance_type, each.zone) not in asked]
+    pairs = tuple(
+        Pair(assignment, instance, spilled=outside(instance))
         for assignment, instance in zip(group.assignments, usable, strict=False)
     )
     errors = result.errors or (
@@ -226,13 +237,9 @@ def undone(distributions: Iterable[Distribution]) -> tuple[Pair, ...]:
 def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, InstanceType]) -> _Key:
     option, kinds = assignment.option, capacity_types(assignment.claim.requirements)
     odcr = next((each for each in node_class.resolved.usable if each.id in option.odcr_ids), None)
-    architecture = types[option.pool.instance_type].architecture
-    image = image_for(node_class, architecture, odcr)
+    image = image_for(node_class, types[option.pool.instance_type], odcr)
     if image is None:
-        raise ValueError(
-            f"EC2NodeClass {node_class.name} has no image for {architecture}"
-            + (f" on platform {odcr.platform}" if odcr else "")
-        )
+        raise ValueError(f"EC2NodeClass {node_class.name} has no image for option {option.pool}")
     return _Key(
         wave=_WAVES[_reach(option)],
         node_class=node_class.name,
@@ -245,13 +252,15 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
             claim_allows_reserved="reserved" in kinds,
         ),
         image=image,
-        pools=_pools(assignment, architecture, types),
+        pools=_pools(assignment, node_class, image, types),
         gang=assignment.claim.gang,
         template=assignment.claim.template,
     )
 
 
-def _pools(assignment: Assignment, architecture: str, types: Mapping[str, InstanceType]) -> tuple[Pool, ...]:
+def _pools(
+    assignment: Assignment, node_class: NodeClass, image: Image, types: Mapping[str, InstanceType]
+) -> tuple[Pool, ...]:
     """What one call may ask: a reserved option alone, any other with the claim's further ones of its kind."""
     first = assignment.option.pool
     if first.capacity_type == "reserved":
@@ -260,10 +269,9 @@ def _pools(assignment: Assignment, architecture: str, types: Mapping[str, Instan
     names = {first.instance_type}
     for option in assignment.rest:
         pool = option.pool
-        if (
-            pool.capacity_type != first.capacity_type
-            or types[pool.instance_type].architecture != architecture
-        ):
+        if pool.capacity_type != first.capacity_type:
+            continue
+        if image_for(node_class, types[pool.instance_type]) != image:
             continue
         if len(pools) == MAX_POOLS or (pool.instance_type not in names and len(names) == MAX_TYPES):
             break

@@ -109,14 +109,14 @@ def catalog(
 ) -> Catalog:
     """What claims of this class choose from now."""
     tenancy = {TENANCY: node_class.tenancy or "default"}
-    architectures = {image.architecture for image in node_class.images}
     ordered = sorted(types.values(), key=size_key)
+    served = {each.name for each in ordered if image_for(node_class, each)}
     candidates = {
         each.name: Candidate(
             type=each, labels=type_labels(each) | tenancy, allocatable=allocatable(each, node_class)
         )
         for each in ordered
-        if each.architecture in architectures
+        if each.name in served
     }
     zones = {subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets}
     return Catalog(
@@ -124,8 +124,9 @@ def catalog(
         candidates=candidates,
         imageless={
             each.name: f"the class has no image for {each.architecture}"
+            + (" with its accelerators" if each.gpus or each.neurons else "")
             for each in ordered
-            if each.architecture not in architectures
+            if each.name not in served
         },
         zones=zones,
         reserved=tuple(
@@ -257,8 +258,8 @@ def _live(
     candidate = candidates.get(odcr.instance_type)
     if not launchable(odcr, now):
         problem = ("ReservationNotActive", f"reservation {odcr.id} is {odcr.state} or at its end")
-    elif candidate and image_for(node_class, candidate.type.architecture, odcr) is None:
-        wanted = f"{candidate.type.architecture} on platform {odcr.platform}"
+    elif candidate and image_for(node_class, candidate.type, odcr) is None:
+        wanted = f"{odcr.instance_type} on platform {odcr.platform}"
         problem = ("PlatformMismatch", f"the class has no image for {wanted}")
     zone = zones.get(odcr.zone) or zone_labels(odcr.zone, odcr.zone_id)
     return Live(odcr=odcr, labels={**zone, **reservation_labels(odcr)}, problem=problem)
@@ -283,13 +284,13 @@ def _plain(
     return tuple(option for _, _, option in found)
 
 
-def image_for(node_class: NodeClass, architecture: str, odcr: Odcr | None = None) -> Image | None:
-    """The class's first image for the architecture, and for the platform if it is to run in a reservation."""
+def image_for(node_class: NodeClass, type_: InstanceType, odcr: Odcr | None = None) -> Image | None:
+    """The class's first image that serves the type, on the reservation's platform if it is to run in one."""
     return next(
         (
             image
             for image in node_class.images
-            if image.architecture == architecture and (odcr is None or image.platform == odcr.platform)
+            if image.serves(type_) and (odcr is None or image.platform == odcr.platform)
         ),
         None,
     )

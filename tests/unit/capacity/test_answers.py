@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.capacity.answers import ANSWERS, answer, foremost, launched, remember, scopes
+from broker.capacity.answers import ANSWERS, answer, foremost, launched, remember, scopes, spilled
 from broker.capacity.model import Option
 from broker.capacity.shortages import Shortages
 from providers.model import ErrorClass, LaunchError, ProviderError
@@ -152,6 +152,15 @@ def test_a_launch_that_spilled_does_not_clear_the_reservation_it_missed() -> Non
     known = remember(Shortages(), error, BY_MATCH, inventory=inventory(), now=NOW)
     assert launched(known, BY_MATCH, reservation_id="").active(BY_MATCH, NOW) is not None
     assert launched(known, BY_MATCH, reservation_id="cr-2").active(BY_MATCH, NOW) is None
+
+
+@pytest.mark.covers("KRP-33")
+def test_a_reservation_that_ec2_passed_by_is_not_asked_again_at_once() -> None:
+    known = spilled(Shortages(), BY_MATCH, now=NOW)
+    assert [(str(each.scope), each.code) for each in known.lasting(NOW)] == [
+        ("reservation:cr-1", "SpilledToOnDemand"),
+        ("reservation:cr-2", "SpilledToOnDemand"),
+    ]
 
 
 def test_of_several_errors_the_one_that_a_person_must_mend_is_told() -> None:

@@ -256,10 +256,24 @@ def test_only_types_with_an_image_are_options() -> None:
     assert told["cr-1"] == ("InstanceTypeMismatch", "c6g.xlarge: the class has no image for arm64")
 
 
+def test_a_type_with_accelerators_needs_an_image_that_drives_them() -> None:
+    general = (Image(id="ami-1", accelerator="none"),)
+    told = skips(
+        claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1", "p5.48xlarge")), images=general
+    )
+    assert told["cr-1"] == (
+        "InstanceTypeMismatch",
+        "p5.48xlarge: the class has no image for amd64 with its accelerators",
+    )
+    both = (*general, Image(id="ami-2", accelerator="nvidia"))
+    found = pools(claim(kinds=["on-demand"], zones=["us-east-1a"]), Selection(), inventory(), images=both)
+    assert "on-demand:p5.48xlarge:us-east-1a" in found
+
+
 def test_the_image_must_be_of_the_reservations_platform_and_the_types_architecture_at_once() -> None:
     images = (Image(id="ami-1", platform="Windows"), Image(id="ami-2", architecture="arm64"))
     told = skips(claim(), Selection(reservation_id="cr-1"), inventory(odcr("cr-1")), images=images)
-    assert told["cr-1"] == ("PlatformMismatch", "the class has no image for amd64 on platform Linux/UNIX")
+    assert told["cr-1"] == ("PlatformMismatch", "the class has no image for m5.xlarge on platform Linux/UNIX")
 
 
 def test_on_demand_needs_an_offer_in_a_zone_of_the_class() -> None:

@@ -1,0 +1,160 @@
+"""Orphans and the claims that wait: nobody's instance is terminated while somebody could use it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.capacity.adopt import CLASS_TAG, adopt, capacity_type, satisfies
+from broker.capacity.model import Claim
+from providers.model import Instance, Odcr
+
+from .builders import TYPES, claim, instance, node_class, odcr
+
+CLASSES = {"default": node_class(), "other": node_class(name="other")}
+
+
+def orphan(id_: str, type_name: str = "m5.xlarge", *, of: str = "default", **more: Any) -> Instance:
+    return instance(id_, type_name, tags={CLASS_TAG: of}, **more)
+
+
+def adopted(
+    orphans: Sequence[Instance], claims: Sequence[Claim], *odcrs: Odcr
+) -> tuple[dict[str, str], list[str]]:
+    pairs, left = adopt(orphans, claims, CLASSES, TYPES, odcrs={each.id: each for each in odcrs})
+    return {claim.name: instance.id for claim, instance in pairs}, [each.id for each in left]
+
+
+@pytest.mark.covers("KRP-25")
+def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
+    assert adopted([orphan("i-1")], [claim("a")]) == ({"a": "i-1"}, [])
+
+
+@pytest.mark.covers("KRP-25")
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        (orphan("i-1"), {"types": ["m5.large"]}),
+        (orphan("i-1"), {"zones": ["us-east-1b"]}),
+        (orphan("i-1"), {"kinds": ["reserved"]}),
+        (orphan("i-1", reservation="cr-1"), {"kinds": ["on-demand"]}),
+        (orphan("i-1", lifecycle="spot"), {"kinds": ["on-demand"]}),
+        (orphan("i-1"), {"requests": {"cpu": 16.0}}),
+        (orphan("i-1", of="other"), {}),
+        (instance("i-1"), {}),
+        (orphan("i-1"), {"node_class": "gone"}),
+        (orphan("i-1", state="terminated"), {}),
+        (orphan("i-1", described=False), {}),
+        (orphan("i-1", "x9.large"), {}),
+        (orphan("i-1"), {"gang": "g"}),
+    ],
+    ids=[
+        "another type",
+        "another zone",
+        "not reserved",
+        "reserved",
+        "spot",
+        "too small",
+        "of another class",
+        "of no class",
+        "a claim of no class",
+        "gone",
+        "not described yet",
+        "a type that is unknown",
+        "a gang launches whole",
+    ],
+)
+def test_one_that_fits_nobody_is_left_over(one: Instance, wanted: dict[str, Any]) -> None:
+    assert adopted([one], [claim("a", **wanted)]) == ({}, ["i-1"])
+
+
+@pytest.mark.covers("KRP-25")
+def test_an_orphan_in_a_reservation_goes_to_a_claim_that_wants_that_reservation() -> None:
+    pin = ("karpenter.k8s.aws/capacity-reservation-id", "In", ["cr-2"])
+    orphans = [orphan("i-1", reservation="cr-1"), orphan("i-2", reservation="cr-2")]
+    claims = [claim("a", pin, kinds=["reserved"]), claim("b", kinds=["reserved"])]
+    assert adopted(orphans, claims, odcr("cr-1"), odcr("cr-2")) == ({"a": "i-2", "b": "i-1"}, [])
+    # The reservation may be gone from the description already; its id is still on the instance.
+    assert adopted(orphans[1:], claims[:1]) == ({"a": "i-2"}, [])
+
+
+@pytest.mark.covers("KRP-25")
+def test_best_fit_first_and_the_claim_that_comes_first_is_served_first() -> None:
+    orphans = [orphan("i-1", "m5.2xlarge"), orphan("i-2", "m5.large"), orphan("i-3", "m5.xlarge")]
+    claims = [claim("low"), claim("high", priority=1, requests={"cpu": 3.0})]
+    assert adopted(orphans, claims) == ({"high": "i-3", "low": "i-2"}, ["i-1"])
+
+
+@pytest.mark.covers("KRP-25")
+def test_a_claim_that_could_take_another_leaves_the_only_one_that_fits_its_neighbour() -> None:
+    orphans = [orphan("i-1", "m5.large"), orphan("i-2", "m5.xlarge")]
+    claims = [claim("any", priority=1), claim("picky", types=["m5.large"])]
+    assert adopted(orphans, claims) == ({"any": "i-2", "picky": "i-1"}, [])
+
+
+@pytest.mark.parametrize(
+    ("one", "kind"),
+    [
+        (instance("i-1"), "on-demand"),
+        (instance("i-1", lifecycle="spot"), "spot"),
+        (instance("i-1", reservation="cr-1"), "reserved"),
+        (instance("i-1", reservation="cr-1", lifecycle="capacity-block"), "reserved"),
+    ],
+)
+def test_capacity_type_is_what_ec2_counts(one: Instance, kind: str) -> None:
+    assert capacity_type(one) == kind
+
+
+_orphans = st.lists(
+    st.builds(
+        orphan,
+        st.sampled_from([f"i-{n}" for n in range(5)]),
+        st.sampled_from(["m5.large", "m5.xlarge", "m5.2xlarge"]),
+        reservation=st.sampled_from(["", "cr-1"]),
+    ),
+    max_size=4,
+    unique_by=lambda each: str(each.id),
+)
+_claims = st.lists(
+    st.builds(
+        claim,
+        st.sampled_from([f"c{n}" for n in range(5)]),
+        kinds=st.sampled_from([[], ["reserved"], ["on-demand"]]),
+        types=st.sampled_from([[], ["m5.large"], ["m5.xlarge", "m5.2xlarge"]]),
+        priority=st.integers(0, 1),
+    ),
+    max_size=4,
+    unique_by=lambda each: str(each.name),
+)
+
+
+@pytest.mark.covers("KRP-25")
+@given(_orphans, _claims, st.randoms(use_true_random=False))
+def test_as_many_as_can_be_are_adopted_each_once_whatever_the_order(
+    orphans: list[Instance], claims: list[Claim], random: Any
+) -> None:
+    known = odcr("cr-1")
+    pairs, left = adopted(orphans, claims, known)
+    assert len(set(pairs.values())) == len(pairs)
+    assert sorted([*pairs.values(), *left]) == sorted(each.id for each in orphans)
+    fits = {
+        (one.name, each.id)
+        for one in claims
+        for each in orphans
+        if satisfies(each, one, CLASSES, TYPES, odcrs={"cr-1": known})
+    }
+    assert set(pairs.items()) <= fits
+    nobody = [claim(f"nobody-{n}") for n in range(len(orphans))]
+    most = max(
+        sum((one.name, each.id) in fits for one, each in zip(some, orphans, strict=True))
+        for some in itertools.permutations([*claims, *nobody], len(orphans))
+    )
+    assert len(pairs) == most
+    random.shuffle(orphans)
+    random.shuffle(claims)
+    assert adopted(orphans, claims, known) == (pairs, left)

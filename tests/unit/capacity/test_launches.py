@@ -1,0 +1,422 @@
+"""Assignments as fleet calls, and answers dealt out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.capacity.launches import LaunchGroup, distribute, group, refused, undone
+from broker.capacity.model import Claim, Inventory, NodeClass, Selection
+from broker.capacity.shortages import Scope, Shortages
+from providers.model import (
+    ErrorClass,
+    Image,
+    Instance,
+    LaunchError,
+    LaunchResult,
+    ProviderError,
+    ReservationTarget,
+    Subnet,
+)
+
+from .builders import (
+    GROUP,
+    NOW,
+    TYPES,
+    claim,
+    instance,
+    inventory,
+    minutes,
+    node_class,
+    odcr,
+    planned,
+)
+
+OPEN = Selection(preference="open")
+BY_ID = Selection(reservation_id="cr-1")
+OUTPOST = "arn:aws:outposts:us-east-1:111122223333:outpost/op-1"
+FULL = LaunchError(code="ReservationCapacityExceeded", message="no slot", class_=ErrorClass.RESERVATION_FULL)
+
+
+def groups(
+    claims: Sequence[Claim],
+    classes: NodeClass | Sequence[NodeClass],
+    world: Inventory | None = None,
+    *,
+    shortages: Shortages | None = None,
+) -> list[LaunchGroup]:
+    known = [classes] if isinstance(classes, NodeClass) else list(classes)
+    made = planned(claims, known, world or inventory(), shortages=shortages)
+    return group(
+        made.assignments,
+        node_classes={each.name: each for each in known},
+        types=TYPES,
+        shortages=shortages or Shortages(),
+        now=NOW,
+    )
+
+
+def only(made: Sequence[LaunchGroup]) -> LaunchGroup:
+    (one,) = made
+    return one
+
+
+def by_id(count: int = 2, *, free: int | None = None, **more: Any) -> LaunchGroup:
+    world = inventory(odcr("cr-1", free=count if free is None else free))
+    claims = [claim(f"c{n}", kinds=["reserved"], **more) for n in range(count)]
+    return only(groups(claims, node_class(BY_ID, world), world))
+
+
+def dealt(made: LaunchGroup, *instances: Instance, errors: Sequence[LaunchError] = ()) -> Any:
+    return distribute(made, LaunchResult(instances=instances, errors=tuple(errors)))
+
+
+@pytest.mark.covers("KRP-21")
+def test_same_inputs_are_one_call() -> None:
+    made = by_id(5)
+    assert made.count == 5
+    assert made.target == ReservationTarget(preference="capacity-reservations-only", reservation_id="cr-1")
+    (override,) = made.overrides
+    assert (override.instance_type, override.zone, override.subnet_id) == (
+        "m5.xlarge",
+        "us-east-1a",
+        "subnet-a",
+    )
+
+
+@pytest.mark.covers("KRP-21")
+def test_different_inputs_are_several_calls() -> None:
+    world = inventory(odcr("cr-1"), odcr("cr-2"))
+    classes = [
+        node_class(BY_ID, world),
+        node_class(BY_ID, world, name="other"),
+    ]
+    claims = [
+        claim("a", kinds=["reserved"]),
+        claim("b", node_class="other", kinds=["on-demand"]),
+        claim("c", kinds=["on-demand"], types=["m5.large"]),
+        claim("d", kinds=["on-demand"], types=["m5.xlarge"]),
+        claim("e", kinds=["on-demand"], types=["c6g.xlarge"]),
+        claim("f", kinds=["on-demand"], types=["c6g.xlarge"], template="other user data"),
+        claim("g", kinds=["spot"], types=["m5.large"]),
+    ]
+    made = groups(claims, classes, world)
+    assert [[each.claim.name for each in one.assignments] for one in made] == [[each.name] for each in claims]
+    assert {one.image.id for one in made if "e" in one.assignments[0].claim.name} == {"ami-arm64"}
+    assert [one.market for one in made] == ["on-demand"] * 6 + ["spot"]
+
+
+@pytest.mark.covers("KRP-21")
+def test_two_reservations_of_one_type_and_zone_are_two_calls() -> None:
+    # EC2 refuses a fleet with two entries of one type and zone, even of different targets.
+    world = inventory(odcr("cr-1"), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
+    pin = "karpenter.k8s.aws/capacity-reservation-id"
+    claims = [claim(f"c{n}", (pin, "In", [f"cr-{n}"]), kinds=["reserved"]) for n in (1, 2)]
+    made = groups(claims, node_class(Selection(group_arn=GROUP), world), world)
+    assert [one.target.reservation_id for one in made] == ["cr-1", "cr-2"]
+
+
+@pytest.mark.covers("KRP-12")
+def test_launches_that_name_a_reservation_go_before_those_that_could_take_its_slot() -> None:
+    world = inventory(odcr("cr-1", free=9), groups={GROUP: ["cr-1"]})
+    classes = [
+        node_class(selection, world, name=name)
+        for name, selection in (
+            ("open", OPEN),
+            ("group", Selection(group_arn=GROUP)),
+            ("id", BY_ID),
+            ("plain", Selection()),
+        )
+    ]
+    claims = [claim(each.name, node_class=each.name, types=["m5.xlarge"]) for each in classes]
+    made = groups(claims, classes, world)
+    assert [(one.assignments[0].claim.name, one.wave) for one in made] == [
+        ("id", 0),
+        ("group", 1),
+        ("open", 2),
+        ("plain", 3),
+    ]
+
+
+@pytest.mark.covers("KRP-12")
+@pytest.mark.parametrize(
+    ("kinds", "preference", "spills"),
+    [(["reserved", "on-demand"], "open", True), (["reserved"], "capacity-reservations-only", False)],
+)
+def test_an_open_launch_spills_inside_ec2_only_where_the_claim_may_leave_reservations(
+    kinds: list[str], preference: str, spills: bool
+) -> None:
+    world = inventory(odcr("cr-1"))
+    made = only(groups([claim(kinds=kinds)], node_class(OPEN, world), world))
+    assert made.target == ReservationTarget(preference=preference)  # type: ignore[arg-type]
+    assert made.spills == spills
+
+
+@pytest.mark.covers("KRP-15")
+@pytest.mark.parametrize(
+    ("kind", "market"),
+    [
+        ({}, "on-demand"),
+        ({"reservation_type": "capacity-block", "end": NOW + minutes(600)}, "capacity-block"),
+        ({"interruptible": True}, "interruptible-capacity-reservation"),
+    ],
+)
+def test_market_type_by_reservation(kind: dict[str, Any], market: str) -> None:
+    world = inventory(odcr("cr-1", "p5.48xlarge", match_criteria="targeted", **kind))
+    made = only(groups([claim()], node_class(BY_ID, world), world))
+    assert (made.market, made.capacity_type) == (market, "reserved")
+
+
+@pytest.mark.covers("KRP-21")
+def test_a_call_off_the_reservations_asks_all_pools_of_its_kind_once_and_cheapest_first() -> None:
+    made = only(groups([claim(kinds=["on-demand", "spot"], types=["m5.large", "m5.xlarge"])], node_class()))
+    asked = [(each.instance_type, each.zone, each.priority) for each in made.overrides]
+    assert asked == [
+        ("m5.large", "us-east-1a", 0),
+        ("m5.large", "us-east-1b", 1),
+        ("m5.large", "us-east-1c", 2),
+        ("m5.xlarge", "us-east-1a", 3),
+        ("m5.xlarge", "us-east-1b", 4),
+        ("m5.xlarge", "us-east-1c", 5),
+    ]
+
+
+def test_a_call_asks_only_types_of_its_images_architecture() -> None:
+    made = only(groups([claim(kinds=["on-demand"], types=["c6g.xlarge", "m5.xlarge"])], node_class()))
+    assert {each.instance_type for each in made.overrides} == {"c6g.xlarge"}
+    assert made.image.id == "ami-arm64"
+
+
+def test_a_call_asks_only_types_that_its_image_drives() -> None:
+    images = (Image(id="ami-plain", accelerator="none"), Image(id="ami-gpu", accelerator="nvidia"))
+    made_of = node_class(images=images)
+    plain = only(groups([claim(kinds=["on-demand"], types=["m5.large", "p5.48xlarge"])], made_of))
+    assert (plain.image.id, {each.instance_type for each in plain.overrides}) == ("ami-plain", {"m5.large"})
+    gpu = only(groups([claim(kinds=["on-demand"], types=["p5.48xlarge"])], made_of))
+    assert gpu.image.id == "ami-gpu"
+
+
+def test_a_call_asks_sixty_types_at_most() -> None:
+    types = {
+        f"m{n}.large": replace(TYPES["m5.large"], name=f"m{n}.large", on_demand_price=1 + n / 100)
+        for n in range(100)
+    }
+    made = planned([claim()], node_class(), inventory(), types=types)
+    one = only(
+        group(
+            made.assignments,
+            node_classes={"default": node_class()},
+            types=types,
+            shortages=Shortages(),
+            now=NOW,
+        )
+    )
+    assert len({each.instance_type for each in one.overrides}) == 60
+    assert len(one.overrides) == 180
+
+
+@pytest.mark.covers("KRP-21")
+def test_more_than_a_thousand_are_several_calls() -> None:
+    made = groups(
+        [claim(f"c{n:04}", kinds=["on-demand"], types=["m5.large"]) for n in range(2100)], node_class()
+    )
+    assert [one.count for one in made] == [1000, 1000, 100]
+
+
+@pytest.mark.covers("KRP-22")
+def test_a_gang_is_a_call_of_its_own_that_launches_whole() -> None:
+    claims = [
+        claim("a", kinds=["on-demand"], types=["m5.large"]),
+        claim("b", kinds=["on-demand"], types=["m5.large"], gang="g"),
+        claim("c", kinds=["on-demand"], types=["m5.large"], gang="g"),
+    ]
+    made = groups(claims, node_class())
+    assert [(one.gang, one.count, one.minimum) for one in made] == [("", 1, 0), ("g", 2, 2)]
+
+
+def test_the_subnet_with_most_addresses_that_did_not_run_out_lately() -> None:
+    subnets = tuple(
+        Subnet(id=id_, zone="us-east-1a", available_addresses=free)
+        for id_, free in (("subnet-1", 5), ("subnet-2", 50), ("subnet-3", 20))
+    )
+    made_of = node_class(subnets=subnets)
+    wanted = claim(kinds=["on-demand"], types=["m5.large"])
+    assert only(groups([wanted], made_of)).overrides[0].subnet_id == "subnet-2"
+    short = Shortages().record(Scope("subnet", "subnet-2"), class_=ErrorClass.SUBNET, code="Code", now=NOW)
+    assert only(groups([wanted], made_of, shortages=short)).overrides[0].subnet_id == "subnet-3"
+
+
+def test_a_zone_whose_subnets_all_ran_out_is_not_asked() -> None:
+    short = Shortages().record(Scope("subnet", "subnet-b"), class_=ErrorClass.SUBNET, code="Code", now=NOW)
+    made = only(groups([claim(kinds=["on-demand"], types=["m5.large"])], node_class(), shortages=short))
+    assert [each.zone for each in made.overrides] == ["us-east-1a", "us-east-1c"]
+
+
+def test_a_reservation_on_an_outpost_is_launched_into_from_its_subnet() -> None:
+    subnets = (
+        Subnet(id="subnet-1", zone="us-east-1a", available_addresses=500),
+        Subnet(id="subnet-2", zone="us-east-1a", available_addresses=5, outpost_arn=OUTPOST),
+    )
+    world = inventory(odcr("cr-1", outpost_arn=OUTPOST))
+    made_of = node_class(BY_ID, world, subnets=subnets)
+    assert only(groups([claim(kinds=["reserved"])], made_of, world)).overrides[0].subnet_id == "subnet-2"
+    plain = only(groups([claim(kinds=["on-demand"], types=["m5.large"])], made_of, world))
+    assert plain.overrides[0].subnet_id == "subnet-1"
+
+
+def test_the_image_is_of_the_reservations_platform() -> None:
+    world = inventory(odcr("cr-1", platform="Windows"))
+    images = (Image(id="ami-linux"), Image(id="ami-windows", platform="Windows"))
+    assert only(groups([claim()], node_class(BY_ID, world, images=images), world)).image.id == "ami-windows"
+
+
+@pytest.mark.covers("KRP-21")
+def test_partial_fulfillment_gives_instances_in_priority_order_and_sends_the_rest_on() -> None:
+    world = inventory(odcr("cr-1", free=3))
+    claims = [claim(f"c{n}", kinds=["reserved"], priority=n) for n in range(3)]
+    made = only(groups(claims, node_class(BY_ID, world), world))
+    answer = dealt(made, instance("i-1", reservation="cr-1"), errors=[FULL])
+    assert [(pair.claim.name, pair.instance.id) for pair in answer.pairs] == [("c2", "i-1")]
+    assert [(left.claim.name, left.errors) for left in answer.left] == [("c1", (FULL,)), ("c0", (FULL,))]
+    assert answer.surplus == ()
+
+
+@pytest.mark.covers("KRP-33")
+@pytest.mark.parametrize(
+    ("selection", "landed", "spilled"),
+    [
+        (BY_ID, "cr-1", False),
+        (BY_ID, "", True),
+        (BY_ID, "cr-9", True),
+        (OPEN, "cr-1", False),
+        (OPEN, "", True),
+        (Selection(group_arn=GROUP), "cr-1", False),
+        (Selection(group_arn=GROUP), "", True),
+    ],
+)
+def test_whether_an_instance_is_reserved_is_read_from_ec2_never_from_the_request(
+    selection: Selection, landed: str, spilled: bool
+) -> None:
+    world = inventory(odcr("cr-1"), groups={GROUP: ["cr-1"]})
+    made = only(groups([claim()], node_class(selection, world), world))
+    (pair,) = dealt(made, instance("i-1", reservation=landed)).pairs
+    assert pair.spilled == spilled
+
+
+@pytest.mark.covers("KRP-33")
+def test_of_an_instance_that_ec2_does_not_describe_yet_nothing_is_said() -> None:
+    world = inventory(odcr("cr-1"))
+    made = only(groups([claim(kinds=["reserved"])], node_class(BY_ID, world), world))
+    (pair,) = dealt(made, instance("i-1", described=False)).pairs
+    assert not pair.spilled
+    assert not pair.unwanted
+
+
+@pytest.mark.covers("KRP-33")
+def test_an_on_demand_launch_that_ec2_counts_in_a_reservation_did_not_spill() -> None:
+    made = only(groups([claim(types=["m5.xlarge"])], node_class(OPEN)))
+    (pair,) = dealt(made, instance("i-1", reservation="cr-7")).pairs
+    assert not pair.spilled
+
+
+@pytest.mark.covers("KRP-33")
+def test_of_a_call_that_spilled_in_part_the_first_claims_get_the_reserved_instances() -> None:
+    world = inventory(odcr("cr-1", free=2))
+    claims = [claim("low"), claim("high", priority=1)]
+    made = only(groups(claims, node_class(OPEN, world), world))
+    answer = dealt(made, instance("i-1"), instance("i-2", reservation="cr-1"))
+    assert [(pair.claim.name, pair.instance.id, pair.spilled) for pair in answer.pairs] == [
+        ("high", "i-2", False),
+        ("low", "i-1", True),
+    ]
+    assert [pair.claim.name for pair in answer.spilled] == ["low"]
+
+
+@pytest.mark.covers("KRP-16", "KRP-33")
+@pytest.mark.parametrize(("kinds", "unwanted"), [(["reserved"], True), ([], False)])
+def test_an_instance_off_the_reservations_is_unwanted_by_a_claim_that_takes_nothing_else(
+    kinds: list[str], unwanted: bool
+) -> None:
+    world = inventory(odcr("cr-1"))
+    made = only(groups([claim(kinds=kinds)], node_class(BY_ID, world), world))
+    (pair,) = dealt(made, instance("i-1")).pairs
+    assert pair.unwanted == unwanted
+    (pair,) = dealt(made, instance("i-1", reservation="cr-1")).pairs
+    assert not pair.unwanted
+
+
+def test_instances_that_nobody_asked_for_are_surplus() -> None:
+    made = by_id(1)
+    strange = instance("i-9", "t3.micro", reservation="cr-1")
+    answer = dealt(made, strange, instance("i-2", reservation="cr-1"), instance("i-1", reservation="cr-1"))
+    assert [pair.instance.id for pair in answer.pairs] == ["i-1"]
+    assert {each.id for each in answer.surplus} == {"i-2", "i-9"}
+    assert answer.left == ()
+
+
+def test_fewer_instances_without_any_error_are_trouble_of_ec2s_own_not_a_shortage() -> None:
+    (left,) = dealt(by_id(1)).left
+    (error,) = left.errors
+    assert error.class_ is ErrorClass.TRANSIENT
+    assert error.message == "EC2 gave 0 of 1 instances and no error"
+
+
+@pytest.mark.covers("KRP-18")
+def test_a_call_that_is_refused_whole_is_an_error_of_each_pool_it_asked() -> None:
+    made = only(groups([claim("a", kinds=["on-demand"], types=["m5.large"])], node_class()))
+    error = ProviderError("InsufficientInstanceCapacity", "none", class_=ErrorClass.CAPACITY)
+    answer = refused(made, error)
+    assert answer.pairs == ()
+    (left,) = answer.left
+    assert [(each.code, each.zone, each.subnet_id) for each in left.errors] == [
+        ("InsufficientInstanceCapacity", "us-east-1a", "subnet-a"),
+        ("InsufficientInstanceCapacity", "us-east-1b", "subnet-b"),
+        ("InsufficientInstanceCapacity", "us-east-1c", "subnet-c"),
+    ]
+
+
+def test_an_error_leads_back_to_the_option_it_is_about() -> None:
+    made = only(groups([claim("a", kinds=["on-demand"], types=["m5.large"])], node_class()))
+    assert str(made.option("m5.large", "us-east-1c").pool) == "on-demand:m5.large:us-east-1c"
+    assert made.option("", "") == made.assignments[0].option
+
+
+@pytest.mark.covers("KRP-22")
+def test_what_a_gang_got_in_part_is_given_back_wherever_it_was_launched() -> None:
+    whole = by_id(2, gang="g")
+    first = dealt(whole, instance("i-1", reservation="cr-1"), instance("i-2", reservation="cr-1"))
+    other = dealt(by_id(1, gang="g"), errors=[FULL])
+    single = dealt(by_id(1), instance("i-3", reservation="cr-1"))
+    assert undone([first, single]) == ()
+    assert [pair.instance.id for pair in undone([first, other, single])] == ["i-1", "i-2"]
+
+
+@st.composite
+def _answers(draw: st.DrawFn) -> tuple[LaunchGroup, list[Instance], list[LaunchError]]:
+    made = by_id(draw(st.integers(1, 5)))
+    instances = [
+        instance(f"i-{n}", draw(st.sampled_from(["m5.xlarge", "t3.micro"])), reservation=landed)
+        for n, landed in enumerate(draw(st.lists(st.sampled_from(["cr-1", ""]), max_size=7)))
+    ]
+    return made, draw(st.permutations(instances)), draw(st.lists(st.just(FULL), max_size=2))
+
+
+@pytest.mark.covers("KRP-21")
+@given(_answers())
+def test_every_claim_and_every_instance_is_in_exactly_one_place(
+    answer: tuple[LaunchGroup, list[Instance], list[LaunchError]],
+) -> None:
+    made, instances, errors = answer
+    result = distribute(made, LaunchResult(instances=tuple(instances), errors=tuple(errors)))
+    claims = [pair.claim.name for pair in result.pairs] + [left.claim.name for left in result.left]
+    assert claims == [each.claim.name for each in made.assignments]
+    given_out = [pair.instance.id for pair in result.pairs] + [each.id for each in result.surplus]
+    assert sorted(given_out) == sorted(each.id for each in instances)
+    assert all(left.errors for left in result.left)
+    ordered = LaunchResult(instances=tuple(sorted(instances, key=lambda i: i.id)), errors=tuple(errors))
+    assert distribute(made, ordered) == result

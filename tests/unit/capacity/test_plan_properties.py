@@ -1,0 +1,221 @@
+"""Plans of small random worlds against trying every assignment there is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
+from broker.capacity.plan import order, plan
+from broker.capacity.shortages import Scope, Shortages
+from providers.model import ErrorClass
+
+from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
+
+IDS = ("cr-1", "cr-2", "cr-3")
+SELECTIONS: Mapping[str, Selection] = {
+    "id": Selection(reservation_id="cr-1"),
+    "group": Selection(group_arn=GROUP),
+    "open": Selection(preference="open"),
+    "none": Selection(preference="none"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    inventory: Inventory
+    classes: Mapping[str, NodeClass]
+    claims: Sequence[Claim]
+    shortages: Shortages
+
+    def planned(self, claims: Sequence[Claim] | None = None) -> Plan:
+        made = self.claims if claims is None else claims
+        return plan(made, self.classes, TYPES, self.inventory, self.shortages, NOW)
+
+    def room(self, id_: str) -> int:
+        return 0 if self.shortages.get(Scope("reservation", id_), NOW) else self.inventory.free(id_)
+
+    def usable(self, wanted: Claim) -> tuple[str, ...]:
+        """The reservations that a claim could run in, from the meaning of its class and requirements."""
+        named = {
+            "id": {"cr-1"},
+            "group": set(self.inventory.groups[GROUP].member_ids),
+            "open": {each.id for each in self.inventory.odcrs.values() if each.match_criteria == "open"},
+            "none": set(),
+        }[wanted.node_class]
+        return tuple(
+            id_
+            for id_ in IDS
+            if id_ in named
+            and wanted.requirements.allows("karpenter.sh/capacity-type", "reserved")
+            and wanted.requirements.allows(
+                "node.kubernetes.io/instance-type", self.inventory.odcrs[id_].instance_type
+            )
+            and wanted.requirements.allows("topology.kubernetes.io/zone", self.inventory.odcrs[id_].zone)
+        )
+
+    def possible(self, served: Sequence[Claim]) -> bool:
+        """Whether all of these can have a slot at once."""
+        return any(
+            all(each.count(id_) <= self.room(id_) for id_ in IDS)
+            for each in itertools.product(*(self.usable(one) for one in served))
+        )
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, gangs: bool = False) -> World:
+    odcrs = [
+        odcr(
+            id_,
+            draw(st.sampled_from(["m5.large", "m5.xlarge"])),
+            draw(st.sampled_from(["us-east-1a", "us-east-1b"])),
+            total=4,
+            free=draw(st.integers(0, 2)),
+            match_criteria=draw(st.sampled_from(["open", "targeted"])),
+        )
+        for id_ in IDS
+    ]
+    world = inventory(
+        *odcrs,
+        groups={GROUP: draw(st.lists(st.sampled_from(IDS), unique=True))},
+        debits={id_: draw(st.integers(0, 1)) for id_ in IDS},
+    )
+    claims = [
+        claim(
+            f"c{number}",
+            node_class=draw(st.sampled_from(list(SELECTIONS))),
+            kinds=draw(st.sampled_from([[], ["reserved"], ["reserved", "on-demand"]])),
+            types=draw(st.sampled_from([[], ["m5.large"], ["m5.xlarge"]])),
+            zones=draw(st.sampled_from([[], ["us-east-1a"]])),
+            priority=draw(st.integers(0, 2)),
+            gang=draw(st.sampled_from(["", "", "g1", "g2"])) if gangs else "",
+        )
+        for number in range(draw(st.integers(0, 6)))
+    ]
+    shortages = Shortages()
+    for id_ in draw(st.lists(st.sampled_from(IDS), unique=True, max_size=1)):
+        shortages = shortages.record(
+            Scope("reservation", id_), class_=ErrorClass.RESERVATION_FULL, code="Full", now=NOW
+        )
+    classes = {name: node_class(selection, world, name=name) for name, selection in SELECTIONS.items()}
+    return World(inventory=world, classes=classes, claims=claims, shortages=shortages)
+
+
+def in_reservations(made: Plan) -> list[Claim]:
+    return [each.claim for each in made.assignments if each.option.pool.capacity_type == "reserved"]
+
+
+@pytest.mark.covers("KRP-20")
+@given(worlds())
+def test_every_slot_that_any_assignment_could_use_is_used_by_whoever_comes_first(world: World) -> None:
+    served: list[Claim] = []
+    for wanted in sorted(world.claims, key=order):
+        if world.possible([*served, wanted]):
+            served.append(wanted)
+    most = max(
+        (
+            size
+            for size in range(len(world.claims) + 1)
+            for some in itertools.combinations(world.claims, size)
+            if world.possible(some)
+        ),
+        default=0,
+    )
+    got = in_reservations(world.planned())
+    assert {each.name for each in got} == {each.name for each in served}
+    assert len(got) == most
+
+
+@pytest.mark.covers("KRP-20")
+@given(worlds(gangs=True))
+def test_no_reservation_is_planned_beyond_its_free_slots_however_it_is_reached(world: World) -> None:
+    made = world.planned()
+    reserved = [each for each in made.assignments if each.option.pool.capacity_type == "reserved"]
+    # What each launch may draw from is its option's reservations: all must fit at once.
+    assert any(
+        all(each.count(id_) <= world.inventory.free(id_) for id_ in IDS)
+        for each in itertools.product(*(one.option.odcr_ids for one in reserved))
+    )
+    for one in reserved:
+        assert set(one.option.odcr_ids) <= set(world.usable(one.claim))
+        assert not all(world.shortages.get(Scope("reservation", id_), NOW) for id_ in one.option.odcr_ids)
+
+
+@given(worlds(gangs=True))
+def test_every_claim_is_assigned_once_or_told_why_not_and_gets_only_what_it_accepts(world: World) -> None:
+    made = world.planned()
+    told = [each.claim.name for each in made.assignments] + [each.claim.name for each in made.unplaced]
+    assert sorted(told) == sorted(each.name for each in world.claims)
+    for one in made.assignments:
+        for option in (one.option, *one.rest):
+            requirements = one.claim.requirements
+            kind = option.pool.capacity_type
+            assert requirements.allows("karpenter.sh/capacity-type", kind)
+            assert requirements.allows("node.kubernetes.io/instance-type", option.pool.instance_type)
+            assert requirements.allows("topology.kubernetes.io/zone", option.pool.zone)
+            assert kind != "spot"
+        kinds = [option.pool.capacity_type for option in (one.option, *one.rest)]
+        assert kinds == sorted(kinds, key=["reserved", "on-demand", "spot"].index)
+        assert one.option not in one.rest
+    for waits in made.unplaced:
+        assert waits.reason and waits.message
+        if waits.reason == "ShortageRemembered":
+            assert waits.retry_at is not None and waits.retry_at > NOW
+
+
+@pytest.mark.covers("KRP-22")
+@given(worlds(gangs=True))
+def test_a_gang_is_whole_or_absent(world: World) -> None:
+    assigned = {each.claim.name for each in world.planned().assignments}
+    for gang in {each.gang for each in world.claims if each.gang}:
+        members = {each.name for each in world.claims if each.gang == gang}
+        assert members <= assigned or not (members & assigned)
+
+
+@pytest.mark.covers("KRP-20")
+@given(worlds(gangs=True), st.integers(0, 2**32))
+def test_the_order_in_which_things_are_given_changes_nothing(world: World, seed: int) -> None:
+    random = Random(seed)
+    claims = list(world.claims)
+    random.shuffle(claims)
+    ids = list(world.inventory.odcrs)
+    random.shuffle(ids)
+    shuffled = replace(
+        world,
+        inventory=replace(world.inventory, odcrs={id_: world.inventory.odcrs[id_] for id_ in ids}),
+        classes=dict(sorted(world.classes.items(), key=lambda _: random.random())),
+    )
+    assert shuffled.planned(claims) == world.planned()
+
+
+@pytest.mark.covers("KRP-20")
+@given(worlds(), st.integers(0, 5))
+def test_a_higher_priority_never_costs_a_claim_its_slot(world: World, which: int) -> None:
+    if which >= len(world.claims):
+        return
+    raised = [
+        replace(each, priority=each.priority + 5) if place == which else each
+        for place, each in enumerate(world.claims)
+    ]
+    before = {each.name for each in in_reservations(world.planned())}
+    after = {each.name for each in in_reservations(world.planned(raised))}
+    name = world.claims[which].name
+    assert name not in before or name in after
+    assert len(after) == len(before)
+
+
+@settings(max_examples=50)
+@given(worlds())
+def test_one_more_free_slot_never_leaves_fewer_claims_in_reservations(world: World) -> None:
+    more = {
+        id_: replace(each, available=each.available + 1) if id_ == "cr-2" else each
+        for id_, each in world.inventory.odcrs.items()
+    }
+    richer = replace(world, inventory=replace(world.inventory, odcrs=more))
+    assert len(in_reservations(richer.planned())) >= len(in_reservations(world.planned()))
