@@ -189,7 +189,7 @@ def launched(shortages: Shortages, option: Option, *, reservation_id: str, subne
 
 
 def spilled(shortages: Shortages, option: Option, *, now: datetime) -> Shortages:
-    """The shortages after EC2 passed the option's reservations by and launched outside them: they are full."""
+    """The shortages after EC2 passed the option's reservations by, which means that they are full."""
     for scope in scopes(ErrorClass.RESERVATION_FULL, option):
         shortages = shortages.record(scope, class_=ErrorClass.RESERVATION_FULL, code=SPILLED, now=now)
     return shortages
