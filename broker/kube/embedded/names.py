@@ -142,6 +142,10 @@ def metadata(meta: Obj, *, namespaced: bool, check: Check) -> list[FieldError]:
 
 
 def common(meta: Obj, *, namespaced: bool) -> list[FieldError]:
+    return _namespace(meta, namespaced=namespaced) + words(meta) + finalizers(meta)
+
+
+def _namespace(meta: Obj, *, namespaced: bool) -> list[FieldError]:
     out: list[FieldError] = []
     namespace = meta.get("namespace")
     if namespaced and not namespace:
@@ -150,6 +154,12 @@ def common(meta: Obj, *, namespaced: bool) -> list[FieldError]:
         out.append(problem("forbidden", "metadata.namespace", "not allowed on this type"))
     elif namespace:
         out += [problem("invalid", "metadata.namespace", why, namespace) for why in dns_label(namespace)]
+    return out
+
+
+def words(meta: Obj) -> list[FieldError]:
+    """Problems of labels, annotations and owners."""
+    out: list[FieldError] = []
     if meta.get("labels"):
         out += labels(meta["labels"], "metadata.labels")
     if notes := meta.get("annotations"):
@@ -163,8 +173,6 @@ def common(meta: Obj, *, namespaced: bool) -> list[FieldError]:
             out.append(problem("too_long", "metadata.annotations", why))
     if meta.get("ownerReferences"):
         out += _owners(meta["ownerReferences"])
-    if meta.get("finalizers"):
-        out += _finalizers(meta["finalizers"])
     return out
 
 
@@ -191,8 +199,8 @@ def _owners(owners: list[Obj]) -> list[FieldError]:
     return out
 
 
-def _finalizers(names: list[str]) -> list[FieldError]:
-    path = "metadata.finalizers"
+def finalizers(meta: Obj) -> list[FieldError]:
+    path, names = "metadata.finalizers", meta.get("finalizers") or []
     out = [problem("invalid", path, why, name) for name in names for why in qualified(name)]
     if "orphan" in names and "foregroundDeletion" in names:
         why = "finalizer orphan and foregroundDeletion cannot be both set"
@@ -205,6 +213,11 @@ _FIXED = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", 
 
 
 def metadata_update(meta: Obj, old: Obj) -> list[FieldError]:
+    """What an update may not change, and what it may not change to."""
+    return fixed(meta, old) + words(meta)
+
+
+def fixed(meta: Obj, old: Obj) -> list[FieldError]:
     out: list[FieldError] = []
     if old.get("deletionTimestamp"):
         added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))

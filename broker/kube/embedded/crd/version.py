@@ -107,8 +107,9 @@ class CustomVersion:
         if old is None:
             found += names.metadata(meta, namespaced=self.namespaced, check=names.dns_subdomain)
         else:
-            found += names.metadata_update(meta, old["metadata"])
-            found += names.common(meta, namespaced=self.namespaced)
+            # Every update is checked so, and custom resources check the second part themselves again.
+            again = names.metadata_update(meta, old["metadata"])
+            found += names.common(meta, namespaced=self.namespaced) + again + again
         if subresource == "status":
             if "status" in obj:
                 found += self._check_status(obj["status"], "status")

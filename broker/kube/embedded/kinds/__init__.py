@@ -66,7 +66,8 @@ def _validator(resource: Resource, rules: Rules) -> Callable[[Obj, Obj | None, s
             found = [one for step in rules.create_order for one in made[step](obj, obj)]
             return found or meta(obj, obj)
         order = rules.status_order if subresource == "status" else rules.update_order
-        found = names.common(obj["metadata"], namespaced=namespaced)
+        # Every update is checked so, and kinds that check their metadata themselves say it again.
+        found = names.common(obj["metadata"], namespaced=namespaced) + made[FIXED](obj, old)
         return found + [one for step in order for one in made[step](obj, old)]
 
     return validate

@@ -86,3 +86,17 @@ def readers(rules: Rules, *, namespaced: bool) -> dict[str, Reader]:
     if not namespaced:
         paths.pop("metadata.namespace", None)
     return {name: path_reader(path) if isinstance(path, str) else path for name, path in paths.items()}
+
+
+def with_condition(status: Obj, now: str, condition: Obj, *, probe: bool = True) -> Obj:
+    """The status with one condition set; when it changed is kept while its status stays the same."""
+    found = list(status.get("conditions") or ())
+    kind = condition["type"]
+    at = next((i for i, one in enumerate(found) if one.get("type") == kind), len(found))
+    before = found[at] if at < len(found) else {}
+    since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else now
+    times: Obj = (
+        {"lastProbeTime": None, "lastTransitionTime": since} if probe else {"lastTransitionTime": since}
+    )
+    found[at : at + 1] = [{**times, **condition}]
+    return {**status, "conditions": found}

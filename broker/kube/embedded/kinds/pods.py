@@ -53,7 +53,8 @@ def _create(obj: Obj) -> None:
     spec = obj.get("spec") or {}
     obj["status"] = {"phase": "Pending", "qosClass": quality(spec)}
     if spec.get("schedulingGates"):
-        obj["status"]["conditions"] = [{**GATED, "lastProbeTime": None, "lastTransitionTime": None}]
+        now = obj["metadata"].get("creationTimestamp")
+        obj["status"]["conditions"] = [{**GATED, "lastProbeTime": None, "lastTransitionTime": now}]
 
 
 def _update_status(obj: Obj, old: Obj) -> None:
