@@ -17,6 +17,7 @@ from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import ConfigurationError, HttpTransport
+from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings, options
 from providers.aws import AwsProvider
 from providers.model import ProviderError
@@ -51,6 +52,7 @@ def _provider(settings: Settings) -> AwsProvider:
         region=settings.region,
         endpoint_url=settings.aws_endpoint or None,
         profile=settings.aws_profile or None,
+        registry=REGISTRY,
     )
 
 

@@ -1,7 +1,7 @@
 """Lists the acceptance statements in tests/statements/ that no test covers.
 
-A test covers a statement by `@pytest.mark.covers("KRP-17")`. `python -m tests.acceptance KRP` narrows to a prefix;
-`--strict KRP-01 ...` fails if one of the named statements has no test, or a mark names no statement.
+A test covers a statement by `@pytest.mark.covers("KRP-17")`. `python -m tests.acceptance KRP` narrows to a
+prefix; `--strict KRP-01 ...` fails if one of the named statements has no test, or a mark names no statement.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def main(arguments: list[str]) -> int:
     strict = "--strict" in arguments
     wanted = [a for a in arguments if not a.startswith("--")]
     collector = Collector()
-    if pytest.main(["--collect-only", "-qq", "-p", "no:terminal", "-p", "no:xdist", "tests"], plugins=[collector]):
+    if pytest.main(
+        ["--collect-only", "-qq", "-p", "no:terminal", "-p", "no:xdist", "tests"], plugins=[collector]
+    ):
         print("The tests could not be collected: run pytest --collect-only to see why.")
         return 2
     known = statements()
@@ -53,7 +55,9 @@ def main(arguments: list[str]) -> int:
     open_ = [s for s in chosen if s not in collector.covered]
     for statement in open_:
         print(f"{statement:<8} {known[statement][:110]}")
-    print(f"{len(chosen) - len(open_)} of {len(chosen)} statements are covered by tests, {len(open_)} are not.")
+    print(
+        f"{len(chosen) - len(open_)} of {len(chosen)} statements are covered by tests, {len(open_)} are not."
+    )
     for mark in unknown:
         print(f"A test covers {mark}, which no statement has.")
     return 1 if unknown or (strict and open_) else 0

@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from broker import logs
 from broker.apis import names
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
@@ -37,6 +38,7 @@ from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.transports import InProcessTransport
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import load
+from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings
 from providers.aws import AwsProvider
 from providers.local import LocalAws
@@ -80,6 +82,11 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     time, out = clock or SystemClock(), console()
     began = time.monotonic()
     _own_credentials()
+    # The demo tells its own story; whoever wants the broker's log as well asks for it.
+    logs.configure(
+        level="error" if settings.log_level == Settings.log_level else settings.log_level,
+        format_=settings.log_format,
+    )
 
     def say(text: str) -> None:
         out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
@@ -134,7 +141,9 @@ def _stage(settings: Settings, aws: LocalAws, api: ApiServer, clock: Clock) -> S
     client = Client(InProcessTransport(api.cluster))
     for crd in load_crds():
         client.apply(manifests.CRD, crd)
-    provider = AwsProvider(cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint)
+    provider = AwsProvider(
+        cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint, registry=REGISTRY
+    )
     mine = replace(
         settings,
         cluster_name=account.CLUSTER,
