@@ -24,38 +24,41 @@ from providers.local.world import LOCK, World, world
 
 
 class Pipeline(EC2Response):
-    replay: Callable[[Any], Any] | None = (
-        None  # set by an action whose repeated call shows what is now, not what was
-    )
+    replay: Callable[[Any], Any] | None = None
+    """Set by an action whose repeated call shows what is now, not what was."""
+    code: str | None = None
+    """Of the error that is answered, if any."""
 
     def serialized(self, action_result: ActionResult) -> TYPE_RESPONSE:
+        result = action_result.result
+        if isinstance(result, ServiceException):
+            self.code = result.code
         status, headers, body = super().serialized(action_result)
-        return getattr(action_result.result, "http_status", status), headers, body
+        return getattr(result, "http_status", status), headers, body
 
     def call_action(self) -> TYPE_RESPONSE:
         here, action = world(), self._get_action()
         params = dict(self.params) if isinstance(getattr(self, "params", None), Mapping) else {}
-        code: str | None = None
-        reply: TYPE_RESPONSE
         fault = here.faults.take(action, "request", params)
         if fault is not None and fault.code:
-            code = fault.code
-            reply = self._refuse(_error_of(fault))
+            lost, reply = None, self._refuse(_error_of(fault))
         else:
-            with LOCK, request.answering(action, params):
-                here.ledger.settle()
-                try:
-                    reply = self._answer(here, action, params)
-                except ServiceException as refused:
-                    code = refused.code
-                    reply = self._refuse(refused)
-        lost = here.faults.take(action, "response", params)
-        if lost is not None and lost.code:
-            code, reply = lost.code, self._refuse(_error_of(lost))
-        here.calls.record(action, at=here.clock.now(), status=int(reply[0]), code=code, params=params)
+            reply = self._do(here, action, params)
+            lost = here.faults.take(action, "response", params)
+            if lost is not None and lost.code:
+                reply = self._refuse(_error_of(lost))
+        here.calls.record(action, at=here.clock.now(), status=int(reply[0]), code=self.code, params=params)
         if lost is not None and not lost.code:
             self._drop()
         return reply
+
+    def _do(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
+        with LOCK, request.answering(action, params):
+            here.ledger.settle()
+            try:
+                return self._answer(here, action, params)
+            except ServiceException as refused:
+                return self._refuse(refused)
 
     def _answer(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
         key = idempotency.key_of(
