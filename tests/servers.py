@@ -43,7 +43,7 @@ KEPT = frozenset({("default", "kubernetes"), ("", "system-node-critical"), ("", 
 
 
 def empty(api: Api, collections: tuple[str, ...] = ()) -> None:
-    """Removes what a test left: custom resources, workloads, nodes, leases, namespaces; or only `collections`.
+    """Removes what a test left: objects of every kind, and namespaces; or only `collections`.
 
     Definitions stay: a server takes two seconds to accept the first object of a new one.
     """

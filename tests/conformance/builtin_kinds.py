@@ -37,9 +37,37 @@ POD_CHANGES: tuple[Object, ...] = (
     {"status": {"phase": "Running"}},
 )
 
+RUNNING: Object = {
+    "status": {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}],
+    }
+}
+ALLOWS: Object = {
+    "status": {
+        "disruptionsAllowed": 1,
+        "currentHealthy": 2,
+        "desiredHealthy": 1,
+        "expectedPods": 2,
+        "observedGeneration": 9,
+    }
+}
+FORBIDS: Object = {
+    "status": {
+        "disruptionsAllowed": 0,
+        "currentHealthy": 1,
+        "desiredHealthy": 1,
+        "expectedPods": 1,
+        "observedGeneration": 9,
+    }
+}
+
 POD_STATUS: tuple[Object, ...] = (
     {"status": {"phase": "Running", "podIP": "10.0.0.1", "startTime": "2020-01-01T00:00:00Z"}},
     {"status": {"phase": "Succeeded"}},
+    RUNNING,
+    RUNNING,
+    RUNNING,
     {
         "status": {
             "conditions": [
@@ -167,24 +195,10 @@ BUDGET_CHANGES: tuple[Object, ...] = (
 )
 
 BUDGET_STATUS: tuple[Object, ...] = (
-    {
-        "status": {
-            "disruptionsAllowed": 1,
-            "currentHealthy": 2,
-            "desiredHealthy": 1,
-            "expectedPods": 2,
-            "observedGeneration": 1,
-        }
-    },
-    {
-        "status": {
-            "disruptionsAllowed": 0,
-            "currentHealthy": 1,
-            "desiredHealthy": 1,
-            "expectedPods": 1,
-            "observedGeneration": 9,
-        }
-    },
+    ALLOWS,
+    ALLOWS,
+    FORBIDS,
+    {"status": {"disruptionsAllowed": 1, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}},
     {"status": {"disruptionsAllowed": -1}},
 )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from tests.conformance.builtin_kinds import ALL, PODS
+from tests.conformance.builtin_kinds import ALL, BUDGETS, PODS
 from tests.conformance.kinds import WIDGETS, Kind, Object
 from tests.conformance.steps import (
     APPLY,
@@ -45,8 +45,10 @@ def sequence(seed: int, *, steps: int = STEPS, kinds: tuple[Kind, ...] = ALL) ->
     # Widgets know every rule and pods have the most verbs of their own: one of them is always in.
     chosen = {id(k): k for k in (random.choice((WIDGETS, PODS)), random.choice(kinds), random.choice(kinds))}
     chosen = {key: kind for key, kind in chosen.items() if kind in kinds} or {id(kinds[0]): kinds[0]}
+    if PODS in chosen.values() and BUDGETS in kinds and random.random() < 0.5:
+        chosen[id(BUDGETS)] = BUDGETS  # evictions mean most where a budget is
     pool = list(chosen.values())
-    made = [_create(random, kind, name) for kind in pool for name in NAMES[:2]]
+    made = [_plain(random, kind, name) for kind in pool for name in NAMES[:2]]
     made += [_step(random, random.choice(pool)) for _ in range(steps - len(made))]
     for number, step in enumerate(made):
         # Each prefix once, so that random endings do not change the order of a list.
@@ -69,15 +71,22 @@ def _place(random: Random, kind: Kind) -> tuple[str, str]:
     return random.choice([(kind.api_version, kind.collection)] * 4 + list(kind.also.items()))
 
 
+def _manager(random: Random) -> Object:
+    return {"fieldManager": random.choice(MANAGERS)} if random.random() < 0.5 else {}
+
+
 def _write_options(random: Random) -> Object:
-    query: Object = {}
-    if random.random() < 0.5:
-        query["fieldManager"] = random.choice(MANAGERS)
+    query = _manager(random)
     if random.random() < 0.1:
         query["dryRun"] = random.choice(("All", "All", "All", "Some"))
     if random.random() < 0.2:
         query["fieldValidation"] = random.choice(("Strict", "Warn", "Ignore"))
     return query
+
+
+def _plain(random: Random, kind: Kind, name: str) -> Step:
+    """Something to work on: a new object that is right, or nearly always."""
+    return Step(method="POST", path=kind.collection, query=_manager(random), body=kind.object(random, name))
 
 
 def _create(random: Random, kind: Kind, name: str) -> Step:
@@ -123,8 +132,10 @@ def _list(random: Random, kind: Kind, name: str) -> Step:
         query["limit"] = random.choice((1, 2, 0))
     if random.random() < 0.2:
         query["limit"], query["continue"] = 1, Token()
+    if random.random() < 0.15:
+        query["resourceVersion"] = random.choice(("0", "abc", Version(f"{kind.collection}/{name}")))
     if random.random() < 0.1:
-        query["resourceVersion"] = random.choice(("0", "abc"))
+        query["resourceVersionMatch"] = random.choice(("NotOlderThan", "NotOlderThan", "Sometimes"))
     if random.random() < 0.1 and kind in (
         WIDGETS,
         PODS,

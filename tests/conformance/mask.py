@@ -2,7 +2,8 @@
 
 A uid becomes its order of appearance, an object's resourceVersion its order among that object's own versions
 (so a write that changes nothing, yet makes a version, shows), a time becomes its format. Nothing else is
-touched, but for the order of managedFields, which hangs on the wall clock's seconds.
+touched, but for two orders: that of managedFields, which hangs on the wall clock's seconds, and that of the
+problems or conflicts of one object, which the real server tells in the order of a Go map: another each time.
 """
 
 import re
@@ -54,7 +55,7 @@ class Mask:
                 out[key] = self.message(item)
             else:
                 out[self.text(key)] = self.value(item)
-        return self._ages(out)
+        return self._ages(_in_order(out) if out.get("kind") == "Status" else out)
 
     def _metadata(self, meta: dict[str, Any], kind: str) -> dict[str, Any]:
         out = dict(meta)
@@ -88,6 +89,18 @@ class Mask:
         for row in table["rows"]:
             row["cells"] = ["<age>" if i in ages else cell for i, cell in enumerate(row["cells"])]
         return table
+
+
+def _in_order(status: dict[str, Any]) -> dict[str, Any]:
+    causes = (status.get("details") or {}).get("causes") or []
+    told = list(dict.fromkeys(f"{cause.get('field')}: {cause.get('message')}" for cause in causes))
+    listed = "[" + ", ".join(told) + "]"
+    if len(causes) < 2:
+        return status
+    out = {**status, "details": {**status["details"], "causes": sorted(causes, key=str)}}
+    if status["message"].endswith(listed):
+        out["message"] = status["message"].removesuffix(listed) + "[" + ", ".join(sorted(told)) + "]"
+    return out
 
 
 def _entry_order(entry: dict[str, Any]) -> tuple[str, ...]:

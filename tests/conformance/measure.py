@@ -11,6 +11,7 @@ from collections import defaultdict
 
 from tests.conformance.builtin_kinds import ALL
 from tests.conformance.definitions import GIZMOS, WIDGETS
+from tests.conformance.differences import defects
 from tests.conformance.generate import sequence
 from tests.conformance.kinds import Kind
 from tests.conformance.lockstep import Difference, run
@@ -66,7 +67,7 @@ def measure(
                 api.install(definition)
     found: dict[str, list[Difference]] = defaultdict(list)
     for seed in seeds:
-        for difference in run(sequence(seed, kinds=kinds), ours, theirs, ignore=ignore):
+        for difference in defects(run(sequence(seed, kinds=kinds), ours, theirs, ignore=ignore)):
             found[signature(difference)].append(difference)
         for api in (ours, theirs):
             empty(api, tuple(kind.collection for kind in kinds))

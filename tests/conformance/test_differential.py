@@ -24,7 +24,7 @@ SEQUENCES = int(os.environ.get("CONFORMANCE_SEQUENCES", "40"))
 SEED = int(os.environ.get("CONFORMANCE_SEED", "0"))
 BATCH = 10  # sequences a test
 TOUCHED = tuple(kind.collection for kind in ALL)
-pytestmark = REAL
+pytestmark = list(REAL)
 
 
 @pytest.fixture(scope="module")
