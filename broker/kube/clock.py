@@ -114,6 +114,11 @@ class FakeClock:
                 condition.notify_all()
         return len(woken)
 
+    def jump(self, seconds: float) -> None:
+        """Moves time on and wakes nobody: what a process sees that was paused, or a machine that slept."""
+        with self._lock:
+            self._seconds = round(self._seconds + seconds, 6)
+
     def threads(self, count: int = 1, *, within: float | None = None) -> None:
         """Returns when `count` threads wait on this clock (for at most `within` of its seconds)."""
 

@@ -1,0 +1,128 @@
+"""Conditions, finalizers and owners: what is written, and when nothing is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.apis.meta import Condition
+from broker.kube.conditions import (
+    add_finalizer,
+    changed,
+    condition_body,
+    micro_timestamp,
+    owner_reference,
+    remove_condition,
+    remove_finalizer,
+    set_condition,
+    timestamp,
+)
+from tests.unit.kube.server import Thing, merge, thing
+
+THEN = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, 13, 0, 0, 250_000, tzinfo=UTC)
+READY = Condition(
+    type="Ready", status="True", reason="Ok", message="fine", last_transition_time=THEN, observed_generation=1
+)
+LIVE = Condition(type="Live", status="True", last_transition_time=THEN)
+
+
+def test_the_transition_time_moves_only_with_the_status() -> None:
+    (same, other) = set_condition(
+        (READY, LIVE), "Ready", "True", "Better", "even finer", now=NOW, observed_generation=2
+    )
+    assert (same.last_transition_time, same.reason, same.observed_generation) == (THEN, "Better", 2)
+    assert other is LIVE
+    (turned, _) = set_condition((READY, LIVE), "Ready", "False", "Gone", now=NOW)
+    assert turned.last_transition_time == NOW.replace(microsecond=0)
+
+
+def test_a_new_condition_is_put_at_the_end_and_one_can_be_taken_away() -> None:
+    conditions = set_condition((READY,), "Launched", "Unknown", "Waiting", now=NOW)
+    assert [c.type for c in conditions] == ["Ready", "Launched"]
+    assert remove_condition(conditions, "Ready") == conditions[1:]
+
+
+def test_a_condition_is_sent_with_every_required_field_and_whole_seconds() -> None:
+    assert condition_body(READY) == {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Ok",
+        "message": "fine",
+        "lastTransitionTime": "2026-01-01T12:00:00Z",
+        "observedGeneration": 1,
+    }
+    assert condition_body(Condition(type="A")) == {
+        "type": "A",
+        "status": "Unknown",
+        "reason": "",
+        "message": "",
+    }
+
+
+def test_times_are_written_in_utc() -> None:
+    assert timestamp(THEN) == "2026-01-01T12:00:00Z"
+    assert micro_timestamp(THEN) == "2026-01-01T12:00:00.250000Z"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        (None, {}, False),
+        (None, {"a": 1}, True),
+        ({"a": 1, "theirs": 2}, {"a": 1}, False),
+        ({"a": {"b": 1, "theirs": 2}}, {"a": {"b": 1}}, False),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, True),
+        ({"a": [1, 2]}, {"a": [1]}, True),
+        ({"a": [{"b": 1, "theirs": 0}]}, {"a": [{"b": 1}]}, False),
+        ({}, {"a": [], "b": None, "c": {}}, False),
+        ({"a": [1]}, {"a": []}, True),
+        ({"a": {"b": 1}}, {"a": {}}, True),
+        ({"a": 0}, {"a": None}, True),
+        ({}, {"a": 0}, True),
+        ({}, {"a": False}, True),
+        ({"a": 1}, {"a": {"b": 1}}, True),
+    ],
+)
+def test_only_a_field_of_ours_that_differs_is_a_change(old: Any, new: Any, differs: bool) -> None:
+    assert changed(old, new) is differs
+
+
+values = st.recursive(
+    st.one_of(st.integers(0, 3), st.booleans(), st.text(max_size=2)),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), values), st.dictionaries(st.sampled_from("abc"), values))
+def test_after_the_write_nothing_is_left_to_write(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert not changed(merge(old, new), new)
+    assert changed(old, new) or merge(old, new) == old
+
+
+def test_a_finalizer_is_put_on_and_taken_off_at_the_version_that_was_read() -> None:
+    meta = {"finalizers": ["other"], "resourceVersion": "7"}
+    obj = Thing.decode(thing("a", metadata=meta))
+    body = add_finalizer(obj, "ours")
+    assert body == {"metadata": {"finalizers": ["other", "ours"], "resourceVersion": "7"}}
+    assert remove_finalizer(obj, "ours") is None
+    ours = Thing.decode(merge(thing("a", metadata=meta), body))
+    assert add_finalizer(ours, "ours") is None
+    assert remove_finalizer(ours, "ours") == {"metadata": {"finalizers": ["other"], "resourceVersion": "7"}}
+
+
+def test_an_owner_is_named_with_its_uid() -> None:
+    owner = Thing.decode(thing("a", metadata={"uid": "u"}))
+    assert owner_reference(owner) == {
+        "apiVersion": "test.io/v1",
+        "kind": "Thing",
+        "name": "a",
+        "uid": "u",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

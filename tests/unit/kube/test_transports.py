@@ -1,0 +1,290 @@
+"""How a cluster is found, how credentials are renewed, and what a socket does to a request."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.apis.core import Node
+from broker.kube.client import Client, Request
+from broker.kube.errors import ApiError, Conflict, Forbidden, TooManyRequests, Unavailable
+from broker.kube.transports import ConfigurationError, HttpTransport
+from tests.unit.kube.web import Web, begin_stream, chunk, dead_port, say
+
+GET = Request(method="GET", path="/version")
+
+
+def kubeconfig(folder: Path, url: str, *, user: dict[str, Any] | None = None, context: str = "here") -> Path:
+    path = folder / "kubeconfig"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": context,
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": user or {}}],
+        "contexts": [{"name": context, "context": {"cluster": "c", "user": "u"}}],
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+def guarded(tokens: set[str]) -> Any:
+    """An answer that lets only these tokens in."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        allowed = handler.headers.get("Authorization", "").removeprefix("Bearer ") in tokens
+        say(handler, 200 if allowed else 401, {"ok": allowed})
+
+    return answer
+
+
+def test_a_token_is_sent(tmp_path: Path) -> None:
+    with Web(guarded({"secret"})) as web:
+        transport = HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url, user={"token": "secret"}))
+        assert Client(transport).raw("GET", "/version", {"a": "b c"}) == {"ok": True}
+        assert web.seen == [("/version?a=b+c", "Bearer secret")]
+
+
+def test_a_token_that_was_replaced_in_its_file_is_read_again_when_refused(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+    tokens = {"old"}
+    with Web(guarded(tokens)) as web:
+        transport = HttpTransport.from_kubeconfig(
+            kubeconfig(tmp_path, web.url, user={"tokenFile": str(token)})
+        )
+        client = Client(transport)
+        client.raw("GET", "/version")
+        tokens.clear()
+        tokens.add("new")
+        token.write_text("new")
+        client.raw("GET", "/version")
+        assert [authorization for _, authorization in web.seen] == ["Bearer old", "Bearer old", "Bearer new"]
+        tokens.clear()
+        with pytest.raises(Forbidden) as refused:
+            client.raw("GET", "/version")
+        assert refused.value.status == 401
+
+
+def test_an_exec_plugin_is_run_for_its_token_and_again_when_that_expires(tmp_path: Path) -> None:
+    """As `aws eks get-token` does for EKS."""
+    runs = tmp_path / "runs"
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        f"n = open({str(runs)!r}, 'a+'); n.write('x'); n.seek(0); count = len(n.read())\n"
+        "import json; print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1',\n"
+        " 'kind': 'ExecCredential', 'status': {'token': f't{count}',\n"
+        " 'expirationTimestamp': '2020-01-01T00:00:00Z' if count == 1 else '2100-01-01T00:00:00Z'}}))\n"
+    )
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": [str(plugin)],
+            "interactiveMode": "Never",
+        }
+    }
+    with Web(guarded({"t2"})) as web:
+        client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url, user=user)))
+        for _ in range(3):
+            client.raw("GET", "/version")
+        assert runs.read_text() == "xx"
+        assert {authorization for _, authorization in web.seen} == {"Bearer t2"}
+
+
+@pytest.mark.parametrize(
+    ("make", "context", "said"),
+    [
+        (lambda path: None, None, "kubeconfig"),
+        (lambda path: path.write_text("a: [b"), None, "kubeconfig"),
+        (lambda path: kubeconfig(path.parent, "http://x"), "elsewhere", "context 'elsewhere'"),
+        (lambda path: path.write_text("{}"), None, "current-context"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_named(
+    tmp_path: Path, make: Any, context: str | None, said: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    make(path)
+    with pytest.raises(ConfigurationError) as error:
+        HttpTransport.from_kubeconfig(path, context=context)
+    assert said in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_where_a_cluster_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigurationError, match=r"no cluster: .*--kubeconfig"):
+        HttpTransport.from_kubeconfig()
+    home = tmp_path / ".kube"
+    home.mkdir()
+    kubeconfig(home, "http://home").rename(home / "config")
+    assert HttpTransport.from_kubeconfig().url == "http://home"
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://named")))
+    assert HttpTransport.from_kubeconfig().url == "http://named"
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(ConfigurationError, match="the pod's service account"):
+        HttpTransport.from_kubeconfig()
+
+
+def test_nobody_at_the_port_is_unavailable(tmp_path: Path) -> None:
+    transport = HttpTransport.from_kubeconfig(kubeconfig(tmp_path, f"http://127.0.0.1:{dead_port()}"))
+    with pytest.raises(Unavailable, match="no answer from the API server") as error:
+        transport.request(GET, timeout=5)
+    assert error.value.status == 0
+    assert error.value.__cause__ is not None
+
+
+def test_an_answer_that_does_not_come_in_time_is_unavailable(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        done.wait(10)
+
+    with Web(answer) as web:
+        transport = HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url))
+        with pytest.raises(Unavailable, match="timed out"):
+            transport.request(GET, timeout=0.05)
+        done.set()
+
+
+def watch(tmp_path: Path, web: Web, *, silence: float = 10) -> Any:
+    client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
+    return client.watch(Node.KIND, resource_version="1", silence=silence)
+
+
+def test_events_come_whole_however_the_stream_is_cut(tmp_path: Path) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        begin_stream(handler)
+        text = b'{"type":"ADDED","object":{"n":1}}\n\n{"type":"MODIFIED","object":{"n":2}}\n{"type":"DEL'
+        for at in range(0, len(text), 7):
+            chunk(handler, text[at : at + 7])
+        chunk(handler, b"")
+
+    with Web(answer) as web, watch(tmp_path, web) as events:
+        assert list(events) == [("ADDED", {"n": 1}), ("MODIFIED", {"n": 2})]
+
+
+def test_a_stream_without_chunks_is_read_as_it_comes(tmp_path: Path) -> None:
+    more = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        handler.wfile.write(b'{"type":"ADDED","object":{}}\n')
+        handler.wfile.flush()
+        more.wait(10)
+        handler.close_connection = True
+
+    with Web(answer) as web, watch(tmp_path, web) as events:
+        assert next(events) == ("ADDED", {})  # before the stream ends
+        more.set()
+        assert list(events) == []
+
+
+def test_a_stream_that_breaks_off_is_unavailable(tmp_path: Path) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        begin_stream(handler)
+        handler.wfile.write(b"ff\r\n{")
+        handler.close_connection = True
+
+    with Web(answer) as web, watch(tmp_path, web) as events, pytest.raises(Unavailable):
+        list(events)
+
+
+def test_a_half_open_stream_is_given_up_after_the_longest_silence(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        begin_stream(handler)
+        chunk(handler, b'{"type":"ADDED","object":{}}\n')
+        done.wait(10)
+
+    with Web(answer) as web:
+        events = watch(tmp_path, web, silence=0.05)
+        assert next(events) == ("ADDED", {})
+        with pytest.raises(Unavailable, match="timed out"):
+            next(events)
+        done.set()
+
+
+def test_closing_wakes_a_reader(tmp_path: Path) -> None:
+    done, began = threading.Event(), threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        begin_stream(handler)
+        chunk(handler, b'{"type":"ADDED","object":{}}\n')
+        done.wait(10)
+
+    with Web(answer) as web:
+        events = watch(tmp_path, web)
+        seen: list[Any] = []
+
+        def read() -> None:
+            for event in events:
+                seen.append(event)
+                began.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert began.wait(10)
+        events.close()
+        events.close()
+        reader.join(10)
+        assert not reader.is_alive()
+        assert seen == [("ADDED", {})]
+        done.set()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"<html>proxy</html>\n", "<html>proxy"),
+        (b"[]\n", "which is no event"),
+        (b'{"type":"ADDED"}\n', "ADDED"),
+    ],
+)
+def test_what_is_no_event_is_unavailable_and_shown(tmp_path: Path, line: bytes, said: str) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        begin_stream(handler)
+        chunk(handler, line)
+        chunk(handler, b"")
+
+    with Web(answer) as web, watch(tmp_path, web) as events, pytest.raises(Unavailable, match=said):
+        next(events)
+
+
+def test_what_a_proxy_answers_has_a_class_too(tmp_path: Path) -> None:
+    with Web(lambda handler: say(handler, 503, b"<html>upstream is away</html>")) as web:
+        client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
+        with pytest.raises(Unavailable, match="upstream is away") as error:
+            client.raw("GET", "/version")
+        assert error.value.status == 503
+        with pytest.raises(Unavailable, match="upstream is away"):
+            client.watch(Node.KIND, resource_version="1")
+
+
+def test_how_long_to_wait_is_read_from_the_header(tmp_path: Path) -> None:
+    with Web(lambda handler: say(handler, 429, {"kind": "Status", "code": 429}, Retry_After="7")) as web:
+        client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
+        with pytest.raises(TooManyRequests) as error:
+            client.raw("GET", "/version")
+        assert error.value.retry_after == 7
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    with Web(lambda handler: say(handler, 302, b"", Location="http://127.0.0.1:1/")) as web:
+        client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
+        with pytest.raises(ApiError) as error:
+            client.raw("GET", "/version")
+        assert (error.value.status, isinstance(error.value, Conflict)) == (302, False)
