@@ -39,14 +39,18 @@ from broker.kube.controller import Again, Controller
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.lease import Elector
+from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
 from broker.kube.queue import WorkQueue
 from broker.kube.singleton import Singleton
 from broker.oncall.journal import Journal
+from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings
 from providers.base import CapacityProvider
 from providers.model import ProviderError
 
 LEASE = "capacity-broker"
+# What /metrics shows.
+REGISTRIES = (REGISTRY, KUBE_REGISTRY)
 SWEEP = 60.0
 
 _log = structlog.get_logger("app")

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 import structlog
 
 from broker import logs
-from broker.app import Broker, lead
+from broker.app import REGISTRIES, Broker, lead
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
-from broker.kube.metrics import REGISTRY as KUBE
 from broker.oncall.http import HttpServer
-from broker.oncall.metrics import REGISTRY, tune_collector
+from broker.oncall.metrics import tune_collector
 from broker.settings import Settings
 from providers.base import CapacityProvider
 
@@ -43,9 +42,12 @@ def serve(settings: Settings, client: Client, provider: CapacityProvider) -> Non
     def running(broker: Broker | None) -> None:
         leading[0] = broker
 
-    REGISTRY.register(KUBE)
     http = HttpServer(
-        host=settings.http_host, port=settings.http_port, ready=ready, healthy=lambda: {"process": True}
+        host=settings.http_host,
+        port=settings.http_port,
+        ready=ready,
+        healthy=lambda: {"process": True},
+        registries=REGISTRIES,
     )
     http.start()
     _log.info("serving", url=http.url, cluster=settings.cluster_name, region=settings.region)

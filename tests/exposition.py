@@ -6,11 +6,10 @@ import sys
 
 from prometheus_client import generate_latest
 
-import broker.app  # noqa: F401
-import providers.aws  # noqa: F401
-from broker.kube.metrics import REGISTRY as KUBE
+from broker.app import REGISTRIES
 from broker.oncall.metrics import REGISTRY
+from providers.aws import AwsProvider
 
 if __name__ == "__main__":
-    REGISTRY.register(KUBE)
-    sys.stdout.write(generate_latest(REGISTRY).decode())
+    AwsProvider(cluster="exposition", region="us-east-1", registry=REGISTRY)
+    sys.stdout.write("".join(generate_latest(registry).decode() for registry in REGISTRIES))

@@ -24,7 +24,7 @@ from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
-from broker.app import Broker
+from broker.app import REGISTRIES, Broker
 from broker.capacity.model import Attempt, Outcome
 from broker.commands import manifests
 from broker.commands.output import console, table
@@ -98,7 +98,11 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
         say(f"Kubernetes API at {api.url}")
         stage = _stage(settings, aws, api, time)
         http = HttpServer(
-            host="127.0.0.1", port=0, ready=stage.broker.ready, healthy=lambda: {"process": True}
+            host="127.0.0.1",
+            port=0,
+            ready=stage.broker.ready,
+            healthy=lambda: {"process": True},
+            registries=REGISTRIES,
         )
         kubelets = Kubelets(stage.client, stage.provider, clock=time)
         stage.broker.journal.subscribe(lambda attempt: say(_line(attempt)))

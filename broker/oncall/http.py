@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-from broker.oncall.metrics import REGISTRY
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 Checks = Callable[[], Mapping[str, bool]]
 
@@ -20,7 +18,16 @@ Checks = Callable[[], Mapping[str, bool]]
 class HttpServer:
     """Serves until `close`. `port` 0 picks a free one; `url` says which."""
 
-    def __init__(self, *, host: str, port: int, ready: Checks, healthy: Checks) -> None:
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        ready: Checks,
+        healthy: Checks,
+        registries: Sequence[CollectorRegistry],
+    ) -> None:
+        self._registries = registries
         self._host, self._port = host, port
         self._ready, self._healthy = ready, healthy
         self._loop = asyncio.new_event_loop()
@@ -58,7 +65,8 @@ class HttpServer:
         self._port = self._runner.addresses[0][1]
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        body = await asyncio.to_thread(generate_latest, REGISTRY)
+        texts = [await asyncio.to_thread(generate_latest, registry) for registry in self._registries]
+        body = b"".join(texts)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
