@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from . import deletes, discovery, reads, writes
+from . import deletes, discovery, patching, reads, subresources, writes
+from .admission import admit
 from .crd import definition
-from .errors import ApiError
+from .errors import ApiError, bad_request
 from .faults import Faults
 from .ids import Ids
-from .options import Call, delete_options, list_options
+from .incoming import body
+from .options import Call, list_options, options_of
 from .resources import Registry
 from .route import route
 from .state import State
@@ -42,7 +45,7 @@ class Cluster:
         """`clock` gives the time that objects are stamped with; `seed` makes uids and names repeatable."""
         self.faults = Faults()
         self.faults.on_drop(self._drop_watches)
-        self._state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed))
+        self._state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
         self._state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definition.written
         self._streams: set[WatchStream] = set()
         for name in NAMESPACES:
@@ -68,6 +71,8 @@ class Cluster:
 
     def _dispatch(self, call: Call) -> Response:
         verb = call.target.verb
+        if (special := subresources.handler(call)) is not None:
+            return self._warned(call, special(self._state, call))
         if verb == "get":
             return reads.get(self._state, call)
         if verb == "list":
@@ -87,13 +92,20 @@ class Cluster:
         view = resource.show(obj)
         body = shown.one(Item(view, encode(view, bare=resource.custom is None), 0))
         headers = {"Content-Type": shown.content_type}
-        if call.warnings:
-            headers["Warning"] = ", ".join(_warning(one) for one in call.warnings)
-        return Response(201 if created else 200, headers, body)
+        return self._warned(call, Response(201 if created else 200, headers, body))
+
+    def _warned(self, call: Call, response: Response) -> Response:
+        if not call.warnings:
+            return response
+        warnings = ", ".join(_warning(one) for one in call.warnings)
+        return replace(response, headers={**response.headers, "Warning": warnings})
 
     def _delete(self, call: Call) -> Response:
         target, resource = call.target, call.target.resource
-        options = delete_options(call)
+        given = body(call) if call.request.body else call.request.query
+        if not isinstance(given, Mapping):
+            raise bad_request("couldn't get version/kind; json parse error: DeleteOptions are an object")
+        options = options_of(given)
         if target.verb == "deletecollection":
             wanted = list_options(call)
             items, meta = reads.page(self._state, call, wanted)
@@ -116,38 +128,38 @@ class Cluster:
         self,
         method: str,
         path: str,
-        body: Any = None,
+        payload: Any = None,
         *,
+        query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        **query: str,
     ) -> Any:
         """One request with a JSON body and a JSON answer."""
-        raw = None if body is None else orjson.dumps(body)
-        response = self._handle(Request(method, path, query, headers or {}, raw))
+        raw = None if payload is None else orjson.dumps(payload)
+        response = self._handle(Request(method, path, query or {}, headers or {}, raw))
         return orjson.loads(response.body)
 
     def create(self, path: str, obj: Obj, **query: str) -> Obj:
-        out: Obj = self.request("POST", path, obj, **query)
+        out: Obj = self.request("POST", path, obj, query=query)
         return out
 
     def get(self, path: str, **query: str) -> Obj:
-        out: Obj = self.request("GET", path, **query)
+        out: Obj = self.request("GET", path, query=query)
         return out
 
     def update(self, path: str, obj: Obj, **query: str) -> Obj:
-        out: Obj = self.request("PUT", path, obj, **query)
+        out: Obj = self.request("PUT", path, obj, query=query)
         return out
 
-    def patch(self, path: str, patch: Any, *, kind: str = writes.MERGE_PATCH, **query: str) -> Obj:
-        out: Obj = self.request("PATCH", path, patch, headers={"Content-Type": kind}, **query)
+    def patch(self, path: str, patch: Any, *, kind: str = patching.MERGE_PATCH, **query: str) -> Obj:
+        out: Obj = self.request("PATCH", path, patch, query=query, headers={"Content-Type": kind})
         return out
 
     def apply(self, path: str, obj: Obj, *, manager: str, force: bool = False) -> Obj:
         query = {"fieldManager": manager, **({"force": "true"} if force else {})}
-        return self.patch(path, obj, kind=writes.APPLY_PATCH, **query)
+        return self.patch(path, obj, kind=patching.APPLY_PATCH, **query)
 
     def delete(self, path: str, **query: str) -> Obj:
-        out: Obj = self.request("DELETE", path, **query)
+        out: Obj = self.request("DELETE", path, query=query)
         return out
 
     def compact(self) -> None:

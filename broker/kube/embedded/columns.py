@@ -254,13 +254,20 @@ def _quota(obj: Obj, now: float) -> list[Any]:
     hard, used = status.get("hard") or {}, status.get("used") or {}
     text = {key: f"{key}: {used.get(key, '0')}/{hard[key]}" for key in sorted(hard)}
     requests = ", ".join(one for key, one in text.items() if not key.startswith("limits."))
-    return [name, requests, ", ".join(one for key, one in text.items() if key.startswith("limits.")), _age(obj, now)]
+    return [
+        name,
+        requests,
+        ", ".join(one for key, one in text.items() if key.startswith("limits.")),
+        _age(obj, now),
+    ]
 
 
 def _binding(obj: Obj, now: float) -> list[Any]:
     role, by_kind = obj.get("roleRef") or {}, dict[str, list[str]]()
     for one in obj.get("subjects") or ():
-        named = f"{one.get('namespace', '')}/{one['name']}" if one["kind"] == "ServiceAccount" else one["name"]
+        named = (
+            f"{one.get('namespace', '')}/{one['name']}" if one["kind"] == "ServiceAccount" else one["name"]
+        )
         by_kind.setdefault(one["kind"], []).append(named)
     subjects = [", ".join(by_kind.get(kind, ())) for kind in ("User", "Group", "ServiceAccount")]
     return [obj["metadata"]["name"], f"{role.get('kind')}/{role.get('name')}", _age(obj, now), *subjects]

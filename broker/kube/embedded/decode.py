@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import quantity, times
-from .errors import ApiError, bad_request
+from .errors import bad_request
 from .shape import OBJECT_META, Field, Shape, struct
 from .wire import Obj
 
@@ -23,15 +23,16 @@ _cache: dict[int, tuple[Shape, _Decoder]] = {}
 
 
 class Mismatch(Exception):
-    """A value of the wrong JSON type."""
+    """A value of the wrong JSON type, as JSON decoding puts it and as conversion between structures does."""
+
+    def __init__(self, message: str, *, converted: str = "") -> None:
+        super().__init__(message)
+        self.converted = converted or message
 
 
-def decode(obj: Any, shape: Shape, *, api_version: str, kind: str, unknown: list[str]) -> Obj:
-    try:
-        out: Obj = _decoder(shape)(obj, None, unknown)
-    except Mismatch as wrong:
-        message = f'{kind} in version "{api_version}" cannot be handled as a {kind}: {wrong}'
-        raise bad_request(message) from wrong
+def decode(obj: Any, shape: Shape, *, unknown: list[str]) -> Obj:
+    """Raises Mismatch."""
+    out: Obj = _decoder(shape)(obj, None, unknown)
     return out
 
 
@@ -49,11 +50,8 @@ def copied(value: Any) -> Any:
 
 
 def metadata(value: Any, unknown: list[str]) -> Obj:
-    """The metadata of a custom resource, which is read as strictly as that of any other."""
-    try:
-        out: Obj = _decoder(struct(OBJECT_META))(value, (None, "metadata"), unknown)
-    except Mismatch as wrong:
-        raise bad_request(str(wrong)) from wrong
+    """The metadata of a custom resource, which is read as strictly as that of any other. Raises Mismatch."""
+    out: Obj = _decoder(struct(OBJECT_META))(value, (None, "metadata"), unknown)
     return out
 
 
@@ -73,21 +71,23 @@ def _decoder(shape: Shape) -> _Decoder:
     return found[1]
 
 
+_JSON_TYPES = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+_GO_TYPES = {bool: "bool", int: "int64", float: "float64", str: "string", list: "slice", dict: "map"}
+
+
 def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int | float):
-        return "number"
-    return {str: "string", list: "array", dict: "object"}.get(type(value), "null")
+    return _JSON_TYPES.get(type(value), "null")
 
 
-def _mismatch(value: Any, path: _Path, go: str) -> Mismatch:
-    what = _json_type(value)
+def _mismatch(value: Any, path: _Path, go: str, kind: str = "") -> Mismatch:
+    what, given = _json_type(value), _GO_TYPES.get(type(value), "nil")
     if what == "number" and go.startswith(("int", "uint")):
         what = f"number {value}"
     # The name of the innermost struct stands before the path; see Go's UnmarshalTypeError.
     where = f"Go struct field {_owner(path)}{show(path)}" if path else "Go value"
-    return Mismatch(f"json: cannot unmarshal {what} into {where} of type {go}")
+    restored = {"struct": "struct from: ", "list": "slice from ", "map": "map from "}.get(kind)
+    converted = f"cannot restore {restored}{given}" if restored else f"cannot convert {given} to {go}"
+    return Mismatch(f"json: cannot unmarshal {what} into {where} of type {go}", converted=converted)
 
 
 def _owner(path: _Path) -> str:
@@ -127,7 +127,7 @@ def _struct(shape: Shape) -> _Decoder:
         if not plans:
             ready()
         if type(value) is not dict:
-            raise _mismatch(value, path, f"{go}")
+            raise _mismatch(value, path, go, "struct")
         out = {}
         for name, raw in value.items():
             plan = plans.get(name)
@@ -185,7 +185,7 @@ def _list(shape: Shape) -> _Decoder:
 
     def run(value: Any, path: _Path, unknown: list[str]) -> Any:
         if type(value) is not list:
-            raise _mismatch(value, path, shape.go or f"[]{item.go}")
+            raise _mismatch(value, path, shape.go or f"[]{item.go}", "list")
         each = _decoder(item)
         out = []
         for i, one in enumerate(value):
@@ -202,7 +202,7 @@ def _map(shape: Shape) -> _Decoder:
 
     def run(value: Any, path: _Path, unknown: list[str]) -> Any:
         if type(value) is not dict:
-            raise _mismatch(value, path, shape.go or f"map[string]{item.go}")
+            raise _mismatch(value, path, shape.go or f"map[string]{item.go}", "map")
         each = _decoder(item)
         return {
             key: _zero(zero) if one is None else each(one, (path, key), unknown) for key, one in value.items()
@@ -214,7 +214,7 @@ def _map(shape: Shape) -> _Decoder:
 def _string_map(shape: Shape) -> _Decoder:
     def run(value: Any, path: _Path, unknown: list[str]) -> Any:
         if type(value) is not dict:
-            raise _mismatch(value, path, shape.go or "map[string]string")
+            raise _mismatch(value, path, shape.go or "map[string]string", "map")
         out = dict(value)
         for key, one in value.items():
             if type(one) is not str:
@@ -329,11 +329,3 @@ _SPECIAL: dict[str, _Decoder] = {
     "any": _anything,
 }
 _COMPILERS: dict[str, Callable[[Shape], _Decoder]] = {"struct": _struct, "list": _list, "map": _map}
-
-
-def strict_error(problems: list[str], *, kind: str, api_version: str) -> ApiError:
-    """What `fieldValidation=Strict` answers to fields that the kind does not have."""
-    listed = ", ".join(problems)
-    return bad_request(
-        f'{kind} in version "{api_version}" cannot be handled as a {kind}: strict decoding error: {listed}'
-    )

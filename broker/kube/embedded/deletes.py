@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .admission import may_delete_namespace
 from .errors import ApiError, conflict, not_found
+from .finalize import mark
 from .kinds import kind_of
 from .options import Call, DeleteOptions
 from .resources import Resource
@@ -42,6 +44,10 @@ def delete(state: State, resource: Resource, key: Key, options: DeleteOptions) -
         raise not_found(resource.who, key[1])
     live = item.obj
     _check(resource, key[1], live, options)
+    if resource.storage == "namespaces.":
+        may_delete_namespace(key[1])
+        if not live["metadata"].get("deletionTimestamp") or (live.get("spec") or {}).get("finalizers"):
+            return Deleted(mark(state, resource, key, live, options), False)
     graceful, pending, grace, until = _grace(state, resource, live, options)
     if pending:
         return Deleted(live, False)

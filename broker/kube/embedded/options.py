@@ -5,11 +5,9 @@ Rule: k8s.io/apimachinery/pkg/apis/meta/v1 (`CreateOptions` and its like) and it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import orjson
-import yaml
 
 from .errors import (
     ApiError,
@@ -19,18 +17,12 @@ from .errors import (
     invalid,
     problem,
     supported,
-    unsupported_media_type,
 )
-from .route import Target, flag
-from .wire import Obj, Request
+from .resources import Resource, spoken
+from .route import TRUE, Target, flag
+from .wire import Request
 
 _META = "meta.k8s.io"
-_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_BODY_TYPES = (
-    "application/json",
-    "application/yaml",
-    "application/vnd.kubernetes.protobuf",
-)
 
 
 @dataclass(slots=True)
@@ -40,6 +32,18 @@ class Call:
     request: Request
     target: Target
     warnings: list[str] = field(default_factory=list)
+
+    def warn(self, *messages: str) -> None:
+        self.warnings += [one for one in dict.fromkeys(messages) if one not in self.warnings]
+
+    @property
+    def resource(self) -> Resource:
+        """What the request's object is of: mostly the target, for some subresources a kind of its own."""
+        target = self.target
+        sub = target.resource.subresources.get(target.subresource)
+        if sub is None or sub.kind == target.resource.kind:
+            return target.resource
+        return spoken(sub, target.resource.namespaced)
 
     @property
     def dry_run(self) -> bool:
@@ -63,51 +67,32 @@ class Call:
     def check(self, kind: str) -> None:
         """Refuses options that mean nothing, in the words of the options' own validation."""
         query, wrong = self.request.query, list[FieldError]()
-        if (dry := query.get("dryRun")) and dry != "All":
-            wrong.append(supported("dryRun", dry, ["All"]))
-        modes = ["Ignore", "Strict", "Warn"]
-        if (mode := query.get("fieldValidation")) and mode not in modes:
-            wrong.append(supported("fieldValidation", mode, modes))
+        applies = self.content_type.startswith("application/apply-patch")
         manager = query.get("fieldManager", "")
-        if len(manager) > 128:
-            wrong.append(problem("too_long", "fieldManager", "may not be more than 128 bytes"))
-        if kind == "PatchOptions" and not manager and self.content_type.startswith("application/apply-patch"):
+        if kind == "PatchOptions" and applies and not manager:
             wrong.append(problem("required", "fieldManager", "is required for apply patch"))
-        is_apply = self.content_type.startswith("application/apply-patch")
-        if kind == "PatchOptions" and "force" in query and not is_apply:
+        if kind == "PatchOptions" and not applies and "force" in query:
             wrong.append(problem("forbidden", "force", "may not be specified for non-apply patch"))
+        if len(manager) > _MANAGER_LIMIT:
+            wrong.append(problem("too_long", "fieldManager", f"may not be more than {_MANAGER_LIMIT} bytes"))
+        for i, letter in enumerate(manager):
+            if not letter.isprintable():
+                text = "should only contain printable characters"
+                wrong.append(problem("invalid", "fieldManager", f"{text}, invalid character at {i}", manager))
+        wrong += dry_run_problems(query.get("dryRun"))
+        if (mode := query.get("fieldValidation")) and mode not in _MODES:
+            wrong.append(supported("fieldValidation", mode, _MODES))
         if wrong:
             raise invalid(Who(_META, "", kind), "", wrong)
 
 
-def body(call: Call) -> Any:
-    """The body as JSON, whatever it came as."""
-    raw, kind = call.request.body or b"", call.content_type or "application/json"
-    if kind == "application/json":
-        return parse_json(raw)
-    if kind in ("application/yaml", "application/apply-patch+yaml"):
-        return parse_yaml(raw)
-    if kind == "application/vnd.kubernetes.protobuf" and call.target.resource.custom is None:
-        from . import protobuf
-
-        return protobuf.decode(raw)
-    raise unsupported_media_type(_BODY_TYPES)
+_MODES = ("", "Ignore", "Strict", "Warn")
+_MANAGER_LIMIT = 128
 
 
-def parse_json(raw: bytes) -> Any:
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        message = f"the object provided is unrecognized (must be of type JSON): {error}"
-        raise bad_request(message) from error
-
-
-def parse_yaml(raw: bytes) -> Any:
-    try:
-        value = orjson.loads(raw) if raw[:1] == b"{" else yaml.load(raw, _YAML_LOADER)  # noqa: S506
-        return orjson.loads(orjson.dumps(value))  # dates and other YAML types become what JSON has
-    except (yaml.YAMLError, orjson.JSONDecodeError, TypeError) as error:
-        raise bad_request(f"error decoding YAML: {error}") from error
+def dry_run_problems(value: object) -> list[FieldError]:
+    given = [value] if isinstance(value, str) and value else value or []
+    return [] if given in ([], ["All"]) else [supported("dryRun", given, ["All"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,38 +105,40 @@ class DeleteOptions:
     dry_run: bool = False
 
 
-def delete_options(call: Call) -> DeleteOptions:
-    """From the body, or from the query where there is none."""
-    query = call.request.query
-    given: Obj = body(call) if call.request.body else dict(query)
-    if not isinstance(given, dict):
-        raise bad_request("the object provided is unrecognized: DeleteOptions are an object")
-    return options_of(given, dry=bool(call.request.query.get("dryRun")))
-
-
-def options_of(given: Obj, *, dry: bool = False) -> DeleteOptions:
-    grace, policy = given.get("gracePeriodSeconds"), given.get("propagationPolicy") or ""
-    wrong: list[FieldError] = []
+def options_of(given: Mapping[str, Any]) -> DeleteOptions:
+    """From the object of that name, or the query, which spells it the same."""
+    grace, policy, orphan = (
+        given.get("gracePeriodSeconds"),
+        given.get("propagationPolicy"),
+        given.get("orphanDependents"),
+    )
+    if isinstance(orphan, str):
+        orphan = orphan in TRUE
     try:
         seconds = None if grace is None else int(grace)
     except ValueError as error:
         raise bad_request(f'strconv.ParseInt: parsing "{grace}": invalid syntax') from error
-    if policy and policy not in ("Foreground", "Background", "Orphan"):
-        wrong.append(supported("propagationPolicy", policy, ["Background", "Foreground", "Orphan", "nil"]))
-    if policy and given.get("orphanDependents") is not None:
+    wrong: list[FieldError] = []
+    if policy is not None and orphan is not None:
         why = "orphanDependents and deletionPropagation cannot be both set"
         wrong.append(problem("invalid", "propagationPolicy", why, policy))
+    if policy is not None and policy not in _POLICIES:
+        wrong.append(supported("propagationPolicy", policy, (*_POLICIES, "nil")))
+    wrong += dry_run_problems(given.get("dryRun"))
     if wrong:
         raise invalid(Who(_META, "", "DeleteOptions"), "", wrong)
     conditions = given.get("preconditions") or {}
     return DeleteOptions(
         seconds,
-        policy,
-        given.get("orphanDependents"),
+        policy or "",
+        orphan,
         conditions.get("uid"),
         conditions.get("resourceVersion"),
-        dry or bool(given.get("dryRun")),
+        bool(given.get("dryRun")),
     )
+
+
+_POLICIES = ("Foreground", "Background", "Orphan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,12 +93,12 @@ def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Ob
     if exact:
         source = _as_of(state, resource, revision, after)
     keys = sorted(source) if exact else collection.keys
-    chosen = _choose(keys, source, namespace, match, after)
+    chosen, meta = _choose(keys, source, namespace, match, after), Obj()
     if not options.limit:
-        items, meta = list(chosen), {}
+        items = list(chosen)
     else:
         found = list(islice(chosen, options.limit + 1))
-        items, meta = found[: options.limit], {}
+        items = found[: options.limit]
         if len(found) > options.limit:
             last = items[-1].obj["metadata"]
             key = (last.get("namespace", ""), last["name"])

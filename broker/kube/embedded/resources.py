@@ -61,9 +61,9 @@ class Resource:
     storage_hash: str = ""
     list_kind: str = ""
     custom: CustomVersion | None = None
-    convert: Callable[[Obj], Obj] | None = (
-        None  # from the stored form, where that differs in more than its version
-    )
+    stored: str = ""  # the apiVersion that objects are stored with, where it is another
+    convert: Callable[[Obj], Obj] | None = None  # from the stored form, where more than the version differs
+    restore: Callable[[Obj], Obj] | None = None  # and back
 
     @property
     def api_version(self) -> str:
@@ -83,6 +83,12 @@ class Resource:
             return obj
         return {**obj, "apiVersion": self.api_version}
 
+    def store(self, obj: Obj) -> Obj:
+        """An object of this version as it is stored."""
+        if self.restore is not None:
+            return self.restore(obj)
+        return {**obj, "apiVersion": self.stored} if self.stored else obj
+
     @property
     def who(self) -> Who:
         return Who(self.group, self.plural, self.kind)
@@ -90,6 +96,12 @@ class Resource:
     @property
     def gvk(self) -> tuple[str, str, str]:
         return (self.group, self.version, self.kind)
+
+
+@cache
+def spoken(sub: Sub, namespaced: bool) -> Resource:
+    """The kind that a subresource speaks, as if it were a resource."""
+    return Resource(sub.group, sub.version, sub.kind.lower() + "s", sub.kind, namespaced)
 
 
 @cache

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .ids import Ids
 from .resources import Registry, Resource
 from .store import Item, Key, Store
 from .wire import Obj
 
+if TYPE_CHECKING:
+    from .options import Call
+
 # (state, resource, new object or None, old object or None), after a write of the store
+Admission = Callable[["State", "Call", Obj, "Obj | None"], Obj]
 Hook = Callable[["State", Resource, Obj | None, Obj | None], None]
 
 
@@ -20,8 +25,11 @@ class State:
     registry: Registry
     clock: Callable[[], float]
     ids: Ids
-    admit: Callable[..., Obj] = field(default=lambda call, obj, old: obj)
+    admission: Admission
     hooks: dict[str, Hook] = field(default_factory=dict)  # by storage name
+
+    def admit(self, call: Call, obj: Obj, old: Obj | None) -> Obj:
+        return self.admission(self, call, obj, old)
 
     def get(self, resource: str, namespace: str, name: str) -> Obj | None:
         item = self.store.collection(resource).items.get((namespace, name))

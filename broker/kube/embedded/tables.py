@@ -107,7 +107,9 @@ class Table(Rendering):
 
     def bookmark(self, revision: int, *, initial: bool) -> bytes:
         marker = self._marker(revision, initial=initial)
-        return self._bookmark({**self._table([], {"resourceVersion": str(revision)}), "rows": [self._row(marker)]})
+        return self._bookmark(
+            {**self._table([], {"resourceVersion": str(revision)}), "rows": [self._row(marker)]}
+        )
 
     def _table(self, objects: list[Obj], meta: Obj) -> Obj:
         rows = [self._row(obj) for obj in objects]
@@ -149,7 +151,8 @@ def _custom_columns(raw: Sequence[Obj]) -> Columns:
             one["name"],
             one["type"],
             form=one.get("format", ""),
-            text=one.get("description") or f"Custom resource definition column (in JSONPath format): {one['jsonPath']}",
+            text=one.get("description")
+            or f"Custom resource definition column (in JSONPath format): {one['jsonPath']}",
             priority=one.get("priority", 0),
         )
         for one in given
@@ -166,7 +169,13 @@ def _cell(kind: str, value: Any, now: float) -> Any:
     if kind == "string":
         return None if value is None else text(value)
     if kind == "date":
-        return age(value, now) if isinstance(value, str) and parse(value) else "<invalid>" if isinstance(value, str) else None
+        return (
+            age(value, now)
+            if isinstance(value, str) and parse(value)
+            else "<invalid>"
+            if isinstance(value, str)
+            else None
+        )
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind == "integer":
         return int(value) if number else None

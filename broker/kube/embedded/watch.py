@@ -128,11 +128,12 @@ class WatchStream:
             self._seen = events[-1].revision
             if len(events) == BATCH:
                 self._callback()
-        elif (chunk := self._timer(revision)) is not None:
-            out.append(chunk)
-        if not out and self._ended:
-            return None
-        return b"".join(out)
+        elif (mark := self._timer(revision)) is not None:
+            out.append(mark)
+        return b"".join(out) if out or not self._over() else None
+
+    def _over(self) -> bool:
+        return self._ended
 
     def close(self) -> None:
         self._ended = True

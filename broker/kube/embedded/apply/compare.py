@@ -77,7 +77,7 @@ def _pair(
     old: Any, new: Any, shape: Shape, step: str, added: Fields, modified: Fields, removed: Fields
 ) -> None:
     """Two values that are both there."""
-    down: tuple[Fields, Fields, Fields] = ({}, {}, {})
+    down: list[Fields] = [{}, {}, {}]
     if _both(dict, old, new) and (old or new) and not shape.atomic and shape.kind in _STRUCTURES:
         _maps(old, new, shape, *down)
     elif _both(list, old, new) and (old or new) and shape.kind == "list" and shape.keyed:
@@ -86,7 +86,7 @@ def _pair(
         if old != new or isinstance(old, bool) is not isinstance(new, bool):
             modified[step] = LEAF
         return
-    for tree, part in zip((added, modified, removed), down, strict=True):
+    for tree, part in zip([added, modified, removed], down, strict=True):
         if part:
             tree[step] = part
 

@@ -17,13 +17,13 @@ from .merge import check, failed
 
 
 def context_of(call: Call) -> Context:
-    kind, sub = kind_of(call.target.resource), call.target.subresource
-    return Context(kind.shape, call.target.resource.api_version, sub, kind.ignored.get(sub, {}))
+    kind, sub = kind_of(call.resource), call.target.subresource
+    return Context(kind.shape, call.resource.api_version, sub, kind.ignored.get(sub, {}))
 
 
 def applying(state: State, call: Call, config: Any) -> Any:
     """A function from the live object (None for a new one) to the object after the apply."""
-    resource, target = call.target.resource, call.target
+    resource, target = call.resource, call.target
     if not isinstance(config, dict):
         raise bad_request("error decoding YAML: an apply configuration is an object")
     if (config.get("apiVersion"), config.get("kind")) != (resource.api_version, resource.kind):

@@ -159,6 +159,7 @@ def _resource(spec: Obj, names: Obj, version: Obj) -> Resource:
     custom = CustomVersion(
         group=spec["group"],
         name=version["name"],
+        plural=names["plural"],
         kind_name=names["kind"],
         namespaced=spec["scope"] == "Namespaced",
         schema=schema,
@@ -186,6 +187,7 @@ def _resource(spec: Obj, names: Obj, version: Obj) -> Resource:
         subresources=subs,
         list_kind=names.get("listKind") or names["kind"] + "List",
         custom=custom,
+        stored=f"{spec['group']}/{next(v['name'] for v in spec['versions'] if v.get('storage'))}",
     )
 
 

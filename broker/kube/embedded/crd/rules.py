@@ -25,8 +25,29 @@ _REASONS = {
     "FieldValueDuplicate": "duplicate",
 }
 _RESERVED = frozenset(
-    "true false null in as break const continue else for function if import let loop package namespace return "
-    "var void while".split()
+    [
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
 )
 _SYMBOLS = {".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _FAILURES = (TypeError, ValueError, KeyError, IndexError, ZeroDivisionError, RuntimeError, OverflowError)

@@ -71,11 +71,10 @@ def _bad_type(path: str, wanted: str, value: Any) -> FieldError:
 
 def _type(schema: Obj) -> Check | None:
     kind, form = schema.get("type", ""), schema.get("format", "")
+    wanted: tuple[str, ...] = (kind,) if kind else ()
     if schema.get("x-kubernetes-int-or-string"):
         wanted = ("integer", "string")
-    elif kind or form:
-        wanted = (kind,) if kind else ()
-    else:
+    elif not kind and not form:
         return None
     nullable, name = bool(schema.get("nullable")), ",".join(wanted)
 

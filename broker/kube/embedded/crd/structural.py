@@ -78,7 +78,7 @@ def drop_nulls(value: Any, schema: Any) -> None:
     if isinstance(value, dict):
         properties, more = schema.get("properties") or {}, schema.get("additionalProperties")
         for key in list(value):
-            inner = properties.get(key, more)
+            inner: Any = properties.get(key, more)
             if _forbids_null(value[key], inner) and "default" not in inner:
                 del value[key]
             else:
@@ -93,11 +93,11 @@ def default(value: Any, schema: Any) -> None:
         return
     if isinstance(value, dict):
         properties, more = schema.get("properties") or {}, schema.get("additionalProperties")
-        for key, inner in properties.items():
-            if inner.get("default") is not None and (key not in value or _forbids_null(value[key], inner)):
-                value[key] = copy.deepcopy(inner["default"])
+        for key, known in properties.items():
+            if known.get("default") is not None and (key not in value or _forbids_null(value[key], known)):
+                value[key] = copy.deepcopy(known["default"])
         for key in value:
-            inner = properties.get(key, more)
+            inner: Any = properties.get(key, more)
             if key not in properties and _forbids_null(value[key], inner):
                 value[key] = copy.deepcopy(inner.get("default"))
             default(value[key], inner)

@@ -12,14 +12,24 @@ from typing import Any
 
 from .. import decode as decoding
 from .. import names
-from ..errors import FieldError, problem, shown
+from ..errors import FieldError, Who, problem, shown
 from ..kinds.base import Kind, Rules, readers
 from ..shape import Shape, custom
 from ..wire import Obj
 from . import lists, rules, schema, structural
 
 _BLOCKING = frozenset(
-    {"FieldValueRequired", "FieldValueTooLong", "FieldValueDuplicate", "FieldValueTypeInvalid"}
+    {
+        "FieldValueNotSupported",
+        "FieldValueRequired",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    }
+)
+_SKIPPED = (
+    "Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation"
 )
 _MAX_INT32 = 2**31 - 1
 
@@ -30,6 +40,7 @@ class CustomVersion:
 
     group: str
     name: str
+    plural: str
     kind_name: str
     namespaced: bool
     schema: Obj
@@ -53,11 +64,13 @@ class CustomVersion:
             create=self._create,
             generation=True,
             unconditional=False,
+            warnings=_finalizer_warnings,
             selectable={path.lstrip("."): path for path in self.selectable},
         )
         return Kind(
             shape=self.shape,
             rules=made,
+            who=self._who,
             status=self.status,
             decode=self.decode,
             validate=self.validate,
@@ -76,6 +89,9 @@ class CustomVersion:
         unknown += [f'unknown field "{path}"' for path in dropped]
         structural.drop_nulls(obj, self._root)
         return obj
+
+    def _who(self, obj: Obj) -> Who:
+        return Who(self.group, self.plural, obj.get("kind") or self.kind_name)
 
     @cached_property
     def _root(self) -> Obj:
@@ -104,6 +120,8 @@ class CustomVersion:
 
     def validate(self, obj: Obj, old: Obj | None, subresource: str) -> list[FieldError]:
         meta, found = obj["metadata"], list[FieldError]()
+        if obj.get("kind") != self.kind_name:
+            return [problem("invalid", "kind", f"must be {self.kind_name}", obj.get("kind"))]
         if old is None:
             found += names.metadata(meta, namespaced=self.namespaced, check=names.dns_subdomain)
         else:
@@ -122,8 +140,7 @@ class CustomVersion:
         if self._rules is None:
             return found
         if any(one.reason in _BLOCKING for one in found):
-            why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"
-            return [*found, FieldError("FieldValueInvalid", "<nil>", f"Invalid value: null: {why}")]
+            return [*found, FieldError("FieldValueInvalid", "<nil>", _SKIPPED)]
         return found + rules.check(self._rules, obj, old)
 
     def _ratcheted(self, obj: Obj, old: Obj | None) -> list[FieldError]:
@@ -172,3 +189,22 @@ def _same_at(new: Any, old: Any, path: str) -> bool:
             return bool(new == old)
         new, old = (one.get(part) if isinstance(one, dict) else None for one in (new, old))
     return bool(new == old)
+
+
+_STANDARD_FINALIZERS = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
+
+
+def _finalizer_warnings(obj: Obj, old: Obj | None) -> list[str]:
+    """New finalizers should say whose they are."""
+    before = set((old or {}).get("metadata", {}).get("finalizers") or ())
+    out: list[str] = []
+    for name in sorted(set(obj["metadata"].get("finalizers") or ()) - before):
+        head = f'metadata.finalizers: "{name}": '
+        out += [head + why for why in names.qualified(name)]
+        if "/" not in name and name not in _STANDARD_FINALIZERS:
+            path = " including a path (/)" if "." in name else ""
+            out.append(
+                f"{head}prefer a domain-qualified finalizer name{path} "
+                "to avoid accidental conflicts with other finalizer writers"
+            )
+    return out

@@ -30,19 +30,13 @@ def _builtin(gvk: tuple[str, str, str], resource: Resource) -> Kind:
     return Kind(
         shape=shape,
         rules=rules,
+        who=lambda _: resource.who,
         status="status" in resource.subresources,
-        decode=_decoder(resource, shape),
+        decode=lambda obj, unknown: decoding.decode(obj, shape, unknown=unknown),
         validate=_validator(resource, rules),
         readers=readers(rules, namespaced=resource.namespaced),
         ignored=ignored(rules, status="status" in resource.subresources),
     )
-
-
-def _decoder(resource: Resource, shape: Shape):  # type: ignore[no-untyped-def]
-    def decode(obj: Obj, unknown: list[str]) -> Obj:
-        return decoding.decode(obj, shape, api_version=resource.version, kind=resource.kind, unknown=unknown)
-
-    return decode
 
 
 def _validator(resource: Resource, rules: Rules) -> Callable[[Obj, Obj | None, str], list[FieldError]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..errors import FieldError
+from ..errors import FieldError, Who
 from ..names import Check, dns_subdomain
 from ..selectors import path_reader
 from ..shape import Shape
@@ -24,6 +24,11 @@ STATUS = "status"  # Rules.validate_status
 
 def nothing(*_: Obj) -> None:
     """A kind without a rule here."""
+
+
+def no_warning(_: Obj, __: Obj | None) -> list[str]:
+    """A kind that warns of nothing."""
+    return []
 
 
 def no_problem(*_: Obj) -> list[FieldError]:
@@ -47,7 +52,9 @@ class Rules:
     create_order: tuple[str, ...] = (META, VALID, NEW)
     update_order: tuple[str, ...] = (FIXED, VALID, CHANGED)
     status_order: tuple[str, ...] = (FIXED, STATUS)
+    warnings: Callable[[Obj, Obj | None], list[str]] = no_warning
     generation: bool = False  # counts changes of what is wanted
+    uncounted: tuple[str, ...] = ("metadata",)  # what a change of is no new generation (nor is the status)
     unconditional: bool = True  # a PUT may come without resourceVersion
     create_on_update: bool = False  # a PUT of nothing creates it
     returns_deleted: bool = False  # a DELETE answers with the object
@@ -61,6 +68,7 @@ class Kind:
 
     shape: Shape
     rules: Rules
+    who: Callable[[Obj], Who]  # what an object that is refused is called
     status: bool  # status is written through its own subresource only
     decode: Callable[[Obj, list[str]], Obj]  # drops unknown fields into the list; a fresh object
     validate: Callable[[Obj, Obj | None, str], list[FieldError]]  # (new, old, subresource)

@@ -9,11 +9,13 @@ from typing import Any
 
 from ..decode import decode
 from ..errors import ApiError, Who, bad_request, conflict, not_found
-from ..options import Call, body
+from ..incoming import body
+from ..options import Call
+from ..route import route
 from ..shape import builtin
 from ..state import State
 from ..times import stamp
-from ..wire import Obj, Response, reply
+from ..wire import Obj, Request, Response, reply
 from .base import with_condition
 
 BOUND: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -66,7 +68,7 @@ def posted(call: Call, raw: Any, gvk: tuple[str, str, str]) -> Obj:
         )
     shape = builtin(*gvk)
     assert shape is not None
-    obj = decode(raw, shape, api_version=version, kind=kind, unknown=[])
+    obj = decode(raw, shape, unknown=[])
     if obj.setdefault("metadata", {}).get("name") != call.target.name:
         raise bad_request(f"name in URL does not match name in {kind} object")
     return obj
@@ -89,3 +91,12 @@ def _precondition(key: tuple[str, str], said: str, wanted: str, found: str) -> s
         f"AdditionalErrorMsg: Precondition failed: {said} in precondition: {wanted}, "
         f"{said} in object meta: {found}"
     )
+
+
+def bind_anywhere(state: State, call: Call) -> Response:
+    """POST bindings: the older way, with the pod's name in the body only."""
+    raw = body(call)
+    name = (raw.get("metadata") or {}).get("name", "") if isinstance(raw, dict) else ""
+    path = f"/api/v1/namespaces/{call.target.namespace}/pods/{name}/binding"
+    request = Request("POST", path, call.request.query, call.request.headers, call.request.body)
+    return bind(state, Call(request, route(state.registry, request)))

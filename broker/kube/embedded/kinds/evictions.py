@@ -14,7 +14,8 @@ import orjson
 from .. import writes
 from ..deletes import delete
 from ..errors import ApiError, Who, conflict, forbidden, not_found
-from ..options import Call, DeleteOptions, body, options_of
+from ..incoming import body
+from ..options import Call, DeleteOptions, options_of
 from ..route import route
 from ..selectors import matches
 from ..state import State
@@ -37,7 +38,7 @@ _TARGET = {
 def evict(state: State, call: Call) -> Response:
     call.check("CreateOptions")
     eviction = posted(call, body(call), ("policy", "v1", "Eviction"))
-    options = options_of(eviction.get("deleteOptions") or {}, dry=call.dry_run)
+    options = options_of({"dryRun": call.dry_run, **(eviction.get("deleteOptions") or {})})
     target, resource = call.target, call.target.resource
     pod = state.get(resource.storage, target.namespace, target.name)
     if pod is None:

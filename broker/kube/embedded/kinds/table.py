@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from ..crd import definition
-from ..names import dns_1035_label, dns_label, path_segment
-from ..wire import Obj
-from . import budgets, configmaps, leases, nodes, pods
+from ..names import dns_1035_label, path_segment
+from . import budgets, configmaps, leases, namespaces, nodes, pods
 from .base import Rules
 
-
-def _namespace(obj: Obj) -> None:
-    # The label lets selectors name a namespace; the finalizer is taken away once it is empty.
-    meta = obj["metadata"]
-    meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta.get("name", "")}
-
-
-def _new_namespace(obj: Obj) -> None:
-    obj["status"] = {"phase": "Active"}
-    spec = obj.setdefault("spec", {})
-    spec["finalizers"] = list(dict.fromkeys([*(spec.get("finalizers") or ()), "kubernetes"]))
-
-
 RULES: dict[str, Rules] = {
-    "namespaces.": Rules(
-        default=_namespace,
-        create=_new_namespace,
-        name=dns_label,
-        selectable={"status.phase": "status.phase", "name": "metadata.name"},
-    ),
+    "namespaces.": namespaces.RULES,
     "pods.": pods.RULES,
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
         default=definition.default,

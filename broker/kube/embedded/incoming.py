@@ -1,0 +1,152 @@
+"""From the bytes of a request to an object of the kind that its path names, or to the refusal that it earns.
+
+Rule: k8s.io/apiserver/pkg/endpoints/handlers (create.go, update.go, rest.go) and the decoders that they use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import yaml
+
+from .decode import Mismatch
+from .errors import ApiError, bad_request, unsupported_media_type
+from .kinds import kind_of
+from .options import Call
+from .resources import Resource, builtins
+from .wire import Obj
+
+BODY_TYPES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SNIPPET = 30
+_HEADER = (
+    'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+)
+_JSON_TYPES = {list: "array", str: "string", bool: "bool", int: "number", float: "number", dict: "object"}
+
+
+class Unreadable(Exception):
+    """Bytes that are no JSON or YAML, in Go's words."""
+
+
+def parse_json(raw: bytes) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        text = raw.decode(errors="replace")
+        at = min(error.pos, len(text))
+        if not text[at:].strip():
+            raise Unreadable("unexpected end of JSON input") from error
+        wrong = text[at:].lstrip()[0]
+        raise Unreadable(f"invalid character '{wrong}' looking for beginning of value") from error
+
+
+def parse_yaml(raw: bytes) -> Any:
+    try:
+        value = orjson.loads(raw) if raw[:1] == b"{" else yaml.load(raw, _YAML_LOADER)
+        # Dates and other types of YAML's own become what JSON has for them.
+        return orjson.loads(orjson.dumps(value))
+    except (yaml.YAMLError, orjson.JSONDecodeError, TypeError) as error:
+        raise Unreadable(f"yaml: {str(error).splitlines()[0]}") from error
+
+
+def type_name(value: Any) -> str:
+    return _JSON_TYPES.get(type(value), "null")
+
+
+def body(call: Call) -> Any:
+    """The body as JSON, whatever it came as."""
+    raw, content = call.request.body or b"", call.content_type or "application/json"
+    try:
+        if content == "application/json":
+            return parse_json(raw)
+        if content == "application/yaml":
+            return parse_yaml(raw) or {}
+    except Unreadable as why:
+        prefix = "couldn't get version/kind; json parse error: " if content == "application/json" else ""
+        raise _unrecognized(call.resource, f"{prefix}{why}", raw) from why
+    if content == "application/vnd.kubernetes.protobuf" and call.target.resource.custom is None:
+        from .protobuf import decode
+
+        return decode(raw)
+    raise unsupported_media_type(BODY_TYPES)
+
+
+def _unrecognized(resource: Resource, why: str, raw: bytes) -> ApiError:
+    shown = raw.decode(errors="replace") if raw[:1] == b"{" else raw.hex()
+    limit = _SNIPPET if raw[:1] == b"{" else 2 * _SNIPPET
+    shown = shown[:limit] + " ..." if len(shown) > limit else shown or "<empty>"
+    return bad_request(
+        f"the object provided is unrecognized (must be of type {resource.kind}): {why} ({shown})"
+    )
+
+
+def read_object(call: Call) -> Obj:
+    """The object that a client sends whole."""
+    resource, raw = call.resource, body(call)
+    sent = call.request.body or b""
+    if not isinstance(raw, dict):
+        empty = "unexpected end of JSON input"
+        why = (
+            f"json: cannot unmarshal {type_name(raw)} into Go value of type {_HEADER}"
+            if raw is not None
+            else empty
+        )
+        raise _unrecognized(resource, f"couldn't get version/kind; json parse error: {why}", sent)
+    if resource.custom is None:
+        raw = {**raw, "apiVersion": raw.get("apiVersion") or resource.api_version}
+        raw["kind"] = raw.get("kind") or resource.kind
+        if why := misfit(resource, raw):
+            version = str(raw["apiVersion"]).rpartition("/")[2]
+            text = f'{raw["kind"]} in version "{version}" cannot be handled as a {resource.kind}: {why}'
+            raise bad_request(text)
+    elif not raw.get("kind"):
+        text = orjson.dumps(raw).decode()
+        raise _unrecognized(resource, f"Object 'Kind' is missing in '{text}'", sent)
+    elif raw.get("apiVersion", "") != resource.api_version:
+        given = raw.get("apiVersion", "")
+        text = f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
+        raise bad_request(text)
+    try:
+        obj, unknown = decoded(resource, raw)
+    except Mismatch as wrong:
+        if call.target.resource.custom and resource.custom is None:
+            kind = f"{resource.version}.{resource.kind}"
+            raise bad_request(
+                f'no kind is registered for the type {kind} in scheme "pkg/runtime/scheme.go:111"'
+            ) from wrong
+        text = (
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {wrong}'
+        )
+        raise bad_request(text) from wrong
+    if unknown and call.strict == "Strict":
+        listed = ", ".join(unknown)
+        text = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+        raise bad_request(f"{text}: strict decoding error: {listed}")
+    if call.strict == "Warn":
+        call.warn(*unknown)
+    return obj
+
+
+def decoded(resource: Resource, raw: Obj) -> tuple[Obj, list[str]]:
+    """A fresh object with its defaults, and what was unknown in it. Raises Mismatch for wrong types."""
+    kind, unknown = kind_of(resource), list[str]()
+    obj = kind.decode(raw, unknown)
+    if obj.get("metadata") is None:
+        obj["metadata"] = {}
+    kind.rules.default(obj)
+    return obj, unknown
+
+
+def misfit(resource: Resource, raw: Obj) -> str:
+    """Why an object is not of the built-in kind that its path names; empty if it is."""
+    api_version, kind = raw.get("apiVersion"), raw.get("kind")
+    if (api_version, kind) == (resource.api_version, resource.kind):
+        return ""
+    if not any((one.api_version, one.kind) == (api_version, kind) for one in builtins()):
+        where = 'in scheme "pkg/runtime/scheme.go:111"'
+        return f'no kind "{kind}" is registered for version "{api_version}" {where}'
+    group, _, version = str(api_version).rpartition("/")
+    internal = resource.group.partition(".")[0] or "core"
+    return f"converting ({version}.{kind}) to ({internal}.{resource.kind}): unknown conversion"

@@ -1,0 +1,50 @@
+"""Keeps the record of field managers when a client writes an object whole or patches it."""
+
+from __future__ import annotations
+
+from .apply.managers import updated
+from .apply.verb import context_of
+from .decode import fragment
+from .kinds import kind_of
+from .options import Call
+from .resources import Resource
+from .state import State
+from .times import stamp
+from .wire import Obj
+
+
+def managed(state: State, call: Call, live: Obj | None, obj: Obj) -> Obj:
+    """The object with the record of who manages what brought up to date."""
+    before = live if live is not None else nothing(call.resource)
+    updated(before, obj, call.manager, stamp(state.clock()), context_of(call))
+    return obj
+
+
+def nothing(resource: Resource) -> Obj:
+    """What a new object is compared with: of a built-in kind, its empty struct."""
+    empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return empty if resource.custom else fragment(empty, kind_of(resource).shape)
+
+
+_DUPLICATE = (
+    ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and "
+    "may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uids}"
+)
+
+
+def unique_owners(call: Call, obj: Obj, *, after: bool = False) -> None:
+    """Owners that are named twice count once, with a warning."""
+    owners = obj["metadata"].get("ownerReferences")
+    if not owners or len(owners) < 2:
+        return
+    kept: list[Obj] = []
+    repeated: list[str] = []
+    for owner in owners:
+        if owner in kept:
+            repeated.append(owner.get("uid", ""))
+        else:
+            kept.append(owner)
+    if repeated:
+        obj["metadata"]["ownerReferences"] = kept
+        when = " after mutating admission happens" if after else ""
+        call.warn(_DUPLICATE.format(when=when, uids=", ".join(repeated)))

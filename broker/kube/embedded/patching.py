@@ -1,0 +1,130 @@
+"""The four patch types as functions from the live object to the wanted one.
+
+Rule: k8s.io/apiserver/pkg/endpoints/handlers/patch.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from . import patches
+from .apply.verb import applying
+from .decode import Mismatch
+from .errors import ApiError, Who, bad_request, invalid, problem
+from .incoming import Unreadable, decoded, misfit, parse_json, parse_yaml, type_name
+from .kinds import kind_of
+from .managing import managed
+from .options import Call
+from .state import State
+from .strategic import strategic
+from .wire import Obj
+
+JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
+STRATEGIC_PATCH, APPLY_PATCH = "application/strategic-merge-patch+json", "application/apply-patch+yaml"
+
+# (live object or None for a new one) → the object as it shall be
+Change = Callable[[Obj | None], Obj]
+_NOBODY = Who("", "", "")
+
+
+def patching(state: State, call: Call) -> Change:
+    """What the request's patch does to an object, with the record of who manages what."""
+    content, raw = call.content_type, call.request.body or b""
+    if content not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH):
+        raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
+    if content == STRATEGIC_PATCH and call.target.resource.custom:
+        accepted = ", ".join((JSON_PATCH, MERGE_PATCH, APPLY_PATCH))
+        message = (
+            f"the body of the request was in an unknown format - accepted media types include: {accepted}"
+        )
+        raise ApiError(415, "UnsupportedMediaType", message)
+    call.check("PatchOptions")
+    if content == APPLY_PATCH:
+        return _applying(state, call, raw)
+    document = _document(content, raw)
+
+    def change(live: Obj | None) -> Obj:
+        assert live is not None
+        return managed(state, call, live, _patched(call, content, document, live))
+
+    return change
+
+
+def _document(content: str, raw: bytes) -> Any:
+    prefix = "" if content == STRATEGIC_PATCH else "error decoding patch: "
+    try:
+        document = parse_json(raw)
+    except Unreadable as why:
+        raise bad_request(f"{prefix}{why}") from why
+    if content == JSON_PATCH:
+        wanted = "[]handlers.jsonPatchOp"
+        right = isinstance(document, list) and all(isinstance(one, dict) for one in document)
+    else:
+        wanted, right = "map[string]interface {}", isinstance(document, dict)
+    if not right:
+        kind = type_name(document)
+        raise bad_request(f"{prefix}json: cannot unmarshal {kind} into Go value of type {wanted}")
+    return document
+
+
+def _patched(call: Call, content: str, document: Any, live: Obj) -> Obj:
+    resource = call.resource
+    if content == STRATEGIC_PATCH:
+        patched, shown = strategic(live, document, kind_of(resource).shape), go_text(document)
+    else:
+        merge = content == MERGE_PATCH
+        patched = patches.merge(live, document) if merge else patches.json_patch(live, document)
+        shown = ""
+    if not isinstance(patched, dict):
+        raise _refused(orjson.dumps(patched).decode(), "the patch left no object")
+    try:
+        if content != STRATEGIC_PATCH and resource.custom is None and (why := misfit(resource, patched)):
+            raise Mismatch(why)
+        obj, unknown = decoded(resource, patched)
+    except Mismatch as wrong:
+        said = wrong.converted if content == STRATEGIC_PATCH else str(wrong)
+        raise _refused(shown or orjson.dumps(patched).decode(), said) from wrong
+    if unknown and call.strict == "Strict":
+        said = "strict decoding error: " + ", ".join(unknown)
+        raise _refused(shown or orjson.dumps(patched).decode(), said)
+    if call.strict == "Warn":
+        call.warn(*unknown)
+    return obj
+
+
+def _refused(patch: str, why: str) -> ApiError:
+    return invalid(_NOBODY, "", [problem("invalid", "patch", why, patch)])
+
+
+def _applying(state: State, call: Call, raw: bytes) -> Change:
+    try:
+        config = parse_yaml(raw)
+    except Unreadable as why:
+        raise bad_request(f"error decoding YAML: {why}") from why
+    if not isinstance(config, dict):
+        said = f"json: cannot unmarshal {type_name(config)} into Go value of type map[string]interface {{}}"
+        raise bad_request(f"error decoding YAML: error unmarshaling JSON: while decoding JSON: {said}")
+    apply = applying(state, call, config)
+
+    def change(live: Obj | None) -> Obj:
+        try:
+            obj, _ = decoded(call.resource, apply(live))
+        except Mismatch as wrong:
+            raise ApiError(500, "", str(wrong)) from wrong
+        return obj
+
+    return change
+
+
+def go_text(value: Any) -> str:
+    """A value as Go's %v prints it."""
+    if isinstance(value, dict):
+        return "map[" + " ".join(f"{key}:{go_text(one)}" for key, one in sorted(value.items())) + "]"
+    if isinstance(value, list):
+        return "[" + " ".join(map(go_text, value)) + "]"
+    if value is None:
+        return "<nil>"
+    return str(value).lower() if isinstance(value, bool) else str(value)
