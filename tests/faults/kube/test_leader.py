@@ -1,0 +1,156 @@
+"""A leader that is cut off, held up, paused or robbed stops before another starts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from broker.kube.client import Client, Reply, Request
+from broker.kube.clock import FakeClock
+from broker.kube.lease import LEASE, Elector, NotLeading
+from tests.unit.kube.server import NO_ANSWER, Server, Thing, thing
+
+DURATION = 15.0
+
+
+class Wire:
+    """One process's way to the server: cut, or holding requests until let go."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.cut = False
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        self.hold.wait(20)
+        if self.cut:
+            raise NO_ANSWER
+        return self.server.request(request, timeout=timeout)
+
+    def stream(self, request: Request, *, timeout: float) -> object:
+        raise AssertionError("a lease is not watched")
+
+
+class Process:
+    """An elector in its thread; notes when it led, on the clock that all share."""
+
+    def __init__(self, name: str, server: Server, clock: FakeClock) -> None:
+        self.clock = clock
+        self.wire = Wire(server)
+        self.client = Client(self.wire)  # type: ignore[arg-type]
+        self.elector = Elector(self.client, "broker", "default", name, clock, duration=DURATION)
+        self.terms: list[list[float]] = []
+        self.lost: threading.Event | None = None
+        self.thread = threading.Thread(target=self.elector.run, args=(self.lead,), daemon=True)
+        self.thread.start()
+
+    def lead(self, lost: threading.Event) -> None:
+        self.lost = lost
+        self.terms.append([self.clock.monotonic()])
+        self.clock.wait(lost)
+        self.terms[-1].append(self.clock.monotonic())
+
+    @property
+    def leads(self) -> bool:
+        return bool(self.terms) and len(self.terms[-1]) == 1
+
+    def stop(self) -> None:
+        self.wire.hold.set()
+        self.elector.stop()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+class Pair:
+    """A leader, and a standby that has seen it renew."""
+
+    def __init__(self) -> None:
+        self.clock, self.server = FakeClock(), Server()
+        self.leader = Process("one", self.server, self.clock)
+        self.clock.until(lambda: self.leader.leads)
+        self.standby = Process("two", self.server, self.clock)
+        self.run(10)
+        assert self.leader.leads
+        assert not self.standby.terms
+
+    def run(self, seconds: float) -> None:
+        end = self.clock.monotonic() + seconds
+        self.clock.until(lambda: self.clock.monotonic() >= end, step=0.25)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.leader.stop()
+    made.standby.stop()
+
+
+def hand_over(pair: Pair) -> None:
+    """The standby takes over, and not before the leader had stopped."""
+    began = pair.clock.monotonic()
+    pair.clock.until(lambda: pair.standby.leads, step=0.25)
+    assert not pair.leader.leads
+    assert pair.leader.terms[0][1] < pair.standby.terms[0][0]
+    assert pair.clock.monotonic() - began <= DURATION + 5
+
+
+def test_cut_off_from_the_api_server(pair: Pair) -> None:
+    pair.leader.wire.cut = True
+    hand_over(pair)
+
+
+def test_every_request_hangs(pair: Pair) -> None:
+    pair.leader.wire.hold.clear()
+    began = pair.clock.monotonic()
+    pair.clock.until(lambda: not pair.leader.elector.leading, step=0.25)
+    pair.clock.until(lambda: pair.leader.lost is not None and pair.leader.lost.is_set())
+    assert pair.clock.monotonic() - began <= DURATION * 2 / 3
+    pair.leader.wire.hold.set()
+    pair.leader.wire.cut = True
+    hand_over(pair)
+
+
+def test_the_api_server_is_gone_for_everyone_and_comes_back(pair: Pair) -> None:
+    pair.leader.wire.cut = pair.standby.wire.cut = True
+    pair.run(60)
+    assert not pair.leader.leads
+    assert not pair.standby.leads
+    pair.leader.wire.cut = pair.standby.wire.cut = False
+    pair.clock.until(lambda: pair.leader.leads or pair.standby.leads, step=0.25)
+    pair.run(30)
+    assert pair.leader.leads + pair.standby.leads == 1
+
+
+def test_paused_and_woken_it_knows_at_once_that_it_may_not_act(pair: Pair) -> None:
+    """None of its threads has run yet when the first line of its work does."""
+    client = pair.leader.client.replace(guard=pair.leader.elector.guard)
+    client.create(Thing.KIND, thing("before"))
+    pair.clock.jump(60)  # nobody is woken: the process was stopped, another may have led long since
+    assert pair.leader.lost is not None
+    assert pair.leader.lost.is_set()
+    assert not pair.leader.elector.leading
+    with pytest.raises(NotLeading):
+        client.create(Thing.KIND, thing("after"))
+    with pytest.raises(NotLeading):
+        client.delete(Thing.KIND, "before", namespace="default")
+    assert [path.rpartition("/")[2] for path in pair.server.objects if "/things/" in path] == ["before"]
+
+
+def test_paused_while_another_took_over_it_stands_by(pair: Pair) -> None:
+    pair.leader.wire.cut = True
+    hand_over(pair)
+    pair.leader.wire.cut = False
+    pair.run(60)
+    assert pair.standby.leads
+    assert not pair.leader.leads
+
+
+def test_a_lease_that_someone_deletes_is_made_again_by_one(pair: Pair) -> None:
+    pair.server.remove("broker", "default", LEASE)
+    pair.run(30)
+    assert pair.leader.leads + pair.standby.leads == 1
+    assert any("/leases/" in path for path in pair.server.objects)
