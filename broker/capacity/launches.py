@@ -292,8 +292,6 @@ def _overrides(
         if not there:
             raise ValueError(f"EC2NodeClass {node_class.name} has no subnet in {outpost or pool.zone}")
         subnet = min(there, key=lambda each: _preference(each, shortages, now))
-        if overrides and shortages.get(Scope("subnet", subnet.id), now):
-            continue
         overrides.append(
             Override(
                 instance_type=pool.instance_type,

@@ -283,6 +283,12 @@ def test_on_demand_needs_an_offer_in_a_zone_of_the_class() -> None:
     assert [str(option.pool) for option in found] == ["on-demand:m5.large:us-east-1b"]
 
 
+def test_what_is_sold_only_as_capacity_blocks_is_no_on_demand_option() -> None:
+    blocks = replace(TYPES["p5.48xlarge"], market_types=frozenset({"capacity-block"}))
+    found, _ = options(claim(kinds=["on-demand"]), node_class(), {"p5.48xlarge": blocks}, inventory(), NOW)
+    assert found == ()
+
+
 def test_a_claims_own_labels_are_no_requirement_on_the_instance() -> None:
     made = claim("c", ("example.com/team", "In", ["ml"]), types=["m5.large"], zones=["us-east-1a"])
     assert pools(made, Selection(), inventory()) == ["on-demand:m5.large:us-east-1a"]

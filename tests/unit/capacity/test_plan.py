@@ -119,6 +119,30 @@ def test_a_claim_with_only_short_pools_waits_until_the_first_of_them_ends() -> N
 
 
 @pytest.mark.covers("KRP-19")
+def test_the_slots_of_a_reservation_that_refused_are_no_room_of_its_group() -> None:
+    world = inventory(odcr("cr-1", free=3), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
+    claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(2)]
+    made = planned(claims, node_class(BY_GROUP, world), world, shortages=full("cr-1"))
+    assert list(chosen(made)) == ["c0"]
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_group_whose_members_are_full_or_refused_is_not_asked() -> None:
+    world = inventory(odcr("cr-1", free=0), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
+    wanted, made_of = claim(kinds=["reserved"]), node_class(BY_GROUP, world)
+    made = planned([wanted], made_of, world, shortages=full("cr-2"))
+    assert refusals(made) == {"claim-1": "ShortageRemembered"}
+
+
+@pytest.mark.covers("KRP-08")
+def test_a_claim_that_leaves_the_reservations_is_told_which_of_them_do_not_suit_it() -> None:
+    world = inventory(odcr("cr-1", "p5.48xlarge"))
+    made = planned([claim(types=["m5.large"])], node_class(OPEN, world), world)
+    (told,) = made.skipped["uid-claim-1"]
+    assert (told.pool.reservation, told.reason) == ("cr-1", "InstanceTypeMismatch")
+
+
+@pytest.mark.covers("KRP-19")
 @pytest.mark.parametrize(
     ("scope", "gone"),
     [
