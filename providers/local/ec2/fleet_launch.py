@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from moto import settings
 from moto.ec2.models.instances import Reservation
 
 from providers.local.ec2 import launches, templates
@@ -46,7 +47,8 @@ class Run:
             [],
             launch=launch,
             instance_type=data["InstanceType"],
-            is_instance_type_default=False,
+            # moto walks through all that a Region offers, only to raise if it validates types at all
+            is_instance_type_default=not settings.EC2_ENABLE_INSTANCE_TYPE_VALIDATION,
             region_name=self.backend.region_name,
             subnet_id=subnet_id,
             placement_hostid=(data.get("Placement") or {}).get("HostId"),

@@ -35,10 +35,18 @@ class QuickLookups(EC2Backend):
         return getattr(self, name)
 
     def get_instance(self, instance_id: str) -> Instance:
-        return self.instances_by_id.get(instance_id) or super().get_instance(instance_id)
+        return self._known(instance_id) or super().get_instance(instance_id)
 
     def get_instance_by_id(self, instance_id: str) -> Instance | None:
-        return self.instances_by_id.get(instance_id) or super().get_instance_by_id(instance_id)
+        return self._known(instance_id) or super().get_instance_by_id(instance_id)
+
+    def _known(self, instance_id: str) -> Instance | None:
+        """By the index, or in the launch that is under way: moto asks for each instance that it makes."""
+        found = self.instances_by_id.get(instance_id)
+        if found is None and self.reservations:
+            newest = next(reversed(self.reservations.values()))
+            found = next((instance for instance in newest.instances if instance.id == instance_id), None)
+        return found
 
     def get_multi_instances_by_id(self, instance_ids: list[str], filters: Any = None) -> list[Instance]:
         found = [self.instances_by_id.get(instance_id) for instance_id in instance_ids]

@@ -14,9 +14,37 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from moto import settings
+from moto.core.common_types import TYPE_RESPONSE
+from moto.core.responses import ActionContext, ActionResult
+from moto.core.serialize import AttributePickerContext
+
 from providers.local.ec2 import errors
 
 T = TypeVar("T")
+
+
+class Named(ActionResult):
+    """An answer whose members have the API's names already.
+
+    moto tries several spellings of each member on objects of its own; a thousand reservations take a third of the
+    time without that.
+    """
+
+    def execute_result(self, context: ActionContext) -> TYPE_RESPONSE:
+        serializer = context.serializer_class(
+            operation_model=context.operation_model,
+            pretty_print=settings.PRETTIFY_RESPONSES,
+            value_picker=_member,
+        )
+        sent: Any = serializer.serialize(self.result)
+        return sent["status_code"], sent["headers"], sent["body"]
+
+
+def _member(context: AttributePickerContext) -> Any:
+    return context.obj.get(context.key)
+
+
 Value = Callable[[T], Any]
 
 

@@ -81,7 +81,7 @@ class LocalEC2Response(Pipeline, EC2Response):
             if not filters or pages.passes(row, filters, FILTERS, backend.tags.get(row[0].id, {}))
         ]
         shown, token = pages.page(rows, size=size, token=self._get_param("NextToken"))
-        return ActionResult(
+        return pages.Named(
             {"CapacityReservations": [self._describe(*row) for row in shown], "NextToken": token}
         )
 
