@@ -21,6 +21,7 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Ski
 from broker.capacity.requirements import Requirements
 from broker.capacity.types import (
     CAPACITY_TYPE,
+    INSTANCE_TYPE,
     REGION,
     RESERVATION_ID,
     RESERVATION_INTERRUPTIBLE,
@@ -81,6 +82,7 @@ class Catalog:
     imageless: Mapping[str, str]
     zones: Mapping[str, Mapping[str, str]]
     reserved: tuple[Live, ...]
+    by_type: Mapping[str, tuple[Live, ...]]  # the same
     plain: Mapping[CapacityType, tuple[Option, ...]]
 
 
@@ -119,6 +121,13 @@ def catalog(
         if each.name in served
     }
     zones = {subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets}
+    reserved = tuple(
+        _live(inventory.odcrs.get(each.id, each), node_class, candidates, zones, now)
+        for each in node_class.resolved.usable
+    )
+    by_type: dict[str, list[Live]] = defaultdict(list)
+    for live in reserved:
+        by_type[live.odcr.instance_type].append(live)
     return Catalog(
         node_class=node_class,
         candidates=candidates,
@@ -129,24 +138,30 @@ def catalog(
             if each.name not in served
         },
         zones=zones,
-        reserved=tuple(
-            _live(inventory.odcrs.get(known.id, known), node_class, candidates, zones, now)
-            for known in node_class.resolved.usable
-        ),
+        reserved=reserved,
+        by_type={name: tuple(lives) for name, lives in by_type.items()},
         plain={kind: _plain(kind, candidates, zones) for kind in _PLAIN},
     )
 
 
 def labelled(requirements: Requirements, known: Catalog) -> tuple[Candidate, ...]:
     """The types whose labels satisfy the requirements, zone and kind of capacity apart."""
+    named = requirements.values(INSTANCE_TYPE)  # most claims list their types; then few need a closer look
     return tuple(
-        each for each in known.candidates.values() if not requirements.unmet(each.labels, among=_TYPE_KEYS)
+        each
+        for name, each in known.candidates.items()
+        if (named is None or name in named) and not requirements.unmet(each.labels, among=_TYPE_KEYS)
     )
 
 
 def roomy(candidates: Sequence[Candidate], requests: Mapping[str, float]) -> tuple[Candidate, ...]:
     """Those of the types that the requests fit on."""
-    return tuple(each for each in candidates if not lacking(requests, each.allocatable))
+    wanted = [(resource, amount) for resource, amount in requests.items() if amount > 0]
+    return tuple(
+        each
+        for each in candidates
+        if all(amount <= each.allocatable.get(resource, 0.0) for resource, amount in wanted)
+    )
 
 
 def choose(requirements: Requirements, suited: Sequence[Candidate], known: Catalog) -> tuple[Option, ...]:
@@ -223,10 +238,9 @@ def _reserved(requirements: Requirements, suited: Mapping[str, InstanceType], kn
     selection = known.node_class.selection
     good: dict[tuple[str, str], list[Odcr]] = defaultdict(list)
     mixed: set[tuple[str, str]] = set()  # where an open or group launch could land in one that is not wanted
-    for live in known.reserved:
+    lives = (live for name in suited for live in known.by_type.get(name, ()) if not live.problem)
+    for live in lives:
         odcr = live.odcr
-        if odcr.instance_type not in suited or live.problem:
-            continue
         place = (odcr.instance_type, odcr.zone)
         if not requirements.unmet(live.labels, among=_PLACE_KEYS):
             good[place].append(odcr)

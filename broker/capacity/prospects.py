@@ -29,10 +29,14 @@ class _Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
-    """A need's options as they stand: which may be asked, by which reservations, and why not the others."""
+    """A need's options as they stand: which may be asked, by which reservations, and why not the others.
+
+    `places` are the positions of the usable options among all, in order.
+    """
 
     options: tuple[Option, ...]
     usable: tuple[Option, ...]
+    places: Mapping[Option, tuple[int, int]]
     slots: Mapping[str, Option]  # reservation → the option that draws from it, in order of preference
     plain: Option | None  # the first option that needs no reservation
     refused: Mapping[Option, Skipped]
@@ -58,9 +62,9 @@ class Shops:
         self._now = now
         self._known: dict[str, Catalog] = {}
         self._labelled: dict[tuple[str, Requirements], tuple[Candidate, ...]] = {}
-        self._suited: dict[tuple[str, Requirements, frozenset[tuple[str, float]]], tuple[Candidate, ...]] = {}
+        self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]]], Prospect] = {}
         self._prospects: dict[_Need, Prospect] = {}
-        self._short: dict[tuple[str, Option], Shortage | None] = {}
+        self._short: dict[tuple[str, Option], tuple[Skipped, datetime] | None] = {}
 
     def known(self, name: str) -> Catalog:
         if name not in self._known:
@@ -70,37 +74,42 @@ class Shops:
 
     def prospect(self, claim: Claim) -> Prospect:
         """The same object for claims that are interchangeable."""
-        known, wanted = self.known(claim.node_class), (claim.node_class, claim.requirements)
+        wanted = (claim.node_class, claim.requirements)
+        exact = (*wanted, frozenset(claim.requests.items()))
+        if exact in self._exact:
+            return self._exact[exact]
+        known = self.known(claim.node_class)
         if wanted not in self._labelled:
             self._labelled[wanted] = labelled(claim.requirements, known)
-        exact = (*wanted, frozenset(claim.requests.items()))
-        if exact not in self._suited:
-            self._suited[exact] = roomy(self._labelled[wanted], claim.requests)
-        suited = self._suited[exact]
+        suited = roomy(self._labelled[wanted], claim.requests)
         need = _Need(*wanted, tuple(each.type.name for each in suited))
         if need not in self._prospects:
             self._prospects[need] = self._look(choose(claim.requirements, suited, known), suited, known)
-        return self._prospects[need]
+        self._exact[exact] = self._prospects[need]
+        return self._exact[exact]
 
     def _look(self, options: tuple[Option, ...], suited: tuple[Candidate, ...], known: Catalog) -> Prospect:
         usable: list[Option] = []
         slots: dict[str, Option] = {}
         refused: dict[Option, Skipped] = {}
         ends: list[datetime] = []
-        for option in options:
+        places: dict[Option, tuple[int, int]] = {}
+        for place, option in enumerate(options):
             free = [each for each in option.odcr_ids if self._inventory.free(each)]
             if option.pool.capacity_type == "reserved" and not free:
                 refused[option] = _full(option, self._inventory)
                 continue
-            if shortage := self._shortage(option, free, known):
-                refused[option] = _short(option, shortage)
-                ends.append(shortage.until)
+            if short := self._shortage(option, free, known):
+                refused[option], until = short
+                ends.append(until)
                 continue
+            places[option] = (place, len(usable))
             usable.append(option)
             slots |= dict.fromkeys(self._shortages.open_reservations(free, self._now), option)
         return Prospect(
             options=options,
             usable=tuple(usable),
+            places=places,
             slots=slots,
             plain=next((option for option in usable if option.pool.capacity_type != "reserved"), None),
             refused=refused,
@@ -108,13 +117,16 @@ class Shops:
             suited=suited,
         )
 
-    def _shortage(self, option: Option, free: Sequence[str], known: Catalog) -> Shortage | None:
-        """What keeps the option from being asked through its reservations that have room."""
+    def _shortage(
+        self, option: Option, free: Sequence[str], known: Catalog
+    ) -> tuple[Skipped, datetime] | None:
+        """What keeps the option from being asked through its reservations that have room, and until when."""
         key = (known.node_class.name, option)
         if key not in self._short:
             subnets = [each.id for each in known.node_class.subnets if each.zone == option.pool.zone]
             through = replace(option, odcr_ids=tuple(free))
-            self._short[key] = self._shortages.active(through, self._now, subnet_ids=subnets)
+            found = self._shortages.active(through, self._now, subnet_ids=subnets)
+            self._short[key] = (_short(option, found), found.until) if found else None
         return self._short[key]
 
 

@@ -25,8 +25,9 @@ def passed(
 
     A claim that leaves the reservations is told of those of its class that do not suit it, too.
     """
-    rest = prospect.usable[prospect.usable.index(option) + 1 :]
-    better = islice(prospect.options, prospect.options.index(option))
+    among_all, among_usable = prospect.places[option]
+    rest = prospect.usable[among_usable + 1 :]
+    better = islice(prospect.options, among_all)
     skipped = list(islice(_why_not(better, prospect, inventory), MOST_TOLD))
     if option.pool.capacity_type != "reserved":
         skipped += islice(misfits(claim, prospect.suited, known), MOST_TOLD - len(skipped))

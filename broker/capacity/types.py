@@ -219,7 +219,7 @@ def allocatable(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
 
 def lacking(requests: Mapping[str, float], amounts: Mapping[str, float]) -> list[str]:
     """The resources of which more is requested than there is, in order."""
-    return [resource for resource in sorted(requests) if requests[resource] > amounts.get(resource, 0.0)]
+    return sorted(name for name, amount in requests.items() if amount > amounts.get(name, 0.0))
 
 
 def fits(requests: Mapping[str, float], amounts: Mapping[str, float]) -> str | None:
