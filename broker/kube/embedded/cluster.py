@@ -15,10 +15,10 @@ import orjson
 from . import deletes, discovery, patching, reads, subresources, writes
 from .admission import admit
 from .crd import definition
-from .errors import ApiError, bad_request
+from .errors import ApiError, warning_header
 from .faults import Faults
 from .ids import Ids
-from .incoming import body
+from .incoming import given_options
 from .options import Call, list_options, options_of
 from .resources import Registry
 from .route import route
@@ -58,6 +58,13 @@ class Cluster:
         except ApiError as error:
             return error.response()
 
+    def _called(self, call: Call) -> Response:
+        try:
+            return self._warned(call, self._dispatch(call))
+        except ApiError as error:
+            error.warnings = call.warnings
+            raise
+
     def _handle(self, request: Request) -> Response:
         if request.path.rstrip("/") in _HEALTH:
             return text("ok")
@@ -67,12 +74,12 @@ class Cluster:
             target = route(self._state.registry, request)
         self.faults.check(target.verb, target.plural, target.name)
         with self._state.store.lock:
-            return self._dispatch(Call(request, target))
+            return self._called(Call(request, target))
 
     def _dispatch(self, call: Call) -> Response:
         verb = call.target.verb
         if (special := subresources.handler(call)) is not None:
-            return self._warned(call, special(self._state, call))
+            return special(self._state, call)
         if verb == "get":
             return reads.get(self._state, call)
         if verb == "list":
@@ -92,20 +99,16 @@ class Cluster:
         view = resource.show(obj)
         body = shown.one(Item(view, encode(view, bare=resource.custom is None), 0))
         headers = {"Content-Type": shown.content_type}
-        return self._warned(call, Response(201 if created else 200, headers, body))
+        return Response(201 if created else 200, headers, body)
 
     def _warned(self, call: Call, response: Response) -> Response:
         if not call.warnings:
             return response
-        warnings = ", ".join(_warning(one) for one in call.warnings)
-        return replace(response, headers={**response.headers, "Warning": warnings})
+        return replace(response, headers={**response.headers, "Warning": warning_header(call.warnings)})
 
     def _delete(self, call: Call) -> Response:
         target, resource = call.target, call.target.resource
-        given = body(call) if call.request.body else call.request.query
-        if not isinstance(given, Mapping):
-            raise bad_request("couldn't get version/kind; json parse error: DeleteOptions are an object")
-        options = options_of(given)
+        options = options_of(given_options(call))
         if target.verb == "deletecollection":
             wanted = list_options(call)
             items, meta = reads.page(self._state, call, wanted)
@@ -173,8 +176,3 @@ _WRITES: dict[str, Callable[[State, Call], tuple[Obj, bool]]] = {
     "update": writes.update,
     "patch": writes.patch,
 }
-
-
-def _warning(message: str) -> str:
-    quoted = message.replace("\\", "\\\\").replace('"', '\\"')
-    return f'299 - "{quoted}"'

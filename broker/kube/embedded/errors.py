@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from .wire import Obj, Response
+from .wire import Obj, Response, text
 
 
 class ApiError(Exception):
@@ -23,6 +23,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.details, self.metadata = details, metadata or {}
+        self.warnings: Sequence[str] = ()
 
     def status(self) -> Obj:
         out: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": self.metadata, "status": "Failure"}
@@ -35,10 +36,19 @@ class ApiError(Exception):
         return out
 
     def response(self) -> Response:
+        if not self.reason and self.code == 404:
+            return text(self.message + "\n", status=404)  # the mux's answer, before any API machinery
         headers = {"Content-Type": "application/json"}
+        if self.warnings:
+            headers["Warning"] = warning_header(self.warnings)
         if self.details and self.details.get("retryAfterSeconds"):
             headers["Retry-After"] = str(self.details["retryAfterSeconds"])
         return Response(self.code, headers, orjson.dumps(self.status()))
+
+
+def warning_header(messages: Sequence[str]) -> str:
+    escaped = (message.replace("\\", "\\\\").replace('"', '\\"') for message in messages)
+    return ", ".join(f'299 - "{message}"' for message in escaped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +64,8 @@ class Who:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def details(self, name: str, *, kind: str = "") -> Obj:
-        out: Obj = {"name": name} if name else {}
-        if self.group:
-            out["group"] = self.group
-        return {**out, "kind": kind or self.plural}
+        out = {"name": name, "group": self.group, "kind": kind or self.plural}
+        return {key: value for key, value in out.items() if value}
 
 
 def quoted(value: str) -> str:
@@ -97,6 +105,10 @@ _WORDINGS = {
 }
 
 
+class Struct(dict[str, Any]):
+    """A value that Go shows as a struct: its fields in their order, not sorted as a map's keys are."""
+
+
 def shown(value: object) -> str:
     """A value as Go prints it in an error: strings quoted, nil as null, structures as JSON."""
     if isinstance(value, str):
@@ -107,7 +119,19 @@ def shown(value: object) -> str:
         return str(int(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    option = 0 if isinstance(value, Struct) else orjson.OPT_SORT_KEYS
+    return orjson.dumps(value, option=option).decode()
+
+
+def go_text(value: Any) -> str:
+    """A value as Go's %v prints it."""
+    if isinstance(value, dict):
+        return "map[" + " ".join(f"{key}:{go_text(one)}" for key, one in sorted(value.items())) + "]"
+    if isinstance(value, list):
+        return "[" + " ".join(map(go_text, value)) + "]"
+    if value is None:
+        return "<nil>"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def problem(what: str, path: str, detail: str = "", value: object = None) -> FieldError:

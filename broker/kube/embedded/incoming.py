@@ -5,6 +5,7 @@ Rule: k8s.io/apiserver/pkg/endpoints/handlers (create.go, update.go, rest.go) an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -38,8 +39,10 @@ def parse_json(raw: bytes) -> Any:
         at = min(error.pos, len(text))
         if not text[at:].strip():
             raise Unreadable("unexpected end of JSON input") from error
-        wrong = text[at:].lstrip()[0]
-        raise Unreadable(f"invalid character '{wrong}' looking for beginning of value") from error
+        wrong, wanted = text[at:].lstrip()[0], "value"
+        if text[:at].rstrip().endswith("{"):
+            wanted = "object key string"
+        raise Unreadable(f"invalid character '{wrong}' looking for beginning of {wanted}") from error
 
 
 def parse_yaml(raw: bytes) -> Any:
@@ -102,8 +105,11 @@ def read_object(call: Call) -> Obj:
             text = f'{raw["kind"]} in version "{version}" cannot be handled as a {resource.kind}: {why}'
             raise bad_request(text)
     elif not raw.get("kind"):
-        text = orjson.dumps(raw).decode()
-        raise _unrecognized(resource, f"Object 'Kind' is missing in '{text}'", sent)
+        why = f"Object 'Kind' is missing in '{sent.decode(errors='replace')}'"
+        if call.strict == "Ignore":
+            text = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+            raise bad_request(f"{text}: {why}")
+        raise _unrecognized(resource, why, sent)
     elif raw.get("apiVersion", "") != resource.api_version:
         given = raw.get("apiVersion", "")
         text = f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
@@ -129,12 +135,38 @@ def read_object(call: Call) -> Obj:
     return obj
 
 
+def given_options(call: Call) -> Mapping[str, Any]:
+    """DeleteOptions, which come as the body or, without one, in the query."""
+    raw = call.request.body
+    if not raw:
+        return call.request.query
+    content = call.content_type or "application/json"
+    prefix = "couldn't get version/kind; json parse error: "
+    try:
+        if content == "application/vnd.kubernetes.protobuf":
+            from .protobuf import decode
+
+            given = decode(raw)
+        else:
+            given = parse_yaml(raw) if content == "application/yaml" else parse_json(raw)
+    except Unreadable as why:
+        raise bad_request(f"{prefix if 'json' in content else ''}{why}") from why
+    if not isinstance(given, dict):
+        raise bad_request(
+            f"{prefix}json: cannot unmarshal {type_name(given)} into Go value of type {_HEADER}"
+        )
+    return given
+
+
 def decoded(resource: Resource, raw: Obj) -> tuple[Obj, list[str]]:
     """A fresh object with its defaults, and what was unknown in it. Raises Mismatch for wrong types."""
     kind, unknown = kind_of(resource), list[str]()
     obj = kind.decode(raw, unknown)
     if obj.get("metadata") is None:
         obj["metadata"] = {}
+    elif raw["metadata"].get("managedFields") == []:
+        # Nobody manages it any more: not the same as saying nothing about it.
+        obj["metadata"]["managedFields"] = []
     kind.rules.default(obj)
     return obj, unknown
 

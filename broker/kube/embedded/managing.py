@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from .apply.managers import updated
 from .apply.verb import context_of
-from .decode import fragment
-from .kinds import kind_of
 from .options import Call
-from .resources import Resource
 from .state import State
 from .times import stamp
 from .wire import Obj
@@ -15,15 +12,9 @@ from .wire import Obj
 
 def managed(state: State, call: Call, live: Obj | None, obj: Obj) -> Obj:
     """The object with the record of who manages what brought up to date."""
-    before = live if live is not None else nothing(call.resource)
-    updated(before, obj, call.manager, stamp(state.clock()), context_of(call))
+    context = context_of(call)
+    updated(context.empty if live is None else live, obj, call.manager, stamp(state.clock()), context)
     return obj
-
-
-def nothing(resource: Resource) -> Obj:
-    """What a new object is compared with: of a built-in kind, its empty struct."""
-    empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind}
-    return empty if resource.custom else fragment(empty, kind_of(resource).shape)
 
 
 _DUPLICATE = (

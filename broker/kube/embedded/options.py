@@ -175,8 +175,9 @@ def list_options(call: Call) -> ListOptions:
     if wrong := _list_problems(options, watch=flag(query, "watch")):
         raise invalid(Who(_META, "", "ListOptions"), "", wrong)
     if options.version and not options.version.isdigit():
-        message = f'Invalid value: "{options.version}": strconv.ParseUint: parsing "{options.version}": invalid syntax'
-        raise ApiError(400, "BadRequest", f"invalid resource version: {message}")
+        given = options.version
+        why = f'Invalid value: "{given}": strconv.ParseUint: parsing "{given}": invalid syntax'
+        raise ApiError(400, "BadRequest", f"invalid resource version: resourceVersion: {why}")
     return options
 
 

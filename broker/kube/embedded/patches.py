@@ -1,6 +1,7 @@
 """JSON patch and JSON merge patch.
 
-Rules: RFC 6902, RFC 7396; an error's wording is that of evanphx/json-patch, which the API server uses.
+Rules: RFC 6902 and RFC 7396, read as evanphx/json-patch reads them for the API server: a missing value is null,
+and `replace` may set what an object does not have.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from .errors import ApiError, bad_request, quoted
+from .errors import ApiError
+from .wire import Obj
 
 MAX_OPERATIONS = 10_000
+
+
+class _Refused(Exception):
+    """An operation that does not apply."""
 
 
 def merge(document: Any, patch: Any) -> Any:
@@ -27,131 +33,116 @@ def merge(document: Any, patch: Any) -> Any:
     return out
 
 
-def json_patch(document: Any, operations: Any) -> Any:
-    """Applies the operations to a copy, all or none."""
-    if not isinstance(operations, list) or not all(isinstance(one, dict) for one in operations):
-        raise bad_request("error decoding patch: a JSON patch is a list of operations")
+def json_patch(document: Any, operations: list[Obj]) -> Any:
+    """Applies the operations to a copy, all or none. Why one does not apply is not told, as clients expect."""
     if len(operations) > MAX_OPERATIONS:
-        message = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
-        raise ApiError(413, "RequestEntityTooLarge", message)
+        allowed = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}"
+        raise ApiError(413, "RequestEntityTooLarge", f"{allowed}, got {len(operations)}")
     out = copy.deepcopy(document)
-    for one in operations:
-        apply = _OPERATIONS.get(str(one.get("op")))
-        if apply is None:
-            raise _rejected(f"Unexpected kind: {one.get('op')}")
-        out = apply(out, one)
+    try:
+        for one in operations:
+            out = _OPERATIONS[str(one.get("op"))](out, one)
+    except (_Refused, KeyError) as error:
+        message = "the server rejected our request due to an error in our request"
+        raise ApiError(422, "Invalid", message, details={}) from error
     return out
 
 
-def _rejected(why: str) -> ApiError:
-    message = f"the server rejected our request due to an error in our request: {why}"
-    return ApiError(422, "Invalid", message, details={})
+def _steps(operation: Obj, name: str) -> list[str]:
+    path = operation.get(name)
+    if not isinstance(path, str):
+        raise _Refused(name)
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
 
 
-def _pointer(text: object) -> list[str]:
-    if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise _rejected(f"path {text!r} is no JSON pointer")
-    return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
+def _index(part: str, size: int) -> int:
+    if not part.removeprefix("-").isdigit() or not -size <= int(part) < size:
+        raise _Refused(part)
+    return int(part)
 
 
-def _step(node: Any, part: str, path: str, what: str) -> Any:
-    if isinstance(node, dict) and part in node:
-        return node[part]
-    if isinstance(node, list) and part.lstrip("-").isdigit() and -len(node) <= int(part) < len(node):
-        return node[int(part)]
-    raise _missing(what, path)
+def _get(node: Any, part: str) -> Any:
+    """An entry; what an object does not have is None."""
+    if isinstance(node, list):
+        return node[_index(part, len(node))]
+    return node.get(part)
 
 
-def _missing(what: str, path: str) -> ApiError:
-    return _rejected(f"{what} operation does not apply: doc is missing path: {quoted(path)}: missing value")
-
-
-def _parent(document: Any, operation: dict[str, Any], what: str) -> tuple[Any, str]:
-    path = operation.get("path")
-    parts = _pointer(path)
+def _place(document: Any, operation: Obj, name: str = "path") -> tuple[Any, str]:
+    """The object or list that a path leads into, and the last step."""
+    steps = _steps(operation, name)
+    if not steps:
+        raise _Refused(name)
+    *head, last = steps
     node = document
-    for part in parts[:-1]:
-        node = _step(node, part, str(path), what)
+    for part in head:
+        node = _get(node, part) if isinstance(node, dict | list) else None
     if not isinstance(node, dict | list):
-        raise _missing(what, str(path))
-    return node, parts[-1] if parts else ""
+        raise _Refused(name)
+    return node, last
 
 
-def _find(document: Any, path: str, what: str) -> Any:
-    node = document
-    for part in _pointer(path):
-        node = _step(node, part, path, what)
-    return node
-
-
-def _value(operation: dict[str, Any], what: str) -> Any:
-    if "value" not in operation:
-        raise _rejected(f"{what} operation does not apply: missing value")
-    return operation["value"]
-
-
-def _add(document: Any, operation: dict[str, Any]) -> Any:
-    value = _value(operation, "add")
-    if operation.get("path") == "":
-        return value
-    node, last = _parent(document, operation, "add")
+def _insert(node: Any, last: str, value: Any) -> None:
     if isinstance(node, dict):
         node[last] = value
     elif last == "-":
         node.append(value)
     else:
-        if not last.lstrip("-").isdigit() or not -len(node) - 1 <= int(last) <= len(node):
-            raise _missing("add", operation["path"])
-        at = int(last)
-        node.insert(at if at >= 0 else len(node) + 1 + at, value)
+        size = len(node) + 1
+        at = _index(last, size)
+        node.insert(at if at >= 0 else at + size, value)
+
+
+def _add(document: Any, operation: Obj) -> Any:
+    node, last = _place(document, operation)
+    _insert(node, last, operation.get("value"))
     return document
 
 
-def _remove(document: Any, operation: dict[str, Any]) -> Any:
-    node, last = _parent(document, operation, "remove")
-    _step(node, last, operation["path"], "remove")
-    if isinstance(node, dict):
-        del node[last]
-    else:
-        del node[int(last)]
+def _take(node: Any, last: str) -> Any:
+    if isinstance(node, list):
+        return node.pop(_index(last, len(node)))
+    if last not in node:
+        raise _Refused(last)
+    return node.pop(last)
+
+
+def _remove(document: Any, operation: Obj) -> Any:
+    _take(*_place(document, operation))
     return document
 
 
-def _replace(document: Any, operation: dict[str, Any]) -> Any:
-    value = _value(operation, "replace")
+def _replace(document: Any, operation: Obj) -> Any:
+    value = operation.get("value")
     if operation.get("path") == "":
         return value
-    node, last = _parent(document, operation, "replace")
-    _step(node, last, operation["path"], "replace")
-    node[last if isinstance(node, dict) else int(last)] = value
+    node, last = _place(document, operation)
+    node[_index(last, len(node)) if isinstance(node, list) else last] = value
     return document
 
 
-def _test(document: Any, operation: dict[str, Any]) -> Any:
-    path, wanted = operation.get("path", ""), operation.get("value")
-    try:
-        found = _find(document, path, "test")
-    except ApiError:
-        if wanted is None:
-            return document
-        raise
+def _test(document: Any, operation: Obj) -> Any:
+    wanted = operation.get("value")
+    found = document if operation.get("path") == "" else _get(*_place(document, operation))
+    # In Python True is 1.
     if found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
-        raise _rejected(f"testing value {path} failed: test failed")
+        raise _Refused("test")
     return document
 
 
-def _move(document: Any, operation: dict[str, Any]) -> Any:
-    value = _find(document, operation.get("from", ""), "move")
-    _remove(document, {"path": operation.get("from")})
-    return _add(document, {"path": operation.get("path"), "value": value})
+def _move(document: Any, operation: Obj) -> Any:
+    value = _take(*_place(document, operation, "from"))
+    _insert(*_place(document, operation), value)
+    return document
 
 
-def _copy(document: Any, operation: dict[str, Any]) -> Any:
-    value = copy.deepcopy(_find(document, operation.get("from", ""), "copy"))
-    return _add(document, {"path": operation.get("path"), "value": value})
+def _copy(document: Any, operation: Obj) -> Any:
+    value = copy.deepcopy(_get(*_place(document, operation, "from")))
+    _insert(*_place(document, operation), value)
+    return document
 
 
-_OPERATIONS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+_OPERATIONS: dict[str, Callable[[Any, Obj], Any]] = {
     "add": _add,
     "remove": _remove,
     "replace": _replace,

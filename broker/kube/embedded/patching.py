@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from . import patches
-from .apply.verb import applying
+from .apply.verb import applied_by
 from .decode import Mismatch
-from .errors import ApiError, Who, bad_request, invalid, problem
+from .errors import ApiError, Who, bad_request, go_text, invalid, problem
 from .incoming import Unreadable, decoded, misfit, parse_json, parse_yaml, type_name
 from .kinds import kind_of
 from .managing import managed
@@ -44,11 +44,10 @@ def patching(state: State, call: Call) -> Change:
     call.check("PatchOptions")
     if content == APPLY_PATCH:
         return _applying(state, call, raw)
-    document = _document(content, raw)
 
     def change(live: Obj | None) -> Obj:
         assert live is not None
-        return managed(state, call, live, _patched(call, content, document, live))
+        return managed(state, call, live, _patched(call, content, _document(content, raw), live))
 
     return change
 
@@ -100,6 +99,23 @@ def _refused(patch: str, why: str) -> ApiError:
 
 
 def _applying(state: State, call: Call, raw: bytes) -> Change:
+    def change(live: Obj | None) -> Obj:
+        config = _configuration(raw)
+        try:
+            obj, _ = decoded(call.resource, applied_by(state, call, config, live))
+        except Mismatch as wrong:
+            resource, meta = call.resource, config.get("metadata") or {}
+            kind = f"{resource.group or ''}/{resource.version}, Kind={resource.kind}"
+            subject = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {kind}"
+            why = f"unable to convert unstructured object to {kind}: {wrong.converted}"
+            message = f"failed to convert new object ({subject}) to proper version: {why}"
+            raise ApiError(500, "", message) from wrong
+        return obj
+
+    return change
+
+
+def _configuration(raw: bytes) -> Obj:
     try:
         config = parse_yaml(raw)
     except Unreadable as why:
@@ -107,24 +123,4 @@ def _applying(state: State, call: Call, raw: bytes) -> Change:
     if not isinstance(config, dict):
         said = f"json: cannot unmarshal {type_name(config)} into Go value of type map[string]interface {{}}"
         raise bad_request(f"error decoding YAML: error unmarshaling JSON: while decoding JSON: {said}")
-    apply = applying(state, call, config)
-
-    def change(live: Obj | None) -> Obj:
-        try:
-            obj, _ = decoded(call.resource, apply(live))
-        except Mismatch as wrong:
-            raise ApiError(500, "", str(wrong)) from wrong
-        return obj
-
-    return change
-
-
-def go_text(value: Any) -> str:
-    """A value as Go's %v prints it."""
-    if isinstance(value, dict):
-        return "map[" + " ".join(f"{key}:{go_text(one)}" for key, one in sorted(value.items())) + "]"
-    if isinstance(value, list):
-        return "[" + " ".join(map(go_text, value)) + "]"
-    if value is None:
-        return "<nil>"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return config

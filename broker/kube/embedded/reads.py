@@ -26,6 +26,7 @@ from .watch import View, WatchStream
 from .wire import JSON, Obj, Response
 
 MIN_WATCH_SECONDS = 1800.0
+_COMMON_FIELDS = 2  # a kind with more has rules of its own for which fields can be selected
 
 
 def get(state: State, call: Call) -> Response:
@@ -60,10 +61,16 @@ def predicate(call: Call, options: ListOptions) -> Predicate | None:
     if options.labels:
         tests.append(selectors.labels(options.labels))
     if options.fields:
-        tests.append(selectors.fields(options.fields, kind_of(resource).readers))
+        tests.append(selectors.fields(options.fields, kind_of(resource).readers, _unselectable(resource)))
     if len(tests) < 2:
         return tests[0] if tests else None
     return lambda obj: all(test(obj) for test in tests)
+
+
+def _unselectable(resource: Resource) -> str:
+    if resource.custom or len(kind_of(resource).readers) > _COMMON_FIELDS:
+        return "field label not supported: {name}"
+    return '"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
 
 def list_all(state: State, call: Call) -> Response:
@@ -97,15 +104,13 @@ def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Ob
     if not options.limit:
         items = list(chosen)
     else:
-        found = list(islice(chosen, options.limit + 1))
-        items = found[: options.limit]
-        if len(found) > options.limit:
-            last = items[-1].obj["metadata"]
-            key = (last.get("namespace", ""), last["name"])
-            meta["continue"] = _token(revision, key)
+        items = list(islice(chosen, options.limit))
+        rest = _choose(keys, source, namespace, None, _key(items[-1])) if len(items) == options.limit else ()
+        # What comes after is not looked at: there may be another page although nothing in it matches.
+        if left := sum(1 for _ in rest):
+            meta["continue"] = _token(revision, _key(items[-1]))
             if match is None:
-                rest = _choose(keys, source, namespace, None, key)
-                meta["remainingItemCount"] = sum(1 for _ in rest)
+                meta["remainingItemCount"] = left
     meta["resourceVersion"] = str(revision)
     return [in_version(resource, item) for item in items], meta
 

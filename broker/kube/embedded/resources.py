@@ -33,6 +33,7 @@ VIRTUAL = frozenset(
 )
 # autoscaling/v1 is the same object in an older shape, which nothing here converts.
 _LEFT_OUT = {("autoscaling", "v1", "horizontalpodautoscalers")}
+_PLACES = {"nodes": "minions", "services": "services/specs", "endpoints": "services/endpoints"}
 WATCHABLE = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -92,6 +93,11 @@ class Resource:
     @property
     def who(self) -> Who:
         return Who(self.group, self.plural, self.kind)
+
+    @property
+    def registry(self) -> str:
+        """The place in etcd that the real server names in some of its errors."""
+        return f"{self.group}/{self.plural}" if self.custom else _PLACES.get(self.plural, self.plural)
 
     @property
     def gvk(self) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from .errors import ApiError, method_not_allowed, no_such_resource
+from .errors import ApiError, bad_request, method_not_allowed, no_such_resource, not_found
 from .resources import Registry, Resource
 from .wire import Request
 
@@ -55,13 +55,15 @@ def route(registry: Registry, request: Request) -> Target:
     plural, name, subresource = (*rest, "", "")[:3]
     resource = registry.find(group, version, plural)
     if resource is None:
-        known = version in registry.groups().get(group, {})
+        known = not group or version in registry.groups().get(group, {})
         raise no_such_resource() if known and not _is_custom_group(registry, group) else page_not_found()
     if subresource and subresource not in resource.subresources:
-        raise no_such_resource() if resource.custom is None else page_not_found()
+        raise no_such_resource() if resource.custom is None else not_found(resource.who, name)
     if len(rest) > 3 or (namespace and not resource.namespaced):
         raise no_such_resource() if resource.custom is None else page_not_found()
     verb = (_ON_OBJECT if name else _ON_COLLECTION).get(request.method)
+    if not name and resource.custom and request.method in ("PUT", "PATCH"):
+        raise bad_request("name must be provided")
     if verb == "list" and flag(request.query, "watch"):
         verb = "watch"
     allowed = resource.subresources[subresource].verbs if subresource else resource.verbs

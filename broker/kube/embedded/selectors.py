@@ -150,8 +150,8 @@ def _unparsable(why: str) -> ApiError:
     return bad_request(f"unable to parse requirement: {why}")
 
 
-def fields(text: str, known: Mapping[str, Callable[[Obj], str]]) -> Predicate:
-    """`known` says which fields can be selected and how each reads from an object."""
+def fields(text: str, known: Mapping[str, Callable[[Obj], str]], unknown: str) -> Predicate:
+    """`known` says which fields can be selected and how each is read, `unknown` what is said of another."""
     tests: list[tuple[Callable[[Obj], str], str, bool]] = []
     for part in filter(None, text.split(",")):
         for operator in ("!=", "==", "="):
@@ -160,8 +160,10 @@ def fields(text: str, known: Mapping[str, Callable[[Obj], str]]) -> Predicate:
                 break
         else:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
+        if not name and not value:
+            continue  # says nothing
         if name not in known:
-            raise bad_request(f"field label not supported: {name}")
+            raise bad_request(unknown.format(name=name))
         tests.append((known[name], value, operator == "!="))
     return lambda obj: all((read(obj) == value) is not negated for read, value, negated in tests)
 

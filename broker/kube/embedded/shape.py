@@ -55,9 +55,7 @@ class Field:
     merge_key: str = ""
     retain_keys: bool = False
     default: Any = None
-    required: bool = False
-    format: str = ""
-    enum: tuple[str, ...] = ()
+    key_default: Any = None  # what tells list entries apart where they leave the field out
 
 
 ANY = Shape("any")
@@ -100,10 +98,11 @@ def _field(name: str, expression: str, number: str, flags: str, extra: Obj | Non
         merge_key=extra.get("key", ""),
         retain_keys="retainKeys" in strategies,
         default=extra.get("default"),
-        required="r" in flags,
-        format=extra.get("format", ""),
-        enum=tuple(extra.get("enum", ())),
+        key_default=extra.get("default", None if "o" in flags else _ZEROS.get(expression)),
     )
+
+
+_ZEROS = {"string": "", "int32": 0, "int64": 0, "bool": False}
 
 
 def _shape(expression: str, extra: Obj) -> Shape:
@@ -157,7 +156,7 @@ def _from_schema(schema: Obj) -> Shape:
         return Shape("intorstring")
     if kind == "object":
         fields = {
-            name: Field(name, _from_schema(inner), default=inner.get("default"))
+            name: Field(name, _from_schema(inner), key_default=inner.get("default"))
             for name, inner in (schema.get("properties") or {}).items()
         }
         if schema.get("x-kubernetes-embedded-resource"):

@@ -33,11 +33,36 @@ class Item:
     revision: int
 
 
+_META = (
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+)
+
+
 def encode(obj: Obj, *, bare: bool) -> bytes:
-    """The bytes of an object; bare ones leave out its kind, as lists of built-in kinds do."""
-    if bare:
-        obj = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
-    return orjson.dumps(obj)
+    """The bytes of an object, in the order in which Go writes them.
+
+    Those of built-in kinds are bare: they leave out the kind, as lists do. Custom ones are sorted, as maps are.
+    """
+    if not bare:
+        return orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)
+    given = obj["metadata"]
+    meta = {name: given[name] for name in _META if name in given}
+    rest = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion", "metadata")}
+    return orjson.dumps({"metadata": meta, **rest})
 
 
 @dataclass(frozen=True, slots=True)

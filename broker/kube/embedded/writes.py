@@ -57,6 +57,8 @@ def insert(state: State, call: Call, obj: Obj) -> Obj:
         raise invalid(kind.who(obj), meta.get("name", ""), found)
     call.warn(*kind.rules.warnings(obj, None))
     key: Key = (meta.get("namespace", ""), meta.get("name", ""))
+    if meta.get("resourceVersion") and not call.dry_run:
+        raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
     if (existing := items.get(key)) is not None:
         error = already_exists(resource.who, key[1])
         if existing.obj["metadata"].get("deletionTimestamp"):
@@ -64,8 +66,6 @@ def insert(state: State, call: Call, obj: Obj) -> Obj:
         raise error
     if call.dry_run:
         return obj
-    if meta.get("resourceVersion"):
-        raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
     return state.put(resource, key, obj).obj
 
 
@@ -101,8 +101,12 @@ def update(state: State, call: Call) -> tuple[Obj, bool]:
     def change(live: Obj | None) -> Obj:
         found = live["metadata"]["uid"] if live else ""
         if uid and uid != found:
+            key = f"/registry/{target.resource.registry}/{target.namespace + '/' if target.namespace else ''}"
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}"
-            raise conflict(target.resource.who, target.name, why)
+            stored = f"Key: {key}{target.name}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+            raise conflict(
+                target.resource.who, target.name, f"StorageError: invalid object, Code: 4, {stored}"
+            )
         return managed(state, call, live, obj)
 
     return store_change(state, call, change, create=kind_of(target.resource).rules.create_on_update)

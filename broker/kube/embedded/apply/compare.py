@@ -86,9 +86,9 @@ def _pair(
         if old != new or isinstance(old, bool) is not isinstance(new, bool):
             modified[step] = LEAF
         return
-    for tree, part in zip([added, modified, removed], down, strict=True):
-        if part:
-            tree[step] = part
+    for i, tree in enumerate((added, modified, removed)):
+        if down[i]:
+            tree[step] = down[i]
 
 
 def _both(kind: type, old: Any, new: Any) -> bool:

@@ -145,6 +145,6 @@ def step_of(item: Any, shape: Shape) -> str | None:
     for key in sorted(shape.keys):
         if key in item:
             found[key] = item[key]
-        elif (known := shape.item.fields.get(key)) is not None and known.default is not None:
-            found[key] = known.default
+        elif (known := shape.item.fields.get(key)) is not None and known.key_default is not None:
+            found[key] = known.key_default
     return "k:" + orjson.dumps(found).decode() if found else None

@@ -70,6 +70,7 @@ class Context:
     version: str
     subresource: str
     ignored: Fields = field(default_factory=dict)
+    empty: Obj = field(default_factory=dict)  # an object of which nothing was said
 
 
 def read(meta: Obj) -> Managed:
@@ -198,7 +199,7 @@ def applied(live: Obj, config: Obj, name: str, now: str, context: Context, *, fo
     base = _bare(live)
     if not managed and base["metadata"].get("uid"):
         # Everything there was before the first apply belongs to a manager of its own.
-        found = compare({"metadata": {}}, base, context.shape)
+        found = compare(context.empty, base, context.shape)
         taken = difference(
             difference(union(found.modified, found.added), context.ignored, below=True), _NEVER
         )
@@ -233,10 +234,10 @@ def _apply(
     before = dict(managed)
     taken = _settle(managed, found, context, but=manager.key)
     if taken and not force:
-        allowed = _from_client_side(base, config, context) if name == "kubectl" else {}
+        allowed = _from_client_side(base, context) if name == "kubectl" else {}
         taken = {key: rest for key, fields in taken.items() if (rest := difference(fields, allowed))}
         if taken:
-            raise _conflicts({before[key].manager: fields for key, fields in taken.items()}, before)
+            raise _conflicts({before[key].manager: fields for key, fields in taken.items()})
     rest = difference(wanted, _NEVER)
     if rest:
         managed[manager.key] = Entry(manager, rest, mine.time)
@@ -263,7 +264,7 @@ def _pruned(merged: Obj, last: Fields, managed: Managed, context: Context) -> Ob
     return remove(merged, intersection(difference(whole, kept), last), shape) or {}
 
 
-def _from_client_side(base: Obj, config: Obj, context: Context) -> Fields:
+def _from_client_side(base: Obj, context: Context) -> Fields:
     """What `kubectl apply` recorded as its own before it became server-side, as far as it still holds."""
     text = (base["metadata"].get("annotations") or {}).get(LAST_APPLIED)
     if not text:
@@ -290,7 +291,7 @@ def _last(config: Obj) -> str:
     return orjson.dumps({**config, "metadata": meta}, option=orjson.OPT_SORT_KEYS).decode() + "\n"
 
 
-def _conflicts(taken: dict[Manager, Fields], managed: Managed) -> ApiError:
+def _conflicts(taken: dict[Manager, Fields]) -> ApiError:
     listed = [(_named(who), path) for who, fields in taken.items() for path in paths(fields)]
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}

@@ -6,13 +6,13 @@ Rule: k8s.io/apiextensions-apiserver/pkg/registry/customresource (strategy.go, v
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from .. import decode as decoding
 from .. import names
-from ..errors import FieldError, Who, problem, shown
+from ..errors import FieldError, Who, go_text, problem
 from ..kinds.base import Kind, Rules, readers
 from ..shape import Shape, custom
 from ..wire import Obj
@@ -130,7 +130,8 @@ class CustomVersion:
             found += names.common(meta, namespaced=self.namespaced) + again + again
         if subresource == "status":
             if "status" in obj:
-                found += self._check_status(obj["status"], "status")
+                below = self._check_status(obj["status"], "")
+                found += [replace(one, field=_under("status", one.field)) for one in below]
         else:
             found += self._ratcheted(obj, old)
         found += self._scale(obj, status_only=subresource == "status")
@@ -162,13 +163,17 @@ class CustomVersion:
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
                 kind = schema.json_type(value)
-                why = f"{path} accessor error: {shown(value)} is of the type {kind}, expected int64"
+                why = f"{path} accessor error: {go_text(value)} is of the type {kind}, expected int64"
                 out.append(problem("invalid", path, why, 0))
             elif value < 0:
                 out.append(problem("invalid", path, "should be a non-negative integer", value))
             elif value > _MAX_INT32:
                 out.append(problem("invalid", path, f"should be less than or equal to {_MAX_INT32}", value))
         return out
+
+
+def _under(prefix: str, path: str) -> str:
+    return prefix if path in ("", "<nil>") else f"{prefix}.{path}"
 
 
 _IMPLIED = ("apiVersion", "kind", "metadata")
