@@ -10,6 +10,7 @@ import sys
 from typing import Annotated
 
 import typer
+from prometheus_client import CollectorRegistry
 
 from broker.commands import crds, explain, inventory, manifests, plan
 from broker.commands.output import Format, show
@@ -17,7 +18,6 @@ from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import ConfigurationError, HttpTransport
-from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings, options
 from providers.aws import AwsProvider
 from providers.model import ProviderError
@@ -46,13 +46,13 @@ def _client(settings: Settings) -> Client:
     )
 
 
-def _provider(settings: Settings) -> AwsProvider:
+def _provider(settings: Settings, registry: CollectorRegistry | None = None) -> AwsProvider:
     return AwsProvider(
         cluster=settings.cluster_name,
         region=settings.region,
         endpoint_url=settings.aws_endpoint or None,
         profile=settings.aws_profile or None,
-        registry=REGISTRY,
+        registry=registry,
     )
 
 
@@ -62,7 +62,8 @@ def run_command(settings: Settings) -> None:
     """Run the broker until it is told to stop."""
     from broker.run import serve
 
-    serve(settings, _client(settings), _provider(settings))
+    aws = CollectorRegistry(auto_describe=True)
+    serve(settings, _client(settings), _provider(settings, aws), registries=[aws])
 
 
 @app.command("demo")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from broker import logs
 from broker.app import REGISTRIES, Broker, lead
@@ -20,8 +21,16 @@ from providers.base import CapacityProvider
 _log = structlog.get_logger("app")
 
 
-def serve(settings: Settings, client: Client, provider: CapacityProvider) -> None:
-    """Runs until SIGTERM or SIGINT. Raises ValueError for a bad setting, OSError for a taken port."""
+def serve(
+    settings: Settings,
+    client: Client,
+    provider: CapacityProvider,
+    *,
+    registries: Sequence[CollectorRegistry] = (),
+) -> None:
+    """Runs until SIGTERM or SIGINT; `registries` are shown on /metrics besides the broker's own.
+
+    Raises ValueError for a bad setting, OSError for a taken port."""
     for option, value in (
         ("--cluster-name (CLUSTER_NAME)", settings.cluster_name),
         ("--cluster-endpoint (CLUSTER_ENDPOINT)", settings.cluster_endpoint),
@@ -47,7 +56,7 @@ def serve(settings: Settings, client: Client, provider: CapacityProvider) -> Non
         port=settings.http_port,
         ready=ready,
         healthy=lambda: {"process": True},
-        registries=REGISTRIES,
+        registries=(*REGISTRIES, *registries),
     )
     http.start()
     _log.info("serving", url=http.url, cluster=settings.cluster_name, region=settings.region)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from broker.app import REGISTRIES
-from broker.oncall.metrics import REGISTRY
 from providers.aws import AwsProvider
 
 if __name__ == "__main__":
-    AwsProvider(cluster="exposition", region="us-east-1", registry=REGISTRY)
-    sys.stdout.write("".join(generate_latest(registry).decode() for registry in REGISTRIES))
+    aws = CollectorRegistry(auto_describe=True)
+    AwsProvider(cluster="exposition", region="us-east-1", registry=aws)
+    sys.stdout.write("".join(generate_latest(registry).decode() for registry in (*REGISTRIES, aws)))

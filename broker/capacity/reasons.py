@@ -68,7 +68,8 @@ def _nothing(claim: Claim, prospect: Prospect, known: Catalog, skipped: Sequence
         message += f" ({claim.requirements.describe(ZONE)})"
         return "NoCompatibleInstanceTypes", message
     message += "the class has no reservation that the claim can use"
-    return "NoUsableReservation", "; ".join([message, *(each.message for each in skipped[:5])])
+    unfit = [each.message for each in known.node_class.resolved.misfits[:5]]
+    return "NoUsableReservation", "; ".join([message, *(each.message for each in skipped[:5]), *unfit])
 
 
 def _taken(option: Option, inventory: Inventory) -> Skipped:

@@ -7,6 +7,7 @@ cannot be planned is said with its field and the way out.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -56,7 +57,8 @@ def rows(objects: Iterable[Object], provider: CapacityProvider, *, now: datetime
     refused: dict[str, str] = {}
     for claim in claims:
         try:
-            wanted = planned(claim, template=template_key(claim))
+            # A manifest has no uid yet; its name is as unique among the files.
+            wanted = replace(planned(claim, template=template_key(claim)), uid=claim.uid or claim.name)
         except BadClaim as error:
             refused[claim.name] = f"{error.reason}: {error.message}"
             continue

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from broker import logs
@@ -38,7 +39,6 @@ from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.transports import InProcessTransport
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import load
-from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings
 from providers.aws import AwsProvider
 from providers.local import LocalAws
@@ -96,13 +96,14 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
         kubeconfig = Path(folder) / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig(name="demo"))
         say(f"Kubernetes API at {api.url}")
-        stage = _stage(settings, aws, api, time)
+        registry = CollectorRegistry(auto_describe=True)
+        stage = _stage(settings, aws, api, time, registry)
         http = HttpServer(
             host="127.0.0.1",
             port=0,
             ready=stage.broker.ready,
             healthy=lambda: {"process": True},
-            registries=REGISTRIES,
+            registries=(*REGISTRIES, registry),
         )
         kubelets = Kubelets(stage.client, stage.provider, clock=time)
         stage.broker.journal.subscribe(lambda attempt: say(_line(attempt)))
@@ -140,13 +141,15 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             http.close()
 
 
-def _stage(settings: Settings, aws: LocalAws, api: ApiServer, clock: Clock) -> Stage:
+def _stage(
+    settings: Settings, aws: LocalAws, api: ApiServer, clock: Clock, registry: CollectorRegistry
+) -> Stage:
     world = account.build(aws.endpoint)
     client = Client(InProcessTransport(api.cluster))
     for crd in load_crds():
         client.apply(manifests.CRD, crd)
     provider = AwsProvider(
-        cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint, registry=REGISTRY
+        cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint, registry=registry
     )
     mine = replace(
         settings,

@@ -1,0 +1,314 @@
+"""The commands as a person runs them: their exit code and output, on local AWS and an embedded API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from broker import cli
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.model import Attempt, Outcome
+from broker.commands import manifests
+from broker.commands.crds import install
+from broker.controllers.nodeclaim.report import ATTEMPTS
+from broker.kube.client import Client
+from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.errors import NotFound
+from broker.kube.transports import InProcessTransport
+from broker.oncall.journal import dump
+from providers.local import LocalAws
+from providers.model import ErrorClass
+
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class World:
+    endpoint: str
+    odcr: str
+    image: str
+    ec2: Any
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[LocalAws]:
+    with LocalAws() as server:
+        yield server
+
+
+@pytest.fixture
+def world(aws: LocalAws) -> World:
+    aws.reset()
+    ec2 = boto3.client("ec2", endpoint_url=aws.endpoint, region_name=REGION)
+    odcr = ec2.create_capacity_reservation(
+        InstanceType="p5.48xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=2,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+    images = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
+    image = next(i["ImageId"] for i in images if i.get("Platform", "").lower() != "windows")
+    return World(endpoint=aws.endpoint, odcr=odcr, image=image, ec2=ec2)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def files(folder: Path, *documents: dict[str, Any]) -> str:
+    path = folder / "objects.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    return str(path)
+
+
+def node_class(world: World, **spec: Any) -> dict[str, Any]:
+    subnets = [s["SubnetId"] for s in world.ec2.describe_subnets()["Subnets"]]
+    groups = [g["GroupId"] for g in world.ec2.describe_security_groups()["SecurityGroups"]]
+    return {
+        "apiVersion": "karpenter.k8s.aws/v1",
+        "kind": "EC2NodeClass",
+        "metadata": {"name": "training"},
+        "spec": {
+            "capacityReservationSpec": {"capacityReservationTarget": {"capacityReservationId": world.odcr}},
+            "amiFamily": "Custom",
+            "amiSelectorTerms": [{"id": world.image}],
+            "subnetSelectorTerms": [{"id": each} for each in subnets],
+            "securityGroupSelectorTerms": [{"id": each} for each in groups],
+            "role": "node",
+            **spec,
+        },
+    }
+
+
+def claim(name: str, *capacity_types: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "nodeClassRef": {"group": "capacity-broker.io", "kind": "EC2NodeClass", "name": "training"},
+            "requirements": [
+                {
+                    "key": "node.kubernetes.io/instance-type",
+                    "operator": "In",
+                    "values": ["p5.48xlarge"],
+                },
+                {
+                    "key": "karpenter.sh/capacity-type",
+                    "operator": "In",
+                    "values": list(capacity_types or ("reserved",)),
+                },
+            ],
+        },
+    }
+
+
+def planned(world: World, path: str) -> tuple[int, list[dict[str, Any]]]:
+    result = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "-o", "json")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_plan_uses_every_slot_then_falls_back_and_says_why(world: World, tmp_path: Path) -> None:
+    claims = [claim(f"c-{n}", "reserved", "on-demand") for n in range(3)]
+    code, rows = planned(world, files(tmp_path, node_class(world), *claims))
+    assert code == 0
+    assert [row["pool"] for row in rows] == [
+        f"reserved:p5.48xlarge:us-east-1a:{world.odcr}",
+        f"reserved:p5.48xlarge:us-east-1a:{world.odcr}",
+        "on-demand:p5.48xlarge:us-east-1a",
+    ]
+    assert "went to claims that come before" in rows[2]["why"]
+
+
+def test_plan_changes_nothing(world: World, aws: LocalAws, tmp_path: Path) -> None:
+    path = files(tmp_path, node_class(world), claim("c-0"))
+    before = aws.control.calls()
+    planned(world, path)
+    made = {action for action, count in aws.control.calls().items() if count > before.get(action, 0)}
+    assert made
+    assert not [action for action in made if not action.startswith(("Describe", "Get", "List"))]
+
+
+def test_plan_of_more_reserved_claims_than_slots_is_a_no(world: World, tmp_path: Path) -> None:
+    code, rows = planned(world, files(tmp_path, node_class(world), *(claim(f"c-{n}") for n in range(3))))
+    assert code == 1
+    assert [row["launches"] for row in rows] == [True, True, False]
+    assert rows[2]["why"].startswith("AllReservationsFull: ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (
+            {
+                "capacityReservationSpec": {
+                    "capacityReservationPreference": "open",
+                    "capacityReservationTarget": {"capacityReservationId": "cr-0123456789abcdef0"},
+                }
+            },
+            ("capacityReservationPreference", "capacityReservationTarget"),
+        ),
+        (
+            {
+                "capacityReservationSpec": {
+                    "capacityReservationTarget": {"capacityReservationId": "cr-0ffffffffffffffff"}
+                }
+            },
+            ("cr-0ffffffffffffffff", "not found"),
+        ),
+        ({"subnetSelectorTerms": [{"tags": {"team": "nobody"}}]}, ("subnetSelectorTerms", "nobody")),
+        ({"amiSelectorTerms": [{"id": "ami-0123"}]}, ("amiSelectorTerms", "ami-0123")),
+        ({"securityGroupSelectorTerms": [{"name": "none"}]}, ("securityGroupSelectorTerms", "none")),
+        ({"context": "reserved"}, ("spec.context", "remove it")),
+        ({"placementGroupSelector": {"id": "pg-1"}}, ("placementGroupSelector.id", "name")),
+    ],
+)
+def test_plan_names_the_field_and_the_value(
+    world: World, tmp_path: Path, spec: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    code, rows = planned(world, files(tmp_path, node_class(world, **spec), claim("c-0")))
+    assert code == 1
+    for word in words:
+        assert word in rows[0]["why"]
+
+
+def test_plan_of_a_claim_without_its_class(world: World, tmp_path: Path) -> None:
+    code, rows = planned(world, files(tmp_path, claim("c-0")))
+    assert code == 1
+    assert "no EC2NodeClass training in the files" in rows[0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", ("not YAML",)),
+        ("a: 1", ("kind is missing",)),
+        (
+            "apiVersion: karpenter.sh/v1\nkind: NodeClaim\nmetadata: {name: x}\nspec: {requirements: 7}",
+            ("NodeClaim x", "spec.requirements", "7"),
+        ),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(manifests.BadManifest) as caught:
+        for document in manifests.read([str(path)]):
+            manifests.decode(document)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_inventory_counts_what_idles(world: World) -> None:
+    result = run("inventory", "--aws-endpoint", world.endpoint, "-o", "json")
+    rows = json.loads(result.stdout)
+    assert [(row["id"], row["total"], row["free"]) for row in rows] == [(world.odcr, 2, 2)]
+    assert rows[0]["idle_usd_hour"] > 50
+    table = run("inventory", "--aws-endpoint", world.endpoint).stdout
+    assert table.splitlines()[0].split()[:3] == ["ID", "TYPE", "ZONE"]
+    assert "\x1b[" not in table
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[Client, str]]:
+    with ApiServer(Cluster()) as server:
+        path = tmp_path / "kubeconfig"
+        path.write_text(server.kubeconfig())
+        yield Client(InProcessTransport(server.cluster)), str(path)
+
+
+def test_crds_are_installed_and_karpenters_own_left_alone(cluster: tuple[Client, str]) -> None:
+    client, kubeconfig = cluster
+    first = json.loads(run("crds", "install", "--kubeconfig", kubeconfig, "-o", "json").stdout)
+    assert {row["did"] for row in first} == {"created"}
+    again = json.loads(run("crds", "install", "--kubeconfig", kubeconfig, "-o", "json").stdout)
+    assert {row["did"] for row in again} == {"updated"}
+    theirs = "nodeclaims.karpenter.sh"
+    body = {"metadata": {"annotations": {"capacity-broker.io/managed": None}}}
+    before = client.patch(manifests.CRD, theirs, body)["metadata"]["resourceVersion"]
+    rows = {row["name"]: row["did"] for row in install(client)}
+    assert rows[theirs] == "kept"
+    assert client.get(manifests.CRD, theirs)["metadata"]["resourceVersion"] == before
+
+
+def test_explain_tells_each_attempt_with_its_code_and_request(cluster: tuple[Client, str]) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    attempts = [
+        Attempt(
+            claim="train-0",
+            node_class="training",
+            pool="reserved:p5.48xlarge:us-east-1a:cr-1",
+            outcome=Outcome.REFUSED,
+            at=datetime(2026, 11, 21, 3, 0, tzinfo=UTC),
+            code="ReservationCapacityExceeded",
+            class_=ErrorClass.RESERVATION_FULL,
+            request_id="11111111-2222",
+            next_step="the next option is tried",
+        )
+    ]
+    document = claim("train-0")
+    document["metadata"]["annotations"] = {ATTEMPTS: dump(attempts)}
+    client.create(NodeClaim.KIND, document)
+    rows = json.loads(run("explain", "claim", "train-0", "--kubeconfig", kubeconfig, "-o", "json").stdout)
+    assert [(r["code"], r["class"], r["request_id"]) for r in rows] == [
+        ("ReservationCapacityExceeded", "reservation-full", "11111111-2222")
+    ]
+    text = run("explain", "claim", "train-0", "--kubeconfig", kubeconfig).stdout
+    assert text.startswith("NodeClaim train-0, class training")
+    assert "11111111-2222" in text
+
+
+def test_explain_of_a_claim_that_is_not_there(cluster: tuple[Client, str]) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    result = run("explain", "claim", "nope", "--kubeconfig", kubeconfig)
+    assert isinstance(result.exception, NotFound)
+
+
+def test_run_without_a_cluster_name_says_which_option(
+    cluster: tuple[Client, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["capacity-broker", "run", "--kubeconfig", cluster[1]])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "--cluster-name (CLUSTER_NAME) is empty" in capsys.readouterr().err
+
+
+def test_no_cluster_is_one_line_and_exit_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "nowhere")
+    monkeypatch.setattr("sys.argv", ["capacity-broker", "explain", "claim", "x", "--kubeconfig", missing])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert missing in error
+    assert len(error.splitlines()) == 1
+
+
+def test_no_credentials_is_one_line_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], aws: LocalAws
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setattr("sys.argv", ["capacity-broker", "inventory", "--aws-endpoint", aws.endpoint])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "credentials" in capsys.readouterr().err

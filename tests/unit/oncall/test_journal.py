@@ -1,0 +1,70 @@
+"""The record of attempts: what is written is what every reader gets, also through an annotation."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.capacity.model import Attempt, Outcome
+from broker.oncall.journal import ON_CLAIM, Journal, dump, load
+from providers.model import ErrorClass
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
+
+
+def attempt(**more: object) -> Attempt:
+    base: dict[str, object] = {
+        "claim": "train-0",
+        "node_class": "by-id",
+        "pool": "reserved:p5.48xlarge:us-east-1a:cr-1",
+        "outcome": Outcome.REFUSED,
+        "at": NOW,
+    }
+    return Attempt(**{**base, **more})  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(
+        st.builds(
+            attempt,
+            outcome=st.sampled_from(Outcome),
+            code=TEXT,
+            class_=st.none() | st.sampled_from(ErrorClass),
+            message=TEXT,
+            request_id=TEXT,
+            next_step=TEXT,
+            instance_id=TEXT,
+            at=st.datetimes(timezones=st.just(UTC)),
+        ),
+        max_size=30,
+    )
+)
+def test_what_rides_on_a_claim_is_what_was_tried_last(attempts: list[Attempt]) -> None:
+    assert load(dump(attempts), claim="train-0", node_class="by-id") == attempts[-ON_CLAIM:]
+
+
+@pytest.mark.parametrize("text", ["", "null", "{", "[{}]", '[{"pool": 1}]', '["x"]', "7", '{"a": []}'])
+def test_an_annotation_that_somebody_edited_is_no_attempts(text: str) -> None:
+    assert load(text, claim="train-0", node_class="by-id") == []
+
+
+def test_readers_hear_of_each_attempt_once_and_in_order() -> None:
+    heard: list[Attempt] = []
+    journal = Journal()
+    journal.subscribe(heard.append)
+    made = [attempt(code=str(n)) for n in range(3)]
+    for each in made:
+        journal.write(each)
+    assert heard == made == journal.of("train-0")
+    assert journal.of("somebody-else") == []
+
+
+def test_the_journal_is_bounded() -> None:
+    journal = Journal(size=2)
+    for n in range(5):
+        journal.write(attempt(code=str(n)))
+    assert [a.code for a in journal.all()] == ["3", "4"]

@@ -1,0 +1,64 @@
+"""Every option once: one flag, one variable, one default, shown by --help."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from broker.settings import Settings, options
+
+HINTS = get_type_hints(Settings, include_extras=True)
+
+
+def probe() -> tuple[typer.Typer, list[Settings]]:
+    seen: list[Settings] = []
+    app = typer.Typer()
+
+    @app.command()
+    @options
+    def command(settings: Settings) -> None:
+        seen.append(settings)
+
+    return app, seen
+
+
+def invoke(*arguments: str, env: dict[str, str] | None = None) -> Settings:
+    app, seen = probe()
+    result = CliRunner().invoke(app, list(arguments), env=env, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def test_flag_over_environment_over_default() -> None:
+    assert invoke().region == "us-east-1"
+    assert invoke(env={"AWS_REGION": "eu-west-1"}).region == "eu-west-1"
+    assert invoke("--region", "us-west-2", env={"AWS_REGION": "eu-west-1"}).region == "us-west-2"
+
+
+def test_switches_have_both_sides() -> None:
+    assert invoke("--take-over-karpenter").take_over_karpenter is True
+    assert invoke("--no-leader-election").leader_election is False
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Settings)])
+def test_each_option_has_a_variable_and_a_meaning(name: str) -> None:
+    option = HINTS[name].__metadata__[0]
+    assert option.help
+    assert option.envvar
+
+
+def test_no_two_options_share_a_variable() -> None:
+    variables = [HINTS[f.name].__metadata__[0].envvar for f in fields(Settings)]
+    assert len(variables) == len(set(variables))
+
+
+def test_a_wrong_value_names_the_option() -> None:
+    app, _ = probe()
+    result = CliRunner().invoke(app, ["--poll-seconds", "soon"])
+    assert result.exit_code == 2
+    assert "--poll-seconds" in result.output
+    assert "number" in result.output
