@@ -29,12 +29,13 @@ _lock = threading.Lock()
 class Reservations:
     """EC2 as a resource group sees it."""
 
-    def reservation_state(self, account_id: str, region: str, reservation_id: str) -> str | None:
+    def reservation_state(self, account_id: str, region: str, arn: str) -> str | None:
+        """As the account sees it, which are its own reservations and those shared with it."""
         with LOCK:
             here = world()
             here.ledger.settle()
-            found = here.ledger.reservations.get(reservation_id)
-        return found.state if found is not None and found.region == region else None
+            found = here.ledger.in_scope(account_id, region).get(arn.rpartition("/")[2])
+        return found.state if found is not None and (found.arn == arn or "/" not in arn) else None
 
     def membership_changed(self, account_id: str, region: str) -> None:
         with LOCK:

@@ -15,13 +15,26 @@ class Calls:
         self._log: deque[dict[str, Any]] = deque(maxlen=keep)
 
     def record(
-        self, action: str, *, at: datetime, status: int, code: str | None, params: dict[str, Any]
+        self,
+        action: str,
+        *,
+        at: datetime,
+        status: int,
+        code: str | None,
+        request_id: str | None,
+        params: dict[str, Any],
     ) -> None:
+        entry = {
+            "action": action,
+            "at": at.isoformat(),
+            "status": status,
+            "code": code,
+            "request_id": request_id,
+            "params": params,
+        }
         with self._lock:
             self._counts[action] += 1
-            self._log.append(
-                {"action": action, "at": at.isoformat(), "status": status, "code": code, "params": params}
-            )
+            self._log.append(entry)
 
     def counts(self) -> dict[str, int]:
         with self._lock:

@@ -7,6 +7,7 @@ drops: on the server's socket, or in process as the error that the SDK would rai
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,11 +17,14 @@ from moto.core.common_types import TYPE_RESPONSE
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
 from moto.ec2.responses import EC2Response
+from moto.moto_api._internal import mock_random
 
 from providers.local.ec2 import idempotency, request, templates
 from providers.local.ec2.errors import Ec2Error
 from providers.local.faults import Fault
 from providers.local.world import LOCK, World, world
+
+REQUEST_ID = re.compile("(<request_?id>)[^<]*<", re.IGNORECASE)
 
 
 class Pipeline(EC2Response):
@@ -36,6 +40,15 @@ class Pipeline(EC2Response):
         status, headers, body = super().serialized(action_result)
         return getattr(result, "http_status", status), headers, body
 
+    @staticmethod
+    def _enrich_response(headers: dict[str, str], body: Any) -> tuple[dict[str, str], Any]:
+        """A request id of its own for every answer, the same in the header and the body."""
+        headers, body = EC2Response._enrich_response(headers, body)
+        request_id = headers["x-amzn-requestid"] = str(mock_random.uuid4())
+        if isinstance(body, str):
+            body = REQUEST_ID.sub(rf"\g<1>{request_id}<", body, count=1)
+        return headers, body
+
     def call_action(self) -> TYPE_RESPONSE:
         here, action = world(), self._get_action()
         params = dict(self.params) if isinstance(getattr(self, "params", None), Mapping) else {}
@@ -47,7 +60,14 @@ class Pipeline(EC2Response):
             lost = here.faults.take(action, "response", params)
             if lost is not None and lost.code:
                 reply = self._refuse(_error_of(lost))
-        here.calls.record(action, at=here.clock.now(), status=int(reply[0]), code=self.code, params=params)
+        here.calls.record(
+            action,
+            at=here.clock.now(),
+            status=int(reply[0]),
+            code=self.code,
+            request_id=reply[1].get("x-amzn-requestid"),
+            params=params,
+        )
         if lost is not None and not lost.code:
             self._drop()
         return reply
@@ -67,7 +87,10 @@ class Pipeline(EC2Response):
         digest = idempotency.digest_of(params) if key else ""
         if key and (answered := here.replies.get(key, digest)):
             again = answered.replay(self)
-            return self._sent(again) if isinstance(again, ActionResult) else (again[0], again[1], again[2])
+            if isinstance(again, ActionResult):
+                return self._sent(again)
+            status, headers, body = again
+            return status, *self._enrich_response(dict(headers), body)
         reply = super().call_action()
         if key and int(reply[0]) < 300:
             here.replies.put(key, digest, self.replay or (lambda _: reply))

@@ -310,6 +310,23 @@ def test_calls_are_counted_and_logged(aws: Aws, ec2: Any) -> None:
     assert entry["params"]["InstanceType"] == TYPE
 
 
+def test_every_answer_has_a_request_id_of_its_own(aws: Aws, ec2: Any) -> None:
+    found = []
+    token = {"ClientToken": "t", "InstanceType": TYPE, "InstancePlatform": "Linux/UNIX"}
+    for _ in range(2):
+        answer = ec2.create_capacity_reservation(**token, AvailabilityZone=ZONE, InstanceCount=1)
+        found.append(answer["ResponseMetadata"])
+        found.append(fleet(ec2, pool(template(ec2)))["ResponseMetadata"])
+        found.append(ec2.describe_subnets()["ResponseMetadata"])
+        with pytest.raises(ClientError) as refusal:
+            seen(ec2, "cr-12345678901234567")
+        found.append(refusal.value.response["ResponseMetadata"])
+    ids = [metadata["RequestId"] for metadata in found]
+    assert len(set(ids)) == 8
+    assert ids == [metadata["HTTPHeaders"]["x-amzn-requestid"] for metadata in found]
+    assert {entry["request_id"] for entry in aws.control.log()} >= set(ids)
+
+
 def test_reset_puts_every_knob_back_and_keeps_resources(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2)
     aws.control.freeze(WHEN)
@@ -341,7 +358,7 @@ def test_the_clock_runs_on_from_where_it_stood(aws: Aws) -> None:
 
 
 def test_types_that_a_zone_does_not_offer(aws: Aws, ec2: Any) -> None:
-    asked = {"InstanceType": "p5en.48xlarge", "AvailabilityZone": "us-east-1b"}
+    asked: dict[str, Any] = {"InstanceType": "p5en.48xlarge", "AvailabilityZone": "us-east-1b"}
     assert aws.reserve(ec2, **asked)
     aws.control.check_offerings()
     with refused("Unsupported", text="us-east-1b"):

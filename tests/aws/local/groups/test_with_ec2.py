@@ -2,7 +2,17 @@
 
 from typing import Any
 
+import pytest
+
 from tests.aws.local.kit import LINUX, REGION, TYPE, ZONE, Aws
+
+OTHERS = {
+    "account": "222222222222",
+    "InstanceType": TYPE,
+    "InstancePlatform": "Linux/UNIX",
+    "AvailabilityZone": ZONE,
+    "InstanceCount": 1,
+}
 
 
 def members(aws: Aws, group: str) -> list[str]:
@@ -66,3 +76,17 @@ def test_an_instance_follows_its_group(aws: Aws, ec2: Any) -> None:
     assert reservation_of(ec2, instance) == odcr, (
         "a reservation that joins takes the instances that wait for it"
     )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_another_accounts_reservation_joins_only_when_shared(aws: Aws, ec2: Any, shared: bool) -> None:
+    made = aws.control.reservation(
+        **OTHERS,
+        shared_with=["123456789012"] if shared else [],
+    )
+    arn = f"arn:aws:ec2:{REGION}:222222222222:capacity-reservation/{made['CapacityReservationId']}"
+    mine = arn.replace("222222222222", "123456789012")
+    aws.group("training")
+    reply = aws.client("resource-groups").group_resources(Group="training", ResourceArns=[arn, mine])
+    assert reply["Succeeded"] == ([arn] if shared else [])
+    assert [failure["ErrorCode"] for failure in reply["Failed"]] == ["RESOURCE_NOT_FOUND"] * (2 - shared)

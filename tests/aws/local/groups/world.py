@@ -11,8 +11,8 @@ class FakeEc2:
     states: dict[str, str] = field(default_factory=dict)
     changes: list[tuple[str, str]] = field(default_factory=list)
 
-    def reservation_state(self, account_id: str, region: str, reservation_id: str) -> str | None:
-        return self.states.get(arn(reservation_id, region=region, account=account_id))
+    def reservation_state(self, account_id: str, region: str, arn: str) -> str | None:
+        return self.states.get(arn)
 
     def membership_changed(self, account_id: str, region: str) -> None:
         self.changes.append((account_id, region))
