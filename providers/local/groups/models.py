@@ -1,6 +1,6 @@
 """Reservation groups: moto's resource groups with members that are named one by one.
 
-Invariant: a listed member is a reservation of the group's own Region that EC2 has in a state that has not
+Invariant: a listed member is a reservation of the group's Region that its account sees and that has not
 ended. Membership is a dict per group, changed by single dict operations only, so no lock is held while EC2
 is asked.
 
@@ -152,12 +152,12 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         """The group's reservations in the order they joined; those that ended meanwhile leave it here."""
         joined = self._members.get(group.arn, {})
         for arn in list(joined):
-            if not reservations.can_be_member(arn):
+            if not self._can_be_member(arn):
                 joined.pop(arn, None)
         return list(joined)
 
     def groups_with(self, arn: str) -> list[FakeResourceGroup]:
-        if not reservations.can_be_member(arn):
+        if not self._can_be_member(arn):
             return []
         return [
             group for group in list(self.groups.by_arn.values()) if arn in self._members.get(group.arn, {})
@@ -194,18 +194,21 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         return group
 
     def _refusal(self, group: FakeResourceGroup, arn: str) -> Failure | None:
-        reservation = reservations.parse(arn)
-        if not rules.is_reservation_pool(group.configuration) or reservation is None:
+        region = reservations.region_of(arn)
+        if not rules.is_reservation_pool(group.configuration) or region is None:
             allowed = rules.parameter(group.configuration, "allowed-resource-types")
             message = f"The group takes resources of type {', '.join(allowed) or 'none here'} only."
             return Failure(arn=arn, code="RESOURCE_TYPE_NOT_ALLOWED", message=message)
-        if reservation.region != self.region_name:
-            message = f"The resource is in {reservation.region}, the group in {self.region_name}."
+        if region != self.region_name:
+            message = f"The resource is in {region}, the group in {self.region_name}."
             return Failure(arn=arn, code="RESOURCE_REGION_MISMATCH", message=message)
-        if not reservations.can_be_member(arn):
-            message = "The resource doesn't exist, or it has ended."
+        if not self._can_be_member(arn):
+            message = "The resource doesn't exist, is not shared with this account, or has ended."
             return Failure(arn=arn, code="RESOURCE_NOT_FOUND", message=message)
         return None
+
+    def _can_be_member(self, arn: str) -> bool:
+        return reservations.can_be_member(self.account_id, self.region_name, arn)
 
     def _record(
         self, group: FakeResourceGroup, action: Literal["GROUP", "UNGROUP"], outcome: Outcome
