@@ -97,7 +97,7 @@ class Cache(Generic[T]):
         with self._writes:
             self._handlers.append(handler)
             for value in self.list():
-                self._tell([handler], None, value)
+                self._tell([handler], value.key, None, value)
 
     def observe(self, raw: Raw) -> None:
         """Takes the answer to a write of our own, so that the next reconcile sees it.
@@ -177,7 +177,7 @@ class Cache(Generic[T]):
         if new is None:
             log.warning("object left out: it cannot be decoded", kind=self._kind, object=key, error=error)
         if old is not None or new is not None:
-            self._tell(self._handlers, old, new)
+            self._tell(self._handlers, key, old, new)
 
     def _remove(self, key: str) -> None:
         with self._lock:
@@ -187,7 +187,7 @@ class Cache(Generic[T]):
             self._broken.pop(key, None)
         self._measure()
         if old is not None:
-            self._tell(self._handlers, old, None)
+            self._tell(self._handlers, key, old, None)
 
     def _decode(self, key: str, raw: Raw) -> tuple[T | None, str]:
         try:
@@ -213,9 +213,9 @@ class Cache(Generic[T]):
                 if not found[value]:
                     del found[value]
 
-    def _tell(self, handlers: Iterable[Handler[T]], old: T | None, new: T | None) -> None:
+    def _tell(self, handlers: Iterable[Handler[T]], key: str, old: T | None, new: T | None) -> None:
         for handler in [*handlers]:
-            with contained("handler", kind=self._kind, object=(new or old or self._model()).key):
+            with contained("handler", kind=self._kind, object=key):
                 handler(old, new)
 
     @property

@@ -289,12 +289,13 @@ class Client:
             raise from_reply(reply.status, reply.body, reply.headers)
         try:
             decoded = orjson.loads(reply.body)
-        except orjson.JSONDecodeError as error:
+        except orjson.JSONDecodeError:
+            decoded = None
+        if not isinstance(decoded, dict):
             said = reply.body[:200].decode(errors="replace")
-            raise ApiError(
-                reply.status, "NotJson", f"{method} {path} was answered with {said!r}, not with JSON"
-            ) from error
-        return decoded if isinstance(decoded, dict) else {"items": decoded}
+            message = f"{method} {path} was answered with {said!r}, not with a JSON object"
+            raise ApiError(reply.status, "NotJson", message)
+        return decoded
 
     def _manager(self) -> Json:
         return {"fieldManager": self.field_manager}

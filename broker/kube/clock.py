@@ -1,8 +1,8 @@
 """Time as an argument: what reads or waits for time takes a Clock, so that tests own it.
 
-Invariant: nothing else in broker.kube calls `time`. Durations are measured on the monotonic clock, never on
-the wall clock; on Linux that is CLOCK_BOOTTIME, which goes on while the machine sleeps (clock_gettime(2)),
-so a leader that slept through its lease knows it when it wakes.
+Invariant: no other module of the runtime calls `time`. Durations are measured on the monotonic clock, never
+on the wall clock; on Linux that is CLOCK_BOOTTIME, which goes on while the machine sleeps
+(clock_gettime(2)), so a leader that slept through its lease knows it when it wakes.
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ def _call(
 
 
 class Controller(Generic[K]):
-    """`workers` threads over one queue. `expected` are error types of the provider, besides the API's."""
+    """`workers` threads over one queue, started once and stopped once.
+
+    `expected` are error types of the provider, besides the API's.
+    """
 
     def __init__(
         self,

@@ -74,7 +74,10 @@ class HttpTransport:
         with self._lock:
             if self._api is api:  # the first thread that is refused renews the credentials for all
                 log.info("credentials refused, loading them again", server=self.url)
-                self._api = _api(self._load())
+                try:
+                    self._api = _api(self._load())
+                except ConfigurationError as error:
+                    raise no_answer(error) from error
         return self._once(self._api, request, timeout=timeout, stream=stream)
 
     def _once(

@@ -288,3 +288,12 @@ def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
         with pytest.raises(ApiError) as error:
             client.raw("GET", "/version")
         assert (error.value.status, isinstance(error.value, Conflict)) == (302, False)
+
+
+def test_credentials_that_cannot_be_loaded_again_are_trouble_and_not_a_bug(tmp_path: Path) -> None:
+    with Web(guarded(set())) as web:
+        path = kubeconfig(tmp_path, web.url, user={"token": "old"})
+        transport = HttpTransport.from_kubeconfig(path)
+        path.unlink()
+        with pytest.raises(Unavailable, match="kubeconfig"):
+            transport.request(GET, timeout=5)

@@ -1,0 +1,80 @@
+"""Which class a refusal has, and what is shown of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from broker.kube import bugs, errors, informer, lease, queue
+from broker.kube.errors import ApiError, Expired, Forbidden, Invalid, TooManyRequests, from_reply, from_status
+from broker.kube.metrics import REGISTRY
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "expected"),
+    [
+        (400, "BadRequest", ApiError),
+        (401, "Unauthorized", Forbidden),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (405, "MethodNotAllowed", ApiError),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (410, "Expired", Expired),
+        (410, "Gone", Expired),
+        (422, "Invalid", Invalid),
+        (429, "TooManyRequests", TooManyRequests),
+        (500, "InternalError", errors.Unavailable),
+        (503, "ServiceUnavailable", errors.Unavailable),
+        (504, "Timeout", errors.Unavailable),
+    ],
+)
+def test_the_class_follows_reason_and_code(code: int, reason: str, expected: type[ApiError]) -> None:
+    status = {"kind": "Status", "code": code, "reason": reason, "message": "said"}
+    for error in (from_status(status), from_reply(code, orjson.dumps(status), {})):
+        assert type(error) is expected
+        assert (error.status, error.reason, error.message) == (code, reason, "said")
+        assert str(error) == f"said ({code} {reason})"
+
+
+@pytest.mark.parametrize(
+    ("headers", "details", "seconds"),
+    [
+        ({"Retry-After": "7"}, {}, 7),
+        ({}, {"retryAfterSeconds": 3}, 3),
+        ({"Retry-After": "7"}, {"retryAfterSeconds": 3}, 3),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, {}, 0),
+        ({}, {}, 0),
+    ],
+)
+def test_how_long_to_wait(headers: dict[str, str], details: dict[str, Any], seconds: float) -> None:
+    body = orjson.dumps({"kind": "Status", "code": 429, "details": details})
+    error = from_reply(429, body, headers)
+    assert isinstance(error, TooManyRequests)
+    assert error.retry_after == seconds
+
+
+def test_an_invalid_object_names_its_fields() -> None:
+    causes = [{"field": "spec.size", "message": "Invalid value: -1: must not be negative"}]
+    error = from_status({"code": 422, "reason": "Invalid", "details": {"causes": causes}})
+    assert isinstance(error, Invalid)
+    assert error.causes == (("spec.size", "Invalid value: -1: must not be negative"),)
+
+
+def test_the_runtimes_metrics_show_in_another_registry() -> None:
+    assert {module.REGISTRY for module in (bugs, informer, lease, queue)} == {REGISTRY}
+    process = CollectorRegistry()
+    process.register(REGISTRY)
+    shown = generate_latest(process).decode()
+    for name in (
+        "queue_depth",
+        "cache_staleness_seconds",
+        "watch_failures_total",
+        "bugs_total",
+        "lists_total",
+    ):
+        assert f"# HELP capacity_broker_kube_{name} " in shown
+    assert "capacity_broker_leading" in shown
