@@ -6,9 +6,10 @@ through every change (`world.LOCK`), also when another service of moto launches 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from moto.core.resource_tagging import TaggedResource
 from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
 from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import InstanceState, Reservation
@@ -42,6 +43,15 @@ class LocalEC2Backend(QuickLookups):
             if resource_id.startswith("cr-"):
                 self.find_reservation(resource_id)
         return super().do_resources_exist(resource_ids)
+
+    def iter_tagged_resources(self) -> Iterator[TaggedResource]:
+        yield from super().iter_tagged_resources()
+        for reservation in world().ledger.in_scope(self.account_id, self.region_name).values():
+            yield TaggedResource(
+                arn=reservation.arn,
+                tags=dict(self.tags.get(reservation.id, {})),
+                resource_type="ec2:capacity-reservation",
+            )
 
     # ---- launches
 

@@ -14,38 +14,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from moto import settings
-from moto.core.common_types import TYPE_RESPONSE
-from moto.core.responses import ActionContext, ActionResult
-from moto.core.serialize import AttributePickerContext
-
 from providers.local.ec2 import errors
 
 T = TypeVar("T")
-
-
-class Named(ActionResult):
-    """An answer whose members have the API's names already.
-
-    moto tries several spellings of each member on objects of its own; a thousand reservations take a third of the
-    time without that.
-    """
-
-    def execute_result(self, context: ActionContext) -> TYPE_RESPONSE:
-        serializer = context.serializer_class(
-            operation_model=context.operation_model,
-            pretty_print=settings.PRETTIFY_RESPONSES,
-            value_picker=_member,
-        )
-        sent: Any = serializer.serialize(self.result)
-        return sent["status_code"], sent["headers"], sent["body"]
-
-
-def _member(context: AttributePickerContext) -> Any:
-    return context.obj.get(context.key)
-
-
 Value = Callable[[T], Any]
+
+
+def page_after(ids: Sequence[str], shown: Sequence[str], *, size: int, last: str | None) -> slice:
+    """Which of `shown` come next after the one called `last`, by their order in `ids`.
+
+    What was shown last may have gone since: the page goes on at its place all the same.
+    """
+    if last is None:
+        return slice(0, size)
+    order = {name: position for position, name in enumerate(ids)}
+    if last not in order:
+        raise errors.invalid("NextToken", last, "It is not a token of an earlier answer.")
+    start = next((i for i, name in enumerate(shown) if order[name] > order[last]), len(shown))
+    return slice(start, start + size)
 
 
 def page(rows: Sequence[T], *, size: int | None, token: str | None) -> tuple[Sequence[T], str | None]:

@@ -12,7 +12,7 @@ from moto.ec2.exceptions import InvalidLaunchTemplateIdNotFound
 from moto.ec2.responses import EC2Response
 
 from providers.local import groups
-from providers.local.ec2 import changes, errors, pages, reservations, templates
+from providers.local.ec2 import answers, changes, errors, pages, reservations, templates
 from providers.local.ec2.fleets import InstantFleet
 from providers.local.ec2.pipeline import Pipeline
 from providers.local.ec2.reservations import CapacityReservation, View
@@ -81,7 +81,7 @@ class LocalEC2Response(Pipeline, EC2Response):
             if not filters or pages.passes(row, filters, FILTERS, backend.tags.get(row[0].id, {}))
         ]
         shown, token = pages.page(rows, size=size, token=self._get_param("NextToken"))
-        return pages.Named(
+        return answers.Named(
             {"CapacityReservations": [self._describe(*row) for row in shown], "NextToken": token}
         )
 
@@ -148,6 +148,26 @@ class LocalEC2Response(Pipeline, EC2Response):
         return found
 
     # ---- launches
+
+    def describe_instances(self) -> ActionResult:
+        self.error_on_dryrun()
+        ids, size = self._get_param("InstanceIds", []), self._get_int_param("MaxResults")
+        if ids and size is not None:
+            raise errors.combination(
+                "The parameter instancesSet cannot be used with the parameter maxResults"
+            )
+        backend, filters = self.ec2_backend, self._filters_from_querystring()
+        if ids:
+            found = backend.get_reservations_by_instance_ids(ids, filters=filters)
+        else:
+            found = backend.describe_instances(filters=filters)
+        names = [reservation.id for reservation in found]
+        part = pages.page_after(
+            list(backend.reservations), names, size=size or 100, last=self._get_param("NextToken")
+        )
+        shown = found[part]
+        more = shown and part.stop < len(found)
+        return answers.Remembered({"Reservations": shown, "NextToken": shown[-1].id if more else None})
 
     def run_instances(self) -> ActionResult:
         result = super().run_instances()

@@ -1,4 +1,5 @@
-"""Client tokens: a repeated call is answered and does nothing, another one under the same token is refused."""
+"""Client tokens: a repeated call is answered and does nothing, another under the same token is refused."""
+refused."""
 
 from __future__ import annotations
 

@@ -355,6 +355,22 @@ def test_describe_instances_filters_by_reservation_and_lifecycle(aws: Aws, ec2: 
         assert found == [wanted["InstanceId"]]
 
 
+def test_pages_of_instances_go_on_where_one_was_terminated(aws: Aws, ec2: Any) -> None:
+    made = [run(ec2)[0]["InstanceId"] for _ in range(15)]
+    running = [{"Name": "instance-state-name", "Values": ["running"]}]
+    first = ec2.describe_instances(Filters=running, MaxResults=5)
+    ec2.terminate_instances(InstanceIds=[made[4], made[5]])
+    second = ec2.describe_instances(Filters=running, MaxResults=100, NextToken=first["NextToken"])
+    found = [
+        [i["InstanceId"] for r in answer["Reservations"] for i in r["Instances"]]
+        for answer in (first, second)
+    ]
+    assert found == [made[:5], made[6:]]
+    assert "NextToken" not in second
+    with refused("InvalidParameterValue", text="NextToken"):
+        ec2.describe_instances(NextToken="r-nonsense")
+
+
 def test_a_template_says_where_to_run_and_the_request_overrides_it(aws: Aws, ec2: Any) -> None:
     reservation_id = aws.reserve(ec2, 2)
     template_id = template(ec2, InstanceType=TYPE, CapacityReservationSpecification=to_id(reservation_id))
