@@ -21,7 +21,7 @@ else
 endif
 	@touch $@
 
-.PHONY: help demo test unit lint types contracts generated acceptance controlplane lock clean
+.PHONY: help demo test moto-suite unit lint types contracts generated acceptance controlplane lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,11 @@ demo: $(VENV)/.installed ## Local AWS, an API server and the broker on this mach
 test: $(VENV)/.installed ## Every test that this machine can run; says what it left out
 	@command -v go >/dev/null && sh tests/controlplane/build.sh || \
 	  echo "Left out: the real kube-apiserver (no Go on this machine; KUBEBUILDER_ASSETS names a folder that has it)."
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@echo "Left out: moto's own tests with the extension installed (four minutes): make moto-suite"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not moto_suite" $(ARGS)
+
+moto-suite: $(VENV)/.installed ## moto's own tests with local AWS's extension installed
+	$(BIN)/python -m tests.moto_suite.run
 
 unit: $(VENV)/.installed ## The tables and properties of the decision packages
 	$(BIN)/python -m pytest tests/unit -q $(ARGS)
