@@ -26,7 +26,7 @@ from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.launch import Launcher
 from broker.controllers.nodeclaim.lifecycle import Lifecycle
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, Registration
-from broker.controllers.nodeclaim.report import Reporter, limit
+from broker.controllers.nodeclaim.report import ATTEMPTS, Reporter, limit
 from broker.controllers.nodeclaim.template import ClusterFacts
 from broker.controllers.nodeclaim.termination import BY_NODE, Termination
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -52,6 +52,10 @@ LEASE = "capacity-broker"
 # What /metrics shows.
 REGISTRIES = (REGISTRY, KUBE_REGISTRY)
 SWEEP = 60.0
+LONGEST = 60.0  # between two tries at one object, however often it failed
+NOT_YET = 0.1
+# Annotations that only the broker writes: no reason to look at a claim again.
+OURS = frozenset({names.LAUNCH, ATTEMPTS})
 
 _log = structlog.get_logger("app")
 
@@ -86,7 +90,13 @@ class Broker:
         self.recorder = Recorder(client, "capacity-broker", clock)
         self.inventory = InventoryKeeper(provider, clock=clock, groups=lambda: self._nodeclass.group_arns())
         self._nodeclass = NodeClassController(
-            client, provider, self.inventory, self.classes.cache, clock=clock, recorder=self.recorder
+            client,
+            provider,
+            self.inventory,
+            self.classes.cache,
+            clock=clock,
+            recorder=self.recorder,
+            describe=lambda: self._polls.add("class"),
         )
         self._sweeper = TemplateSweeper(
             provider,
@@ -129,6 +139,7 @@ class Broker:
             clock=clock,
             owns=self._owns,
             limits=self._limit,
+            doubt=self._doubted,
         )
         lifecycle = Lifecycle(
             self.claims.cache,
@@ -149,8 +160,8 @@ class Broker:
         self._launches = Batcher[str]("launch", clock=clock)
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)
-        self._class_queue = WorkQueue[str]("nodeclass", clock=clock)
-        self._claim_queue = WorkQueue[str]("nodeclaim", clock=clock)
+        self._class_queue = WorkQueue[str]("nodeclass", clock=clock, longest=LONGEST)
+        self._claim_queue = WorkQueue[str]("nodeclaim", clock=clock, longest=LONGEST)
         self._loops: tuple[Singleton[str] | Controller[str], ...] = (
             Singleton(
                 "inventory",
@@ -163,7 +174,7 @@ class Broker:
             ),
             Controller(
                 "nodeclass",
-                self._nodeclass.reconcile,
+                self._once_synced(self._nodeclass.reconcile),
                 queue=self._class_queue,
                 clock=clock,
                 workers=2,
@@ -180,7 +191,7 @@ class Broker:
             ),
             Controller(
                 "nodeclaim",
-                lifecycle.reconcile,
+                self._once_synced(lifecycle.reconcile),
                 queue=self._claim_queue,
                 clock=clock,
                 workers=4,
@@ -229,6 +240,10 @@ class Broker:
     def _synced(self) -> bool:
         return all(ok for name, ok in self.ready().items() if name != "ec2-reservations")
 
+    def _once_synced(self, reconcile: Callable[[str], Again | None]) -> Callable[[str], Again | None]:
+        """Without every cache, a node that is not known yet would look like one that is gone."""
+        return lambda key: reconcile(key) if self._synced() else Again(NOT_YET)
+
     def _wire(self) -> None:
         """Informers and loops mark keys dirty; nothing is decided here."""
         self.classes.on_change(self._class_changed)
@@ -253,7 +268,7 @@ class Broker:
         if one is None or not self._owns(one):
             return
         self._claim_queue.add(one.name)
-        if new is not None and not new.status.provider_id and (old is None or old.spec != new.spec):
+        if new is not None and not new.status.provider_id and (old is None or _asked(old) != _asked(new)):
             self._launches.add(one.name)
         if new is None:
             self._polls.add(one.name)  # its slot may be free
@@ -271,8 +286,13 @@ class Broker:
         self._launches.add("inventory")
 
     def _class_resolved(self, name: str) -> None:
-        self.launcher.released(name)
         self._launches.add(name)
+
+    def _doubted(self, name: str) -> None:
+        """EC2 refused what the class names: reservations and class are looked up anew."""
+        self._nodeclass.doubt(name)
+        self._class_queue.add(name)
+        self._polls.add(name)
 
     def _limit(self, attempt: Attempt) -> None:
         """What an attempt says about reservations goes to its class and its pool."""
@@ -309,6 +329,12 @@ class Broker:
     def _sweep(self, _items: Sequence[str]) -> Again | None:
         self._sweeper.sweep()
         return None
+
+
+def _asked(claim: NodeClaim) -> tuple[object, ...]:
+    """What of a waiting claim decides whether and how it is launched."""
+    annotations = {key: value for key, value in claim.annotations.items() if key not in OURS}
+    return claim.spec, claim.labels, annotations, claim.status.provider_id
 
 
 def lead(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -52,7 +52,7 @@ class InventoryKeeper:
         self.error: ProviderError | None = None  # why the last description failed
 
     def on_change(self, reader: Callable[[], None]) -> None:
-        """Calls `reader` after each description that changed something, on the polling thread."""
+        """Calls `reader` after each description that changed something, or that others failed before."""
         self._readers.append(reader)
 
     @property
@@ -67,7 +67,7 @@ class InventoryKeeper:
         except ProviderError as error:
             self.error = error
             raise
-        self.error = None
+        recovered, self.error = self.error is not None, None
         groups: dict[str, ReservationGroup] = {}
         errors: dict[str, ProviderError] = {}
         for arn in sorted(set(self._groups())):
@@ -80,10 +80,12 @@ class InventoryKeeper:
                     groups[arn] = known
         with self._lock:
             self._debits = {i: d for i, d in self._debits.items() if d[1] >= began}
-            before, self.group_errors = self._inventory, errors
+            before, known_errors = self._inventory, self.group_errors
+            self.group_errors = errors
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
         _report(self._inventory)
-        if (before.odcrs, before.groups) != (odcrs, groups):
+        same = (before.odcrs, before.groups, _texts(known_errors)) == (odcrs, groups, _texts(errors))
+        if recovered or not same:
             for reader in self._readers:
                 reader()
 
@@ -103,6 +105,10 @@ class InventoryKeeper:
             if odcr:
                 odcrs = {**self._inventory.odcrs, odcr_id: replace(odcr, available=0)}
                 self._inventory = replace(self._inventory, odcrs=odcrs)
+
+
+def _texts(errors: Mapping[str, ProviderError]) -> dict[str, str]:
+    return {arn: str(error) for arn, error in errors.items()}
 
 
 def _report(inventory: Inventory) -> None:

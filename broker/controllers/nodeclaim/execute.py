@@ -67,15 +67,26 @@ class Answered:
     uncertain: bool = False
     request_id: str = ""
 
-    def without(self, uids: set[str]) -> Answered:
+    def without(self, uids: set[str], why: tuple[LaunchError, ...]) -> Answered:
         """The same with the instances of these claims given back: they are left over."""
         kept = tuple(pair for pair in self.dealt.pairs if pair.claim.uid not in uids)
-        back = tuple(
-            LeftOver(pair.assignment, self.errors or (GANG_BROKEN,))
-            for pair in self.dealt.pairs
-            if pair.claim.uid in uids
-        )
+        back = tuple(LeftOver(pair.assignment, why) for pair in self.dealt.pairs if pair.claim.uid in uids)
         return replace(self, dealt=replace(self.dealt, pairs=kept, left=(*self.dealt.left, *back)))
+
+    def kept_out(self) -> Answered:
+        """The same without instances that run outside the reservations for claims that take nothing else."""
+        uids = {pair.claim.uid for pair in self.dealt.pairs if pair.unwanted}
+        if not uids:
+            return self
+        first = self.group.overrides[0]
+        why = LaunchError(
+            code="LaunchedOutsideReservation",
+            message="EC2 launched it on demand, which the claim does not take; the instance was terminated",
+            class_=ErrorClass.RESERVATION_FULL,
+            instance_type=first.instance_type,
+            zone=first.zone,
+        )
+        return replace(self.without(uids, (why,)), errors=(*self.errors, why))
 
 
 class Executor:
@@ -146,6 +157,8 @@ class Executor:
                 request_id=error.request_id,
             )
         self._settled |= {c.uid for c in marked.values()}
+        # A token that an earlier process used may give back instances that have ended since.
+        result = replace(result, instances=tuple(i for i in result.instances if i.alive))
         for instance in result.instances:
             if instance.reservation_id:
                 self._inventory.launched(instance_id=instance.id, odcr_id=instance.reservation_id)
@@ -157,7 +170,7 @@ class Executor:
         )
 
     def _mark(self, group: LaunchGroup) -> tuple[dict[str, NodeClaim], str]:
-        """Finalizer and launch id on each claim; a claim that changed meanwhile waits for the next pass."""
+        """Finalizer and launch id on each claim; one that cannot be written waits for another pass."""
         current = [self._claims.get(a.claim.name) for a in group.assignments]
         claims = [
             c
@@ -169,15 +182,13 @@ class Executor:
         launch = (open_.pop() if whole else "") or self._ids()
         marked: dict[str, NodeClaim] = {}
         for claim in claims:
-            wanted: dict[str, Any] = {}
-            if names.TERMINATION_FINALIZER not in claim.metadata.finalizers:
-                wanted["finalizers"] = [*claim.metadata.finalizers, names.TERMINATION_FINALIZER]
-            if claim.annotations.get(names.LAUNCH) != launch:
-                wanted["annotations"] = {names.LAUNCH: launch}
             try:
-                marked[claim.uid] = patch(self._client, self._claims, claim, wanted) if wanted else claim
+                mine = patch(self._client, self._claims, claim, lambda now: _marks(now, launch))
             except ApiError as error:
                 _log.warning("claim not launched: it could not be marked", claim=claim.name, error=str(error))
+                continue
+            if not mine.deleting:
+                marked[mine.uid] = mine
         if group.gang and len(marked) < group.count:
             return {}, launch  # a gang that is not whole is not asked for
         return marked, launch
@@ -272,9 +283,7 @@ class Executor:
             return False
         type_ = types[instance.instance_type]
         odcr = self._inventory.snapshot().odcrs.get(instance.reservation_id)
-        labels: dict[str, str | None] = {**_requirement_labels(claim), **claim.labels}
-        labels |= {key: None for key in names.RESERVATION_LABELS if key in claim.labels}
-        labels |= node_labels(
+        facts = node_labels(
             type_,
             instance.zone,
             zone_id=instance.zone_id,
@@ -283,21 +292,18 @@ class Executor:
             tenancy=ready.plan.tenancy,
         )
         if instance.reservation_id:
-            labels[names.RESERVATION_ID] = instance.reservation_id
-        finalizers = sorted({*claim.metadata.finalizers, names.TERMINATION_FINALIZER})
+            facts[names.RESERVATION_ID] = instance.reservation_id
+
+        def dressed(now: NodeClaim) -> dict[str, Any]:
+            labels: dict[str, str | None] = {**_requirement_labels(now), **now.labels}
+            labels |= {key: None for key in names.RESERVATION_LABELS if key in now.labels}
+            metadata = _finalizer(now) | {"labels": labels | facts}
+            return metadata | {"annotations": self._reporter.remembered(now, attempts)}
+
         changes = [Change(type=names.LAUNCHED, status="True", reason="Launched")]
         changes += self._reporter.limits(attempts)
         try:
-            claim = patch(
-                self._client,
-                self._claims,
-                claim,
-                {
-                    "labels": labels,
-                    "annotations": self._reporter.remembered(claim, attempts),
-                    "finalizers": finalizers,
-                },
-            )
+            claim = patch(self._client, self._claims, claim, dressed)
             claim = write(
                 self._client,
                 self._claims,
@@ -328,6 +334,21 @@ class Executor:
             attempts,
         )
         return True
+
+
+def _marks(claim: NodeClaim, launch: str) -> dict[str, Any]:
+    """What a claim gets before EC2 is asked for it; nothing more for one that is deleted."""
+    if claim.deleting:
+        return {}
+    new = claim.annotations.get(names.LAUNCH) != launch
+    return _finalizer(claim) | ({"annotations": {names.LAUNCH: launch}} if new else {})
+
+
+def _finalizer(claim: NodeClaim) -> dict[str, Any]:
+    # Kubernetes takes no new finalizer on an object that is being deleted.
+    if claim.deleting or names.TERMINATION_FINALIZER in claim.metadata.finalizers:
+        return {}
+    return {"finalizers": [*claim.metadata.finalizers, names.TERMINATION_FINALIZER]}
 
 
 def _only(group: LaunchGroup, marked: Mapping[str, NodeClaim]) -> LaunchGroup:

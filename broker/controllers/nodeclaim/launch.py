@@ -24,13 +24,14 @@ from broker.capacity.model import Attempt, Claim, Inventory, NodeClass, Outcome,
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.execute import Answered, Executor
+from broker.controllers.nodeclaim.execute import GANG_BROKEN, Answered, Executor
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.report import Reporter, launched_at
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings, Unresolved
+from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Again
@@ -40,20 +41,24 @@ from providers.model import ErrorClass, InstanceType, ProviderError
 ROUNDS = 64
 PARALLEL = 8
 LONGEST_WAIT = 60.0
-STOPPED = timedelta(minutes=5)
-FIRST_RETRY = timedelta(seconds=1)
-LONGEST_RETRY = timedelta(seconds=60)
+MOST_MISFITS = 5
+# Waits that double: before the same is asked again, and before what a person must mend is looked at again.
+RETRY = (timedelta(seconds=1), timedelta(seconds=60))
+STOPPED = (timedelta(seconds=10), timedelta(minutes=5))
 
 _log = structlog.get_logger("launch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A claim that is not tried before a time, and how often in a row it was held."""
+    """A claim that is not tried before a time, and how often in a row it was held.
+
+    It holds for the class as it was: `seen` is the class's version and what it named in EC2.
+    """
 
     until: datetime
     times: int
-    node_class: str
+    seen: tuple[int, Surroundings]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +73,7 @@ class Pass:
     attempts: dict[str, list[Attempt]] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
     skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)  # launch ids of claims that are not tried now
 
 
 class Launcher:
@@ -86,6 +92,7 @@ class Launcher:
         clock: Clock,
         owns: Callable[[NodeClaim], bool],
         limits: Callable[[Attempt], None],
+        doubt: Callable[[str], None],
     ) -> None:
         self._provider = provider
         self._claims = claims
@@ -97,6 +104,7 @@ class Launcher:
         self._clock = clock
         self._owns = owns
         self._limits = limits
+        self._doubt = doubt
         self._shortages = Shortages()
         self._holds: dict[str, Hold] = {}
         self._launching: frozenset[str] = frozenset()
@@ -110,10 +118,6 @@ class Launcher:
         """Whether EC2 is being asked for this claim right now."""
         return uid in self._launching
 
-    def released(self, node_class: str) -> None:
-        """The class changed: what was refused because of it may be tried again."""
-        self._holds = {uid: hold for uid, hold in self._holds.items() if hold.node_class != node_class}
-
     def close(self) -> None:
         self._pool.shutdown(wait=True)
 
@@ -123,40 +127,48 @@ class Launcher:
         self._executor.forget({claim.uid for claim in claims})
         waiting = [c for c in claims if not c.status.provider_id and not c.deleting]
         if not self._inventory.described:
-            self._undescribed(waiting)
+            self._blind(waiting, self._inventory.error)
             return Again(1.0)
-        self._view.refresh()
-        self._lose_gone(claims)
-        now = self._clock.now()
-        self._shortages = self._shortages.observed(self._inventory.snapshot(), now)
-        self._holds = {u: h for u, h in self._holds.items() if any(c.uid == u for c in waiting)}
-        work = self._observe(waiting)
+        try:
+            self._view.refresh()
+            self._lose_gone(claims)
+            types = self._provider.instance_types()
+        except ProviderError as error:
+            self._blind(waiting, error)
+            raise
+        self._shortages = self._shortages.observed(self._inventory.snapshot(), self._clock.now())
+        uids = {claim.uid for claim in waiting}
+        self._holds = {uid: hold for uid, hold in self._holds.items() if uid in uids}
+        work = self._observe(waiting, types)
         self._adopt(work)
         retry_at = self._launch(work)
-        wakes = [*retry_at, *(hold.until for hold in self._holds.values())]
-        soonest = min(((at - self._clock.now()).total_seconds() for at in wakes), default=LONGEST_WAIT)
+        now = self._clock.now()
+        wakes = [at for at in (*retry_at, *(hold.until for hold in self._holds.values())) if at > now]
+        soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
         return Again(min(LONGEST_WAIT, max(0.2, soonest)))
 
-    def _undescribed(self, waiting: Iterable[NodeClaim]) -> None:
-        error = self._inventory.error
+    def _blind(self, waiting: Iterable[NodeClaim], error: ProviderError | None) -> None:
+        """Nothing is decided before EC2 was seen; the claims are told why it was not."""
         why = str(error) if error else "EC2 has not described the capacity reservations yet"
         reason = answer(error.class_).reason if error else "ReservationsNotDescribed"
         for claim in waiting:
             self._reporter.waiting(claim, reason=reason, message=why, attempts=())
 
-    def _observe(self, waiting: Iterable[NodeClaim]) -> Pass:
+    def _observe(self, waiting: Iterable[NodeClaim], types: Mapping[str, InstanceType]) -> Pass:
         """The claims that can be planned; each of the others is told why not."""
-        work = Pass(classes={}, plans={}, types=self._provider.instance_types(), waiting={}, objects={})
+        work = Pass(classes={}, plans={}, types=types, waiting={}, objects={})
         now = self._clock.now()
         for claim in waiting:
-            hold = self._holds.get(claim.uid)
-            if hold and hold.until > now:
-                continue
             try:
                 wanted = planned(claim, template=template_key(claim))
                 ready = self._classes.ready(wanted.node_class)
             except (BadClaim, Unresolved) as error:
-                self._reporter.waiting(claim, reason=error.reason, message=error.message, attempts=())
+                if not (isinstance(error, Unresolved) and error.passing):
+                    self._reporter.waiting(claim, reason=error.reason, message=error.message, attempts=())
+                continue
+            hold = self._holds.get(claim.uid)
+            if hold and hold.until > now and hold.seen == _seen(ready):
+                work.held.update(filter(None, [claim.annotations.get(names.LAUNCH)]))
                 continue
             work.classes[wanted.node_class] = ready
             work.plans[wanted.node_class] = ready.plan
@@ -168,8 +180,8 @@ class Launcher:
         """Instances of ours without a claim go to claims that wait; the overdue rest is terminated."""
         # Any claim may own an instance, also one of another launcher that was taken over.
         orphans = self._view.orphans(self._claims.list())
-        if not orphans:
-            return
+        if not orphans or self._claims.broken:
+            return  # whose instance it is cannot be told while a claim cannot be read
         pairs, left = adopt(
             orphans,
             work.waiting.values(),
@@ -192,10 +204,15 @@ class Launcher:
                 message="an instance of ours that had no claim",
             )
             self._limits(attempt)
-            if self._executor.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
-                del work.waiting[claim.uid]
-        if not self._claims.broken:
-            self._view.terminate(self._view.overdue(left), why="no claim wants them")
+            del work.waiting[claim.uid]
+            if not self._executor.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
+                self._hold(claim.uid, ready, RETRY)
+        unwanted = [each for each in left if each.tags.get(names.TAG_LAUNCH) not in work.held]
+        try:
+            self._view.terminate(self._view.overdue(unwanted), why="no claim wants them")
+        except ProviderError as error:
+            # The next pass tries again; what waits is launched all the same.
+            _log.warning("instances without a claim could not be terminated", error=str(error))
 
     def _launch(self, work: Pass) -> list[datetime]:
         """Plans and launches until nothing more can be; returns when remembered shortages end."""
@@ -237,28 +254,36 @@ class Launcher:
             answers: list[Answered] = []
             for wave in waves:
                 calls = [
-                    self._pool.submit(self._executor.launch, group, work.classes[group.node_class])
-                    for group in wave
+                    self._pool.submit(self._call, group, work.classes[group.node_class]) for group in wave
                 ]
                 answers += [call.result() for call in calls]
-            for answered in self._whole_gangs(answers):
+            for answered in self._given_back(answers):
                 self._settle(answered, work, inventory)
         finally:
             self._launching = frozenset()
 
-    def _whole_gangs(self, answers: Sequence[Answered]) -> list[Answered]:
-        """A gang that did not launch whole gives its instances back, and goes on as one."""
-        broken = launches.undone(answered.dealt for answered in answers)
-        if not broken:
-            return list(answers)
-        self._view.put(pair.instance for pair in broken)
+    def _call(self, group: launches.LaunchGroup, ready: LaunchClass) -> Answered:
+        """One call; a bug in it is not the bug of the others, whose instances are to be told of."""
+        with contained("launch", nodeclass=group.node_class, claims=group.count):
+            return self._executor.launch(group, ready)
+        return Answered(group=group, dealt=launches.Distribution(), errors=(), uncertain=True)
+
+    def _given_back(self, answers: Sequence[Answered]) -> list[Answered]:
+        """Instances that a claim did not ask for end at once, and those of a gang that is not whole."""
+        kept = [answered.kept_out() for answered in answers]
+        broken = {pair.claim.uid for pair in launches.undone(answered.dealt for answered in kept)}
+        whole = [answered.without(broken, answered.errors or (GANG_BROKEN,)) for answered in kept]
+        before = {p.instance.id: p.instance for answered in answers for p in answered.dealt.pairs}
+        for answered in whole:
+            for pair in answered.dealt.pairs:
+                del before[pair.instance.id]
+        self._view.put(before.values())
         try:
-            self._view.terminate([pair.instance for pair in broken], why="their gang did not launch whole")
+            self._view.terminate([*before.values()], why="the launch did not give what its claims ask for")
         except ProviderError as error:
             # They are orphans now, and end when their grace time does.
-            _log.warning("instances of a broken gang could not be terminated", error=str(error))
-        uids = {pair.claim.uid for pair in broken}
-        return [answered.without(uids) for answered in answers]
+            _log.warning("instances could not be given back", error=str(error))
+        return whole
 
     def _settle(self, answered: Answered, work: Pass, inventory: Inventory) -> None:
         """Remembers what EC2 said, tells the claims, and decides who goes on in this pass."""
@@ -266,6 +291,8 @@ class Launcher:
         ready = work.classes[group.node_class]
         if answered.uncertain:
             self._view.doubt()
+        if any(answer(error.class_).refresh for error in answered.errors):
+            self._doubt(group.node_class)
         for error in answered.errors:
             option = group.option(error.instance_type, error.zone)
             self._shortages = remember(
@@ -287,7 +314,11 @@ class Launcher:
             self._limits(attempt)
         for pair in answered.dealt.pairs:
             work.waiting.pop(pair.claim.uid, None)
-            self._holds.pop(pair.claim.uid, None)
+            bound = self._claims.get(pair.claim.name)
+            if bound is not None and bound.uid == pair.claim.uid and not bound.status.provider_id:
+                self._hold(pair.claim.uid, ready, RETRY)  # it adopts its instance then
+            else:
+                self._holds.pop(pair.claim.uid, None)
             self._shortages = launched(
                 self._shortages,
                 group.option(pair.instance.instance_type, pair.instance.zone),
@@ -299,16 +330,17 @@ class Launcher:
             work.attempts.setdefault(left.claim.uid, []).extend(attempts)
             for attempt in attempts:
                 self._limits(attempt)
-            self._decide(left, work, now)
-        # Only claims that were asked for go on; one that could not be marked waits for the next pass.
+            self._decide(left, work)
+        # Only claims that were asked for go on; one that could not be marked is tried again soon.
         asked = {a.claim.uid for a in group.assignments}
         answered_for = {p.claim.uid for p in answered.dealt.pairs} | {
             each.claim.uid for each in answered.dealt.left
         }
         for uid in asked - answered_for:
             work.waiting.pop(uid, None)
+            self._hold(uid, ready, RETRY)
 
-    def _decide(self, left: launches.LeftOver, work: Pass, now: datetime) -> None:
+    def _decide(self, left: launches.LeftOver, work: Pass) -> None:
         """Whether the claim tries its next option now, the same again later, or waits for a person."""
         uid, worst = left.claim.uid, foremost(left.errors)
         class_ = worst.class_ if worst else ErrorClass.TRANSIENT
@@ -318,10 +350,7 @@ class Launcher:
         if class_ is ErrorClass.TEMPLATE_GONE and not work.repeats.get(uid):
             work.repeats[uid] = 1
             return
-        known = self._holds.get(uid)
-        times = known.times + 1 if known else 1
-        wait = STOPPED if told.stops else min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(times - 1, 10))
-        self._holds[uid] = Hold(until=now + wait, times=times, node_class=left.claim.node_class)
+        self._hold(uid, work.classes[left.claim.node_class], STOPPED if told.stops else RETRY)
         claim = work.waiting.pop(uid, None)
         if claim and worst:
             attempts = work.attempts.pop(uid, [])
@@ -334,11 +363,21 @@ class Launcher:
                 attempts=attempts,
             )
 
+    def _hold(self, uid: str, ready: LaunchClass, waits: tuple[timedelta, timedelta]) -> None:
+        known = self._holds.get(uid)
+        times = known.times + 1 if known else 1
+        first, longest = waits
+        until = self._clock.now() + min(longest, first * 2 ** min(times - 1, 10))
+        self._holds[uid] = Hold(until=until, times=times, seen=_seen(ready))
+
     def _tell_unplaced(self, unplaced: Unplaced, work: Pass) -> None:
         uid = unplaced.claim.uid
         attempts = work.attempts.pop(uid, [])
         refused = [a for a in attempts if a.class_]
         reason, message = unplaced.reason, unplaced.message
+        if reason == "NoUsableReservation":
+            found = work.plans[unplaced.claim.node_class].resolved
+            message = "; ".join([message, *(each.message for each in found.misfits[:MOST_MISFITS])])
         if refused and refused[-1].class_:
             # What EC2 said in this pass says more than that nothing is left.
             reason = answer(refused[-1].class_).reason
@@ -355,3 +394,7 @@ class Launcher:
     def _lose_gone(self, claims: Sequence[NodeClaim]) -> None:
         for claim in self._view.gone(claims, launched=launched_at(claims)):
             self._reporter.lost(claim)
+
+
+def _seen(ready: LaunchClass) -> tuple[int, Surroundings]:
+    return ready.source.metadata.generation, ready.surroundings

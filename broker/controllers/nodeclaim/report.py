@@ -33,6 +33,8 @@ ATTEMPTS = "capacity-broker.io/attempts"
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 # Reasons of the planner that mean: the reservations are full or lately were.
 SHORT = frozenset({"AllReservationsFull", "ShortageRemembered", "GangIncomplete"})
+# Why a better option was passed over, where that means the same of one reservation.
+FULL = frozenset({"ReservationFull", "SlotsTaken", "ShortageRemembered"})
 MOST_PODS = 10
 
 _SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, ErrorClass.CAPACITY)
@@ -49,10 +51,12 @@ def limit(attempt: Attempt) -> Change | None:
             reason=AVAILABLE,
             message=f"{attempt.pool} took {attempt.claim}",
         )
-    short = attempt.outcome is Outcome.SPILLED or (
-        attempt.outcome is Outcome.REFUSED and attempt.class_ in _SHORT_CLASSES
+    short = (
+        attempt.outcome is Outcome.SPILLED
+        or (attempt.outcome is Outcome.REFUSED and attempt.class_ in _SHORT_CLASSES)
+        or (attempt.outcome is Outcome.SKIPPED and attempt.code in FULL)
     )
-    if reserved and (short or attempt.outcome is Outcome.SKIPPED):
+    if reserved and short:
         return Change(
             type=names.CAPACITY_RESERVATION,
             status="False",
@@ -118,7 +122,12 @@ class Reporter:
     def _remember(self, claim: NodeClaim, attempts: list[Attempt]) -> NodeClaim:
         if not attempts:
             return claim
-        return patch(self._client, self._claims, claim, {"annotations": self.remembered(claim, attempts)})
+        return patch(
+            self._client,
+            self._claims,
+            claim,
+            lambda now: {"annotations": self.remembered(now, attempts)},
+        )
 
     def say(
         self, claim: NodeClaim, kind: str, reason: str, message: str, attempts: Iterable[Attempt] = ()

@@ -6,7 +6,7 @@ goes along: a claim that was deleted and made again under its old name is not wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,7 @@ from broker.apis.meta import Condition, ConditionStatus, condition
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import changed, condition_body, set_condition
+from broker.kube.errors import Conflict
 
 OURS = (
     names.LAUNCHED,
@@ -103,12 +104,31 @@ def write(
 
 
 def patch(
-    client: Client, cache: Cache[NodeClaim], claim: NodeClaim, metadata: Mapping[str, Any]
+    client: Client,
+    cache: Cache[NodeClaim],
+    claim: NodeClaim,
+    wanted: Callable[[NodeClaim], Mapping[str, Any]],
 ) -> NodeClaim:
-    """Merges into metadata, only if the claim is still as it was read. Raises ApiError."""
-    body_ = {"metadata": {**metadata, "resourceVersion": claim.metadata.resource_version}}
-    answer = client.patch(NodeClaim.KIND, claim.name, body_)
-    cache.observe(answer)
+    """Merges into metadata what `wanted` gives for the claim as it is; nothing where it gives nothing.
+
+    Somebody else's write in between is looked at, and `wanted` asked again. Raises ApiError.
+    """
+    for last in (False, False, True):
+        metadata = wanted(claim)
+        if not metadata:
+            return claim
+        body_ = {"metadata": {**metadata, "resourceVersion": claim.metadata.resource_version}}
+        try:
+            answer = client.patch(NodeClaim.KIND, claim.name, body_)
+        except Conflict:
+            now = client.get(NodeClaim.KIND, claim.name)
+            cache.observe(now)
+            if last or now["metadata"]["uid"] != claim.uid:
+                raise
+            claim = NodeClaim.decode(now)
+            continue
+        cache.observe(answer)
+        break
     return NodeClaim.decode(answer)
 
 

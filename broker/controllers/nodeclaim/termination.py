@@ -8,8 +8,9 @@ when the claim's terminationGracePeriod runs out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
@@ -148,9 +149,15 @@ class Termination:
             return
 
     def _release_claim(self, claim: NodeClaim) -> None:
-        kept = [f for f in claim.metadata.finalizers if f != names.TERMINATION_FINALIZER]
-        current = self._claims.get(claim.name) or claim
-        patch(self._client, self._claims, current, {"finalizers": kept})
+        try:
+            patch(self._client, self._claims, claim, _without_finalizer)
+        except NotFound:
+            return
+
+
+def _without_finalizer(claim: NodeClaim) -> Mapping[str, Any]:
+    found = remove_finalizer(claim, names.TERMINATION_FINALIZER)
+    return dict(found["metadata"]) if found else {}
 
 
 def _holds_up(pod: Pod) -> bool:

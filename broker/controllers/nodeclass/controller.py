@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
+from datetime import datetime
 
 import structlog
 
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.model import Selection
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
@@ -20,6 +22,7 @@ from broker.controllers.nodeclass.resolve import (
     launch_class,
     selection,
     surroundings,
+    unread,
 )
 from broker.controllers.nodeclass.status import Verdict, status_patch
 from broker.kube.cache import Cache
@@ -34,6 +37,7 @@ from providers.model import ErrorClass, ProviderError
 # Subnets, groups and images change rarely; Karpenter looks again as often.
 LOOK_AGAIN = 300.0
 LOOK_AGAIN_UNRESOLVED = 30.0
+SOON = 0.2
 
 REASONS = {
     ErrorClass.PERMISSION: "Unauthorized",
@@ -56,6 +60,7 @@ class NodeClassController:
         *,
         clock: Clock,
         recorder: Recorder,
+        describe: Callable[[], None],
     ) -> None:
         self._client = client
         self._provider = provider
@@ -63,11 +68,13 @@ class NodeClassController:
         self._cache = cache
         self._clock = clock
         self._recorder = recorder
+        self._describe = describe  # asks for a new description of the reservations
         self._lock = threading.Lock()
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
         self._around: dict[str, tuple[int, float, Surroundings]] = {}
         self._readers: list[Callable[[str], None]] = []
         self._limits: dict[str, Verdict] = {}
+        self._chosen: dict[str, tuple[Selection, datetime]] = {}  # since when a class selects what it does
 
     def limit(self, name: str, verdict: Verdict) -> None:
         """What launches found out about the class's reservations; written with the next reconcile."""
@@ -85,15 +92,22 @@ class NodeClassController:
         if isinstance(outcome, LaunchClass):
             return outcome
         if outcome is not None:
-            raise outcome
+            # A new one: what is raised again and again grows by a frame each time.
+            raise Unresolved(outcome.reason, outcome.message, passing=outcome.passing)
         if broken := self._cache.broken.get(name):
             raise Unresolved("NodeClassInvalid", f"EC2NodeClass {name} cannot be read: {broken}")
-        if self._cache.get(name) is None:
+        known = self._cache.get(name)
+        if known is not None and known.deleting:
+            raise Unresolved(
+                "NodeClassTerminating",
+                f"EC2NodeClass {name} is being deleted: nothing is launched from it any more",
+            )
+        if known is None:
             raise Unresolved(
                 "NodeClassNotFound",
                 f"spec.nodeClassRef.name {name!r}: no such EC2NodeClass; create it or delete the claim",
             )
-        raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet")
+        raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet", passing=True)
 
     def group_arns(self) -> Collection[str]:
         """The groups that some class names, which the inventory is to describe."""
@@ -112,13 +126,14 @@ class NodeClassController:
                 gone = self._outcomes.pop(name, None)
                 self._limits.pop(name, None)
                 self._around.pop(name, None)
+                self._chosen.pop(name, None)
             if gone is not None:
                 self._tell(name)
             return None
         failure: ProviderError | None = None
         outcome: LaunchClass | Unresolved
         try:
-            selection(node_class)
+            self._described_since(name, selection(node_class))
             outcome = launch_class(
                 node_class,
                 self._surroundings(node_class),
@@ -136,15 +151,44 @@ class NodeClassController:
         with self._lock:
             before = self._outcomes.get(name)
             self._outcomes[name] = outcome
-        self._write(node_class, outcome)
-        if isinstance(outcome, Unresolved) and str(before) != str(outcome):
-            _log.warning("class not ready", nodeclass=name, reason=outcome.reason, why=outcome.message)
-            self._recorder.event(node_class, "Warning", outcome.reason, outcome.message)
         if _differs(before, outcome):
             self._tell(name)
+        if isinstance(outcome, Unresolved):
+            if outcome.passing:
+                return Again(SOON)
+            if str(before) != str(outcome):
+                _log.warning("class not ready", nodeclass=name, reason=outcome.reason, why=outcome.message)
+                self._recorder.event(node_class, "Warning", outcome.reason, outcome.message)
+        self._write(node_class, outcome, keep=failure is not None)
         if failure is not None:
             raise failure
         return Again(LOOK_AGAIN if isinstance(outcome, LaunchClass) else LOOK_AGAIN_UNRESOLVED)
+
+    def doubt(self, name: str) -> None:
+        """Something that the class names was refused by EC2: it is looked up anew."""
+        self._around.pop(name, None)
+
+    def _described_since(self, name: str, chosen: Selection) -> None:
+        """Raises Unresolved until EC2 was described, and after the class came to name what is not known.
+
+        Otherwise a claim would leave a reservation that is only too new to be known.
+        """
+        now = self._clock.now()
+        known = self._chosen.get(name)
+        if known is None or known[0] != chosen:
+            known = self._chosen[name] = (chosen, now)
+        inventory = self._inventory.snapshot()
+        missing = unread(chosen, inventory, self._inventory.group_errors)
+        if inventory.described and (not missing or inventory.described >= known[1]):
+            return
+        self._describe()
+        if error := self._inventory.error:
+            raise error
+        raise Unresolved(
+            "ReservationsNotDescribed",
+            "EC2 has not described the reservations since the class names them",
+            passing=True,
+        )
 
     def _surroundings(self, node_class: EC2NodeClass) -> Surroundings:
         generation, now = node_class.metadata.generation, self._clock.monotonic()
@@ -155,11 +199,15 @@ class NodeClassController:
         self._around[node_class.name] = (generation, now + LOOK_AGAIN, found)
         return found
 
-    def _write(self, node_class: EC2NodeClass, outcome: LaunchClass | Unresolved) -> None:
+    def _write(self, node_class: EC2NodeClass, outcome: LaunchClass | Unresolved, *, keep: bool) -> None:
         with self._lock:
             limit = self._limits.get(node_class.name)
         status = status_patch(
-            node_class, outcome, described=self._inventory.described, limit=limit, now=self._clock.now()
+            node_class,
+            outcome,
+            limit=limit,
+            now=self._clock.now(),
+            keep=keep,
         )
         if not changed(node_class.status.wire(), status):
             return

@@ -6,7 +6,7 @@ launched from it; every other failure names the field that caused it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -42,12 +42,16 @@ _MORE = ("name", "owner", "alias", "ssm_parameter")
 
 
 class Unresolved(Exception):
-    """A class that cannot launch: `reason` for the condition, `message` with the field and the way out."""
+    """A class that cannot launch: `reason` for the condition, `message` with the field and the way out.
 
-    def __init__(self, reason: str, message: str) -> None:
+    `passing`: it will be over in a moment without anybody's doing, and is not worth telling.
+    """
+
+    def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.passing = passing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +136,15 @@ def surroundings(
         if dry_run and spec.role
         else provider.instance_profile(role=spec.role, profile=spec.instance_profile),
         placement_group_arn=_placement_group_arn(node_class, provider),
+    )
+
+
+def unread(chosen: Selection, inventory: Inventory, group_errors: Collection[str]) -> tuple[str, ...]:
+    """What the selection names and the last description does not have: it may be newer."""
+    ids = (chosen.reservation_id, *(term.id for term in chosen.terms))
+    group = chosen.group_arn
+    return tuple(id_ for id_ in ids if id_ and id_ not in inventory.odcrs) + (
+        (group,) if group and group not in inventory.groups and group not in group_errors else ()
     )
 
 

@@ -32,7 +32,7 @@ class Verdict:
     message: str
 
 
-def verdicts(outcome: LaunchClass | Unresolved, *, described: bool) -> list[Verdict]:
+def verdicts(outcome: LaunchClass | Unresolved) -> list[Verdict]:
     """The class's conditions for what it resolved to, or for why it did not."""
     if isinstance(outcome, LaunchClass):
         around = outcome.surroundings
@@ -44,7 +44,7 @@ def verdicts(outcome: LaunchClass | Unresolved, *, described: bool) -> list[Verd
         )
         return [
             Verdict(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
-            _resolved(outcome.plan.selection, outcome.plan.resolved, described=described),
+            _resolved(outcome.plan.selection, outcome.plan.resolved),
             Verdict(type=names.LAUNCHABLE, status="True", reason="Resolved", message=text),
         ]
     if outcome.reason == INVALID_SPEC:
@@ -71,12 +71,10 @@ def verdicts(outcome: LaunchClass | Unresolved, *, described: bool) -> list[Verd
     ]
 
 
-def _resolved(selection: Selection, found: Resolved, *, described: bool) -> Verdict:
+def _resolved(selection: Selection, found: Resolved) -> Verdict:
     status: ConditionStatus = "False"
     if selection.preference == "none" or selection == Selection():
         status, reason, text = "True", "NotRequested", "the class asks for no reservation"
-    elif not described:
-        status, reason, text = "Unknown", "NotDescribed", "EC2 has not described the reservations yet"
     elif found.usable:
         free = sum(odcr.available for odcr in found.usable)
         total = sum(odcr.total for odcr in found.usable)
@@ -109,16 +107,19 @@ def status_patch(
     node_class: EC2NodeClass,
     outcome: LaunchClass | Unresolved,
     *,
-    described: bool,
     limit: Verdict | None,
     now: datetime,
+    keep: bool = False,
 ) -> dict[str, Any]:
-    """The status fields that the broker writes; the caller compares them with what is there."""
+    """The status fields that the broker writes; the caller compares them with what is there.
+
+    `keep`: EC2 could not be asked, so what it said before still stands.
+    """
     conditions: tuple[Condition, ...] = node_class.status.conditions
     before = condition(conditions, names.CAPACITY_RESERVATION)
     # The message names the latest claim; only a turn of the condition is worth a write.
     turned = limit and (before is None or (before.status, before.reason) != (limit.status, limit.reason))
-    told = [*verdicts(outcome, described=described), *([limit] if limit and turned else [])]
+    told = [*verdicts(outcome), *([limit] if limit and turned else [])]
     for verdict in told:
         conditions = set_condition(
             conditions,
@@ -129,14 +130,16 @@ def status_patch(
             now=now,
             observed_generation=node_class.metadata.generation,
         )
+    told_of: dict[str, Any] = {"conditions": [condition_body(condition) for condition in conditions]}
+    if keep:
+        return told_of
     found = outcome.plan.resolved if isinstance(outcome, LaunchClass) else Resolved()
     rows = [_row(odcr, now) for odcr in (*found.usable, *found.pending)]
     ours = {row["id"] for row in rows} | {misfit.id for misfit in found.misfits}
     # Without selector terms Karpenter lists nothing, so an entry that is not ours is an old one of ours.
     foreign = node_class.status.capacity_reservations if _karpenter_selects(node_class) else ()
     rows += [entry.wire() for entry in foreign if entry.id not in ours]
-    return {
-        "conditions": [condition_body(condition) for condition in conditions],
+    return told_of | {
         "capacityReservations": sorted(rows, key=lambda row: str(row["id"])),
         "capacityReservationMisfits": [
             {"id": m.id, "reason": m.reason, "message": m.message} | ({"code": m.code} if m.code else {})

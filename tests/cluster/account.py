@@ -1,0 +1,142 @@
+"""An AWS account for a test: what is made by AWS's own calls, and what EC2 itself says afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import boto3
+
+from broker.apis import names
+from providers.local import LocalAws
+
+REGION = "us-east-1"
+ACCOUNT = "123456789012"
+CLUSTER = "blue"
+PROFILE = "blue-node"
+A, B, C = "us-east-1a", "us-east-1b", "us-east-1c"
+POOL = [
+    {"Type": "AWS::EC2::CapacityReservationPool"},
+    {
+        "Type": "AWS::ResourceGroups::Generic",
+        "Parameters": [{"Name": "allowed-resource-types", "Values": ["AWS::EC2::CapacityReservation"]}],
+    },
+]
+ALIVE = ("pending", "running", "stopping", "stopped")
+
+Json = dict[str, Any]
+
+
+class Account:
+    """A default network with a role for nodes; reservations and groups as a test makes them."""
+
+    def __init__(self, server: LocalAws) -> None:
+        self.server = server
+        self.ec2: Any = self.client("ec2")
+        self.groups: Any = self.client("resource-groups")
+        self.subnets: Mapping[str, str] = {
+            s["AvailabilityZone"]: s["SubnetId"] for s in self.ec2.describe_subnets()["Subnets"]
+        }
+        self.security_group: str = self.ec2.describe_security_groups(
+            Filters=[{"Name": "group-name", "Values": ["default"]}]
+        )["SecurityGroups"][0]["GroupId"]
+        self.image = self.image_named("amzn2-ami-hvm*x86_64*")
+        iam = self.client("iam")
+        iam.create_role(RoleName=PROFILE, AssumeRolePolicyDocument="{}")
+        iam.create_instance_profile(InstanceProfileName=PROFILE)
+        iam.add_role_to_instance_profile(InstanceProfileName=PROFILE, RoleName=PROFILE)
+
+    def client(self, service: str) -> Any:
+        session: Any = boto3
+        return session.client(service, region_name=REGION, endpoint_url=self.server.endpoint)
+
+    def image_named(self, pattern: str) -> str:
+        found = self.ec2.describe_images(Filters=[{"Name": "name", "Values": [pattern]}])["Images"]
+        return str(found[0]["ImageId"])
+
+    def odcr(
+        self,
+        kind: str = "m5.large",
+        zone: str = A,
+        count: int = 1,
+        *,
+        criteria: str = "targeted",
+        platform: str = "Linux/UNIX",
+        **more: Any,
+    ) -> str:
+        """A reservation's id."""
+        made = self.ec2.create_capacity_reservation(
+            InstanceType=kind,
+            InstancePlatform=platform,
+            AvailabilityZone=zone,
+            InstanceCount=count,
+            InstanceMatchCriteria=criteria,
+            **more,
+        )
+        return str(made["CapacityReservation"]["CapacityReservationId"])
+
+    def group(self, *odcrs: str, name: str = "team") -> str:
+        """A group's ARN."""
+        made = self.groups.create_group(Name=name, Configuration=POOL)["Group"]
+        if odcrs:
+            self.join(name, *odcrs)
+        return str(made["GroupArn"])
+
+    def join(self, group: str, *odcrs: str) -> None:
+        self.groups.group_resources(
+            Group=group, ResourceArns=[self.reservation(o)["CapacityReservationArn"] for o in odcrs]
+        )
+
+    def reservation(self, odcr: str) -> Json:
+        """EC2's own description."""
+        found = self.ec2.describe_capacity_reservations(CapacityReservationIds=[odcr])
+        return dict(found["CapacityReservations"][0])
+
+    def free(self, odcr: str) -> int:
+        return int(self.reservation(odcr)["AvailableInstanceCount"])
+
+    def rival(self, odcr: str, count: int = 1) -> list[str]:
+        """Somebody else's instances take slots of a reservation."""
+        where = self.reservation(odcr)
+        made = self.ec2.run_instances(
+            ImageId=self.image,
+            InstanceType=where["InstanceType"],
+            MinCount=count,
+            MaxCount=count,
+            Placement={"AvailabilityZone": where["AvailabilityZone"]},
+            CapacityReservationSpecification={"CapacityReservationTarget": {"CapacityReservationId": odcr}},
+        )
+        return [str(i["InstanceId"]) for i in made["Instances"]]
+
+    def instances(self, *, ours: bool = True) -> list[Json]:
+        """What EC2 shows and has not ended: with the cluster's tag, or all."""
+        chosen = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
+        if ours:
+            chosen.append({"Name": f"tag:{names.TAG_CLUSTER}", "Values": [CLUSTER]})
+        return [
+            instance
+            for page in self.ec2.get_paginator("describe_instances").paginate(Filters=chosen)
+            for reservation in page["Reservations"]
+            for instance in reservation["Instances"]
+        ]
+
+    def instance(self, id_: str) -> Json:
+        return dict(self.ec2.describe_instances(InstanceIds=[id_])["Reservations"][0]["Instances"][0])
+
+    def templates(self) -> list[Json]:
+        """Launch templates with the newest version's data under `Data`."""
+        found = self.ec2.describe_launch_templates()["LaunchTemplates"]
+        return [t | {"Data": self.template_data(t["LaunchTemplateName"])} for t in found]
+
+    def template_data(self, name: str) -> Json:
+        versions = self.ec2.describe_launch_template_versions(LaunchTemplateName=name, Versions=["$Latest"])
+        return dict(versions["LaunchTemplateVersions"][0]["LaunchTemplateData"])
+
+    def fleets(self) -> list[Json]:
+        """The parameters of every CreateFleet that arrived, oldest first."""
+        return [call["params"] for call in self.server.control.log("CreateFleet")]
+
+
+def tags(item: Mapping[str, Any]) -> dict[str, str]:
+    listed: Sequence[Mapping[str, str]] = item.get("Tags", ())
+    return {tag["Key"]: tag["Value"] for tag in listed}

@@ -1,0 +1,44 @@
+"""One world a test: an API server (embedded, then real), local AWS and a broker that the test starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.kube.client import Transport
+from broker.kube.embedded import Cluster
+from broker.kube.transports import HttpTransport, InProcessTransport
+from providers.local import LocalAws
+from tests.cluster.stack import Stack
+from tests.controlplane.client import Api
+from tests.servers import REAL
+from tests.unit.aws.models import models_read_once
+
+__all__ = ["models_read_once"]
+
+
+@pytest.fixture(scope="session")
+def local_aws() -> Iterator[LocalAws]:
+    with LocalAws() as server:
+        yield server
+
+
+@pytest.fixture(params=["embedded", pytest.param("real", marks=REAL)])
+def stack(request: pytest.FixtureRequest, local_aws: LocalAws, tmp_path: Path) -> Iterator[Stack]:
+    """Both API servers with the CRDs, an account, no broker yet: `stack.start()`."""
+    local_aws.reset()
+    transport: Transport
+    if request.param == "embedded":
+        transport = InProcessTransport(Cluster())
+    else:
+        api: Api = request.getfixturevalue("real")
+        file = tmp_path / "kubeconfig"
+        file.write_text(api.kubeconfig())
+        transport = HttpTransport.from_kubeconfig(file)
+    made = Stack(local_aws, transport)
+    try:
+        yield made
+    finally:
+        made.close()

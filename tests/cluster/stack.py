@@ -1,0 +1,357 @@
+"""A cluster, an account and a broker between them, as a test drives them.
+
+The broker is the real one with its real threads; only its waits are short. A test waits for conditions, never
+for time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from broker.apis import names
+from broker.apis.core import Event, Node, Pod
+from broker.apis.crds import load as load_crds
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Condition, Object, condition
+from broker.app import Broker
+from broker.commands.manifests import CRD
+from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.demo.kubelets import Kubelets
+from broker.kube.client import Client, Transport
+from broker.kube.errors import AlreadyExists, ApiError, NotFound
+from broker.settings import Settings
+from providers.aws import AwsProvider
+from providers.local import LocalAws
+from providers.model import InstanceType
+from tests.cluster import objects
+from tests.cluster.account import CLUSTER, REGION, Account
+from tests.cluster.clocks import HastyClock, MovableClock
+from tests.cluster.objects import Json
+from tests.cluster.taps import Tap
+
+PATIENCE = 40.0
+LOOK = 0.02
+SETTINGS = Settings(
+    cluster_name=CLUSTER,
+    cluster_endpoint="https://blue.example",
+    region=REGION,
+    poll_seconds=1.0,
+    orphan_grace_seconds=30.0,
+    leader_election=False,
+)
+# What this Region offers: enough for every rule, few enough to plan fast.
+OFFERED = (
+    "m5.large",
+    "m5.xlarge",
+    "m5.2xlarge",
+    "c5.large",
+    "c5.xlarge",
+    "m7g.large",
+    "g5.12xlarge",
+    "g6.12xlarge",
+    "p5.48xlarge",
+)
+O = TypeVar("O", bound=Object)
+V = TypeVar("V")
+
+
+class Provider(AwsProvider):
+    """Real, in a Region of few types, which every test of a process reads once."""
+
+    known: dict[str, InstanceType] = {}
+    _loading = threading.Lock()
+
+    def instance_types(self) -> Mapping[str, InstanceType]:
+        with Provider._loading:
+            if not Provider.known:
+                events = self._aws.ec2.meta.events
+                events.register("provide-client-params.ec2.DescribeInstanceTypes", _only_offered)
+                Provider.known = dict(super().instance_types())
+        return Provider.known
+
+
+def _only_offered(params: Json, **_: object) -> Json:
+    return {"InstanceTypes": [*OFFERED]}
+
+
+class Stack:
+    """One test's world. `client` is the test's own; `tap` is what the broker's client goes through."""
+
+    def __init__(self, server: LocalAws, transport: Transport) -> None:
+        self.server = server
+        self.control = server.control
+        self.clock = MovableClock()
+        self.client = Client(transport, field_manager="test")
+        self.tap = Tap(transport)
+        self._install_crds()
+        self.aws = Account(server)
+        self.settings = SETTINGS
+        self.broker: Broker | None = None
+        self.kubelets = Kubelets(self.client, self.provider(), clock=self.clock, every=0.1)
+        self._kubelets_started = False
+        self._canaries = 0
+
+    # ---- the broker's life
+
+    def provider(self) -> Provider:
+        return Provider(
+            cluster=CLUSTER, region=REGION, endpoint_url=self.server.endpoint, clock=HastyClock(self.clock)
+        )
+
+    def start(self, *, kubelets: bool = True, **settings: Any) -> Broker:
+        """A broker, after the one before it was stopped: all it knows is what Kubernetes and EC2 tell it."""
+        if self.broker is not None:
+            raise AssertionError("stop the broker that runs first")
+        self.settings = replace(self.settings, **settings)
+        provider = self.provider()
+        provider.instance_types()
+        self.broker = Broker(Client(self.tap), provider, self.settings, clock=self.clock)
+        self.broker.start()
+        if kubelets and not self._kubelets_started:
+            self._kubelets_started = True
+            self.kubelets.start()
+        return self.broker
+
+    def stop(self) -> None:
+        if self.broker is not None:
+            self.broker.stop()
+            self.broker = None
+
+    def close(self) -> None:
+        self.tap.heal()
+        self.control.clear_faults()
+        self.stop()
+        if self._kubelets_started:
+            self.kubelets.stop()
+            self._kubelets_started = False
+
+    def advance(self, seconds: float) -> None:
+        """Moves the broker's time and EC2's."""
+        self.control.advance(seconds)
+        self.clock.advance(seconds)
+
+    # ---- what a user writes
+
+    def node_class(
+        self,
+        name: str = "gpu",
+        *,
+        id_: str = "",
+        group: str = "",
+        preference: str = "",
+        zones: tuple[str, ...] = (),
+        **more: Any,
+    ) -> str:
+        subnets = [subnet for zone, subnet in self.aws.subnets.items() if not zones or zone in zones]
+        more.setdefault("spec", objects.reservation_spec(id_=id_, group=group, preference=preference))
+        body = objects.node_class(
+            name,
+            image=more.pop("image", self.aws.image),
+            subnets=subnets,
+            security_group=self.aws.security_group,
+            **more,
+        )
+        self.client.create(EC2NodeClass.KIND, body)
+        return name
+
+    def claim(
+        self,
+        name: str = "c-0",
+        *,
+        node_class: str = "gpu",
+        types: tuple[str, ...] = ("m5.large",),
+        capacity: tuple[str, ...] = (objects.RESERVED,),
+        **more: Any,
+    ) -> str:
+        body = objects.claim(name, node_class=node_class, types=types, capacity=capacity, **more)
+        self.client.create(NodeClaim.KIND, body)
+        return name
+
+    def claims(self, *numbered: int, **more: Any) -> list[str]:
+        """Equal claims `c-0`, `c-1`, ... at one moment, as far as the broker can see."""
+        first, last = numbered if len(numbered) == 2 else (0, numbered[0])
+        return [self.claim(f"c-{n}", **more) for n in range(first, last)]
+
+    def node_pool(self, name: str = "gpu", *, node_class: str = "gpu") -> str:
+        self.client.create(NodePool.KIND, objects.node_pool(name, node_class=node_class))
+        return name
+
+    def pod(self, name: str, **more: Any) -> Pod:
+        return Pod.decode(self.client.create(Pod.KIND, objects.pod(name, **more)))
+
+    def budget(self, name: str, *, app: str, allowed: int = 0) -> None:
+        body = objects.budget(name, app=app, allowed=allowed)
+        made = self.client.create(objects.PDB, body)
+        # The controller that works this out does not run here.
+        status = {
+            "observedGeneration": made["metadata"].get("generation", 1),
+            "disruptionsAllowed": allowed,
+            "currentHealthy": 1,
+            "desiredHealthy": 1 - allowed,
+            "expectedPods": 1,
+        }
+        self.client.patch(objects.PDB, name, {"status": status}, namespace="default", subresource="status")
+
+    def edit(self, model: type[Object], name: str, body: Json, *, subresource: str | None = None) -> None:
+        """A merge patch by hand."""
+        self.client.patch(model.KIND, name, body, subresource=subresource)
+
+    def delete(self, model: type[Object], name: str, *, namespace: str | None = None) -> None:
+        self.client.delete(model.KIND, name, namespace=namespace)
+
+    # ---- what a user sees
+
+    def get(self, model: type[O], name: str, *, namespace: str | None = None) -> O:
+        return model.decode(self.client.get(model.KIND, name, namespace=namespace))
+
+    def find(self, model: type[O], name: str, *, namespace: str | None = None) -> O | None:
+        try:
+            return self.get(model, name, namespace=namespace)
+        except NotFound:
+            return None
+
+    def all(self, model: type[O]) -> list[O]:
+        return [model.decode(item) for item in self.client.list(model.KIND)[0]]
+
+    def condition(self, model: type[Object], name: str, type_: str) -> Condition | None:
+        found: Any = self.find(model, name)
+        return condition(found.status.conditions, type_) if found is not None else None
+
+    def claim_says(self, name: str, type_: str = names.LAUNCHED) -> Condition | None:
+        return self.condition(NodeClaim, name, type_)
+
+    def class_says(self, type_: str, name: str = "gpu") -> Condition | None:
+        return self.condition(EC2NodeClass, name, type_)
+
+    def events(self, name: str, *, kind: str = "NodeClaim") -> list[Event]:
+        return [
+            event
+            for event in self.all(Event)
+            if event.involved_object.name == name and event.involved_object.kind == kind
+        ]
+
+    def instance(self, name: str) -> Json:
+        """EC2's word on the claim's instance."""
+        return self.aws.instance(instance_id(self.get(NodeClaim, name)))
+
+    def reservation_of(self, name: str) -> str:
+        """The reservation that EC2 counts the claim's instance in; empty for none."""
+        return str(self.instance(name).get("CapacityReservationId", ""))
+
+    def calls(self, action: str) -> int:
+        return self.control.calls().get(action, 0)
+
+    # ---- waiting
+
+    def until(self, happened: Callable[[], V], what: str) -> V:
+        """What `happened` gives as soon as it is true."""
+        deadline = time.monotonic() + PATIENCE
+        while not (found := happened()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never came: {what}\n{self.picture()}")
+            time.sleep(LOOK)
+        return found
+
+    def until_launched(self, *claims: str) -> None:
+        for name in claims:
+            self.until(lambda n=name: self._is(n, names.LAUNCHED), f"{name} launched")  # type: ignore[misc]
+
+    def until_ready(self, *claims: str) -> None:
+        for name in claims:
+            self.until(lambda n=name: self._is(n, names.READY), f"{name} ready")  # type: ignore[misc]
+
+    def until_waiting(self, name: str, reason: str = "") -> Condition:
+        """The claim's Launched condition, once it is Unknown (for this reason)."""
+
+        def waits() -> Condition | None:
+            found = self.claim_says(name)
+            good = found and found.status == "Unknown" and (not reason or found.reason == reason)
+            return found if good else None
+
+        found = self.until(waits, f"{name} waits for {reason or 'a reason'}")
+        assert found is not None
+        return found
+
+    def until_class(self, type_: str, status: str, *, name: str = "gpu", reason: str = "") -> Condition:
+        def says() -> Condition | None:
+            found = self.class_says(type_, name)
+            good = found and found.status == status and (not reason or found.reason == reason)
+            return found if good else None
+
+        found = self.until(says, f"class {name}: {type_}={status} {reason}")
+        assert found is not None
+        return found
+
+    def until_gone(self, model: type[Object], name: str) -> None:
+        self.until(lambda: self.find(model, name) is None, f"{model.KIND.kind} {name} gone")
+
+    def until_event(self, name: str, reason: str, *, kind: str = "NodeClaim") -> Event:
+        def said() -> Event | None:
+            return next((e for e in self.events(name, kind=kind) if e.reason == reason), None)
+
+        found = self.until(said, f"event {reason} on {kind} {name}")
+        assert found is not None
+        return found
+
+    def passes(self, count: int = 2) -> None:
+        """Returns when the broker has looked at every claim anew and acted: a claim made now is told so, twice."""
+        for _ in range(count):
+            self._canaries += 1
+            name = self.claim(f"canary-{self._canaries}", node_class="nowhere")
+            self.until_waiting(name, "NodeClassNotFound")
+            self.delete(NodeClaim, name)
+
+    def _is(self, name: str, type_: str) -> bool:
+        claim = self.find(NodeClaim, name)
+        return claim is not None and is_true(claim, type_)
+
+    # ---- when it goes wrong
+
+    def picture(self) -> str:
+        lines = []
+        for model in (NodeClaim, EC2NodeClass, NodePool, Node):
+            for found in self.all(model):
+                status: Any = getattr(found, "status", None)
+                lines.append(f"{model.KIND.kind} {found.name} {'deleting' if found.deleting else ''}")
+                lines += [
+                    f"    {c.type}={c.status} {c.reason}: {c.message}"
+                    for c in getattr(status, "conditions", ())
+                ]
+        lines += [
+            f"Event {e.involved_object.kind}/{e.involved_object.name} {e.reason}: {e.message}"
+            for e in self.all(Event)
+        ]
+        lines += [
+            f"EC2 {i['InstanceId']} {i['InstanceType']} {i['Placement']['AvailabilityZone']} "
+            f"{i['State']['Name']} {i.get('CapacityReservationId', '-')}"
+            for i in self.aws.instances(ours=False)
+        ]
+        lines += [
+            f"EC2 {r['CapacityReservationId']} {r['InstanceType']} {r['AvailabilityZone']} {r['State']} "
+            f"{r['AvailableInstanceCount']}/{r['TotalInstanceCount']}"
+            for r in self.aws.ec2.describe_capacity_reservations()["CapacityReservations"]
+        ]
+        lines.append(f"calls {json.dumps(self.control.calls())}")
+        return "\n".join(lines)
+
+    def _install_crds(self) -> None:
+        for crd in load_crds():
+            try:
+                self.client.create(CRD, crd)
+            except AlreadyExists:
+                continue
+        for model in (EC2NodeClass, NodeClaim, NodePool):
+            self.until(lambda m=model: self._served(m), f"{model.KIND.plural} served")  # type: ignore[misc]
+
+    def _served(self, model: type[Object]) -> bool:
+        try:
+            self.client.list(model.KIND)
+        except ApiError:
+            return False
+        return True

@@ -1,0 +1,91 @@
+"""A transport that counts what goes through, and loses what a test asks it to lose.
+
+It stands before both API servers, so a fault is the same on each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.kube.client import READS, Reply, Request, Stream, Transport
+from broker.kube.errors import Unavailable
+
+Chosen = Callable[[Request], bool]
+
+
+def status_of(resource: str, name: str = "") -> Chosen:
+    """Writes to the status of one object, or of any of a resource."""
+    ending = f"/{resource}/{name}/status" if name else "/status"
+    return lambda r: r.method not in READS and f"/{resource}/" in r.path and r.path.endswith(ending)
+
+
+def writes_of(resource: str, name: str = "") -> Chosen:
+    """Writes to an object itself, not to its subresources."""
+
+    def chosen(request: Request) -> bool:
+        _, found, rest = request.path.partition(f"/{resource}/")
+        return bool(found) and request.method not in READS and "/" not in rest and name in ("", rest)
+
+    return chosen
+
+
+@dataclass(slots=True)
+class Rule:
+    chosen: Chosen
+    times: int
+    does: Callable[[Request], None]
+
+
+@dataclass
+class Tap:
+    """Stands between a client and its transport."""
+
+    inner: Transport
+    log: list[tuple[str, str]] = field(default_factory=list)
+    _rules: list[Rule] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        self._pass(request)
+        return self.inner.request(request, timeout=timeout)
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        self._pass(request)
+        return self.inner.stream(request, timeout=timeout)
+
+    def lose(self, chosen: Chosen, *, times: int = -1) -> None:
+        """The chosen requests do not arrive."""
+        self.on(chosen, _lose, times=times)
+
+    def on(self, chosen: Chosen, does: Callable[[Request], None], *, times: int = 1) -> None:
+        """`does` runs before the chosen requests are sent."""
+        with self._lock:
+            self._rules.append(Rule(chosen, times, does))
+
+    def heal(self) -> None:
+        with self._lock:
+            self._rules.clear()
+
+    def writes(self) -> list[tuple[str, str]]:
+        """Every write so far: method and path."""
+        with self._lock:
+            return [entry for entry in self.log if entry[0] not in READS]
+
+    def forget(self) -> None:
+        with self._lock:
+            self.log.clear()
+
+    def _pass(self, request: Request) -> None:
+        with self._lock:
+            self.log.append((request.method, request.path))
+            rule = next((r for r in self._rules if r.times != 0 and r.chosen(request)), None)
+            if rule is not None and rule.times > 0:
+                rule.times -= 1
+        if rule is not None:
+            rule.does(request)
+
+
+def _lose(request: Request) -> None:
+    raise Unavailable(0, "Lost", f"{request.method} {request.path} was lost, as a test asked")
