@@ -12,12 +12,13 @@ from typing import Any
 import moto.ec2.urls
 import moto.moto_api._internal.urls
 from moto.core.base_backend import BackendDict
+from moto.core.responses import BaseResponse
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX, filter_dict_attribute_mapping
 
-from providers.local import control_api, groups
+from providers.local import control_api, groups, services
 from providers.local.ec2 import launches, platforms
 from providers.local.ec2.backend import LocalEC2Backend
 from providers.local.ec2.responses import LocalEC2Response
@@ -58,6 +59,9 @@ def install() -> None:
         stock: Any = NetworkInterface.__dict__["attachment"]
         NetworkInterface.attachment = property(  # type: ignore[method-assign,assignment]
             launches.attachment_with_card(stock.fget)
+        )
+        BaseResponse.call_action = services.with_faults(  # type: ignore[method-assign,assignment]
+            BaseResponse.call_action
         )
         for path in control_api.PATHS:
             moto.moto_api._internal.urls.url_paths[path] = control_api.respond

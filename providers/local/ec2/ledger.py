@@ -90,8 +90,15 @@ class Ledger:
         return self._shapes.get((instance_type, zone), {}).values()
 
     def share(self, reservation: CapacityReservation, accounts: Iterable[str]) -> None:
-        reservation.shared_with = reservation.shared_with | frozenset(accounts)
-        for account in reservation.shared_with:
+        """Share with these accounts and no others; instances of those that lost it run on outside."""
+        sharing = frozenset(accounts) - {reservation.owner_id}
+        for account in reservation.shared_with - sharing:
+            self._scopes[account, reservation.region].pop(reservation.id)
+            for occupant in list(reservation.slots.occupants.values()):
+                if occupant.want.account_id == account:
+                    self.move(occupant, self._pool_of(occupant.want))
+        reservation.shared_with = sharing
+        for account in sharing:
             self._scopes.setdefault((account, reservation.region), {})[reservation.id] = reservation
         self.absorb(reservation.instance_type, reservation.zone)
 

@@ -8,17 +8,16 @@ drops: on the server's socket, or in process as the error that the SDK would rai
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from botocore.exceptions import ConnectionClosedError
 from moto.core.common_types import TYPE_RESPONSE
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
 from moto.ec2.responses import EC2Response
 from moto.moto_api._internal import mock_random
 
+from providers.local import services
 from providers.local.ec2 import idempotency, request, templates
 from providers.local.ec2.errors import Ec2Error
 from providers.local.faults import Fault
@@ -69,7 +68,7 @@ class Pipeline(EC2Response):
             params=params,
         )
         if lost is not None and not lost.code:
-            self._drop()
+            services.drop(self)
         return reply
 
     def _do(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
@@ -111,15 +110,6 @@ class Pipeline(EC2Response):
         headers["status"] = str(status)
         headers, body = self._enrich_response(headers, body)
         return status, headers, body
-
-    def _drop(self) -> None:
-        connection = self.normalized_request.environ.get("werkzeug.socket")
-        if connection is None:
-            raise ConnectionClosedError(endpoint_url=self.uri)
-        try:
-            connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # the client was faster
 
 
 def _error_of(fault: Fault) -> Ec2Error:

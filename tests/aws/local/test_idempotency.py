@@ -1,5 +1,4 @@
 """Client tokens: a repeated call is answered and does nothing, another under the same token is refused."""
-refused."""
 
 from __future__ import annotations
 

@@ -289,6 +289,30 @@ def test_a_slow_call(aws: Aws, ec2: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert slept == [7.5]
 
 
+@pytest.mark.parametrize(
+    ("service", "action", "call", "asked"),
+    [
+        ("resource-groups", "ListGroupResources", "list_group_resources", {"Group": "pool"}),
+        ("ssm", "GetParameter", "get_parameter", {"Name": "/aws/service/x"}),
+        ("iam", "GetInstanceProfile", "get_instance_profile", {"InstanceProfileName": "node"}),
+        ("sqs", "ListQueues", "list_queues", {}),
+    ],
+)
+def test_other_services_can_be_refused_and_are_counted(
+    aws: Aws, service: str, action: str, call: str, asked: dict[str, Any]
+) -> None:
+    client = aws.client(service)
+    aws.control.clear_calls()
+    aws.control.fault(action=action, code="AccessDeniedException", status=403, message="No <way>.")
+    with refused("AccessDeniedException", status=403, text="No <way>."):
+        getattr(client, call)(**asked)
+    aws.control.fault(action=action, stage="response")
+    with pytest.raises(HTTPClientError):
+        getattr(client, call)(**asked)
+    assert aws.control.calls() == {action: 2}
+    assert [entry["params"].keys() >= asked.keys() for entry in aws.control.log(action)] == [True, True]
+
+
 # ---- the rest
 
 

@@ -373,3 +373,22 @@ def test_a_shared_reservation_can_be_used_and_not_changed(aws: Aws, ec2: Any) ->
         ec2.cancel_capacity_reservation(CapacityReservationId=reservation_id)
     with refused("OperationNotPermitted"):
         ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, InstanceCount=3)
+
+
+def test_what_is_no_longer_shared_is_gone_and_its_instances_run_on(aws: Aws, ec2: Any) -> None:
+    reservation_id = aws.control.reservation(
+        owner_id=OTHER_ACCOUNT,
+        InstanceType=TYPE,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=ZONE,
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservationId"]
+    (inside,) = run(ec2, specification=to_id(reservation_id, **ONLY))
+    aws.control.set_reservation(reservation_id, shared_with=[])
+    (after,) = instances(ec2, [inside["InstanceId"]])
+    assert (after["State"]["Name"], places([after])) == ("running", [None])
+    with refused("InvalidCapacityReservationId.NotFound"):
+        seen(ec2, reservation_id)
+    aws.control.set_reservation(reservation_id, shared_with=["123456789012"])
+    assert free(ec2, reservation_id) == 1
