@@ -1,0 +1,100 @@
+"""What a broker asks of the API server, as RBAC sees it (Kubernetes, "Using RBAC Authorization" and
+"Request verbs").
+
+A list or watch of one name by field selector is authorized like a get of that name, so a rule with
+resourceNames allows it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from broker.kube.client import Reply, Request, Stream, Transport
+
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+Rule = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Asked:
+    """One request; `resource` includes the subresource, as a rule spells it."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}.{self.group} {self.name}{where}"
+
+
+def asked(request: Request) -> Asked:
+    parts = request.path.strip("/").split("/")
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    plural, name, subresource = [*rest, "", ""][:3]
+    verb = VERBS.get(request.method) or (
+        "watch" if request.query.get("watch") == "true" else "get" if name else "list"
+    )
+    selector = request.query.get("fieldSelector", "")
+    if selector.startswith("metadata.name="):
+        name = selector.partition("=")[2]
+    resource = f"{plural}/{subresource}" if subresource else plural
+    return Asked(verb=verb, group=group, resource=resource, namespace=namespace, name=name)
+
+
+def allows(rule: Rule, ask: Asked) -> bool:
+    names = rule.get("resourceNames")
+    return (
+        ask.verb in rule["verbs"]
+        and ask.group in rule["apiGroups"]
+        and ask.resource in rule["resources"]
+        and (not names or (ask.name in names and ask.verb != "create"))
+    )
+
+
+def grants(rules: Iterable[Rule]) -> list[Rule]:
+    """The rules one by one: a verb, a resource and, where limited, a name each."""
+    return [
+        {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
+        | ({"resourceNames": [name]} if name else {})
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    ]
+
+
+@dataclass
+class Recording:
+    """A transport that notes what goes through, and speaks as `user` where the server knows users."""
+
+    inner: Transport
+    user: str
+    seen: Counter[Asked] = field(default_factory=Counter)
+    refused: list[Asked] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        reply = self.inner.request(self._noted(request), timeout=timeout)
+        if reply.status == 403:
+            with self._lock:
+                self.refused.append(asked(request))
+        return reply
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        return self.inner.stream(self._noted(request), timeout=timeout)
+
+    def _noted(self, request: Request) -> Request:
+        with self._lock:
+            self.seen[asked(request)] += 1
+        return replace(request, headers={**request.headers, "Impersonate-User": self.user})

@@ -1,0 +1,84 @@
+"""Has an API server take manifests with strict field validation: an unknown field is an error, not dropped.
+
+`python -m tests.unit.deploy.strict < manifests` does it on the embedded API server.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from broker.kube.embedded import Cluster, Request
+
+Json = dict[str, Any]
+# Method, path, query and body of a request; status and body of its answer.
+Ask = Callable[[str, str, Mapping[str, str], Json | None], tuple[int, Json]]
+# The Prometheus Operator's kind, as far as the chart uses it (its API reference, ServiceMonitorSpec).
+SERVICE_MONITOR = Path(__file__).with_name("servicemonitor.yaml")
+
+
+def documents(text: str) -> list[Json]:
+    return [found for found in yaml.safe_load_all(text) if found]
+
+
+def create(ask: Ask, manifests: Iterable[Json], *, dry_run: bool = False) -> list[str]:
+    """What is wrong with the manifests, one line each; empty when the server took them all."""
+    query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+    wrong = []
+    for manifest in manifests:
+        status, answer = ask("POST", _collection(ask, manifest), query, manifest)
+        if status != 201:
+            wrong.append(
+                f"{manifest['kind']}/{manifest['metadata']['name']}: {answer.get('message', answer)}"
+            )
+    return wrong
+
+
+def embedded(cluster: Cluster) -> Ask:
+    def ask(method: str, path: str, query: Mapping[str, str], body: Json | None) -> tuple[int, Json]:
+        raw = None if body is None else orjson.dumps(body)
+        answer = cluster.handle(Request(method, path, query, {"Content-Type": "application/json"}, raw))
+        return answer.status, answer.json()
+
+    return ask
+
+
+def prepared(namespace: str) -> Ask:
+    """A new embedded API server with the namespace and the Prometheus Operator's definition."""
+    ask = embedded(Cluster())
+    definition = yaml.safe_load(SERVICE_MONITOR.read_text())
+    wanted = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, definition]
+    if wrong := create(ask, wanted):
+        raise AssertionError(wrong)
+    return ask
+
+
+def _collection(ask: Ask, manifest: Json) -> str:
+    """The collection's path, from the server's own discovery."""
+    version = manifest["apiVersion"]
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    _, found = ask("GET", root, {}, None)
+    for resource in found.get("resources", ()):
+        if resource["kind"] == manifest["kind"] and "/" not in resource["name"]:
+            name = manifest["metadata"].get("namespace", "default")
+            place = f"/namespaces/{name}" if resource["namespaced"] else ""
+            return f"{root}{place}/{resource['name']}"
+    raise AssertionError(f"the server does not know {version} {manifest['kind']}")
+
+
+def main() -> int:
+    manifests = documents(sys.stdin.read())
+    wrong = create(prepared(manifests[0]["metadata"]["namespace"]), manifests)
+    for line in wrong:
+        print(line)
+    print(f"{len(manifests) - len(wrong)} of {len(manifests)} manifests are taken with strict validation.")
+    return 1 if wrong or not manifests else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""What the chart installs, as a cluster and its users see it."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import yaml
+
+from broker.app import LEASE
+from broker.run import serve
+from broker.settings import Settings
+from tests.controlplane.client import Api
+from tests.unit.deploy import helm, strict
+from tests.unit.deploy.strict import Json
+
+REQUIRED = {
+    "image.repository": "",
+    "clusterName": "CLUSTER_NAME",
+    "clusterEndpoint": "CLUSTER_ENDPOINT",
+    "clusterCABundle": "CLUSTER_CA_BUNDLE",
+    "region": "AWS_REGION",
+}
+# Options that a pod leaves alone, each with the reason.
+NOT_IN_A_POD = {
+    "KUBECONFIG": "a pod has its service account",
+    "BROKER_CONTEXT": "of a kubeconfig",
+    "AWS_PROFILE": "a pod has a role",
+    "AWS_ENDPOINT_URL": "AWS itself, or extraEnv",
+    "BROKER_LEADER_ELECTION": "two replicas need it, and it is the default",
+}
+
+
+def variables() -> dict[str, Any]:
+    """Environment variable to default, of every option."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {hints[f.name].__metadata__[0].envvar: f.default for f in fields(Settings)}
+
+
+def container(manifests: list[Json]) -> Json:
+    (found,) = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def environment(manifests: list[Json]) -> dict[str, Any]:
+    return {each["name"]: each.get("value") for each in container(manifests)["env"]}
+
+
+def test_every_variable_is_an_option_and_every_option_is_there_or_left_out_for_a_reason() -> None:
+    assert set(environment(helm.render())) == set(variables()) - set(NOT_IN_A_POD)
+
+
+def test_what_is_not_said_is_the_options_own_default() -> None:
+    set_here = {*REQUIRED.values(), "BROKER_NAMESPACE", "HOSTNAME", "BROKER_HTTP_HOST", "BROKER_LOG_FORMAT"}
+    defaults = variables()
+    for name, value in environment(helm.render()).items():
+        if name not in set_here:
+            assert yaml.safe_load(value) == defaults[name], name
+
+
+@pytest.mark.parametrize("path", REQUIRED)
+def test_what_is_required_is_asked_for_by_name(path: str) -> None:
+    values = yaml.safe_load(yaml.safe_dump(helm.GIVEN))
+    first, _, second = path.partition(".")
+    if second:
+        del values[first][second]
+    else:
+        del values[first]
+    with pytest.raises(helm.Refused, match="/" + path.replace(".", "/")):
+        helm.render(values)
+
+
+def test_what_the_process_refuses_to_start_without_the_chart_requires() -> None:
+    nobody: Any = None
+    endpoint = "https://prod.example"
+    for missing in (Settings(cluster_endpoint=endpoint), Settings(cluster_name="prod")):
+        with pytest.raises(ValueError, match="is empty") as refused:
+            serve(missing, nobody, nobody)
+        assert str(refused.value).partition("(")[2].partition(")")[0] in REQUIRED.values()
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"clustername": "x"}, "clustername"),
+        ({"pollSeconds": "often"}, "/pollSeconds"),
+        ({"clusterEndpoint": "0123.eks.amazonaws.com"}, "/clusterEndpoint"),
+        ({"logLevel": "chatty"}, "/logLevel"),
+        ({"region": "us-east-1a"}, "/region"),
+        ({"http": {"port": 80}}, "/http/port"),
+        ({"image": {"repository": "x", "digest": "latest"}}, "/image/digest"),
+    ],
+)
+def test_a_wrong_value_is_named(values: Json, field: str) -> None:
+    with pytest.raises(helm.Refused, match=field):
+        helm.render({**helm.GIVEN, **values})
+
+
+def test_both_probes_ask_what_the_process_serves_on_all_addresses() -> None:
+    manifests = helm.render({**helm.GIVEN, "http": {"port": 9090}})
+    pod, variables_ = container(manifests), environment(manifests)
+    assert (variables_["BROKER_HTTP_HOST"], variables_["BROKER_HTTP_PORT"]) == ("0.0.0.0", "9090")
+    (port,) = pod["ports"]
+    assert port["containerPort"] == 9090
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert pod[probe]["httpGet"] == {"path": path, "port": port["name"]}
+
+
+def test_two_replicas_stand_under_a_budget_that_lets_one_go() -> None:
+    manifests = helm.render()
+    deployment, budget = helm.one(manifests, "Deployment"), helm.one(manifests, "PodDisruptionBudget")
+    assert deployment["spec"]["replicas"] == 2
+    assert budget["spec"]["maxUnavailable"] == 1
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        budget["spec"]["selector"]["matchLabels"],
+        deployment["spec"]["selector"]["matchLabels"],
+        helm.one(manifests, "Service")["spec"]["selector"],
+    ):
+        assert selector.items() <= labels.items()
+
+
+def test_the_process_has_no_rights_on_its_machine() -> None:
+    manifests = helm.render()
+    pod = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]["securityContext"]
+    assert (pod["runAsNonRoot"], pod["runAsUser"]) == (True, 65532)
+    assert container(manifests)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_it_does_not_run_on_nodes_that_it_launched() -> None:
+    pod = helm.one(helm.render(), "Deployment")["spec"]["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert {"key": "karpenter.sh/registered", "operator": "DoesNotExist"} in term["matchExpressions"]
+
+
+def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
+    manifests = helm.render()
+    pod = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]
+    account = helm.one(manifests, "ServiceAccount")["metadata"]
+    assert pod["serviceAccountName"] == account["name"]
+    assert account["annotations"] == helm.GIVEN["serviceAccount"]["annotations"]
+    for kind, file in (("ClusterRole", "cluster"), ("Role", "namespace")):
+        role, binding = helm.one(manifests, kind), helm.one(manifests, f"{kind}Binding")
+        assert role["rules"] == yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["name"], "namespace": helm.NAMESPACE}
+        ]
+    role = helm.one(manifests, "Role")
+    assert role["metadata"]["namespace"] == helm.NAMESPACE
+    assert [r["resourceNames"] for r in role["rules"] if "resourceNames" in r] == [[LEASE]]
+
+
+def test_an_account_that_is_there_is_used_by_its_name() -> None:
+    manifests = helm.render({**helm.GIVEN, "serviceAccount": {"create": False, "name": "mine"}})
+    assert not [each for each in manifests if each["kind"] == "ServiceAccount"]
+    assert helm.one(manifests, "ClusterRoleBinding")["subjects"][0]["name"] == "mine"
+    with pytest.raises(helm.Refused, match=r"serviceAccount\.name"):
+        helm.render({**helm.GIVEN, "serviceAccount": {"create": False}})
+
+
+def test_metrics_are_scraped_where_the_operator_is_asked_to() -> None:
+    manifests = helm.render()
+    service, monitor = helm.one(manifests, "Service"), helm.one(manifests, "ServiceMonitor")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["path"], endpoint["port"]) == ("/metrics", service["spec"]["ports"][0]["name"])
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    without = helm.render({**helm.GIVEN, "serviceMonitor": {"enabled": False}})
+    assert not [each for each in without if each["kind"] == "ServiceMonitor"]
+
+
+def test_the_image_is_pinned_by_tag_or_digest() -> None:
+    where = helm.GIVEN["image"]["repository"]
+    version = tomllib.loads((helm.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert container(helm.render())["image"] == f"{where}:{version}"
+    digest = "sha256:" + "0" * 64
+    pinned = helm.render({**helm.GIVEN, "image": {"repository": where, "digest": digest}})
+    assert container(pinned)["image"] == f"{where}@{digest}"
+
+
+def test_the_api_server_takes_every_manifest_strictly(api: Api) -> None:
+    manifests = [each for each in helm.render(namespace="default") if each["kind"] != "ServiceMonitor"]
+
+    def ask(method: str, path: str, query: Any, body: Json | None) -> tuple[int, Json]:
+        return api.request(method, path, query, body)
+
+    assert strict.create(ask, manifests, dry_run=True) == []
+    assert len(manifests) == 8
+
+
+def test_an_unknown_field_is_refused_and_the_service_monitor_is_taken() -> None:
+    ask, manifests = strict.prepared(helm.NAMESPACE), helm.render()
+    helm.one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"][0]["prots"] = []
+    helm.one(manifests, "ServiceMonitor")["spec"]["endpoints"][0]["prot"] = "http"
+    wrong = strict.create(ask, manifests)
+    assert [each.partition("/")[0] for each in sorted(wrong)] == ["Deployment", "ServiceMonitor"]
+    assert strict.create(strict.prepared(helm.NAMESPACE), helm.render()) == []
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("controlplane")
+def test_helm_installs_upgrades_and_tells_what_to_do_next(real: Api, tmp_path: Path) -> None:
+    kubeconfig, values = tmp_path / "kubeconfig", tmp_path / "values.yaml"
+    kubeconfig.write_text(real.kubeconfig())
+    values.write_text(yaml.safe_dump({**helm.GIVEN, "serviceMonitor": {"enabled": False}}))
+    there = ("--kubeconfig", str(kubeconfig), "--namespace", helm.NAMESPACE)
+    env = {
+        "HELM_CACHE_HOME": str(tmp_path),
+        "HELM_CONFIG_HOME": str(tmp_path),
+        "HELM_DATA_HOME": str(tmp_path),
+    }
+    chart = (helm.RELEASE, str(helm.CHART), "--values", str(values), *there)
+    try:
+        said = helm.run("install", *chart, "--create-namespace", env=env)
+        assert "capacity-broker crds install" in said
+        assert helm.GIVEN["serviceAccount"]["annotations"]["eks.amazonaws.com/role-arn"] in said
+        helm.run("upgrade", *chart, "--set", "replicas=3", env=env)
+        path = f"/apis/apps/v1/namespaces/{helm.NAMESPACE}/deployments/{helm.RELEASE}"
+        assert real.request("GET", path).body["spec"]["replicas"] == 3
+    finally:
+        helm.run("uninstall", helm.RELEASE, *there, "--ignore-not-found", env=env)
+    assert (
+        real.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/capacity-broker").status == 404
+    )

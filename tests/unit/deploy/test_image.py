@@ -1,0 +1,112 @@
+"""The image: what is copied into it, what is taken out of it, and that the broker starts without that."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tests.unit.deploy import helm
+
+ROOT = helm.ROOT
+LINES = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+IGNORED = (ROOT / "deploy" / "Dockerfile.dockerignore").read_text().split()
+RUNTIME = runpy.run_path(str(ROOT / "deploy" / "runtime.py"))
+
+# Run first in a process: imports of what the image does not have fail as they would in it.
+WITHOUT = """
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.metadata import packages_distributions
+gone = set(sys.argv.pop(1).split(","))
+names = {m for m, dists in packages_distributions().items() if {normalized(d) for d in dists} <= gone}
+class Image(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in names - {"broker", "providers"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Image())
+"""
+
+
+def instructions(name: str) -> list[str]:
+    return [line.removeprefix(name).strip() for line in LINES if line.startswith(name + " ")]
+
+
+def in_image(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m broker.cli ...` with only what stays in the image."""
+    code = (
+        "import re\ndef normalized(n): return re.sub(r'[-_.]+', '-', n).lower()\n"
+        + WITHOUT
+        + "import runpy\nrunpy.run_module('broker.cli', run_name='__main__', alter_sys=True)\n"
+    )
+    unneeded = ",".join(RUNTIME["unneeded"](ROOT / "pyproject.toml"))
+    return subprocess.run(
+        [sys.executable, "-c", code, unneeded, *arguments],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_what_runs_stays_and_what_laptops_and_tests_need_goes() -> None:
+    unneeded = set(RUNTIME["unneeded"](ROOT / "pyproject.toml"))
+    assert {"moto", "pytest", "mypy", "ruff", "hypothesis", "common-expression-language"} <= unneeded
+    assert not {"boto3", "pydantic-core", "kubernetes", "aiohttp", "yarl", "pyyaml", "typer"} & unneeded
+
+
+def test_what_is_required_and_not_there_is_named() -> None:
+    with pytest.raises(LookupError, match="no-such-thing>=2 is required"):
+        RUNTIME["needed"](["boto3", "no-such-thing>=2"])
+
+
+def test_the_command_line_works_with_what_stays() -> None:
+    crds = in_image("crds", "print")
+    assert crds.returncode == 0, crds.stderr
+    assert "ec2nodeclasses.karpenter.k8s.aws" in crds.stdout
+    # It gets as far as asking for a cluster: everything that `run` needs was imported.
+    ran = in_image("run")
+    assert (ran.returncode, "no cluster" in ran.stderr) == (2, True), ran.stderr
+
+
+def test_the_demo_says_what_the_image_lacks() -> None:
+    demo = in_image("demo", "--once")
+    assert demo.returncode == 1
+    assert "install capacity-broker[local]" in demo.stderr
+
+
+def test_everything_that_is_copied_is_there_and_reaches_the_build() -> None:
+    sources = [
+        source
+        for line in instructions("COPY")
+        if not line.startswith("--from")
+        for source in line.split()[:-1]
+    ]
+    assert {"broker", "providers", "crds", "requirements.lock"} <= set(sources)
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        allowed = [each.removeprefix("!") for each in IGNORED if each.startswith("!")]
+        assert any(fnmatch(source, each) for each in allowed), source
+
+
+def test_it_runs_as_the_user_that_the_chart_names_on_one_base() -> None:
+    pod = helm.CHART / "templates" / "deployment.yaml"
+    (user,) = set(re.findall(r"runAs(?:User|Group): (\d+)", pod.read_text()))
+    assert instructions("USER") == [f"{user}:{user}"]
+    assert {line.split()[0] for line in instructions("FROM")} == {"python:3.11-slim"}
+
+
+def test_everything_is_installed_by_hash() -> None:
+    (installed,) = [line for line in instructions("RUN") if "pip install" in line]
+    assert "--require-hashes --requirement requirements.lock" in installed
+    lock = Path(ROOT / "requirements.lock").read_text()
+    pins = re.findall(r"^[a-z0-9][^\s]*==", lock, re.MULTILINE)
+    assert len(pins) > 50
+    assert len(re.findall(r"^[a-z0-9][^\n]*\\\n    --hash=sha256:", lock, re.MULTILINE)) == len(pins)

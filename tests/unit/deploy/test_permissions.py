@@ -1,0 +1,157 @@
+"""The chart's roles are what the broker uses: enough, shown by a claim's whole life, and no more.
+
+On the real API server the broker speaks as the chart's service account, so that Kubernetes' own authorizer
+decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import yaml
+
+from broker.apis import names
+from broker.apis.coordination import Lease
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import Kind
+from broker.app import LEASE, Broker, lead
+from broker.kube.client import Client
+from broker.kube.errors import AlreadyExists
+from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
+from tests.cluster.stack import SETTINGS, Stack
+from tests.unit.deploy import helm
+from tests.unit.deploy.requests import Asked, Recording, allows, grants
+from tests.unit.deploy.strict import Json
+
+CLUSTER_RULES: list[Json] = yaml.safe_load((helm.CHART / "rbac" / "cluster.yaml").read_text())
+OWN_RULES: list[Json] = yaml.safe_load((helm.CHART / "rbac" / "namespace.yaml").read_text())
+ACCOUNT = f"system:serviceaccount:{helm.NAMESPACE}:{helm.RELEASE}"
+
+
+def kind(name: str, plural: str, *, namespaced: bool) -> Kind:
+    group = "rbac.authorization.k8s.io"
+    return Kind(group=group, version="v1", kind=name, plural=plural, namespaced=namespaced)
+
+
+NAMESPACE = Kind(group="", version="v1", kind="Namespace", plural="namespaces", namespaced=False)
+CLUSTER_ROLE = kind("ClusterRole", "clusterroles", namespaced=False)
+CLUSTER_BINDING = kind("ClusterRoleBinding", "clusterrolebindings", namespaced=False)
+ROLE = kind("Role", "roles", namespaced=True)
+BINDING = kind("RoleBinding", "rolebindings", namespaced=True)
+
+
+@contextmanager
+def granted(client: Client) -> Iterator[None]:
+    """The chart's roles, bound to its service account."""
+    subjects = [{"kind": "ServiceAccount", "name": helm.RELEASE, "namespace": helm.NAMESPACE}]
+    meta = {"name": helm.RELEASE}
+    inside = {**meta, "namespace": helm.NAMESPACE}
+    refers = {"apiGroup": ROLE.group, "name": helm.RELEASE}
+    made: list[tuple[Kind, Json]] = [
+        (CLUSTER_ROLE, {"metadata": meta, "rules": CLUSTER_RULES}),
+        (ROLE, {"metadata": inside, "rules": OWN_RULES}),
+        (
+            CLUSTER_BINDING,
+            {"metadata": meta, "subjects": subjects, "roleRef": {**refers, "kind": "ClusterRole"}},
+        ),
+        (BINDING, {"metadata": inside, "subjects": subjects, "roleRef": {**refers, "kind": "Role"}}),
+    ]
+    with suppress(AlreadyExists):  # the real server keeps a namespace between tests
+        client.create(NAMESPACE, {"metadata": {"name": helm.NAMESPACE}})
+    for each, body in made:
+        client.create(each, body)
+    try:
+        yield
+    finally:
+        for each, body in made:
+            client.delete(each, helm.RELEASE, namespace=body["metadata"].get("namespace"))
+
+
+@contextmanager
+def leading(stack: Stack, recording: Recording) -> Iterator[Broker]:
+    """A broker under its Lease, all of whose requests are recorded."""
+    running: list[Broker | None] = []
+    stop = threading.Event()
+    provider = stack.provider()
+    provider.instance_types()
+    settings: Any = {**vars(SETTINGS), "leader_election": True, "namespace": helm.NAMESPACE}
+    thread = threading.Thread(
+        target=lead,
+        args=(Client(recording), provider, type(SETTINGS)(**settings)),
+        kwargs={"clock": stack.clock, "stop": stop, "running": running.append},
+    )
+    thread.start()
+    stack.kubelets.start()
+    try:
+        first = stack.until(lambda: running[:1], "the Lease was won")[0]
+        assert first is not None
+        yield first
+    finally:
+        stop.set()
+        stack.clock.advance(1)
+        thread.join(30)
+        stack.kubelets.stop()
+
+
+EVICTION = Asked(verb="create", group="", resource="pods/eviction", namespace="default", name="held")
+
+
+def life(stack: Stack, broker: Broker, recording: Recording) -> None:
+    """Two claims for one slot: launch, refusal, fallback, join, drain against a budget, end."""
+    odcr = stack.aws.odcr(count=1)
+    stack.node_pool()
+    stack.node_class(id_=odcr)
+    stack.pod("train")
+    stack.claim("c-0", pool="gpu")
+    stack.until_ready("c-0")
+    assert stack.reservation_of("c-0") == odcr
+    stack.claim("c-1", capacity=(RESERVED,), pods=("default/train",))
+    stack.until_event("train", "AllReservationsFull", kind="Pod")
+    stack.claim("c-2", capacity=(RESERVED, ON_DEMAND), pool="gpu")
+    stack.until_ready("c-2")
+    stack.until(lambda: _told(stack), "the pool is told that its reservation is full")
+
+    drained = stack.get(NodeClaim, "c-0").status.node_name
+    stack.budget("none", app="train", allowed=0)
+    stack.pod("held", node=drained, labels={"app": "train"})
+    # A budget holds only pods that are ready.
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    stack.client.patch(Pod.KIND, "held", {"status": ready}, namespace="default", subresource="status")
+    stack.until(lambda: broker.pods.cache.find("default/held"), "the broker sees the pod")
+    stack.delete(NodeClaim, "c-0")
+    stack.until_event("c-0", "EvictionBlocked")
+    # By the third try the second was answered: its event is counted, since it is the same.
+    for tries in (2, 3):
+        stack.clock.advance(2)
+        stack.until(lambda n=tries: recording.seen[EVICTION] >= n, "the eviction is tried again")  # type: ignore[misc]
+    stack.client.delete(PDB, "none", namespace="default")
+    stack.until_gone(NodeClaim, "c-0")
+    stack.until_gone(Node, drained)
+
+    stack.delete(Node, stack.get(NodeClaim, "c-2").status.node_name)
+    stack.until_gone(NodeClaim, "c-2")
+
+
+def _told(stack: Stack) -> bool:
+    found = stack.condition(NodePool, "gpu", names.CAPACITY_RESERVATION)
+    return found is not None and found.status == "False"
+
+
+def test_the_roles_are_enough_and_no_more(stack: Stack) -> None:
+    recording = Recording(stack.tap, ACCOUNT)
+    with granted(stack.client):
+        with leading(stack, recording) as broker:
+            life(stack, broker, recording)
+        assert stack.get(Lease, LEASE, namespace=helm.NAMESPACE).spec.holder_identity in (None, "")
+    assert recording.refused == []
+    everything = set(recording.seen)
+    own = {a for a in everything if a.namespace == helm.NAMESPACE and a.resource == "leases"}
+    for rules, seen in ((OWN_RULES, own), (CLUSTER_RULES, everything - own)):
+        beyond = [str(a) for a in sorted(seen) if not any(allows(rule, a) for rule in rules)]
+        assert beyond == [], "asked for, and not in the chart's roles"
+        idle = [grant for grant in grants(rules) if not any(allows(grant, a) for a in seen)]
+        assert idle == [], "in the chart's roles, and never used"
