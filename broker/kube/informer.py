@@ -25,6 +25,7 @@ from broker.kube.metrics import REGISTRY
 
 FIRST, LONGEST = 0.1, 30.0  # seconds of back-off
 HEALTHY = 10.0  # a watch that lived this long ended for a reason of its own
+REFUSALS = 3  # in a row, and the version to watch from is doubted: list again
 # A watch lives this long, and a half-open one 30 s longer: the bound on unnoticed staleness.
 WATCH_SECONDS, WATCH_SPREAD = 120, 60
 
@@ -76,6 +77,7 @@ class Informer(Generic[T]):
         self._label_selector, self._field_selector = label_selector, field_selector
         self._namespace = namespace
         self._revision = ""  # where the watch goes on; empty: list first
+        self._refused = 0  # watches in a row that the server answered with an error
         self._contact = clock.monotonic()
         self._synced = threading.Event()
         self._stop = threading.Event()
@@ -135,8 +137,10 @@ class Informer(Generic[T]):
                 self._list()
             self._stream()
         except ApiError as error:
-            if isinstance(error, Expired):
-                self._revision = ""
+            # 429 is about the rate, and no answer about nothing; other refusals may be about the version.
+            self._refused += error.status > 0 and not isinstance(error, TooManyRequests)
+            if isinstance(error, Expired) or self._refused >= REFUSALS:
+                self._revision, self._refused = "", 0
             if self._stop.is_set():
                 return 0.0
             FAILURES.labels(self._kind.resource, error.reason).inc()
@@ -176,6 +180,7 @@ class Informer(Generic[T]):
             for event, raw in watch:
                 EVENTS.labels(self._kind.resource).inc()
                 self._alive()
+                self._refused = 0
                 if event == "BOOKMARK":
                     self.cache.progress(version_of(raw))
                 else:

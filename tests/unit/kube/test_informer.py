@@ -127,6 +127,26 @@ def test_an_expired_version_is_listed_again_and_told_as_differences(
     assert server.count(watch=False) == 2
 
 
+def test_a_version_that_the_server_keeps_refusing_is_listed_again(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    """A server that answers 500 where it should say 410 does not hold the cache back for ever."""
+    server.broken_streams.extend([Unavailable(500, "InternalError", "no such revision")] * 3)
+    server.drop()
+    clock.until(lambda: len(server.streams) == 1 and not server.broken_streams, step=0.5)
+    assert (server.count(watch=False), server.count(watch=True)) == (2, 5)
+
+
+def test_a_server_that_does_not_answer_is_no_reason_to_list_again(
+    followed: Informer[Thing], server: Server, clock: FakeClock
+) -> None:
+    busy = TooManyRequests(429, "TooManyRequests", "")
+    server.broken_streams.extend([NO_ANSWER, busy] * 5)
+    server.drop()
+    clock.until(lambda: len(server.streams) == 1 and not server.broken_streams, step=0.5)
+    assert server.count(watch=False) == 1
+
+
 def test_an_answer_to_our_own_write_is_there_before_its_event(
     followed: Informer[Thing], server: Server, clock: FakeClock
 ) -> None:
