@@ -7,7 +7,8 @@ gone is found here too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
@@ -16,7 +17,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.clock import Clock
 from providers.base import CapacityProvider
-from providers.model import Instance
+from providers.model import Instance, ProviderError
 
 FRESH = timedelta(seconds=60)
 # EC2 may not describe an instance for some time after its launch.
@@ -25,8 +26,19 @@ SETTLED = timedelta(minutes=2)
 _log = structlog.get_logger("instances")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """One description of all instances, as it was."""
+
+    taken: datetime
+    instances: Mapping[str, Instance]
+
+
 class InstanceView:
-    """The last description. `doubt` asks for a new one before the next decision."""
+    """The last description. `doubt` asks for a new one before the next decision.
+
+    One thread works with it; `listing` and `doubt` are for any thread.
+    """
 
     def __init__(self, provider: CapacityProvider, *, clock: Clock, grace: timedelta) -> None:
         self._provider = provider
@@ -35,6 +47,12 @@ class InstanceView:
         self._known: dict[str, Instance] = {}
         self._taken: datetime | None = None
         self._doubted = True
+        self._readers: list[Callable[[], None]] = []
+        self.listing: Listing | None = None
+
+    def on_listing(self, reader: Callable[[], None]) -> None:
+        """Calls `reader` after each description."""
+        self._readers.append(reader)
 
     def doubt(self) -> None:
         """A call was made whose reply was lost: something may exist that nobody knows of."""
@@ -45,8 +63,16 @@ class InstanceView:
         now = self._clock.now()
         if self._taken and not self._doubted and now - self._taken < FRESH:
             return
-        self._known = {instance.id: instance for instance in self._provider.instances()}
-        self._taken, self._doubted = now, False
+        self._doubted = False  # a doubt that comes while EC2 answers asks for another
+        try:
+            listed = {instance.id: instance for instance in self._provider.instances()}
+        except ProviderError:
+            self._doubted = True
+            raise
+        self._known, self._taken = dict(listed), now
+        self.listing = Listing(taken=now, instances=listed)
+        for reader in self._readers:
+            reader()
 
     def put(self, instances: Iterable[Instance]) -> None:
         """What a launch has just given."""

@@ -1,0 +1,73 @@
+"""How a running instance is labelled: by what EC2 says that it runs in, whatever it was launched as.
+
+Invariant: an instance is `reserved`, with all three reservation labels, exactly while EC2 counts it in a
+reservation that lasts, and has none of the three otherwise; where EC2 has not said, nothing is decided. A
+reservation that ends or is cancelled leaves its instances running as On-Demand Instances (EC2 User Guide,
+"Cancel a Capacity Reservation"), and a running instance that matches an open one with room is counted in it
+("Capacity Reservation usage"). Instances of Capacity Blocks and of interruptible reservations end with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from broker.capacity.types import (
+    CAPACITY_TYPE,
+    RESERVATION_ID,
+    RESERVATION_INTERRUPTIBLE,
+    RESERVATION_TYPE,
+    reservation_labels,
+)
+from providers.model import Instance, Odcr
+
+LABELS: Final = (CAPACITY_TYPE, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE)
+RESERVED: Final = "reserved"
+# `cancelling` still holds its capacity, and so does what is past its end date until EC2 has ended it.
+ENDED: Final = frozenset({"cancelled", "expired"})
+# InstanceLifecycle of instances that EC2 terminates when their reservation ends.
+ENDS_WITH_IT: Final = frozenset({"capacity-block", "interruptible-capacity-reservation"})
+
+Change = Literal["demoted", "promoted", "moved"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The labels that say what an instance runs in: those to have, and None for those not to have.
+
+    `contradicted`: the instance is said to run in a reservation that is said to be over. Of two descriptions
+    the newer one is right.
+    """
+
+    labels: Mapping[str, str | None]
+    contradicted: bool = False
+
+    def lacking(self, labels: Mapping[str, str]) -> dict[str, str | None]:
+        """What is to change in these labels, as a merge patch says it."""
+        return {key: value for key, value in self.labels.items() if labels.get(key) != value}
+
+    def change(self, labels: Mapping[str, str]) -> Change | None:
+        """What has become of a node with these labels; None where it only lacks some of them."""
+        was, now = labels.get(CAPACITY_TYPE) == RESERVED, self.labels[CAPACITY_TYPE] == RESERVED
+        if was != now:
+            return "promoted" if now else "demoted"
+        return "moved" if was and labels.get(RESERVATION_ID) != self.labels[RESERVATION_ID] else None
+
+
+def standing(instance: Instance, odcr: Odcr | None) -> Standing | None:
+    """What EC2's description of an instance, and of the reservation that it names, mean for its labels.
+
+    `odcr` is None where no reservation is named, or where the named one was not described. None where nothing
+    can be said: EC2 does not show the instance yet, it ends, or its reservation is not known.
+    """
+    if not instance.described or not instance.alive:
+        return None
+    over = not instance.reservation_id or (odcr is not None and odcr.state in ENDED)
+    if over and instance.lifecycle in ENDS_WITH_IT:
+        return None
+    if over:
+        bare: dict[str, str | None] = dict.fromkeys(LABELS)
+        kind = "spot" if instance.lifecycle == "spot" else "on-demand"
+        return Standing(labels=bare | {CAPACITY_TYPE: kind}, contradicted=bool(instance.reservation_id))
+    return Standing(labels=reservation_labels(odcr)) if odcr is not None else None

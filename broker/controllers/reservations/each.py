@@ -1,0 +1,30 @@
+"""One write for each of many objects, where the trouble of one is not the trouble of the others.
+
+Invariant: an object that cannot be written keeps none of the rest from its turn, and is tried again: the
+first refusal is raised when all had theirs. Only trouble of the API server itself ends the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from broker.kube.errors import ApiError, NotFound, Unavailable
+
+T = TypeVar("T")
+
+
+def each(items: Iterable[T], write: Callable[[T], None]) -> None:
+    """Raises the first ApiError; an object that is gone needs no write."""
+    first: ApiError | None = None
+    for item in items:
+        try:
+            write(item)
+        except NotFound:
+            continue
+        except Unavailable:
+            raise
+        except ApiError as error:
+            first = first or error
+    if first is not None:
+        raise first

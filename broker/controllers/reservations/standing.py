@@ -1,0 +1,148 @@
+"""Labels of claims and Nodes kept to what EC2 says that their instances run in: demotion and promotion.
+
+Invariant: a pass reads the last listing of the cluster's instances and the last description of the
+reservations, asks EC2 nothing itself, and writes only differences; nothing is disrupted. Claim and Node are
+compared each on its own, so that what a crash left half done is finished by the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from prometheus_client import Counter
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.model import Inventory
+from broker.capacity.standing import Change, Standing, standing
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.instances import InstanceView, Listing
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.status import instance_id, patch
+from broker.controllers.reservations.each import each
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.events import Recorder
+from broker.oncall.metrics import REGISTRY
+from providers.model import Instance
+
+REASONS: Mapping[Change, str] = {
+    "demoted": "DemotedToOnDemand",
+    "promoted": "PromotedToReserved",
+    "moved": "ReservationChanged",
+}
+CHANGES = Counter(
+    "capacity_broker_standing_changes",
+    "Running instances that EC2 came to count in another reservation, in one at all, or in none.",
+    ["change"],
+    registry=REGISTRY,
+)
+
+Work = tuple[NodeClaim, Instance, Standing, Inventory]
+
+_log = structlog.get_logger("reservations")
+
+
+class StandingKeeper:
+    """`run` is one pass over all claims."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Cache[NodeClaim],
+        nodes: Cache[Node],
+        inventory: InventoryKeeper,
+        view: InstanceView,
+        *,
+        recorder: Recorder,
+        owns: Callable[[NodeClaim], bool],
+        relist: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._nodes = nodes
+        self._inventory = inventory
+        self._view = view
+        self._recorder = recorder
+        self._owns = owns
+        self._relist = relist  # asks for a new listing of the instances
+
+    def run(self) -> None:
+        """Raises ApiError, after every claim had its turn unless the API server has trouble of its own."""
+        listing, inventory = self._view.listing, self._inventory.snapshot()
+        if listing is None or inventory.described is None:
+            return
+        due, doubtful = self._due(listing, inventory)
+        if doubtful:
+            self._relist()
+        each(due, lambda work: self._keep(*work))
+
+    def _due(self, listing: Listing, inventory: Inventory) -> tuple[list[Work], bool]:
+        """Claims that differ, or whose Node does, from what EC2 says; whether some wait for a new listing."""
+        older = inventory.described is not None and listing.taken < inventory.described
+        due: list[Work] = []
+        doubtful = False
+        for claim in self._claims.list():
+            instance = listing.instances.get(instance_id(claim))
+            if instance is None or claim.deleting or not self._owns(claim):
+                continue
+            wanted = standing(instance, inventory.odcrs.get(instance.reservation_id))
+            if wanted is None or not self._differs(claim, wanted):
+                continue
+            if wanted.contradicted and older:
+                doubtful = True  # the reservation ended since: where did its instances go?
+                continue
+            due.append((claim, instance, wanted, inventory))
+        return due, doubtful
+
+    def _differs(self, claim: NodeClaim, wanted: Standing) -> bool:
+        nodes = self._registered(claim)
+        return bool(wanted.lacking(claim.labels)) or any(wanted.lacking(node.labels) for node in nodes)
+
+    def _keep(self, claim: NodeClaim, instance: Instance, wanted: Standing, inventory: Inventory) -> None:
+        change = wanted.change(claim.labels)
+        before = claim.labels.get(names.RESERVATION_ID, "")
+        claim = patch(self._client, self._claims, claim, lambda now: _metadata(now, wanted))
+        if change:
+            message = _told(change, instance, before, inventory)
+            _log.info(REASONS[change], claim=claim.name, why=message)
+            self._recorder.event(
+                claim, "Warning" if change == "demoted" else "Normal", REASONS[change], message
+            )
+            CHANGES.labels(change).inc()
+        for node in self._registered(claim):
+            if lacking := wanted.lacking(node.labels):
+                # The name may be another instance's by now, but not at this version.
+                metadata = {"labels": lacking, "resourceVersion": node.metadata.resource_version}
+                self._nodes.observe(self._client.patch(Node.KIND, node.name, {"metadata": metadata}))
+                _log.info("node labelled", node=node.name, claim=claim.name, labels=lacking)
+
+    def _registered(self, claim: NodeClaim) -> list[Node]:
+        """A node that has not joined yet gets the claim's labels when it does."""
+        found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
+        return [node for node in found if node.labels.get(names.REGISTERED) == "true" and not node.deleting]
+
+
+def _metadata(claim: NodeClaim, wanted: Standing) -> dict[str, Any]:
+    lacking = {} if claim.deleting else wanted.lacking(claim.labels)
+    return {"labels": lacking} if lacking else {}
+
+
+def _told(change: Change, instance: Instance, before: str, inventory: Inventory) -> str:
+    if change == "promoted":
+        return f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now"
+    if change == "moved":
+        return (
+            f"EC2 counts instance {instance.id} in reservation {instance.reservation_id} now, "
+            f"no longer in {before or 'another'}"
+        )
+    odcr = inventory.odcrs.get(before)
+    why = f"is {odcr.state}" if odcr is not None and odcr.state != "active" else "counts it no longer"
+    if odcr is None:
+        why = "is gone"
+    return (
+        f"instance {instance.id} runs on as an On-Demand Instance: reservation {before or '(unknown)'} {why}"
+    )
