@@ -283,11 +283,14 @@ def _microtime(value: Any, path: _Path, unknown: list[str]) -> str:
         raise Mismatch(f"json: cannot unmarshal {_json_type(value)} into Go value of type string")
     out = times.canonical_micro(value)
     if out is None:
-        raise _bad_time(value, "2006-01-02T15:04:05.000000Z07:00")
+        raise _bad_time(value, "2006-01-02T15:04:05.000000Z07:00", point=True)
     return out
 
 
-def _bad_time(value: str, layout: str) -> Mismatch:
+def _bad_time(value: str, layout: str, *, point: bool = False) -> Mismatch:
+    if point and times.parse(value) is not None:
+        rest = value[len("2006-01-02T15:04:05") :]
+        return Mismatch(f'parsing time "{value}" as "{layout}": cannot parse "{rest}" as ".000000"')
     return Mismatch(f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006"')
 
 

@@ -29,8 +29,8 @@ def _regex(message: str, pattern: str, *examples: str) -> str:
     return f"{message} (e.g. {shown}, regex used for validation is '{pattern}')"
 
 
-def _too_long(limit: int) -> str:
-    return f"must be no more than {limit} bytes"
+def _too_long(limit: int, *, unit: str = "characters") -> str:
+    return f"must be no more than {limit} {unit}"
 
 
 def dns_label(name: str) -> list[str]:
@@ -89,7 +89,7 @@ def qualified(name: str) -> list[str]:
     if not local:
         out.append("name part must be non-empty")
     elif len(local) > 63:
-        out.append("name part " + _too_long(63))
+        out.append("name part " + _too_long(63, unit="bytes"))
     if not _QUALIFIED_RE.fullmatch(local):
         out.append("name part " + _regex(_QUALIFIED_MESSAGE, _QUALIFIED, "MyName", "my.name", "123-abc"))
     return out
@@ -102,7 +102,7 @@ _QUALIFIED_MESSAGE = (
 
 
 def label_value(value: str) -> list[str]:
-    out = [_too_long(63)] if len(value) > 63 else []
+    out = [_too_long(63, unit="bytes")] if len(value) > 63 else []
     if not _VALUE_RE.fullmatch(value):
         message = (
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', "

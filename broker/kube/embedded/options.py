@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import selectors
 from .errors import (
-    ApiError,
     FieldError,
     Who,
     bad_request,
@@ -141,7 +141,7 @@ def options_of(given: Mapping[str, Any]) -> DeleteOptions:
 _POLICIES = ("Foreground", "Background", "Orphan")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ListOptions:
     limit: int = 0
     token: str = ""
@@ -152,6 +152,7 @@ class ListOptions:
     timeout: float | None = None
     bookmarks: bool = False
     initial_events: bool | None = None
+    selected: selectors.Predicate | None = None
 
 
 def list_options(call: Call) -> ListOptions:
@@ -172,13 +173,18 @@ def list_options(call: Call) -> ListOptions:
         bookmarks=flag(query, "allowWatchBookmarks"),
         initial_events=flag(query, "sendInitialEvents") if "sendInitialEvents" in query else None,
     )
+    options.selected = selectors.labels(options.labels) if options.labels else None
     if wrong := _list_problems(options, watch=flag(query, "watch")):
         raise invalid(Who(_META, "", "ListOptions"), "", wrong)
-    if options.version and not options.version.isdigit():
-        given = options.version
-        why = f'Invalid value: "{given}": strconv.ParseUint: parsing "{given}": invalid syntax'
-        raise ApiError(400, "BadRequest", f"invalid resource version: resourceVersion: {why}")
     return options
+
+
+def revision(text: str) -> int:
+    """A resourceVersion as the number that it is; none is 0."""
+    if text and not text.isdigit():
+        why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise bad_request(f"invalid resource version: resourceVersion: {why}")
+    return int(text or 0)
 
 
 def _list_problems(options: ListOptions, *, watch: bool) -> list[FieldError]:

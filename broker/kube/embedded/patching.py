@@ -18,6 +18,7 @@ from .incoming import Unreadable, decoded, misfit, parse_json, parse_yaml, type_
 from .kinds import kind_of
 from .managing import managed
 from .options import Call
+from .shown import patched_text
 from .state import State
 from .strategic import strategic
 from .wire import Obj
@@ -33,9 +34,10 @@ _NOBODY = Who("", "", "")
 def patching(state: State, call: Call) -> Change:
     """What the request's patch does to an object, with the record of who manages what."""
     content, raw = call.content_type, call.request.body or b""
-    if content not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH):
+    custom = call.target.resource.custom is not None
+    if content not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH) and not custom:
         raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
-    if content == STRATEGIC_PATCH and call.target.resource.custom:
+    if custom and content not in (JSON_PATCH, MERGE_PATCH, APPLY_PATCH):
         accepted = ", ".join((JSON_PATCH, MERGE_PATCH, APPLY_PATCH))
         message = (
             f"the body of the request was in an unknown format - accepted media types include: {accepted}"
@@ -77,6 +79,10 @@ def _patched(call: Call, content: str, document: Any, live: Obj) -> Obj:
         merge = content == MERGE_PATCH
         patched = patches.merge(live, document) if merge else patches.json_patch(live, document)
         shown = ""
+
+    def text() -> str:
+        return patched_text(patched, document, kind_of(resource).shape, custom=resource.custom is not None)
+
     if not isinstance(patched, dict):
         raise _refused(orjson.dumps(patched).decode(), "the patch left no object")
     try:
@@ -85,10 +91,10 @@ def _patched(call: Call, content: str, document: Any, live: Obj) -> Obj:
         obj, unknown = decoded(resource, patched)
     except Mismatch as wrong:
         said = wrong.converted if content == STRATEGIC_PATCH else str(wrong)
-        raise _refused(shown or orjson.dumps(patched).decode(), said) from wrong
+        raise _refused(shown or text(), said) from wrong
     if unknown and call.strict == "Strict":
         said = "strict decoding error: " + ", ".join(unknown)
-        raise _refused(shown or orjson.dumps(patched).decode(), said)
+        raise _refused(shown or text(), said)
     if call.strict == "Warn":
         call.warn(*unknown)
     return obj

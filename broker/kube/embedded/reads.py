@@ -17,6 +17,7 @@ from . import selectors
 from .errors import ApiError, bad_request, expired, not_found
 from .kinds import kind_of
 from .options import Call, ListOptions, list_options
+from .options import revision as as_revision
 from .resources import Resource
 from .selectors import Predicate
 from .state import State
@@ -58,10 +59,11 @@ def _too_large(wanted: int, current: int) -> ApiError:
 
 def predicate(call: Call, options: ListOptions) -> Predicate | None:
     resource, tests = call.target.resource, list[Predicate]()
-    if options.labels:
-        tests.append(selectors.labels(options.labels))
+    if options.selected is not None:
+        tests.append(options.selected)
     if options.fields:
-        tests.append(selectors.fields(options.fields, kind_of(resource).readers, _unselectable(resource)))
+        found = selectors.fields(options.fields, kind_of(resource).readers, _unselectable(resource))
+        tests += [found] if found is not None else []
     if len(tests) < 2:
         return tests[0] if tests else None
     return lambda obj: all(test(obj) for test in tests)
@@ -85,23 +87,24 @@ def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Ob
     resource = call.target.resource
     collection = state.store.collection(resource.storage)
     match, namespace = predicate(call, options), call.target.namespace
-    revision, after = state.store.revision, None
+    wanted, revision, after = as_revision(options.version), state.store.revision, None
     if options.token:
         revision, after = _decode_token(options.token)
         if options.version not in ("", "0"):
             raise bad_request("specifying resource version is not allowed when using continue")
-    elif options.version and options.version != "0":
-        if int(options.version) > revision:
-            raise _too_large(int(options.version), revision)
+    elif wanted:
+        if wanted > revision:
+            raise _too_large(wanted, revision)
         if options.match == "Exact" or (options.limit and not options.match):
-            revision = int(options.version)
+            revision = wanted
     exact = revision != state.store.revision
     source: dict[Key, Item] = collection.items
     if exact:
         source = _as_of(state, resource, revision, after)
     keys = sorted(source) if exact else collection.keys
     chosen, meta = _choose(keys, source, namespace, match, after), Obj()
-    if not options.limit:
+    # Whoever takes any version is served from memory, and then gets all at once.
+    if not options.limit or (options.version == "0" and not options.token):
         items = list(chosen)
     else:
         items = list(islice(chosen, options.limit))
@@ -161,10 +164,11 @@ def watch(state: State, call: Call, closed: Callable[[WatchStream], None]) -> Wa
     options, resource = list_options(call), call.target.resource
     collection = state.store.collection(resource.storage)
     shown = rendering(resource, call, state.clock())
-    after = int(options.version or 0)
+    match = predicate(call, options)
+    after = as_revision(options.version)
     view = View(
         call.target.namespace,
-        predicate(call, options),
+        match,
         encode=_encoder(resource, shown),
         bookmark=lambda revision, initial: shown.bookmark(revision, initial=initial),
         bare=resource.custom is None,

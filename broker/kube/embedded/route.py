@@ -55,8 +55,8 @@ def route(registry: Registry, request: Request) -> Target:
     plural, name, subresource = (*rest, "", "")[:3]
     resource = registry.find(group, version, plural)
     if resource is None:
-        known = not group or version in registry.groups().get(group, {})
-        raise no_such_resource() if known and not _is_custom_group(registry, group) else page_not_found()
+        known = group in registry.groups() and not _is_custom_group(registry, group)
+        raise no_such_resource() if known else page_not_found()
     if subresource and subresource not in resource.subresources:
         raise no_such_resource() if resource.custom is None else not_found(resource.who, name)
     if len(rest) > 3 or (namespace and not resource.namespaced):

@@ -156,5 +156,6 @@ def _to_parent(owners: Managed, scale: Managed, path: str, version: str) -> Mana
             out[key] = Entry(who, rest, entry.time)
     for entry in left.values():
         who = Manager(entry.manager.name, entry.manager.operation, version, entry.manager.subresource)
-        out[who.key] = Entry(who, _at(path), entry.time)
+        # A new entry has no time: the real server looks for it among the old ones.
+        out[who.key] = Entry(who, _at(path), None)
     return out

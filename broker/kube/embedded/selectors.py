@@ -6,20 +6,22 @@ Rules: k8s.io/apimachinery/pkg/labels and pkg/fields; the messages are theirs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from .errors import ApiError, bad_request
+from .errors import ApiError, bad_request, problem
+from .names import label_value, qualified
 from .wire import Obj
 
 Predicate = Callable[[Obj], bool]
 _Labels = Mapping[str, str]
+_Test = Callable[[_Labels], bool]
 _TOKEN = re.compile(r"\s*(==|!=|=|!|\(|\)|,|<|>|[^\s=!(),<>]+)")
-_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$")
-_PREFIX = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
+_SYMBOLS = frozenset({"==", "!=", "=", "!", "(", ")", ",", "<", ">", ""})
+_BINARY = "in, notin, =, ==, !=, gt, lt"
 
 
 def labels(text: str) -> Predicate:
-    tests = _requirements(text)
+    tests = _Parser(text).requirements()
 
     def match(obj: Obj) -> bool:
         have = obj["metadata"].get("labels") or {}
@@ -41,7 +43,7 @@ def matches(selector: Obj | None, have: _Labels) -> bool:
     return True
 
 
-_OPERATORS: dict[str, Callable[[str, Collection[str]], Callable[[_Labels], bool]]] = {
+_OPERATORS: dict[str, Callable[[str, Collection[str]], _Test]] = {
     "In": lambda key, values: lambda have: have.get(key) in values if key in have else False,
     "NotIn": lambda key, values: lambda have: have.get(key) not in values,
     "Exists": lambda key, _: lambda have: key in have,
@@ -49,6 +51,7 @@ _OPERATORS: dict[str, Callable[[str, Collection[str]], Callable[[_Labels], bool]
     "Gt": lambda key, values: lambda have: _above(have.get(key), next(iter(values))),
     "Lt": lambda key, values: lambda have: _above(next(iter(values)), have.get(key)),
 }
+_NAMES = {"=": "In", "==": "In", "!=": "NotIn", "in": "In", "notin": "NotIn", ">": "Gt", "<": "Lt"}
 
 
 def _above(left: str | None, right: str | None) -> bool:
@@ -58,114 +61,126 @@ def _above(left: str | None, right: str | None) -> bool:
         return False
 
 
-def _requirements(text: str) -> list[Callable[[_Labels], bool]]:
-    tokens = _TOKEN.findall(text)
-    out: list[Callable[[_Labels], bool]] = []
-    position = 0
-
-    def peek() -> str:
-        return tokens[position] if position < len(tokens) else ""
-
-    def take() -> str:
-        nonlocal position
-        position += 1
-        return tokens[position - 1] if position <= len(tokens) else ""
-
-    if not tokens:
-        return out
-    while True:
-        negated = peek() == "!"
-        if negated:
-            take()
-        key = take()
-        _check_key(key, text)
-        if negated:
-            out.append(_OPERATORS["DoesNotExist"](key, ()))
-        elif peek() in ("", ","):
-            out.append(_OPERATORS["Exists"](key, ()))
-        else:
-            out.append(_binary(take(), key, peek, take))
-        separator = take()
-        if not separator:
-            return out
-        if separator != ",":
-            raise _unparsable(f"found '{separator}', expected: ',' or 'end of string'")
+def _wrong(why: str, *, inside: bool = False) -> ApiError:
+    return bad_request(f"unable to parse requirement: {why}" if inside else why)
 
 
-def _binary(
-    operator: str, key: str, peek: Callable[[], str], take: Callable[[], str]
-) -> Callable[[_Labels], bool]:
-    if operator in ("in", "notin"):
-        values = _set(operator, peek, take)
-        return _OPERATORS["In" if operator == "in" else "NotIn"](key, values)
-    if operator in ("=", "==", "!="):
-        value = "" if peek() in ("", ",") else take()
-        return _OPERATORS["NotIn" if operator == "!=" else "In"](key, (_check_value(value, key),))
-    if operator in ("<", ">"):
-        return _OPERATORS["Lt" if operator == "<" else "Gt"](key, (take(),))
-    raise _unparsable(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
+class _Parser:
+    """`key`, `!key`, `key in (a,b)`, `key notin (a)`, `key=a`, `key!=a`, `key>1`, with commas between."""
 
+    def __init__(self, text: str) -> None:
+        self._tokens = _TOKEN.findall(text)
+        self._at = 0
 
-def _set(operator: str, peek: Callable[[], str], take: Callable[[], str]) -> list[str]:
-    if take() != "(":
-        raise _unparsable(f"found '{operator}', expected: '('")
-    values: list[str] = []
-    while True:
-        token = take()
-        if token == ")":
-            return values or [""]
-        if token == "":
-            raise _unparsable("found '', expected: ',', ')' or identifier")
-        if token == ",":
-            if peek() in (",", ")"):
-                values.append("")
-            continue
-        values.append(token)
+    def _peek(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
+    def _take(self) -> str:
+        token = self._peek()
+        self._at += 1
+        return token
 
-def _check_key(key: str, text: str) -> None:
-    prefix, slash, name = key.rpartition("/")
-    if not key or key in "=!(),<>" or key == "==":
-        raise _unparsable(f"found '{key}', expected: !, identifier, or 'end of string'")
-    if not _NAME.match(name) or len(name) > 63 or (slash and not _PREFIX.match(prefix)):
-        raise _unparsable(
-            f"<nil>: Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' "
-            "or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  "
-            "or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-        )
-
-
-def _check_value(value: str, key: str) -> str:
-    if value and (not _NAME.match(value) or len(value) > 63):
-        raise _unparsable(
-            f'values[0][{key}]: Invalid value: "{value}": a valid label must be an empty string or consist of '
-            "alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
-            "(e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-            "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-        )
-    return value
-
-
-def _unparsable(why: str) -> ApiError:
-    return bad_request(f"unable to parse requirement: {why}")
-
-
-def fields(text: str, known: Mapping[str, Callable[[Obj], str]], unknown: str) -> Predicate:
-    """`known` says which fields can be selected and how each is read, `unknown` what is said of another."""
-    tests: list[tuple[Callable[[Obj], str], str, bool]] = []
-    for part in filter(None, text.split(",")):
-        for operator in ("!=", "==", "="):
-            name, found, value = part.partition(operator)
-            if found:
+    def requirements(self) -> list[_Test]:
+        out: list[_Test] = []
+        while (token := self._peek()) != "":
+            if token in _SYMBOLS and token != "!":
+                raise _wrong(f"found '{token}', expected: !, identifier, or 'end of string'")
+            out.append(self._requirement())
+            separator = self._take()
+            if separator == "":
                 break
-        else:
-            raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
+            if separator != ",":
+                raise _wrong(f"found '{separator}', expected: ',' or 'end of string'")
+            following = self._peek()
+            if following in _SYMBOLS and following != "!":
+                raise _wrong(f"found '{following}', expected: identifier after ','")
+        return out
+
+    def _requirement(self) -> _Test:
+        negated = self._peek() == "!"
+        if negated:
+            self._take()
+        key = self._take()
+        if key in _SYMBOLS:
+            raise _wrong(f"found '{key}', expected: identifier", inside=True)
+        _check(key, "", qualified(key))
+        if negated or self._peek() in ("", ","):
+            return _OPERATORS["DoesNotExist" if negated else "Exists"](key, ())
+        operator = self._take()
+        if operator not in _NAMES:
+            raise _wrong(f"found '{operator}', expected: {_BINARY}", inside=True)
+        values = self._values() if operator in ("in", "notin") else [self._value()]
+        for i, value in enumerate(sorted(set(values))):
+            _check(value, f"values[{i}][{key}]", label_value(value))
+        if operator in "<>" and not values[0].removeprefix("-").isdigit():
+            why = "for 'Gt', 'Lt' operators, the value must be an integer"
+            _check(values[0], "values[0]", [why])
+        return _OPERATORS[_NAMES[operator]](key, frozenset(values))
+
+    def _value(self) -> str:
+        if self._peek() in ("", ","):
+            return ""
+        token = self._take()
+        if token in _SYMBOLS:
+            raise _wrong(f"found '{token}', expected: identifier", inside=True)
+        return token
+
+    def _values(self) -> list[str]:
+        token = self._take()
+        if token != "(":
+            raise _wrong(f"found '{token}' expected: '('", inside=True)
+        if self._peek() in _SYMBOLS - {",", ")"}:
+            raise _wrong(f"found '{self._peek()}', expected: ',', ')' or identifier", inside=True)
+        values: list[str] = []
+        while True:
+            token = self._take()
+            if token == ")":
+                return values or [""]
+            if token == ",":
+                if not values:
+                    values.append("")
+                if self._peek() in (",", ")"):
+                    values.append("")
+            elif token in _SYMBOLS:
+                raise _wrong(f"found '{token}', expected: ',', or identifier", inside=True)
+            else:
+                values.append(token)
+                if self._peek() not in (",", ")"):
+                    raise _wrong(f"found '{self._peek()}', expected: ',' or ')'", inside=True)
+
+
+def _check(value: str, path: str, problems: Iterable[str]) -> None:
+    if found := "; ".join(problems):
+        raise _wrong(str(problem("invalid", path, found, value)), inside=True)
+
+
+def fields(text: str, known: Mapping[str, Callable[[Obj], str]], unknown: str) -> Predicate | None:
+    """`known` says which fields can be selected and how each is read, `unknown` what is said of another.
+
+    None when the selector says nothing.
+    """
+    tests: list[tuple[Callable[[Obj], str], str, bool]] = []
+    for term in filter(None, re.split(r"(?<!\\),", text)):
+        found = re.search("!=|==|=", term)
+        if found is None:
+            raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
+        name, value = term[: found.start()], _unescaped(term[found.end() :])
         if not name and not value:
-            continue  # says nothing
+            continue
         if name not in known:
             raise bad_request(unknown.format(name=name))
-        tests.append((known[name], value, operator == "!="))
+        tests.append((known[name], value, found[0] == "!="))
+    if not tests:
+        return None
     return lambda obj: all((read(obj) == value) is not negated for read, value, negated in tests)
+
+
+def _unescaped(text: str) -> str:
+    if re.search(r"(?<!\\)[,=]", text):
+        letter = re.search(r"(?<!\\)[,=]", text)
+        assert letter is not None
+        raise bad_request(f"invalid field selector: unescaped character in value: {ord(letter[0])}")
+    return re.sub(r"\\([\\,=])", r"\1", text)
 
 
 def path_reader(path: str) -> Callable[[Obj], str]:

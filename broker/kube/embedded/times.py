@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+_MICRO = re.compile(r"\.\d{6}([Zz]|[+-]\d\d:\d\d)$")
 _RFC3339 = re.compile(r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$")
 
 
@@ -28,5 +29,6 @@ def canonical(text: str) -> str | None:
 
 
 def canonical_micro(text: str) -> str | None:
+    """A MicroTime has six digits after the point, no more and no less."""
     at = parse(text)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if at else None
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if at and _MICRO.search(text) else None

@@ -156,7 +156,7 @@ def replace(state: State, call: Call, kind: Kind, key: Key, obj: Obj, before: Ob
     if call.target.subresource == "finalize":
         obj = {**before, "metadata": obj["metadata"], "spec": obj["spec"]}
     elif call.target.subresource == "status":
-        obj = _status_only(obj, before)
+        obj = _status_only(obj, before) if resource.custom else _aside(kind, obj, before)
         kind.rules.update_status(obj, before)
     else:
         if kind.status:
@@ -233,6 +233,19 @@ def _status_only(obj: Obj, before: Obj) -> Obj:
     meta = {key: value for key, value in before["metadata"].items() if key != "managedFields"}
     if obj["metadata"].get("managedFields"):
         meta["managedFields"] = obj["metadata"]["managedFields"]
+    return {**out, "metadata": meta}
+
+
+def _aside(kind: Kind, obj: Obj, before: Obj) -> Obj:
+    """The same for a built-in kind, where its spec stays and mostly its metadata may change."""
+    out, meta = dict(obj), dict(obj["metadata"])
+    for part, now, then in (
+        *(("spec", out, before),),
+        *((name, meta, before["metadata"]) for name in kind.rules.status_ignores),
+    ):
+        now.pop(part, None)
+        if part in then:
+            now[part] = then[part]
     return {**out, "metadata": meta}
 
 

@@ -100,7 +100,7 @@ def _lists(
 ) -> None:
     before, after = _entries(old, shape), _entries(new, shape)
     for step in {**before, **after}:
-        left, right = before.get(step, ()), after.get(step, ())
+        left, right = before.get(step, []), after.get(step, [])
         if len(left) > 1 and len(right) > 1:
             if left != right:
                 modified[step] = LEAF

@@ -266,7 +266,8 @@ def _number(schema: Obj) -> Check | None:
     above, below = bool(schema.get("exclusiveMinimum")), bool(schema.get("exclusiveMaximum"))
     limits = {"int32": _INT32, "int64": _INT64}.get(schema.get("format", ""))
     kind, form = schema.get("type", ""), schema.get("format", "")
-    if low is None and high is None and factor is None and limits is None:
+    whole = kind == "integer"
+    if low is None and high is None and factor is None and limits is None and not whole:
         return None
 
     def check(value: Any, path: str, found: Found) -> None:
@@ -276,9 +277,11 @@ def _number(schema: Obj) -> Check | None:
         def wrong(why: str) -> None:
             found.problems.append(problem("invalid", path, f"{path} in body should be {why}", value))
 
-        if limits and not limits[0] <= value <= limits[1]:
-            why = f"Checked value must be of type {kind} with format {form} in {path}"
-            found.problems.append(problem("invalid", path, why, ""))
+        if (limits and not limits[0] <= value <= limits[1]) or (whole and value != int(value)):
+            how = f"with format {form}" if form else "(default format)"
+            found.problems.append(
+                problem("invalid", "", f"Checked value must be of type {kind} {how} in {path}", "")
+            )
         if factor is not None and value % factor:
             wrong(f"a multiple of {shown(factor)}")
         if high is not None and (value >= high if below else value > high):

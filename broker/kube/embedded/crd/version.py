@@ -158,12 +158,13 @@ class CustomVersion:
             path = (self.scale or {}).get(part, "")
             if not path or (status_only and part == "specReplicasPath"):
                 continue
-            value = dig(obj, path)
+            parent, value = _dig(obj, path)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                kind = schema.json_type(value)
-                why = f"{path} accessor error: {go_text(value)} is of the type {kind}, expected int64"
+            if parent or isinstance(value, bool) or not isinstance(value, int):
+                wanted = "map[string]interface{}" if parent else "int64"
+                kind = _GO_TYPES.get(type(value), "nil")
+                why = f"{path} accessor error: {go_text(value)} is of the type {kind}, expected {wanted}"
                 out.append(problem("invalid", path, why, 0))
             elif value < 0:
                 out.append(problem("invalid", path, "should be a non-negative integer", value))
@@ -179,10 +180,23 @@ def _under(prefix: str, path: str) -> str:
 _IMPLIED = ("apiVersion", "kind", "metadata")
 
 
-def dig(obj: Any, path: str) -> Any:
+_GO_TYPES: dict[type, str] = {
+    str: "string",
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    list: "[]interface {}",
+    dict: "map[string]interface {}",
+}
+
+
+def _dig(obj: Any, path: str) -> tuple[bool, Any]:
+    """The value at a path, or what stands in the way of it (True)."""
     for part in path.strip(".").split("."):
-        obj = obj.get(part) if isinstance(obj, dict) else None
-    return obj
+        if obj is not None and not isinstance(obj, dict):
+            return True, obj
+        obj = obj.get(part) if obj else None
+    return False, obj
 
 
 def _same_at(new: Any, old: Any, path: str) -> bool:

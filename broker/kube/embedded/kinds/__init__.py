@@ -9,7 +9,7 @@ from .. import decode as decoding
 from .. import names
 from ..errors import FieldError
 from ..resources import Resource
-from ..shape import Shape, builtin
+from ..shape import builtin
 from ..wire import Obj
 from . import checks
 from .base import CHANGED, FIXED, META, NEW, STATUS, VALID, Kind, Rules, ignored, readers
@@ -46,9 +46,17 @@ def _validator(resource: Resource, rules: Rules) -> Callable[[Obj, Obj | None, s
         found = names.metadata(obj["metadata"], namespaced=namespaced, check=rules.name)
         return found + checks.finalizers(obj["metadata"]) if rules.core else found
 
+    def common(obj: Obj, old: Obj) -> list[FieldError]:
+        found = names.common(obj["metadata"], namespaced=namespaced)
+        return found + names.metadata_update(obj["metadata"], old["metadata"])
+
+    def fixed(obj: Obj, old: Obj) -> list[FieldError]:
+        found = names.metadata_update(obj["metadata"], old["metadata"])
+        return found + checks.finalizers(obj["metadata"]) if rules.core else found
+
     made: dict[str, Callable[[Obj, Obj], list[FieldError]]] = {
         META: meta,
-        FIXED: lambda obj, old: names.metadata_update(obj["metadata"], old["metadata"]),
+        FIXED: fixed,
         VALID: lambda obj, _: rules.validate(obj),
         NEW: rules.validate_new,
         CHANGED: rules.validate_update,
@@ -61,7 +69,6 @@ def _validator(resource: Resource, rules: Rules) -> Callable[[Obj, Obj | None, s
             return found or meta(obj, obj)
         order = rules.status_order if subresource == "status" else rules.update_order
         # Every update is checked so, and kinds that check their metadata themselves say it again.
-        found = names.common(obj["metadata"], namespaced=namespaced) + made[FIXED](obj, old)
-        return found + [one for step in order for one in made[step](obj, old)]
+        return common(obj, old) + [one for step in order for one in made[step](obj, old)]
 
     return validate

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import FieldError, problem, supported
+import orjson
+
+from ..errors import FieldError, supported
 from ..names import path_segment
 from ..wire import Obj
 from .base import STATUS, VALID, Rules
@@ -25,7 +27,11 @@ def _validate(obj: Obj) -> list[FieldError]:
             "MaxUnavailable": most,
             "UnhealthyPodEvictionPolicy": spec.get("unhealthyPodEvictionPolicy"),
         }
-        out.append(problem("invalid", "spec", "minAvailable and maxUnavailable cannot be both set", shown))
+        why = "minAvailable and maxUnavailable cannot be both set"
+        # Shown as the Go struct is written, in the order of its fields.
+        out.append(
+            FieldError("FieldValueInvalid", "spec", f"Invalid value: {orjson.dumps(shown).decode()}: {why}")
+        )
     out += count_or_percent(least, "spec.minAvailable") + count_or_percent(most, "spec.maxUnavailable")
     out += label_selector(spec.get("selector"), "spec.selector")
     policy = spec.get("unhealthyPodEvictionPolicy")

@@ -85,7 +85,7 @@ def _http(handler: Obj) -> None:
 
 def pull_policy(image: str) -> str:
     """An image whose tag is latest, or that has neither tag nor digest, is pulled each time."""
-    if "@" in image:
+    if not image or "@" in image:
         return "IfNotPresent"
     tag = image.rpartition("/")[2].partition(":")[2]
     return "Always" if tag in ("", "latest") else "IfNotPresent"
