@@ -206,18 +206,24 @@ class Plan:
 class Inventory:
     """EC2's reservations and groups as last described, less what was launched since.
 
-    `debits` are launches into a reservation that the description does not show yet, by reservation id.
+    `debits` are launches into a reservation that the description does not show yet, by reservation id;
+    `credits` are instances that have ended in one since.
     """
 
     odcrs: Mapping[str, Odcr] = field(default_factory=dict)
     groups: Mapping[str, ReservationGroup] = field(default_factory=dict)
     debits: Mapping[str, int] = field(default_factory=dict)
+    credits: Mapping[str, int] = field(default_factory=dict)
     described: datetime | None = None
 
     def free(self, odcr_id: str) -> int:
-        """Slots that may be planned: EC2's available count less the debits, never below zero."""
+        """Slots that may be planned: EC2's available count, and what came free, less what was taken."""
         odcr = self.odcrs.get(odcr_id)
-        return max(0, odcr.available - self.debits.get(odcr_id, 0)) if odcr else 0
+        if odcr is None:
+            return 0
+        # The description may show what came free already.
+        room = min(odcr.total, odcr.available + self.credits.get(odcr_id, 0))
+        return max(0, room - self.debits.get(odcr_id, 0))
 
 
 class Outcome(StrEnum):

@@ -1,7 +1,8 @@
-"""EC2's reservations and groups as last described, less what was launched since.
+"""EC2's reservations and groups as last described, less what was launched since, with what ended since.
 
 EC2 is the truth: every poll replaces what is known by one paginated describe, whatever the number of
-reservations. A debit only bridges the gap between a launch and the next description that began after it.
+reservations. A debit only bridges the gap between a launch, a credit that between an instance's end, and the
+next description that began after it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 from prometheus_client import Gauge
@@ -20,6 +21,9 @@ from broker.kube.clock import Clock
 from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError, ReservationGroup
+
+# An instance's end is told once, however often EC2 is seen to say it within this time.
+REMEMBERED = timedelta(minutes=15)
 
 _log = structlog.get_logger("inventory")
 _SLOTS = Gauge(
@@ -47,6 +51,7 @@ class InventoryKeeper:
         self._lock = threading.Lock()
         self._inventory = Inventory()
         self._debits: dict[str, tuple[str, datetime]] = {}  # instance id -> reservation id, when launched
+        self._credits: dict[str, tuple[str, datetime]] = {}  # the same, when it had ended
         self._readers: list[Callable[[], None]] = []
         self.group_errors: dict[str, ProviderError] = {}
         self.error: ProviderError | None = None  # why the last description failed
@@ -80,6 +85,7 @@ class InventoryKeeper:
                     groups[arn] = known
         with self._lock:
             self._debits = {i: d for i, d in self._debits.items() if d[1] >= began}
+            self._credits = {i: c for i, c in self._credits.items() if c[1] >= began - REMEMBERED}
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
@@ -91,12 +97,24 @@ class InventoryKeeper:
 
     def snapshot(self) -> Inventory:
         with self._lock:
-            return replace(self._inventory, debits=Counter(r for r, _ in self._debits.values()))
+            began = self._inventory.described
+            return replace(
+                self._inventory,
+                debits=Counter(r for r, _ in self._debits.values()),
+                credits=Counter(r for r, at in self._credits.values() if r and began and at >= began),
+            )
 
     def launched(self, *, instance_id: str, odcr_id: str) -> None:
         """A slot was taken that the last description cannot show."""
         with self._lock:
             self._debits[instance_id] = (odcr_id, self._clock.now())
+
+    def terminated(self, *, instance_id: str, odcr_id: str) -> None:
+        """EC2 says that the instance has ended: its slot is free, which the last description cannot show."""
+        with self._lock:
+            # One that no description has shown as taken gives its debit back, and nothing more.
+            debited = self._debits.pop(instance_id, None) is not None
+            self._credits.setdefault(instance_id, ("" if debited else odcr_id, self._clock.now()))
 
     def full(self, odcr_id: str) -> None:
         """EC2 said that the reservation has no free slot: believed until the next description."""
@@ -105,6 +123,7 @@ class InventoryKeeper:
             if odcr:
                 odcrs = {**self._inventory.odcrs, odcr_id: replace(odcr, available=0)}
                 self._inventory = replace(self._inventory, odcrs=odcrs)
+            self._credits = {i: ("" if r == odcr_id else r, at) for i, (r, at) in self._credits.items()}
 
 
 def _texts(errors: Mapping[str, ProviderError]) -> dict[str, str]:

@@ -1,0 +1,251 @@
+"""What a NodeClaim becomes for the planner, whose it is, and what its status may say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.coordination import Lease
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim import ownership, status
+from broker.controllers.nodeclaim.report import would_take
+from broker.controllers.nodeclaim.status import Change
+from broker.controllers.nodeclaim.template import template_key
+from broker.controllers.nodeclaim.translate import BadClaim, planned
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+
+
+def claim(**more: Any) -> NodeClaim:
+    """A claim of the broker's; `spec`, `metadata` and `status` are merged over the usual."""
+    base: dict[str, Any] = {
+        "metadata": {"name": "train-0", "uid": "u-1", "generation": 3, **more.get("metadata", {})},
+        "spec": {
+            "nodeClassRef": {"group": "capacity-broker.io", "kind": "EC2NodeClass", "name": "by-id"},
+            "requirements": [],
+            **more.get("spec", {}),
+        },
+        "status": more.get("status", {}),
+    }
+    return NodeClaim.decode(base)
+
+
+def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+@pytest.mark.parametrize(
+    ("more", "reason", "words"),
+    [
+        (
+            {"spec": {"nodeClassRef": {"group": "capacity-broker.io", "kind": "EC2NodeClass"}}},
+            "NodeClassNotNamed",
+            ("spec.nodeClassRef.name", "empty"),
+        ),
+        (
+            {"spec": {"nodeClassRef": {"group": "capacity-broker.io", "kind": "Other", "name": "x"}}},
+            "NodeClassKindUnknown",
+            ("spec.nodeClassRef.kind", "'Other'"),
+        ),
+        (
+            {"spec": {"requirements": [requirement("cpu", "Gt", "many")]}},
+            "InvalidRequirements",
+            ("spec.requirements", "many"),
+        ),
+        (
+            {"spec": {"requirements": [requirement("a", "In", "x"), requirement("a", "In", "y")]}},
+            "InvalidRequirements",
+            ("spec.requirements", "never"),
+        ),
+        (
+            {"spec": {"resources": {"requests": {"cpu": "lots"}}}},
+            "InvalidRequests",
+            ("spec.resources.requests", "lots"),
+        ),
+        (
+            {"metadata": {"annotations": {names.PRIORITY: "high"}}},
+            "InvalidPriority",
+            (names.PRIORITY, "'high'", "100"),
+        ),
+    ],
+)
+def test_what_is_written_wrongly_names_field_value_and_way_out(
+    more: dict[str, Any], reason: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadClaim) as refused:
+        planned(claim(**more), template="")
+    assert refused.value.reason == reason
+    for word in words:
+        assert word in refused.value.message
+
+
+def test_a_claim_is_planned_in_base_units() -> None:
+    wanted = planned(
+        claim(
+            metadata={"annotations": {names.PRIORITY: "-7", names.GANG: "g"}},
+            spec={"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}},
+        ),
+        template="t",
+    )
+    assert dict(wanted.requests) == {"cpu": 0.5, "memory": 2**30}
+    assert (wanted.priority, wanted.gang, wanted.template, wanted.node_class) == (-7, "g", "t", "by-id")
+
+
+def test_only_claims_whose_nodes_are_told_the_same_share_a_template() -> None:
+    plain = template_key(claim())
+    assert template_key(claim(metadata={"name": "other", "annotations": {"a": "b"}})) == plain
+    assert template_key(claim(metadata={"labels": {"team": "a"}})) != plain
+    assert template_key(claim(spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]})) != plain
+    # The kubelet may not set these, so they are no difference at the node's start.
+    assert template_key(claim(metadata={"labels": {"kubernetes.io/role": "a"}})) == plain
+
+
+def lease(*, held_by: str = "karpenter", renewed: datetime | None = NOW, seconds: int = 15) -> Lease:
+    return Lease.decode(
+        {
+            "metadata": {"name": ownership.KARPENTER_LEASE, "namespace": "kube-system"},
+            "spec": {
+                "holderIdentity": held_by,
+                "leaseDurationSeconds": seconds,
+                "renewTime": renewed and renewed.isoformat(),
+            },
+        }
+    )
+
+
+@pytest.mark.covers("KRP-26")
+@pytest.mark.parametrize(
+    ("one", "age", "alive"),
+    [
+        (lease(), 14, True),
+        (lease(), 15, False),
+        (lease(seconds=60), 59, True),
+        (lease(held_by=""), 1, False),
+        (lease(renewed=None), 1, False),
+        (None, 1, False),
+    ],
+)
+def test_karpenter_is_alive_while_somebody_renews_its_lease(one: Lease | None, age: int, alive: bool) -> None:
+    assert ownership.alive(one, now=NOW + timedelta(seconds=age)) is alive
+
+
+@pytest.mark.covers("KRP-26")
+@pytest.mark.parametrize(
+    ("take_over", "alive", "theirs"),
+    [(False, False, False), (False, True, False), (True, True, False), (True, False, True)],
+)
+def test_karpenters_claims_are_taken_over_only_when_asked_and_it_is_gone(
+    take_over: bool, alive: bool, theirs: bool
+) -> None:
+    groups = ownership.groups(take_over=take_over, karpenter_alive=alive)
+    assert ownership.owned(claim(), groups=groups)
+    ref = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "x"}
+    assert ownership.owned(claim(spec={"nodeClassRef": ref}), groups=groups) is theirs
+    stranger = {"group": "else.example", "kind": "EC2NodeClass", "name": "x"}
+    assert not ownership.owned(claim(spec={"nodeClassRef": stranger}), groups=groups)
+
+
+LAUNCHED = Change(type=names.LAUNCHED, status="True", reason="Launched")
+
+
+def applied(one: NodeClaim, body: dict[str, Any]) -> NodeClaim:
+    """The claim after the API server took the body: only what is ours is replaced."""
+    theirs = [c.wire() for c in one.status.conditions if c.type not in status.OURS]
+    mine = body["status"]
+    return NodeClaim.decode({**one.wire(), "status": {**mine, "conditions": [*theirs, *mine["conditions"]]}})
+
+
+def test_a_status_says_all_that_is_ours_and_nothing_of_others() -> None:
+    theirs = {"type": "Consolidatable", "status": "True", "reason": "x", "message": ""}
+    one = claim(status={"providerID": "aws:///a/i-1", "conditions": [theirs]})
+    body = status.body(one, LAUNCHED, now=NOW)
+    assert body is not None
+    assert body["metadata"] == {"name": "train-0", "uid": "u-1"}
+    assert body["status"]["providerID"] == "aws:///a/i-1"
+    assert {c["type"] for c in body["status"]["conditions"]} == {names.LAUNCHED, names.READY}
+
+
+def test_the_same_again_is_no_write_and_moves_no_time() -> None:
+    one = claim()
+    first = status.body(one, LAUNCHED, now=NOW)
+    assert first is not None
+    one = applied(one, first)
+    assert status.body(one, LAUNCHED, now=LATER) is None
+    reworded = Change(type=names.LAUNCHED, status="True", reason="Launched", message="again")
+    second = status.body(one, reworded, now=LATER)
+    assert second is not None
+    times = {c["type"]: c["lastTransitionTime"] for c in second["status"]["conditions"]}
+    assert times[names.LAUNCHED] == "2026-11-21T03:00:00Z"
+
+
+def test_ready_is_the_three_steps_together() -> None:
+    one = claim()
+    for step, expected in (
+        (names.LAUNCHED, ("Unknown", "NotRegistered")),
+        (names.REGISTERED_CONDITION, ("Unknown", "NotInitialized")),
+        (names.INITIALIZED_CONDITION, ("True", "Ready")),
+    ):
+        body = status.body(one, Change(type=step, status="True", reason=step), now=NOW)
+        assert body is not None
+        ready = next(c for c in body["status"]["conditions"] if c["type"] == names.READY)
+        assert (ready["status"], ready["reason"]) == expected
+        one = applied(one, body)
+
+
+def pod(**spec: Any) -> Pod:
+    reason = spec.pop("reason", "Unschedulable")
+    return Pod.decode(
+        {
+            "metadata": {"name": "p", "namespace": "default"},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}], **spec},
+            "status": {
+                "conditions": [{"type": "PodScheduled", "status": "False", "reason": reason}],
+            },
+        }
+    )
+
+
+@pytest.mark.covers("KRP-24")
+@pytest.mark.parametrize(
+    ("waiting", "takes"),
+    [
+        (pod(), True),
+        (pod(reason="SchedulingGated"), False),
+        (pod(nodeName="n"), False),
+        (pod(nodeSelector={"team": "a"}), True),
+        (pod(nodeSelector={"team": "b"}), False),
+        (pod(nodeSelector={"zone": "z1"}), True),
+        (pod(nodeSelector={"zone": "z9"}), False),
+        (pod(containers=[{"name": "c", "resources": {"requests": {"cpu": "9"}}}]), False),
+    ],
+)
+def test_a_pod_is_told_of_a_claim_that_would_take_it(waiting: Pod, takes: bool) -> None:
+    one = claim(
+        metadata={"labels": {"team": "a"}},
+        spec={
+            "requirements": [requirement("zone", "In", "z1", "z2")],
+            "resources": {"requests": {"cpu": "4"}},
+        },
+    )
+    assert would_take(one, waiting) is takes
+
+
+@pytest.mark.parametrize(
+    ("toleration", "takes"),
+    [
+        ({"key": "gpu", "operator": "Exists"}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}, True),
+        ({"key": "gpu", "operator": "Equal", "value": "no"}, False),
+        ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
+    ],
+)
+def test_taints_of_the_claim_keep_pods_off(toleration: dict[str, str], takes: bool) -> None:
+    one = claim(spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
+    assert not would_take(one, pod())
+    assert would_take(one, pod(tolerations=[toleration])) is takes
