@@ -24,6 +24,9 @@ from providers.local.ec2.backend import LocalEC2Backend
 from providers.local.ec2.responses import LocalEC2Response
 from providers.local.world import LOCK, world
 
+# what can be tagged by its id, beside moto's own
+PREFIXES = {"capacity-reservation": "cr", "placement-group": "pg"}
+
 _lock = threading.Lock()
 
 
@@ -50,8 +53,8 @@ def install() -> None:
             return
         ec2_backends.backend = LocalEC2Backend
         moto.ec2.urls.url_paths["{0}/"] = LocalEC2Response.dispatch
-        EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
-        EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
+        for kind, prefix in PREFIXES.items():
+            EC2_RESOURCE_TO_PREFIX[kind], EC2_PREFIX_TO_RESOURCE[prefix] = prefix, kind
         filter_dict_attribute_mapping["capacity-reservation-id"] = "capacity_reservation_id"
         filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
         Ami.platform_details = property(platforms.details)  # type: ignore[attr-defined]

@@ -4,6 +4,8 @@
 `launch`: one pool of a launch is refused; RunInstances fails with it, CreateFleet lists it under `Errors`.
 `response`: the work is done and the reply is lost: the connection drops, or a 5xx is answered.
 
+A delay is real time; at the launch stage it holds up every other launch as well.
+
 A rule applies `times` times (-1: for ever) and only to calls that `match`: at the request and response
 stage each key is looked up anywhere in the request, at the launch stage in the facts of the pool
 (`InstanceType`, `AvailabilityZone`, `AvailabilityZoneId`, `SubnetId`, `ImageId`, `MarketType`,

@@ -19,6 +19,7 @@ from providers.local.ec2 import errors, fleets, lag, launches, request, template
 from providers.local.ec2.launches import Launch
 from providers.local.ec2.lookups import QuickLookups
 from providers.local.ec2.matching import SPOT, Target
+from providers.local.ec2.placement_groups import PlacementGroup
 from providers.local.ec2.reservations import CapacityReservation
 from providers.local.ec2.slots import Occupant
 from providers.local.world import LOCK, World, world
@@ -27,6 +28,10 @@ ENDED = ("terminated", "shutting-down")
 
 
 class LocalEC2Backend(QuickLookups):
+    def __init__(self, region_name: str, account_id: str):
+        self.placement_groups: dict[str, PlacementGroup] = {}
+        super().__init__(region_name, account_id)
+
     @property
     def _url_module(self) -> Any:  # moto derives it from the class's own module, which is not moto's
         import moto.ec2.urls
@@ -109,7 +114,7 @@ class LocalEC2Backend(QuickLookups):
         market = templates.market_of(data, *([SPOT] if is_spot else []))
         return Launch(
             data=data,
-            want=launches.want_of(here, self, data, market, subnet_wins=params is None),
+            want=launches.want_of(here, self, data, market, lenient=params is None),
             at_least=count,
             at_most=at_most,
             facts=data.get("LaunchTemplate") or kwargs.get("launch_template") or {},

@@ -17,7 +17,7 @@ from typing import Any
 from moto.ec2.models.instances import Reservation
 from moto.ec2.utils import filter_iam_instance_profiles
 
-from providers.local.ec2 import errors, matching, platforms, templates, zones
+from providers.local.ec2 import errors, matching, placement_groups, platforms, templates, zones
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.matching import ON_DEMAND, Target, Want
 from providers.local.ec2.reservations import CapacityReservation
@@ -42,11 +42,12 @@ class Launch:
 
 
 def want_of(
-    world: World, backend: Any, data: Mapping[str, Any], market: str, *, subnet_wins: bool = False
+    world: World, backend: Any, data: Mapping[str, Any], market: str, *, lenient: bool = False
 ) -> Want:
     """What the instance needs of its place. A subnet decides the zone, else the placement, else zone `a`.
 
-    moto's own services may name another zone than their subnet's (`subnet_wins`); EC2 refuses that.
+    EC2 refuses a zone that isn't the subnet's and an unknown placement group; moto's own services launch with
+    both (`lenient`).
     """
     placement = data.get("Placement") or {}
     zone = placement.get("AvailabilityZone")
@@ -54,10 +55,12 @@ def want_of(
         zone = zones.named(backend, placement["AvailabilityZoneId"])
     if subnet_id := templates.subnet_of(data):
         in_subnet = backend.get_subnet(subnet_id).availability_zone
-        if zone and zone != in_subnet and not subnet_wins:
+        if zone and zone != in_subnet and not lenient:
             raise errors.combination(f"The subnet {subnet_id} is in {in_subnet}, not in {zone}")
         zone = in_subnet
     group = placement.get("GroupName")
+    if group and not lenient:
+        placement_groups.find(backend, group)
     return Want(
         account_id=backend.account_id,
         region=backend.region_name,
@@ -65,11 +68,7 @@ def want_of(
         zone=zone or f"{backend.region_name}a",
         platform=platforms.details(backend.amis.get(data.get("ImageId"))),
         tenancy=placement.get("Tenancy") or "default",
-        placement_group_arn=(
-            f"arn:{backend.partition}:ec2:{backend.region_name}:{backend.account_id}:placement-group/{group}"
-            if group
-            else None
-        ),
+        placement_group_arn=placement_groups.arn_of(backend, group) if group else None,
         market=market,
         target=Target.of(data.get("CapacityReservationSpecification"), world.codes),
     )

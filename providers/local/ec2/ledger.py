@@ -24,6 +24,8 @@ from providers.local.ec2.matching import ON_DEMAND, SPOT, Target, Want
 from providers.local.ec2.reservations import ENDED, ID, CapacityReservation
 from providers.local.ec2.slots import Glimpse, Occupant, PoolKey, Slots
 
+REMEMBERED = timedelta(minutes=10)
+
 Scope = tuple[str, str]  # account, Region
 
 
@@ -31,7 +33,7 @@ class Ledger:
     def __init__(self, clock: Clock, codes: Mapping[str, str]):
         self.clock = clock
         self.codes = codes
-        self.keep = timedelta()  # how old a view describe may still ask for
+        self.keep = REMEMBERED  # how old a view describe may still ask for
         self.reservations: dict[str, CapacityReservation] = {}
         self.occupants: dict[str, Occupant] = {}
         self._scopes: dict[Scope, dict[str, CapacityReservation]] = {}

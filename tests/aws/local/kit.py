@@ -175,9 +175,11 @@ class refused:  # noqa: N801  reads as what the test says: `with refused("Code")
         self._info = self._raises.__enter__()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        handled = self._raises.__exit__(kind, error, trace)
+        handled = bool(self._raises.__exit__(kind, error, trace))
+        if not handled:
+            return False
         response: Any = self._info.value.response
         assert response["Error"]["Code"] == self.code, response["Error"]
         assert response["ResponseMetadata"]["HTTPStatusCode"] == self.status
         assert self.text in response["Error"]["Message"]
-        return bool(handled)
+        return True

@@ -118,6 +118,7 @@ def test_what_no_target_can_be(aws: Aws, ec2: Any) -> None:
 def test_what_differs_from_the_reservation_does_not_run_in_it(
     aws: Aws, ec2: Any, difference: dict[str, Any]
 ) -> None:
+    ec2.create_placement_group(GroupName="together")
     reservation_id = aws.reserve(ec2, InstanceMatchCriteria="open")
     assert places(run(ec2, **difference)) == [None]
     with refused("ReservationCapacityExceeded", text="compatible"):
@@ -135,7 +136,7 @@ def test_a_windows_image_runs_in_a_windows_reservation(aws: Aws, ec2: Any) -> No
 
 
 def test_a_placement_groups_reservation_is_reached_from_that_group(aws: Aws, ec2: Any) -> None:
-    arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/together"
+    arn = ec2.create_placement_group(GroupName="together")["PlacementGroup"]["GroupArn"]
     inside_group = aws.reserve(ec2, InstanceMatchCriteria="open", PlacementGroupArn=arn)
     outside = aws.reserve(ec2)
     assert places(run(ec2)) == [None]

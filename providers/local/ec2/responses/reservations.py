@@ -1,21 +1,15 @@
-"""The EC2 actions of local AWS that moto doesn't have, or answers otherwise than EC2; one method an action.
-
-moto finds a method by the action's name in snake case. The way of every call is in `pipeline.py`.
-"""
+"""The actions on Capacity Reservations."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.ec2.exceptions import InvalidLaunchTemplateIdNotFound
-from moto.ec2.responses import EC2Response
 
 from providers.local import groups
-from providers.local.ec2 import answers, changes, errors, pages, reservations, templates
-from providers.local.ec2.fleets import InstantFleet
-from providers.local.ec2.pipeline import Pipeline
+from providers.local.ec2 import answers, changes, errors, pages, reservations
 from providers.local.ec2.reservations import CapacityReservation, View
+from providers.local.ec2.responses.pipeline import Pipeline
 from providers.local.world import world
 
 # filter -> what of a reservation, as describe shows it, it is compared with
@@ -35,19 +29,15 @@ FILTERS: dict[str, pages.Value[tuple[CapacityReservation, View]]] = {
     "placement-group-arn": lambda row: row[0].placement_group_arn,
 }
 
-STACK_TAGS = "aws:cloudformation:"
-
 
 def _moment(at: Any) -> str | None:
     return at.strftime("%Y-%m-%dT%H:%M:%S.000Z") if at else None
 
 
-class LocalEC2Response(Pipeline, EC2Response):
-    # ---- reservations
-
+class CapacityReservations(Pipeline):
     def create_capacity_reservation(self) -> ActionResult:
         self.error_on_dryrun()
-        tags = templates.tags_of(self._get_param("TagSpecifications")).get("capacity-reservation", {})
+        tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
         reservation = changes.create(world(), self.ec2_backend, self.params)
         if tags:
             self.ec2_backend.create_tags([reservation.id], tags)
@@ -146,110 +136,3 @@ class LocalEC2Response(Pipeline, EC2Response):
             raise errors.missing("CapacityReservationId")
         found: CapacityReservation = self.ec2_backend.find_reservation(reservation_id)
         return found
-
-    # ---- launches
-
-    def describe_instances(self) -> ActionResult:
-        self.error_on_dryrun()
-        ids, size = self._get_param("InstanceIds", []), self._get_int_param("MaxResults")
-        if ids and size is not None:
-            raise errors.combination(
-                "The parameter instancesSet cannot be used with the parameter maxResults"
-            )
-        backend, filters = self.ec2_backend, self._filters_from_querystring()
-        if ids:
-            found = backend.get_reservations_by_instance_ids(ids, filters=filters)
-        else:
-            found = backend.describe_instances(filters=filters)
-        names = [reservation.id for reservation in found]
-        part = pages.page_after(
-            list(backend.reservations), names, size=size or 100, last=self._get_param("NextToken")
-        )
-        shown = found[part]
-        more = shown and part.stop < len(found)
-        return answers.Remembered({"Reservations": shown, "NextToken": shown[-1].id if more else None})
-
-    def run_instances(self) -> ActionResult:
-        result = super().run_instances()
-        made = result.result
-        instances = list(getattr(made, "instances", []))
-
-        def replay(_: LocalEC2Response) -> ActionResult:
-            if all(instance.state in ("terminated", "shutting-down") for instance in instances):
-                raise errors.Ec2Error(
-                    "IdempotentInstanceTerminated",
-                    "The instance that this client token launched has been terminated",
-                )
-            return result
-
-        self.replay = replay
-        return result
-
-    def create_fleet(self) -> ActionResult:
-        result = super().create_fleet()
-        answer: Any = result.result
-        fleet = self.ec2_backend.fleets[answer["FleetId"]]
-        if isinstance(fleet, InstantFleet):
-            answer["Errors"] = fleet.errors
-        return result
-
-    # ---- launch templates
-
-    def create_launch_template(self) -> ActionResult:
-        templates.check(self._get_param("LaunchTemplateData") or {}, world().codes)
-        result = super().create_launch_template()
-        answer: Any = result.result
-        made = self.ec2_backend.get_launch_template(answer["LaunchTemplate"]["LaunchTemplateId"])
-        now = world().clock.now().replace(tzinfo=None)
-        made.create_time = answer["LaunchTemplate"]["CreateTime"] = made.versions[0].create_time = now
-        return result
-
-    def create_launch_template_version(self) -> ActionResult:
-        templates.check(self._get_param("LaunchTemplateData") or {}, world().codes)
-        return super().create_launch_template_version()
-
-    def describe_launch_templates(self) -> ActionResult:
-        self.error_on_dryrun()
-        size = self._get_int_param("MaxResults")
-        pages.check_size(size, lowest=1, highest=200)
-        backend = self.ec2_backend
-        ids = self._get_param("LaunchTemplateIds", [])
-        for template_id in ids:
-            if template_id not in backend.launch_templates:
-                raise InvalidLaunchTemplateIdNotFound(template_id)
-        found = backend.describe_launch_templates(
-            template_names=self._get_param("LaunchTemplateNames", []),
-            template_ids=ids,
-            filters=self._filters_from_querystring(),
-        )
-        shown, token = pages.page(found, size=size or 200, token=self._get_param("NextToken"))
-        creator = f"arn:{self.partition}:iam::{self.current_account}:root"
-        return ActionResult(
-            {
-                "LaunchTemplates": [
-                    {
-                        "CreateTime": template.create_time,
-                        "CreatedBy": creator,
-                        "DefaultVersionNumber": template.default_version_number,
-                        "LatestVersionNumber": template.latest_version_number,
-                        "LaunchTemplateId": template.id,
-                        "LaunchTemplateName": template.name,
-                        # moto's CloudFormation tags templates, which CloudFormation does not
-                        "Tags": [t for t in template.get_tags() if not t["key"].startswith(STACK_TAGS)],
-                    }
-                    for template in shown
-                ],
-                "NextToken": token,
-            }
-        )
-
-    def describe_launch_template_versions(self) -> ActionResult:
-        size, token = self._get_int_param("MaxResults"), self._get_param("NextToken")
-        pages.check_size(size, lowest=1, highest=200)
-        self.params["MaxResults"] = 1_000_000  # all of moto's, then a page of them
-        result = super().describe_launch_template_versions()
-        answer: Any = result.result
-        answer["LaunchTemplateVersions"], answer["NextToken"] = pages.page(
-            answer["LaunchTemplateVersions"], size=size or 200, token=token
-        )
-        return result

@@ -1,0 +1,57 @@
+"""The actions on instances and fleets that moto answers otherwise than EC2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.core.responses import ActionResult
+
+from providers.local.ec2 import answers, errors, pages
+from providers.local.ec2.fleets import InstantFleet
+from providers.local.ec2.responses.pipeline import Pipeline
+
+
+class Instances(Pipeline):
+    def describe_instances(self) -> ActionResult:
+        self.error_on_dryrun()
+        ids, size = self._get_param("InstanceIds", []), self._get_int_param("MaxResults")
+        if ids and size is not None:
+            raise errors.combination(
+                "The parameter instancesSet cannot be used with the parameter maxResults"
+            )
+        backend, filters = self.ec2_backend, self._filters_from_querystring()
+        if ids:
+            found = backend.get_reservations_by_instance_ids(ids, filters=filters)
+        else:
+            found = backend.describe_instances(filters=filters)
+        names = [reservation.id for reservation in found]
+        part = pages.page_after(
+            list(backend.reservations), names, size=size or 100, last=self._get_param("NextToken")
+        )
+        shown = found[part]
+        more = shown and part.stop < len(found)
+        return answers.Remembered({"Reservations": shown, "NextToken": shown[-1].id if more else None})
+
+    def run_instances(self) -> ActionResult:
+        result = super().run_instances()
+        made = result.result
+        instances = list(getattr(made, "instances", []))
+
+        def replay(_: Pipeline) -> ActionResult:
+            if all(instance.state in ("terminated", "shutting-down") for instance in instances):
+                raise errors.Ec2Error(
+                    "IdempotentInstanceTerminated",
+                    "The instance that this client token launched has been terminated",
+                )
+            return result
+
+        self.replay = replay
+        return result
+
+    def create_fleet(self) -> ActionResult:
+        result = super().create_fleet()
+        answer: Any = result.result
+        fleet = self.ec2_backend.fleets[answer["FleetId"]]
+        if isinstance(fleet, InstantFleet):
+            answer["Errors"] = fleet.errors
+        return result
