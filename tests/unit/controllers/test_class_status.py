@@ -1,0 +1,248 @@
+"""What a class says of its reservations: what is ours is right, what is others' stays."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.model import Misfit, NodeClass, Resolved, Selection
+from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings, Unresolved, selection
+from broker.controllers.nodeclass.shape import block_devices, kubelet
+from broker.controllers.nodeclass.status import Verdict, status_patch
+from broker.kube.conditions import changed
+from providers.model import Image, Odcr, SecurityGroup, Subnet
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+ID = "cr-0123456789abcdef0"
+ODCR = Odcr(
+    id=ID, instance_type="p5.48xlarge", zone="us-east-1a", total=5, available=3, owner_id="123456789012"
+)
+
+
+def node_class(**more: Any) -> EC2NodeClass:
+    return EC2NodeClass.decode(
+        {
+            "metadata": {"name": "training", "generation": 2, "annotations": more.get("annotations", {})},
+            "spec": more.get("spec", {}),
+            "status": more.get("status", {}),
+        }
+    )
+
+
+def resolved(source: EC2NodeClass, found: Resolved, chosen: Selection | None = None) -> LaunchClass:
+    return LaunchClass(
+        plan=NodeClass(name="training", selection=chosen or Selection(reservation_id=ID), resolved=found),
+        surroundings=Surroundings(
+            subnets=(Subnet(id="subnet-1", zone="us-east-1a"),),
+            security_groups=(SecurityGroup(id="sg-1"),),
+            images=(Image(id="ami-1"),),
+            family="AL2023",
+            instance_profile="node",
+        ),
+        source=source,
+    )
+
+
+def patch(
+    source: EC2NodeClass, outcome: LaunchClass | Unresolved, *, limit: Verdict | None = None
+) -> dict[str, Any]:
+    return status_patch(source, outcome, limit=limit, now=NOW)
+
+
+def condition(status: dict[str, Any], type_: str) -> tuple[str, str, str]:
+    found = next(c for c in status["conditions"] if c["type"] == type_)
+    return found["status"], found["reason"], found["message"]
+
+
+@pytest.mark.covers("KRP-09")
+def test_what_was_resolved_is_shown_with_its_counts_and_end() -> None:
+    odcr = Odcr(
+        id=ID,
+        instance_type="p5.48xlarge",
+        zone="us-east-1a",
+        total=5,
+        available=3,
+        owner_id="123456789012",
+        match_criteria="targeted",
+        end=NOW + timedelta(hours=1),
+    )
+    status = patch(node_class(), resolved(node_class(), Resolved(usable=(odcr,))))
+    assert status["capacityReservations"] == [
+        {
+            "id": ID,
+            "availabilityZone": "us-east-1a",
+            "instanceType": "p5.48xlarge",
+            "instanceMatchCriteria": "targeted",
+            "ownerID": "123456789012",
+            "reservationType": "default",
+            "interruptible": False,
+            "state": "active",
+            "totalInstanceCount": 5,
+            "availableInstanceCount": 3,
+            "endTime": "2026-11-21T04:00:00Z",
+        }
+    ]
+    assert condition(status, names.RESERVATIONS_RESOLVED)[:2] == ("True", "ReservationsFound")
+    assert "3 of 5 slots free" in condition(status, names.RESERVATIONS_RESOLVED)[2]
+
+
+@pytest.mark.covers("KRP-09")
+@pytest.mark.parametrize(
+    ("found", "chosen", "expected"),
+    [
+        (Resolved(), Selection(preference="none"), ("True", "NotRequested")),
+        (Resolved(), Selection(), ("True", "NotRequested")),
+        (Resolved(), Selection(preference="open"), ("False", "ReservationsNotFound")),
+        (Resolved(pending=(ODCR,)), Selection(reservation_id=ID), ("False", "ReservationsPending")),
+        (
+            Resolved(misfits=(Misfit(id=ID, reason="ReservationCancelled", message="m"),)),
+            Selection(reservation_id=ID),
+            ("False", "ReservationCancelled"),
+        ),
+    ],
+)
+def test_the_condition_is_false_with_a_reason_when_nothing_is_usable(
+    found: Resolved, chosen: Selection, expected: tuple[str, str]
+) -> None:
+    status = patch(node_class(), resolved(node_class(), found, chosen))
+    assert condition(status, names.RESERVATIONS_RESOLVED)[:2] == expected
+
+
+@pytest.mark.covers("KRP-05")
+def test_a_misfit_is_shown_with_its_id_and_ec2s_code() -> None:
+    misfit = Misfit(
+        id=ID, reason="ReservationNotFound", message="gone", code="InvalidCapacityReservationId.NotFound"
+    )
+    status = patch(node_class(), resolved(node_class(), Resolved(misfits=(misfit,))))
+    message = condition(status, names.RESERVATIONS_RESOLVED)[2]
+    assert ID in message
+    assert "InvalidCapacityReservationId.NotFound" in message
+    assert status["capacityReservationMisfits"][0]["id"] == ID
+
+
+@pytest.mark.covers("KRP-09")
+def test_karpenters_conditions_and_entries_stay() -> None:
+    theirs = {"type": "AMIsReady", "status": "True", "reason": "AMIsReady", "message": ""}
+    other = {
+        "id": "cr-0ther",
+        "availabilityZone": "us-east-1b",
+        "instanceType": "m5.large",
+        "instanceMatchCriteria": "open",
+        "ownerID": "123456789012",
+    }
+    source = node_class(
+        spec={"capacityReservationSelectorTerms": [{"id": "cr-0ther"}]},
+        status={"conditions": [theirs], "capacityReservations": [other]},
+    )
+    status = patch(source, resolved(source, Resolved(usable=(ODCR,))))
+    assert condition(status, "AMIsReady") == ("True", "AMIsReady", "")
+    assert [row["id"] for row in status["capacityReservations"]] == [ID, "cr-0ther"]
+
+
+def test_without_terms_an_old_entry_of_ours_goes() -> None:
+    old = {"id": "cr-0ld", "availabilityZone": "z", "instanceType": "t", "ownerID": "123456789012"}
+    source = node_class(status={"capacityReservations": [old]})
+    status = patch(source, resolved(source, Resolved(usable=(ODCR,))))
+    assert [row["id"] for row in status["capacityReservations"]] == [ID]
+
+
+def test_the_same_again_changes_nothing() -> None:
+    source = node_class()
+    status = patch(source, resolved(source, Resolved(usable=(ODCR,))))
+    source = node_class(status=status)
+    again = status_patch(
+        source,
+        resolved(source, Resolved(usable=(ODCR,))),
+        limit=None,
+        now=NOW + timedelta(minutes=1),
+    )
+    assert not changed(source.status.wire(), again)
+
+
+@pytest.mark.covers("KRP-24")
+def test_the_limit_is_written_when_it_turns_and_not_at_each_claim() -> None:
+    def told(message: str, reason: str = "LimitExceeded") -> Verdict:
+        return Verdict(
+            type=names.CAPACITY_RESERVATION,
+            status="True" if reason == "Available" else "False",
+            reason=reason,
+            message=message,
+        )
+
+    source = node_class()
+    outcome = resolved(source, Resolved(usable=(ODCR,)))
+    first = patch(source, outcome, limit=told("claim-1"))
+    assert condition(first, names.CAPACITY_RESERVATION) == ("False", "LimitExceeded", "claim-1")
+    second = patch(node_class(status=first), outcome, limit=told("claim-2"))
+    assert condition(second, names.CAPACITY_RESERVATION)[2] == "claim-1"
+    third = patch(node_class(status=second), outcome, limit=told("claim-3", "Available"))
+    assert condition(third, names.CAPACITY_RESERVATION) == ("True", "Available", "claim-3")
+
+
+@pytest.mark.covers("KRP-04")
+@pytest.mark.parametrize(
+    ("spec", "annotation", "words"),
+    [
+        (
+            {"capacityReservationSpec": {"capacityReservationPreference": "maybe"}},
+            None,
+            ("capacityReservationPreference", "'maybe'"),
+        ),
+        ({}, "{", ("annotations", "is not JSON")),
+        ({}, '{"capacityReservationTarget": {}}', ("annotations", "capacityReservationTarget is empty")),
+    ],
+)
+def test_an_invalid_spec_selects_nothing_and_says_which_field(
+    spec: dict[str, Any], annotation: str | None, words: tuple[str, ...]
+) -> None:
+    source = node_class(spec=spec, annotations={names.RESERVATION_SPEC: annotation} if annotation else {})
+    with pytest.raises(Unresolved) as refused:
+        selection(source)
+    status = patch(source, refused.value)
+    state, reason, message = condition(status, names.RESERVATION_SPEC_VALID)
+    assert (state, reason) == ("False", "InvalidCapacityReservationSpec")
+    for word in words:
+        assert word in message
+    assert condition(status, names.LAUNCHABLE)[0] == "False"
+
+
+@pytest.mark.covers("KRP-03")
+def test_the_field_wins_over_the_annotation() -> None:
+    both = node_class(
+        spec={"capacityReservationSpec": {"capacityReservationPreference": "None"}},
+        annotations={names.RESERVATION_SPEC: '{"capacityReservationPreference": "open"}'},
+    )
+    assert selection(both) == Selection(preference="none")
+    alone = node_class(annotations={names.RESERVATION_SPEC: '{"capacityReservationPreference": "open"}'})
+    assert selection(alone) == Selection(preference="open")
+
+
+def test_volumes_are_the_classs_own_or_its_familys_in_whole_gib() -> None:
+    assert [d.volume_size_gib for d in block_devices(node_class(), "Bottlerocket")] == [4, 20]
+    assert block_devices(node_class(), "Custom") == ()
+    own = node_class(
+        spec={"blockDeviceMappings": [{"deviceName": "/dev/xvda", "ebs": {"volumeSize": "100G"}}]}
+    )
+    assert [d.volume_size_gib for d in block_devices(own, "AL2023")] == [94]
+
+
+def test_kubelet_thresholds_are_amounts_or_shares() -> None:
+    settings = kubelet(
+        node_class(
+            spec={
+                "kubelet": {
+                    "maxPods": 20,
+                    "systemReserved": {"cpu": "100m"},
+                    "evictionHard": {"memory.available": "5%", "nodefs.available": "1Gi"},
+                }
+            }
+        )
+    )
+    assert settings.max_pods == 20
+    assert settings.system_reserved == {"cpu": 0.1}
+    assert settings.eviction_hard["memory.available"].percent == 5.0
+    assert settings.eviction_hard["nodefs.available"].amount == 2**30
