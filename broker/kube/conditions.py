@@ -1,7 +1,7 @@
 """Conditions, finalizers and owner references, as the bodies that a patch needs.
 
-Invariant: lastTransitionTime moves only when the status does; what is the same gives no write at all, so a
-steady cluster sees none. Rules:
+Invariant: lastTransitionTime moves only when the status does; what is the same gives no write at all, so
+a steady cluster sees none. Rules:
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
 

@@ -9,7 +9,8 @@ import pytest
 
 from broker.kube.client import Client, Reply, Request
 from broker.kube.clock import FakeClock
-from broker.kube.lease import LEASE, Elector, NotLeading
+from broker.kube.lease import Elector, NotLeading
+from broker.kube.tenure import LEASE
 from tests.unit.kube.server import NO_ANSWER, Server, Thing, thing
 
 DURATION = 15.0
@@ -95,7 +96,9 @@ def hand_over(pair: Pair) -> None:
     pair.clock.until(lambda: pair.standby.leads, step=0.25)
     assert not pair.leader.leads
     assert pair.leader.terms[0][1] < pair.standby.terms[0][0]
-    assert pair.clock.monotonic() - began <= DURATION + 5
+    assert (
+        pair.clock.monotonic() - began <= 3 * DURATION
+    )  # one, and the steps in which a busy machine did not wake it
 
 
 def test_cut_off_from_the_api_server(pair: Pair) -> None:

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.kube.client import Client, Reply, Request
 from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError
-from broker.kube.lease import LEASE, Candidate, Elector, NotLeading
+from broker.kube.lease import Elector, NotLeading
+from broker.kube.tenure import LEASE, Candidate
 from tests.unit.kube.server import NO_ANSWER, Json, Server, Thing, thing
 
 NAME, NAMESPACE = "broker", "kube-system"
@@ -89,6 +90,27 @@ def test_a_clean_exit_hands_over_without_waiting() -> None:
     clock.until(lambda: two.leads)
     assert (spec(server)["holderIdentity"], spec(server)["leaseTransitions"]) == ("two_id", 1)
     two.stop()
+
+
+def test_while_lead_winds_down_the_lease_is_kept() -> None:
+    """What is under way ends under the Lease, however long it takes; then it is given back."""
+    server, clock = Server(), FakeClock()
+    told, finish = threading.Event(), threading.Event()
+
+    def lead(lost: threading.Event) -> None:
+        clock.wait(lost)
+        told.set()
+        finish.wait(20)
+
+    one = Run(elector(server, clock, "one"), clock, lead=lead)
+    clock.until(lambda: one.leads)
+    one.elector.stop()
+    assert told.wait(20)
+    clock.until(lambda: spec(server)["renewTime"] > "2026-01-01T00:01:00", step=0.5)
+    assert one.elector.leading
+    finish.set()
+    one.thread.join()
+    assert "holderIdentity" not in spec(server)
 
 
 def test_lead_that_returns_gives_the_lease_back_and_ends_the_run() -> None:
@@ -177,6 +199,10 @@ class Slow:
         raise AssertionError("a lease is not watched")
 
 
+def act(candidate: Candidate) -> bool:
+    return candidate.renew() if candidate.leading else candidate.contend()
+
+
 class LeaseModel(RuleBasedStateMachine):
     """Three candidates, any delays, losses and pauses."""
 
@@ -204,9 +230,9 @@ class LeaseModel(RuleBasedStateMachine):
         if other != who:
             self.wires[other].there = self.wires[other].back = 0.0
             self.wires[other].lost = ""
-            wire.meanwhile = self.candidates[other].step
+            wire.meanwhile = lambda: act(self.candidates[other])
         try:
-            self.candidates[who].step()
+            act(self.candidates[who])
         except ApiError:
             assert lost
         finally:
@@ -245,7 +271,7 @@ class LeaseModel(RuleBasedStateMachine):
             wire.lost = ""
         for _ in range(10):
             for candidate in self.candidates:
-                candidate.step()
+                act(candidate)
             self.clock.advance(2)
         assert sum(candidate.leading for candidate in self.candidates) == 1
 
