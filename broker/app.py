@@ -21,11 +21,12 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Attempt
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim import ownership
+from broker.controllers.nodeclaim.abandoned import AbandonedNodes
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.launch import Launcher
 from broker.controllers.nodeclaim.lifecycle import Lifecycle
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, Registration
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK, Registration
 from broker.controllers.nodeclaim.report import ATTEMPTS, Reporter, limit
 from broker.controllers.nodeclaim.template import ClusterFacts
 from broker.controllers.nodeclaim.termination import BY_NODE, Termination
@@ -156,11 +157,13 @@ class Broker:
             ),
             owns=self._owns,
         )
+        abandoned = AbandonedNodes(client, provider, self.claims.cache, self.nodes.cache)
         expected = (ProviderError,)
         self._launches = Batcher[str]("launch", clock=clock)
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)
         self._class_queue = WorkQueue[str]("nodeclass", clock=clock, longest=LONGEST)
+        self._node_queue = WorkQueue[str]("node", clock=clock, longest=LONGEST)
         self._claim_queue = WorkQueue[str]("nodeclaim", clock=clock, longest=LONGEST)
         self._loops: tuple[Singleton[str] | Controller[str], ...] = (
             Singleton(
@@ -195,6 +198,14 @@ class Broker:
                 queue=self._claim_queue,
                 clock=clock,
                 workers=4,
+                expected=expected,
+            ),
+            Controller(
+                "node",
+                self._once_synced(abandoned.reconcile),
+                queue=self._node_queue,
+                clock=clock,
+                workers=1,
                 expected=expected,
             ),
             Singleton(
@@ -272,13 +283,18 @@ class Broker:
             self._launches.add(one.name)
         if new is None:
             self._polls.add(one.name)  # its slot may be free
+            for node in self.nodes.cache.by(BY_PROVIDER_ID, one.status.provider_id or "-"):
+                self._node_queue.add(node.name)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         one = new or old
         if one is None or not one.spec.provider_id:
             return
-        for claim in self.claims.cache.by(BY_PROVIDER_ID, one.spec.provider_id):
+        claims = self.claims.cache.by(BY_PROVIDER_ID, one.spec.provider_id)
+        for claim in claims:
             self._claim_queue.add(claim.name)
+        if not claims and MARK in one.annotations:
+            self._node_queue.add(one.name)
 
     def _inventory_changed(self) -> None:
         for node_class in self.classes.cache.list():

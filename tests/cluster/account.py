@@ -140,3 +140,8 @@ class Account:
 def tags(item: Mapping[str, Any]) -> dict[str, str]:
     listed: Sequence[Mapping[str, str]] = item.get("Tags", ())
     return {tag["Key"]: tag["Value"] for tag in listed}
+
+
+def pools(fleet: Mapping[str, Any]) -> list[Json]:
+    """The overrides of a CreateFleet, each a pool."""
+    return [override for config in fleet["LaunchTemplateConfigs"] for override in config["Overrides"]]

@@ -6,12 +6,13 @@ for time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from broker.apis import names
 from broker.apis.core import Event, Node, Pod
@@ -35,7 +36,7 @@ from tests.cluster.clocks import HastyClock, MovableClock
 from tests.cluster.objects import Json
 from tests.cluster.taps import Tap
 
-PATIENCE = 40.0
+PATIENCE = 15.0
 LOOK = 0.02
 SETTINGS = Settings(
     cluster_name=CLUSTER,
@@ -57,15 +58,25 @@ OFFERED = (
     "g6.12xlarge",
     "p5.48xlarge",
 )
-O = TypeVar("O", bound=Object)
+Kept = TypeVar("Kept", bound=Object)
 V = TypeVar("V")
 
 
 class Provider(AwsProvider):
     """Real, in a Region of few types, which every test of a process reads once."""
 
-    known: dict[str, InstanceType] = {}
+    known: ClassVar[dict[str, InstanceType]] = {}
     _loading = threading.Lock()
+
+    def on(self, event: str, does: Callable[[], object], *, times: int = -1) -> None:
+        """`does` happens at an event of the SDK's EC2 client, such as before-call.ec2.CreateFleet."""
+        left = iter(range(times)) if times >= 0 else itertools.count()
+
+        def then(**_: object) -> None:
+            if next(left, None) is not None:
+                does()
+
+        self._aws.ec2.meta.events.register(event, then)
 
     def instance_types(self) -> Mapping[str, InstanceType]:
         with Provider._loading:
@@ -76,8 +87,9 @@ class Provider(AwsProvider):
         return Provider.known
 
 
-def _only_offered(params: Json, **_: object) -> Json:
-    return {"InstanceTypes": [*OFFERED]}
+def _only_offered(params: Json, **_: object) -> None:
+    params.clear()
+    params["InstanceTypes"] = [*OFFERED]
 
 
 class Stack:
@@ -93,9 +105,11 @@ class Stack:
         self.aws = Account(server)
         self.settings = SETTINGS
         self.broker: Broker | None = None
+        self.current: Provider | None = None
         self.kubelets = Kubelets(self.client, self.provider(), clock=self.clock, every=0.1)
         self._kubelets_started = False
         self._canaries = 0
+        self._before_launch: Callable[[], object] | None = None
 
     # ---- the broker's life
 
@@ -109,9 +123,12 @@ class Stack:
         if self.broker is not None:
             raise AssertionError("stop the broker that runs first")
         self.settings = replace(self.settings, **settings)
-        provider = self.provider()
-        provider.instance_types()
-        self.broker = Broker(Client(self.tap), provider, self.settings, clock=self.clock)
+        self.current = self.provider()
+        self.current.instance_types()
+        if self._before_launch is not None:
+            self.current.on("before-call.ec2.CreateFleet", self._before_launch, times=1)
+            self._before_launch = None
+        self.broker = Broker(Client(self.tap), self.current, self.settings, clock=self.clock)
         self.broker.start()
         if kubelets and not self._kubelets_started:
             self._kubelets_started = True
@@ -135,6 +152,15 @@ class Stack:
         """Moves the broker's time and EC2's."""
         self.control.advance(seconds)
         self.clock.advance(seconds)
+
+    def after_launch(self, does: Callable[[], object]) -> None:
+        """`does` happens after each launch of EC2, before the broker learns what was launched."""
+        assert self.current is not None
+        self.current.on("after-call.ec2.CreateFleet", does)
+
+    def before_launch(self, does: Callable[[], object]) -> None:
+        """`does` happens once, before the first launch of the broker that is started next reaches EC2."""
+        self._before_launch = does
 
     # ---- what a user writes
 
@@ -207,16 +233,16 @@ class Stack:
 
     # ---- what a user sees
 
-    def get(self, model: type[O], name: str, *, namespace: str | None = None) -> O:
+    def get(self, model: type[Kept], name: str, *, namespace: str | None = None) -> Kept:
         return model.decode(self.client.get(model.KIND, name, namespace=namespace))
 
-    def find(self, model: type[O], name: str, *, namespace: str | None = None) -> O | None:
+    def find(self, model: type[Kept], name: str, *, namespace: str | None = None) -> Kept | None:
         try:
             return self.get(model, name, namespace=namespace)
         except NotFound:
             return None
 
-    def all(self, model: type[O]) -> list[O]:
+    def all(self, model: type[Kept]) -> list[Kept]:
         return [model.decode(item) for item in self.client.list(model.KIND)[0]]
 
     def condition(self, model: type[Object], name: str, type_: str) -> Condition | None:
@@ -300,7 +326,7 @@ class Stack:
         return found
 
     def passes(self, count: int = 2) -> None:
-        """Returns when the broker has looked at every claim anew and acted: a claim made now is told so, twice."""
+        """Returns when the broker has looked at every claim anew and acted."""
         for _ in range(count):
             self._canaries += 1
             name = self.claim(f"canary-{self._canaries}", node_class="nowhere")

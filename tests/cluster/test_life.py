@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broker.apis import names
 from tests.cluster.stack import Stack
 
 

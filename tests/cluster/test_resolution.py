@@ -9,7 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from tests.cluster.account import A, ACCOUNT, B, C
+from tests.cluster.account import ACCOUNT, A, B, C
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 
@@ -116,12 +116,12 @@ def test_a_member_that_joins_the_group_later_is_used_without_touching_a_manifest
     stack.node_class(group=arn)
     stack.start()
     stack.claims(2, types=("m5.large", "m5.xlarge"))
-    stack.until(
-        lambda: (
-            {stack.claim_says(n).status for n in ("c-0", "c-1") if stack.claim_says(n)} == {"True", "Unknown"}
-        ),
-        "one launched",
-    )  # type: ignore[union-attr]
+
+    def says(name: str) -> str:
+        found = stack.claim_says(name)
+        return found.status if found else ""
+
+    stack.until(lambda: {says("c-0"), says("c-1")} == {"True", "Unknown"}, "one launched, one waits")
     before = stack.get(EC2NodeClass, "gpu").metadata.generation
     stack.aws.join("team", second)
     stack.until_launched("c-0", "c-1")

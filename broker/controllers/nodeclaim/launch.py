@@ -41,7 +41,6 @@ from providers.model import ErrorClass, InstanceType, ProviderError
 ROUNDS = 64
 PARALLEL = 8
 LONGEST_WAIT = 60.0
-MOST_MISFITS = 5
 # Waits that double: before the same is asked again, and before what a person must mend is looked at again.
 RETRY = (timedelta(seconds=1), timedelta(seconds=60))
 STOPPED = (timedelta(seconds=10), timedelta(minutes=5))
@@ -375,9 +374,6 @@ class Launcher:
         attempts = work.attempts.pop(uid, [])
         refused = [a for a in attempts if a.class_]
         reason, message = unplaced.reason, unplaced.message
-        if reason == "NoUsableReservation":
-            found = work.plans[unplaced.claim.node_class].resolved
-            message = "; ".join([message, *(each.message for each in found.misfits[:MOST_MISFITS])])
         if refused and refused[-1].class_:
             # What EC2 said in this pass says more than that nothing is left.
             reason = answer(refused[-1].class_).reason

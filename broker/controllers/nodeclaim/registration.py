@@ -25,6 +25,8 @@ from broker.kube.controller import Again
 from broker.kube.events import Recorder
 
 BY_PROVIDER_ID = "providerID"
+# On each node that the broker registered: the name of its class.
+MARK = f"{names.BROKER}/nodeclass"
 REGISTRATION_TIMEOUT = timedelta(minutes=15)
 EPHEMERAL = (
     names.NODE_NOT_READY_TAINT,
@@ -133,9 +135,11 @@ class Registration:
         owner = owner_reference(claim, controller=False)
         wanted: dict[str, Any] = {
             "labels": {**claim.labels, names.REGISTERED: "true"},
+            "annotations": _annotations(claim),
             "finalizers": sorted({*node.metadata.finalizers, names.TERMINATION_FINALIZER}),
+            # One claim owns a node: a claim before it lost the instance to this one.
             "ownerReferences": [
-                *(r.wire() for r in node.metadata.owner_references if r.uid != claim.uid),
+                *(r.wire() for r in node.metadata.owner_references if r.kind != NodeClaim.KIND.kind),
                 owner,
             ],
         }
@@ -143,6 +147,7 @@ class Registration:
         taints = None if registered else _taints(claim, node)
         have = {
             "labels": node.labels,
+            "annotations": node.annotations,
             "finalizers": sorted(node.metadata.finalizers),
             "ownerReferences": [r.wire() for r in node.metadata.owner_references],
         }
@@ -170,6 +175,16 @@ def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:
             t for t in (*claim.spec.taints, *claim.spec.startup_taints) if (t.key, t.effect) not in there
         ]
     return _wire(kept)
+
+
+def _annotations(claim: NodeClaim) -> dict[str, str]:
+    """The claim's, less what the broker and kubectl keep there; and the mark of a node of ours."""
+    noted = {
+        key: value
+        for key, value in claim.annotations.items()
+        if not key.startswith((f"{names.BROKER}/", "kubectl.kubernetes.io/"))
+    }
+    return noted | {MARK: claim.spec.node_class_ref.name}
 
 
 def _wire(taints: list[Taint] | tuple[Taint, ...]) -> list[dict[str, Any]]:

@@ -15,6 +15,8 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
 from broker.kube.cache import Cache
@@ -29,6 +31,7 @@ from providers.base import CapacityProvider
 BY_NODE = "nodeName"
 LOOK_AGAIN = 2.0
 NO_SCHEDULE = "NoSchedule"
+STUCK = timedelta(minutes=1)
 _STATIC_POD = "kubernetes.io/config.mirror"
 _PART = re.compile(r"(\d+)(h|m|s)")
 _UNIT = {"h": "hours", "m": "minutes", "s": "seconds"}
@@ -65,24 +68,23 @@ class Termination:
         if self._launching(claim.uid):
             return Again(LOOK_AGAIN)  # EC2 may be about to give it an instance
         node = next(iter(self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")), None)
-        if node is not None:
-            waiting = self._drain(claim, node)
-            if waiting:
-                return Again(LOOK_AGAIN)
+        if node is not None and self._drain(claim, node):
+            return Again(LOOK_AGAIN)
         if claim.status.provider_id and self._alive(claim):
             return Again(LOOK_AGAIN)
         if node is not None:
-            self._release(node)
+            release(self._client, self._nodes, node)
         self._release_claim(claim)
         return None
 
     def _drain(self, claim: NodeClaim, node: Node) -> bool:
         """Evicts what can be; whether pods are left to wait for."""
         self._close(node)
-        left = [p for p in self._pods.by(BY_NODE, node.name) if _holds_up(p)]
+        left = [p for p in self._pods.by(BY_NODE, node.name) if _holds_up(p, self._clock.now())]
         deadline = _deadline(claim)
         late = deadline is not None and self._clock.now() >= deadline
-        if left and not late:
+        gone = bool(left) and not late and self._gone(claim, node)
+        if left and not late and not gone:
             for pod in left:
                 if not pod.deleting:
                     self._evict(claim, pod)
@@ -99,7 +101,7 @@ class Termination:
                 now=self._clock.now(),
             )
             return True
-        reason = "TerminationGracePeriodElapsed" if left else "Drained"
+        reason = "InstanceGone" if gone else "TerminationGracePeriodElapsed" if left else "Drained"
         change = Change(
             type=names.DRAINED,
             status="True",
@@ -108,6 +110,14 @@ class Termination:
         )
         write(self._client, self._claims, claim, change, now=self._clock.now())
         return False
+
+    def _gone(self, claim: NodeClaim, node: Node) -> bool:
+        """Whether nothing is left to drain: pods on a node without an instance never end by themselves."""
+        ready = condition(node.status.conditions, names.READY)
+        if ready is not None and ready.status == "True":
+            return False
+        found = self._provider.instances([instance_id(claim)])
+        return not any(instance.alive for instance in found)
 
     def _close(self, node: Node) -> None:
         if any(t.key == names.DISRUPTED_TAINT and t.effect == NO_SCHEDULE for t in node.spec.taints):
@@ -138,16 +148,6 @@ class Termination:
             self._recorder.event(claim, "Normal", "Terminating", f"instance {id_} is terminated")
         return True
 
-    def _release(self, node: Node) -> None:
-        wanted = remove_finalizer(node, names.TERMINATION_FINALIZER)
-        try:
-            if wanted is not None:
-                self._nodes.observe(self._client.patch(Node.KIND, node.name, wanted))
-            if not node.deleting:
-                self._client.delete(Node.KIND, node.name, uid=node.uid)
-        except NotFound:
-            return
-
     def _release_claim(self, claim: NodeClaim) -> None:
         try:
             patch(self._client, self._claims, claim, _without_finalizer)
@@ -160,9 +160,12 @@ def _without_finalizer(claim: NodeClaim) -> Mapping[str, Any]:
     return dict(found["metadata"]) if found else {}
 
 
-def _holds_up(pod: Pod) -> bool:
-    """Whether draining waits for the pod: not for finished ones, static ones, or those of a DaemonSet."""
+def _holds_up(pod: Pod, now: datetime) -> bool:
+    """Whether draining waits for the pod: not for finished ones, static ones, or those of a DaemonSet; nor
+    for one that its kubelet should have ended a minute ago (Karpenter's IsStuckTerminating)."""
     if pod.status.phase in ("Succeeded", "Failed") or _STATIC_POD in pod.annotations:
+        return False
+    if pod.metadata.deletion_timestamp and now - pod.metadata.deletion_timestamp > STUCK:
         return False
     if any(o.kind in ("DaemonSet", "Node") for o in pod.metadata.owner_references):
         return False

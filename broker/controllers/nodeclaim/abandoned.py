@@ -1,0 +1,57 @@
+"""Nodes whose claim is gone though it should have ended them: somebody took its finalizer off by hand.
+
+Invariant: only nodes that the broker registered are touched, and none while its instance runs: such an
+instance is adopted by a claim or terminated by the launch loop, and its node follows it.
+"""
+
+from __future__ import annotations
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.conditions import remove_finalizer
+from broker.kube.controller import Again
+from broker.kube.errors import NotFound
+from providers.base import CapacityProvider
+
+LOOK_AGAIN = 30.0
+
+
+def release(client: Client, nodes: Cache[Node], node: Node) -> None:
+    """Takes the broker's finalizer off, and deletes the node if nobody has. Raises ApiError."""
+    wanted = remove_finalizer(node, names.TERMINATION_FINALIZER)
+    try:
+        if wanted is not None:
+            nodes.observe(client.patch(Node.KIND, node.name, wanted))
+        if not node.deleting:
+            client.delete(Node.KIND, node.name, uid=node.uid)
+    except NotFound:
+        return
+
+
+class AbandonedNodes:
+    """Reconciles nodes by name."""
+
+    def __init__(
+        self, client: Client, provider: CapacityProvider, claims: Cache[NodeClaim], nodes: Cache[Node]
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._claims = claims
+        self._nodes = nodes
+
+    def reconcile(self, name: str) -> Again | None:
+        """Raises ApiError, ProviderError."""
+        node = self._nodes.get(name)
+        if node is None or MARK not in node.annotations or self._claims.broken:
+            return None
+        if self._claims.by(BY_PROVIDER_ID, node.spec.provider_id):
+            return None
+        id_ = node.spec.provider_id.rpartition("/")[2]
+        if any(instance.alive for instance in self._provider.instances([id_])):
+            return Again(LOOK_AGAIN)
+        release(self._client, self._nodes, node)
+        return None

@@ -1,0 +1,96 @@
+"""Claims that wait at one moment: planned together, one call for equal ones, instances in order of priority."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis.karpenter import NodeClaim
+from tests.cluster.account import A, B, pools
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+
+
+@pytest.mark.covers("KRP-21")
+def test_equal_claims_share_one_call(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=20)
+    stack.node_class(id_=odcr)
+    made = stack.claims(20)
+    stack.start()
+    stack.until_launched(*made)
+    assert stack.calls("CreateFleet") == 1
+    [fleet] = stack.aws.fleets()
+    assert int(fleet["TargetCapacitySpecification"]["TotalTargetCapacity"]) == 20
+    ids = {stack.get(NodeClaim, name).status.provider_id for name in made}
+    assert len(ids) == 20
+    assert len(stack.aws.instances()) == 20
+
+
+@pytest.mark.covers("KRP-21")
+def test_no_call_holds_two_pools_of_one_type_and_zone(stack: Stack) -> None:
+    """Two reservations of one type and zone are two calls; what falls back may name many pools, each once."""
+    first, second = stack.aws.odcr(count=2), stack.aws.odcr(count=2)
+    stack.node_class(capacityReservationSelectorTerms=[{"id": first}, {"id": second}], zones=(A, B))
+    made = stack.claims(6, types=("m5.large", "m5.xlarge"), capacity=(RESERVED, ON_DEMAND))
+    stack.start()
+    stack.until_launched(*made)
+    held = [stack.reservation_of(name) for name in made]
+    assert (held.count(first), held.count(second), held.count("")) == (2, 2, 2)
+    for fleet in stack.aws.fleets():
+        asked = [(p["InstanceType"], p["AvailabilityZone"]) for p in pools(fleet)]
+        assert len(asked) == len(set(asked))
+    assert stack.calls("CreateFleet") == 3
+
+
+@pytest.mark.covers("KRP-21", "KRP-20")
+def test_when_ec2_gives_fewer_the_more_important_claims_get_them(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=3)
+    stack.node_class(id_=odcr)
+    for n in range(3):
+        stack.claim(f"c-{n}", capacity=(RESERVED, ON_DEMAND), priority=n)
+    # After it was described, and before the launch, somebody takes two of the slots.
+    stack.before_launch(lambda: stack.aws.rival(odcr, 2))
+    stack.start(poll_seconds=600.0)
+    stack.until_launched("c-0", "c-1", "c-2")
+    assert [stack.reservation_of(f"c-{n}") for n in range(3)] == ["", "", odcr]
+    assert stack.calls("CreateFleet") == 2
+    assert len(stack.aws.instances()) == 3
+
+
+@pytest.mark.covers("KRP-20")
+def test_too_few_slots_go_to_the_more_important(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    for n in range(4):
+        stack.claim(f"c-{n}", priority=n)
+    stack.start()
+    stack.until_launched("c-2", "c-3")
+    stack.until_waiting("c-0", "AllReservationsFull")
+    stack.until_waiting("c-1", "AllReservationsFull")
+    assert len(stack.aws.instances()) == 2
+
+
+@pytest.mark.covers("KRP-20")
+def test_every_reserved_slot_is_used_that_any_assignment_could_use(stack: Stack) -> None:
+    """The claim that takes both leaves the only slot of the other to it."""
+    small, large = stack.aws.odcr("m5.large"), stack.aws.odcr("m5.xlarge")
+    arn = stack.aws.group(small, large)
+    stack.node_class(group=arn)
+    stack.claim("both", types=("m5.large", "m5.xlarge"), priority=10)
+    stack.claim("small", types=("m5.large",))
+    stack.start()
+    stack.until_launched("both", "small")
+    assert (stack.reservation_of("both"), stack.reservation_of("small")) == (large, small)
+
+
+@pytest.mark.covers("KRP-20", "KRP-30")
+def test_a_slot_that_comes_free_is_used_by_who_waits(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim("c-0")
+    stack.until_launched("c-0")
+    stack.claim("c-1")
+    stack.until_waiting("c-1", "AllReservationsFull")
+    stack.delete(NodeClaim, "c-0")
+    stack.until_launched("c-1")
+    assert stack.reservation_of("c-1") == odcr

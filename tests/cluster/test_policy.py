@@ -1,0 +1,160 @@
+"""Where a claim goes: its capacity-type requirement is the policy, among its class's reservations."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from tests.cluster.account import A, B, pools
+from tests.cluster.objects import ON_DEMAND, RESERVED, SPOT
+from tests.cluster.stack import Stack
+
+CAPACITY_TYPE = names.CAPACITY_TYPE
+
+
+def runs_as(stack: Stack, name: str) -> str:
+    return stack.get(NodeClaim, name).labels[CAPACITY_TYPE]
+
+
+@pytest.mark.covers("KRP-16")
+def test_reserved_alone_never_leaves_the_reservations(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.aws.rival(odcr)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim()
+    waits = stack.until_waiting("c-0", "AllReservationsFull")
+    assert odcr in waits.message and "0 of 1" in waits.message
+    stack.passes()
+    assert not stack.aws.instances()
+    assert stack.calls("CreateFleet") == 0
+    stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
+    stack.until_launched("c-0")
+    assert stack.reservation_of("c-0") == odcr
+
+
+@pytest.mark.covers("KRP-16")
+@pytest.mark.parametrize("asked", [(RESERVED, ON_DEMAND), ()], ids=["both", "no requirement"])
+def test_it_falls_back_when_nothing_reserved_can_serve(stack: Stack, asked: tuple[str, ...]) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claims(2, capacity=asked)
+    stack.until_launched("c-0", "c-1")
+    assert sorted(map(stack.reservation_of, ("c-0", "c-1"))) == ["", odcr]
+    assert {runs_as(stack, n) for n in ("c-0", "c-1")} == {RESERVED, ON_DEMAND}
+
+
+@pytest.mark.covers("KRP-16")
+def test_on_demand_alone_leaves_a_free_reservation_alone(stack: Stack) -> None:
+    odcr = stack.aws.odcr(criteria="open")
+    stack.node_class(preference="open")
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    assert stack.reservation_of("c-0") == ""
+    assert stack.aws.free(odcr) == 1
+    # It asked for no reservation: that none served it is no shortage.
+    assert stack.claim_says("c-0", names.CAPACITY_RESERVATION) is None
+
+
+@pytest.mark.covers("KRP-16")
+def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.control.pool(instance_type="m5.large", zone=A, size=0)
+    stack.node_class(id_=odcr, zones=(A,))
+    stack.start()
+    stack.claims(2, capacity=(RESERVED, ON_DEMAND, SPOT))
+    stack.until_launched("c-0", "c-1")
+    assert {runs_as(stack, n) for n in ("c-0", "c-1")} == {RESERVED, SPOT}
+    spot = next(i for i in stack.aws.instances() if i.get("InstanceLifecycle") == "spot")
+    asked = [t["Data"] for t in stack.aws.templates()]
+    assert {
+        "CapacityReservationPreference": "capacity-reservations-only",
+        "CapacityReservationTarget": {"CapacityReservationId": odcr},
+    } in [data["CapacityReservationSpecification"] for data in asked]
+    [used] = [
+        stack.aws.template_data(
+            f["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"]["LaunchTemplateName"]
+        )
+        for f in stack.aws.fleets()
+        if f["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "spot"
+    ]
+    assert used["CapacityReservationSpecification"] == {"CapacityReservationPreference": "none"}
+    assert spot["InstanceType"] == "m5.large"
+
+
+@pytest.mark.covers("KRP-17")
+def test_a_full_reservation_moves_the_claim_to_another_type_and_zone_in_the_same_pass(stack: Stack) -> None:
+    """EC2 says full where the last description said free: the next reserved option comes before on-demand."""
+    small, large = stack.aws.odcr("m5.large", A), stack.aws.odcr("m5.xlarge", B)
+    arn = stack.aws.group(small, large)
+    stack.node_class(group=arn)
+    stack.start(poll_seconds=600.0)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    stack.aws.rival(small)
+    stack.claim(types=("m5.large", "m5.xlarge"), capacity=(RESERVED, ON_DEMAND))
+    stack.until_launched("c-0")
+    assert stack.reservation_of("c-0") == large
+    assert stack.instance("c-0")["Placement"]["AvailabilityZone"] == B
+    asked = [pool["InstanceType"] for fleet in stack.aws.fleets() for pool in pools(fleet)]
+    assert asked == ["m5.large", "m5.xlarge"]
+    told = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
+    assert "ReservationCapacityExceeded" in told
+    assert runs_as(stack, "c-0") == RESERVED
+
+
+@pytest.mark.covers("KRP-17", "KRP-16")
+def test_when_every_reservation_turns_out_full_it_falls_back_in_the_same_pass(stack: Stack) -> None:
+    small, large = stack.aws.odcr("m5.large", A), stack.aws.odcr("m5.xlarge", B)
+    arn = stack.aws.group(small, large)
+    stack.node_class(group=arn)
+    stack.start(poll_seconds=600.0)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    stack.aws.rival(small)
+    stack.aws.rival(large)
+    stack.claim(types=("m5.large", "m5.xlarge"), capacity=(RESERVED, ON_DEMAND))
+    stack.until_launched("c-0")
+    assert stack.reservation_of("c-0") == ""
+    assert stack.calls("CreateFleet") == 3
+    says = stack.claim_says("c-0", names.CAPACITY_RESERVATION)
+    assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
+
+
+@pytest.mark.covers("KRP-33", "KRP-16")
+def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has_it(stack: Stack) -> None:
+    odcr = stack.aws.odcr(criteria="open")
+    stack.node_class(preference="open")
+    stack.start(poll_seconds=600.0)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    stack.aws.rival(odcr)
+    stack.claim(capacity=(RESERVED, ON_DEMAND))
+    stack.until_launched("c-0")
+    assert stack.reservation_of("c-0") == ""
+    claim = stack.get(NodeClaim, "c-0")
+    assert claim.labels[CAPACITY_TYPE] == ON_DEMAND
+    assert not {*names.RESERVATION_LABELS} & {*claim.labels}
+    says = stack.claim_says("c-0", names.CAPACITY_RESERVATION)
+    assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
+    assert odcr in says.message and "on demand" in says.message
+    assert '"Spilled"' in claim.annotations["capacity-broker.io/attempts"]
+
+
+@pytest.mark.covers("KRP-33", "KRP-16")
+def test_an_instance_outside_the_reservation_is_given_back_for_a_claim_that_takes_reserved_alone(
+    stack: Stack,
+) -> None:
+    """As with a shared reservation whose share ends: EC2 launches on demand whatever was asked."""
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.start(poll_seconds=600.0)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    stack.after_launch(lambda: stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr))
+    stack.claim()
+    waits = stack.until_waiting("c-0")
+    assert odcr in waits.message
+    stack.until(lambda: not stack.aws.instances(), "the instance given back")
+    stack.passes()
+    assert not stack.aws.instances()
+    assert stack.calls("CreateFleet") == 1
