@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import yaml
 from pydantic.fields import FieldInfo
 
+from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
 from broker.apis.meta import Model, Object
@@ -131,6 +132,27 @@ DEFINITIONS = (
             Column(name="Memory", path=".status.resources.memory", priority=1),
         ),
         scale={"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.nodes"},
+    ),
+    Definition(
+        versions=(OnDemandCapacityReservation,),
+        short_names=("odcr", "odcrs"),
+        columns=(
+            Column(name="Type", path=".status.type"),
+            Column(name="Zone", path=".status.zone"),
+            Column(name="Total", path=".status.total", type="integer"),
+            Column(name="Available", path=".status.available", type="integer"),
+            Column(name="State", path=".status.state"),
+            # A date column shows an age, and of the future nothing.
+            Column(name="End", path=".status.end"),
+            Column(name="Source", path=".status.source"),
+            Column(name="NodeClasses", path=".status.nodeClasses"),
+            Column(name="Idle-USD/h", path=".status.idleCostPerHour"),
+            Column(name="Kind", path=".status.reservationType", priority=1),
+            Column(name="Match", path=".status.matchCriteria", priority=1),
+            Column(name="Platform", path=".status.platform", priority=1),
+            Column(name="Owner", path=".status.ownerID", priority=1),
+            ready("Mirrored", "Mirrored", priority=1),
+        ),
     ),
 )
 

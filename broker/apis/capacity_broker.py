@@ -1,0 +1,76 @@
+"""The broker's own kinds: what it sees of EC2, as Kubernetes objects.
+
+An object here is a mirror: it is made, written and deleted by the broker alone, after EC2. Fields are named
+after EC2's (API Reference, CapacityReservation) where Kubernetes has no word of its own. Money is text, since
+an API object holds no fractions
+(https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#primitive-types).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from broker.apis import names
+from broker.apis.meta import Condition, Kind, Model, Object, Time
+from broker.apis.schema import crd
+
+# Whether EC2 has the reservation that the object is named after; only there when it has not.
+MIRRORED = "Mirrored"
+
+Source = Literal["broker", "terraform", "other"]
+
+
+class OnDemandCapacityReservationStatus(Model):
+    """The reservation as EC2 last described it."""
+
+    type: Annotated[str, crd("Its instance type.")] = ""
+    zone: Annotated[str, crd("Its availability zone.")] = ""
+    total: Annotated[int, crd("Its slots.", format="int32", minimum=0)] = 0
+    available: Annotated[int, crd("Its free slots.", format="int32", minimum=0)] = 0
+    state: Annotated[str, crd("EC2's word for its state, such as active, pending, cancelled or expired.")] = (
+        ""
+    )
+    start: Annotated[Time | None, crd("When it starts, or started.")] = None
+    end: Annotated[Time | None, crd("When it ends; left out when it has no end.")] = None
+    source: Annotated[Source, crd("Who made it, as its tags say.")] = "other"
+    reservation_type: Annotated[str, crd("default, capacity-block or interruptible.")] = "default"
+    match_criteria: Annotated[
+        str, crd("open: any matching instance may use it; targeted: only launches that name it.")
+    ] = ""
+    platform: Annotated[str, crd("The platform that an AMI must have to run in it.")] = ""
+    tenancy: Annotated[str, crd("The tenancy that an instance must have to run in it.")] = ""
+    owner_id: Annotated[str, crd("Account that owns it.")] = Field(default="", alias="ownerID")
+    node_classes: Annotated[
+        tuple[str, ...],
+        crd("EC2NodeClasses whose launches may use it, by name.", x_kubernetes_list_type="atomic"),
+    ] = ()
+    idle_cost_per_hour: Annotated[
+        str,
+        crd(
+            "US dollars an hour for its free slots at the type's On-Demand price; empty while that is not known."
+        ),
+    ] = ""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        crd(
+            "Mirrored=False on an object that is named after no reservation.",
+            x_kubernetes_list_type="map",
+            x_kubernetes_list_map_keys=["type"],
+        ),
+    ] = ()
+
+
+class OnDemandCapacityReservation(Object):
+    """A capacity reservation in EC2 that the broker sees, under its id. A mirror: one reserves nothing."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=names.BROKER,
+        version="v1alpha1",
+        kind="OnDemandCapacityReservation",
+        plural="ondemandcapacityreservations",
+        namespaced=False,
+    )
+
+    status: OnDemandCapacityReservationStatus = OnDemandCapacityReservationStatus()

@@ -1,0 +1,114 @@
+"""`kubectl get odcr`: an object for each reservation that the broker sees, kept to EC2's last description.
+
+Invariant: the broker asks EC2 nothing for it, writes an object only when it says something else than EC2, and
+deletes only what it made itself (known by its label), when EC2 no longer shows the reservation. What somebody
+else made stays, since deleting what a person wrote would hide the mistake: named after a reservation it
+mirrors that one, and else a condition says that it mirrors nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from broker.apis.capacity_broker import (
+    MIRRORED,
+    OnDemandCapacityReservation,
+    OnDemandCapacityReservationStatus,
+)
+from broker.capacity.model import Inventory
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.reservations.each import each
+from broker.controllers.reservations.shown import shown
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import set_condition
+from providers.base import CapacityProvider
+from providers.model import InstanceType, Odcr, ProviderError
+
+# The label that Kubernetes recommends for it; on what the broker made, and so may delete.
+MADE_BY = "app.kubernetes.io/managed-by"
+BROKER = "capacity-broker"
+
+_log = structlog.get_logger("mirror")
+
+
+class MirrorKeeper:
+    """`run` is one pass over all reservations and all objects."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        mirrors: Cache[OnDemandCapacityReservation],
+        inventory: InventoryKeeper,
+        *,
+        clock: Clock,
+        users: Callable[[], Mapping[str, Iterable[str]]],
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._mirrors = mirrors
+        self._inventory = inventory
+        self._clock = clock
+        self._users = users  # reservation id -> names of the classes that use it
+        self._types: Mapping[str, InstanceType] = {}
+
+    def run(self) -> None:
+        """Raises ApiError, after every object had its turn unless the API server has trouble of its own."""
+        inventory = self._inventory.snapshot()
+        if inventory.described is None:
+            return
+        try:
+            self._types = self._provider.instance_types()
+        except ProviderError as error:
+            _log.info("prices as they were", error=str(error))
+        users = self._users()
+        each(inventory.odcrs.values(), lambda odcr: self._keep(odcr, users.get(odcr.id, ())))
+        each(self._left_over(inventory), self._end)
+
+    def _keep(self, odcr: Odcr, node_classes: Iterable[str]) -> None:
+        known = self._mirrors.get(odcr.id) or self._create(odcr.id)
+        wanted = shown(odcr, self._types.get(odcr.instance_type), node_classes)
+        if known.status != wanted:
+            self._write(known, wanted)
+
+    def _create(self, id_: str) -> OnDemandCapacityReservation:
+        answer = self._client.create(
+            OnDemandCapacityReservation.KIND, {"metadata": {"name": id_, "labels": {MADE_BY: BROKER}}}
+        )
+        self._mirrors.observe(answer)
+        return OnDemandCapacityReservation.decode(answer)
+
+    def _left_over(self, inventory: Inventory) -> list[OnDemandCapacityReservation]:
+        return [one for one in self._mirrors.list() if one.name not in inventory.odcrs and not one.deleting]
+
+    def _end(self, one: OnDemandCapacityReservation) -> None:
+        if one.labels.get(MADE_BY) == BROKER:
+            self._client.delete(OnDemandCapacityReservation.KIND, one.name, uid=one.uid)
+            _log.info("reservation is gone from EC2", odcr=one.name)
+            return
+        told = set_condition(
+            one.status.conditions,
+            MIRRORED,
+            "False",
+            "ReservationNotFound",
+            f"EC2 shows this account no reservation {one.name}; an OnDemandCapacityReservation mirrors one, "
+            "and reserves nothing: delete it, or name it after a reservation's id",
+            now=self._clock.now(),
+            observed_generation=one.metadata.generation,
+        )
+        wanted = OnDemandCapacityReservationStatus(conditions=told)
+        if one.status != wanted:
+            self._write(one, wanted)
+
+    def _write(self, one: OnDemandCapacityReservation, status: OnDemandCapacityReservationStatus) -> None:
+        body = {
+            "metadata": {"name": one.name, "uid": one.uid},
+            "status": status.wire(),
+        }
+        self._mirrors.observe(
+            self._client.apply(OnDemandCapacityReservation.KIND, body, subresource="status")
+        )

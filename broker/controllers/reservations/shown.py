@@ -1,0 +1,78 @@
+"""What a mirror object says of a reservation, and which classes use it.
+
+Invariant: total, available and state are EC2's own, as it last described them. A free slot costs what an
+On-Demand Instance of its type costs, used or not (EC2 User Guide, "Capacity Reservation pricing and
+billing"); one that is not active costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservationStatus, Source
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from providers.model import InstanceType, Odcr
+
+# Keys, in lower case and without separators, with which people say what manages a resource.
+_MANAGED_BY: Final = frozenset({"managedby", "createdby", "provisionedby", "app.kubernetes.io/managedby"})
+_TERRAFORM: Final = frozenset({"terraform", "opentofu"})
+
+
+def users(classes: Iterable[str], ready: Callable[[str], LaunchClass]) -> Mapping[str, list[str]]:
+    """Reservation id -> the classes that launch into it, or will when it starts."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(classes):
+        try:
+            resolved = ready(name).plan.resolved
+        except Unresolved:
+            continue
+        for odcr in (*resolved.usable, *resolved.pending):
+            found[odcr.id].append(name)
+    return found
+
+
+def shown(
+    odcr: Odcr, type_: InstanceType | None, node_classes: Iterable[str]
+) -> OnDemandCapacityReservationStatus:
+    price = type_.on_demand_price if type_ else None
+    idle = odcr.available if odcr.state == "active" else 0
+    return OnDemandCapacityReservationStatus(
+        type=odcr.instance_type,
+        zone=odcr.zone,
+        total=odcr.total,
+        available=odcr.available,
+        state=odcr.state,
+        start=_seconds(odcr.start),
+        end=_seconds(odcr.end),
+        source=source(odcr.tags),
+        reservation_type="interruptible" if odcr.interruptible else odcr.reservation_type,
+        match_criteria=odcr.match_criteria,
+        platform=odcr.platform,
+        tenancy=odcr.tenancy,
+        owner_id=odcr.owner_id,
+        node_classes=tuple(node_classes),
+        idle_cost_per_hour="" if price is None else f"{idle * price:.2f}",
+    )
+
+
+def source(tags: Mapping[str, str]) -> Source:
+    """Who made a reservation. Terraform leaves no mark of its own, so it is known by what people tag."""
+    if names.TAG_CLUSTER in tags:
+        return "broker"
+    for key, value in tags.items():
+        plain = key.casefold().replace("-", "").replace("_", "").replace(":", "")
+        said = value.casefold()
+        if plain in _MANAGED_BY and said in _TERRAFORM:
+            return "terraform"
+        if plain in _TERRAFORM and said not in ("false", "no", "0"):
+            return "terraform"
+    return "other"
+
+
+def _seconds(moment: datetime | None) -> datetime | None:
+    """Kubernetes keeps whole seconds."""
+    return moment.replace(microsecond=0) if moment else None
