@@ -87,6 +87,8 @@ def _mismatch(value: Any, path: _Path, go: str, kind: str = "") -> Mismatch:
     where = f"Go struct field {_owner(path)}{show(path)}" if path else "Go value"
     restored = {"struct": "struct from: ", "list": "slice from ", "map": "map from "}.get(kind)
     converted = f"cannot restore {restored}{given}" if restored else f"cannot convert {given} to {go}"
+    if given in ("bool", "string") and go.startswith(("int", "float", "uint")):
+        converted = f"unrecognized type: {go}"  # Go finds nothing to convert between the two
     return Mismatch(f"json: cannot unmarshal {what} into {where} of type {go}", converted=converted)
 
 

@@ -32,7 +32,7 @@ class Deleted:
     def answer(self, resource: Resource) -> Obj:
         """The object, or a Status for kinds that answer their deletion with one."""
         if not self.gone or kind_of(resource).rules.returns_deleted:
-            return self.obj
+            return resource.show(self.obj)
         meta = self.obj["metadata"]
         details = {**resource.who.details(meta["name"]), "uid": meta["uid"]}
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

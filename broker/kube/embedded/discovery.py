@@ -5,7 +5,8 @@ Rule: https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
 
 from __future__ import annotations
 
-from .errors import ApiError
+from . import openapi
+from .errors import method_not_allowed
 from .resources import Registry, Resource
 from .route import page_not_found
 from .tables import accepted
@@ -28,21 +29,19 @@ VERSION = {
     "platform": "linux/amd64",
 }
 _V2 = "apidiscovery.k8s.io"
+# How deep discovery goes under each root; what is deeper is about objects.
+_DEPTHS = {"": 1, "version": 1, "api": 2, "apis": 3, "openapi": 9}
 
 
 def answer(registry: Registry, request: Request) -> Response | None:
     """The answer to a discovery request; None when it is about objects."""
     parts = request.path.strip("/").split("/")
-    if parts[0] not in ("api", "apis", "version", "openapi", "") or len(parts) > (
-        3 if parts[0] == "apis" else 2
-    ):
-        return None
-    if parts[0] == "openapi":
+    if parts[0] not in _DEPTHS or len(parts) > _DEPTHS[parts[0]]:
         return None
     if request.method != "GET":
-        raise ApiError(
-            405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
-        )
+        raise method_not_allowed()
+    if parts[0] == "openapi":
+        return openapi.answer(registry, request.path)
     if parts == ["version"]:
         return reply(VERSION)
     if parts == [""]:

@@ -158,13 +158,18 @@ def given_options(call: Call) -> Mapping[str, Any]:
     return given
 
 
-def decoded(resource: Resource, raw: Obj) -> tuple[Obj, list[str]]:
-    """A fresh object with its defaults, and what was unknown in it. Raises Mismatch for wrong types."""
+def decoded(resource: Resource, raw: Obj, *, nulls: bool = False) -> tuple[Obj, list[str]]:
+    """A fresh object with its defaults, and what was unknown in it. Raises Mismatch for wrong types.
+
+    `nulls` stay in a custom resource that was applied, to be told that they may not be there.
+    """
     kind, unknown = kind_of(resource), list[str]()
     obj = kind.decode(raw, unknown)
+    if not nulls:
+        kind.tidy(obj)
     if obj.get("metadata") is None:
         obj["metadata"] = {}
-    elif raw["metadata"].get("managedFields") == []:
+    elif raw["metadata"].get("managedFields") == [] and resource.custom is None:
         # Nobody manages it any more: not the same as saying nothing about it.
         obj["metadata"]["managedFields"] = []
     kind.rules.default(obj)

@@ -108,7 +108,7 @@ def _applying(state: State, call: Call, raw: bytes) -> Change:
     def change(live: Obj | None) -> Obj:
         config = _configuration(raw)
         try:
-            obj, _ = decoded(call.resource, applied_by(state, call, config, live))
+            obj, _ = decoded(call.resource, applied_by(state, call, config, live), nulls=True)
         except Mismatch as wrong:
             resource, meta = call.resource, config.get("metadata") or {}
             kind = f"{resource.group or ''}/{resource.version}, Kind={resource.kind}"

@@ -5,6 +5,7 @@ Rule: the table is Kubernetes' published discovery document (data/build.py).
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -150,8 +151,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._served = {(r.group, r.version, r.plural): r for r in builtins()}
-        self._priorities: dict[str, list[str]] = {}
         self.generation = 0
+        self.nonce = uuid.uuid4().hex  # clients cache documents by it: another server's are not ours
+        self.documents: dict[str, Obj] = {}
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         return self._served.get((group, version, plural))
@@ -179,6 +181,7 @@ class Registry:
         }
         self._served.update({(r.group, r.version, r.plural): r for r in versions})
         self.generation += 1
+        self.documents.clear()
 
 
 def version_order(version: str) -> tuple[int, int, int, str]:

@@ -74,6 +74,7 @@ class CustomVersion:
             status=self.status,
             decode=self.decode,
             validate=self.validate,
+            tidy=self._tidy,
             readers=readers(made, namespaced=self.namespaced),
             ignored={"": {"f:status": {}}, "status": {"f:metadata": {}, "f:spec": {}}} if self.status else {},
         )
@@ -87,8 +88,10 @@ class CustomVersion:
         dropped: list[str] = []
         structural.prune(obj, self.schema, dropped)
         unknown += [f'unknown field "{path}"' for path in dropped]
-        structural.drop_nulls(obj, self._root)
         return obj
+
+    def _tidy(self, obj: Obj) -> None:
+        structural.drop_nulls(obj, self._root)
 
     def _who(self, obj: Obj) -> Who:
         return Who(self.group, self.plural, obj.get("kind") or self.kind_name)

@@ -152,7 +152,7 @@ def main(structs_file: str, kubernetes: str) -> None:
 
 def write(name: str, value: object) -> None:
     (HERE / name).write_text(
-        json.dumps(value, separators=(",", ":"), sort_keys=name != "resources.json") + "\n"
+        json.dumps(value, separators=(",", ":"), sort_keys=name == "descriptions.json") + "\n"
     )
 
 

@@ -72,6 +72,7 @@ class Kind:
     status: bool  # status is written through its own subresource only
     decode: Callable[[Obj, list[str]], Obj]  # drops unknown fields into the list; a fresh object
     validate: Callable[[Obj, Obj | None, str], list[FieldError]]  # (new, old, subresource)
+    tidy: Callable[[Obj], None] = nothing  # drops nulls that say nothing
     readers: Mapping[str, Reader]
     ignored: Mapping[str, Obj]  # subresource → fields that writing through it does not manage
 
