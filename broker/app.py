@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import structlog
 
@@ -32,6 +33,7 @@ from broker.controllers.nodeclaim.template import ClusterFacts
 from broker.controllers.nodeclaim.termination import BY_NODE, Termination
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.status import Verdict
+from broker.controllers.reservations.loops import ReservationLoops
 from broker.controllers.templates import TemplateSweeper
 from broker.kube.batch import Batcher
 from broker.kube.client import Client
@@ -84,7 +86,14 @@ class Broker:
             clock=clock,
             field_selector=f"metadata.name={ownership.KARPENTER_LEASE}",
         )
-        self._informers = (self.classes, self.claims, self.pools, self.nodes, self.pods, self.leases)
+        self._informers: tuple[Informer[Any], ...] = (
+            self.classes,
+            self.claims,
+            self.pools,
+            self.nodes,
+            self.pods,
+            self.leases,
+        )
         self._take_over = settings.take_over_karpenter
         self._refused_take_over = False
 
@@ -129,12 +138,13 @@ class Broker:
             ),
             used=self._sweeper.used,
         )
+        view = InstanceView(provider, clock=clock, grace=timedelta(seconds=settings.orphan_grace_seconds))
         self.launcher = Launcher(
             provider,
             self.claims.cache,
             self._nodeclass,
             self.inventory,
-            InstanceView(provider, clock=clock, grace=timedelta(seconds=settings.orphan_grace_seconds)),
+            view,
             executor,
             reporter,
             clock=clock,
@@ -154,11 +164,30 @@ class Broker:
                 clock=clock,
                 recorder=self.recorder,
                 launching=self.launcher.launching,
+                ended=self._ended,
             ),
             owns=self._owns,
         )
         abandoned = AbandonedNodes(client, provider, self.claims.cache, self.nodes.cache)
         expected = (ProviderError,)
+
+        reservations = ReservationLoops(
+            client,
+            provider,
+            claims=self.claims.cache,
+            classes=self.classes.cache,
+            nodes=self.nodes.cache,
+            inventory=self.inventory,
+            resolved=self._nodeclass,
+            view=view,
+            clock=clock,
+            recorder=self.recorder,
+            owns=self._owns,
+            relist=lambda: self._launches.add("listing"),
+            synced=self._synced,
+            every=settings.poll_seconds,
+        )
+        self._informers += reservations.informers
         self._launches = Batcher[str]("launch", clock=clock)
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)
@@ -217,6 +246,7 @@ class Broker:
                 every=SWEEP,
                 expected=expected,
             ),
+            *reservations.loops,
         )
         self._wire()
 
@@ -300,6 +330,12 @@ class Broker:
         for node_class in self.classes.cache.list():
             self._class_queue.add(node_class.name)
         self._launches.add("inventory")
+
+    def _ended(self, instance_id: str, odcr_id: str) -> None:
+        """A slot is free, and known to be before EC2 is asked again."""
+        if odcr_id:
+            self.inventory.terminated(instance_id=instance_id, odcr_id=odcr_id)
+            self._launches.add("ended")
 
     def _class_resolved(self, name: str) -> None:
         self._launches.add(name)

@@ -48,9 +48,7 @@ class OnDemandCapacityReservationStatus(Model):
     ] = ()
     idle_cost_per_hour: Annotated[
         str,
-        crd(
-            "US dollars an hour for its free slots at the type's On-Demand price; empty while that is not known."
-        ),
+        crd("US dollars an hour for its free slots at On-Demand price; empty while that is not known."),
     ] = ""
     conditions: Annotated[
         tuple[Condition, ...],

@@ -51,6 +51,7 @@ class Termination:
         clock: Clock,
         recorder: Recorder,
         launching: Callable[[str], bool],
+        ended: Callable[[str, str], None],
     ) -> None:
         self._client = client
         self._provider = provider
@@ -60,6 +61,7 @@ class Termination:
         self._clock = clock
         self._recorder = recorder
         self._launching = launching
+        self._ended = ended  # hears of an instance that EC2 has ended, and of the reservation it was in
 
     def reconcile(self, claim: NodeClaim) -> Again | None:
         """One step towards the end. Raises ApiError, ProviderError."""
@@ -141,7 +143,10 @@ class Termination:
         """Whether EC2 still has the instance; terminates it if nobody has yet."""
         id_ = instance_id(claim)
         found = next((i for i in self._provider.instances([id_]) if i.id == id_), None)
-        if found is None or found.state == "terminated":
+        if found is None:
+            return False
+        if found.state == "terminated":
+            self._ended(id_, claim.labels.get(names.RESERVATION_ID, ""))
             return False
         if found.state != "shutting-down":
             self._provider.terminate([id_])

@@ -25,6 +25,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import set_condition
+from broker.kube.controller import Again
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
@@ -56,11 +57,11 @@ class MirrorKeeper:
         self._users = users  # reservation id -> names of the classes that use it
         self._types: Mapping[str, InstanceType] = {}
 
-    def run(self) -> None:
+    def run(self) -> Again | None:
         """Raises ApiError, after every object had its turn unless the API server has trouble of its own."""
         inventory = self._inventory.snapshot()
         if inventory.described is None:
-            return
+            return None
         try:
             self._types = self._provider.instance_types()
         except ProviderError as error:
@@ -68,6 +69,7 @@ class MirrorKeeper:
         users = self._users()
         each(inventory.odcrs.values(), lambda odcr: self._keep(odcr, users.get(odcr.id, ())))
         each(self._left_over(inventory), self._end)
+        return None
 
     def _keep(self, odcr: Odcr, node_classes: Iterable[str]) -> None:
         known = self._mirrors.get(odcr.id) or self._create(odcr.id)

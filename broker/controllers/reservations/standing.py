@@ -25,6 +25,7 @@ from broker.controllers.nodeclaim.status import instance_id, patch
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client
+from broker.kube.controller import Again
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from providers.model import Instance
@@ -68,17 +69,19 @@ class StandingKeeper:
         self._view = view
         self._recorder = recorder
         self._owns = owns
-        self._relist = relist  # asks for a new listing of the instances
+        self._relist = relist  # asks for a look at the view, which is doubted
 
-    def run(self) -> None:
+    def run(self) -> Again | None:
         """Raises ApiError, after every claim had its turn unless the API server has trouble of its own."""
         listing, inventory = self._view.listing, self._inventory.snapshot()
         if listing is None or inventory.described is None:
-            return
+            return None
         due, doubtful = self._due(listing, inventory)
         if doubtful:
+            self._view.doubt()
             self._relist()
         each(due, lambda work: self._keep(*work))
+        return None
 
     def _due(self, listing: Listing, inventory: Inventory) -> tuple[list[Work], bool]:
         """Claims that differ, or whose Node does, from what EC2 says; whether some wait for a new listing."""

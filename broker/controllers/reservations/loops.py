@@ -1,0 +1,95 @@
+"""The loops about reservations and who is in them: standing, endings, mirror.
+
+Invariant: each loop fails on its own, and none asks EC2 anything: they read the one description of the
+reservations and the one listing of the instances that the launch loop reads too. The mirror waits for its own
+kind, so that a cluster without that CRD launches all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.instances import InstanceView
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.reservations.endings import EndingKeeper
+from broker.controllers.reservations.mirror import MirrorKeeper
+from broker.controllers.reservations.shown import users
+from broker.controllers.reservations.standing import StandingKeeper
+from broker.kube.batch import Batcher
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.controller import Again
+from broker.kube.events import Recorder
+from broker.kube.informer import Informer
+from broker.kube.singleton import Singleton
+from providers.base import CapacityProvider
+from providers.model import ProviderError
+
+PRICES = 300.0  # prices change without anybody being told
+
+
+class ReservationLoops:
+    """`informers` and `loops` are started and stopped by whoever builds it."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        *,
+        claims: Cache[NodeClaim],
+        classes: Cache[EC2NodeClass],
+        nodes: Cache[Node],
+        inventory: InventoryKeeper,
+        resolved: NodeClassController,
+        view: InstanceView,
+        clock: Clock,
+        recorder: Recorder,
+        owns: Callable[[NodeClaim], bool],
+        relist: Callable[[], None],
+        synced: Callable[[], bool],
+        every: float,
+    ) -> None:
+        def used() -> Mapping[str, Sequence[str]]:
+            return users((one.name for one in classes.list()), resolved.ready)
+
+        self.mirrors = Informer(client, OnDemandCapacityReservation, clock=clock)
+        self.informers = (self.mirrors,)
+        standing = StandingKeeper(
+            client, claims, nodes, inventory, view, recorder=recorder, owns=owns, relist=relist
+        )
+        endings = EndingKeeper(
+            client, claims, classes, inventory, clock=clock, recorder=recorder, owns=owns, users=used
+        )
+        mirror = MirrorKeeper(client, provider, self.mirrors.cache, inventory, clock=clock, users=used)
+
+        def loop(
+            name: str, run: Callable[[], Again | None], *, period: float, ready: Callable[[], bool]
+        ) -> Singleton[str]:
+            return Singleton(
+                name,
+                lambda _items: run(),
+                batcher=Batcher(name, clock=clock),
+                clock=clock,
+                synced=ready,
+                every=period,
+                expected=(ProviderError,),
+            )
+
+        def mirrored() -> bool:
+            return synced() and self.mirrors.synced
+
+        stands = loop("standing", standing.run, period=every, ready=synced)
+        ends = loop("endings", endings.run, period=every, ready=synced)
+        mirrors = loop("mirror", mirror.run, period=PRICES, ready=mirrored)
+        self.loops = (stands, ends, mirrors)
+        view.on_listing(lambda: stands.batcher.add("listing"))
+        for each in self.loops:
+            inventory.on_change(lambda each=each: each.batcher.add("inventory"))  # type: ignore[misc]
+        resolved.on_change(mirrors.batcher.add)
+        self.mirrors.on_change(lambda *_: mirrors.batcher.add("mirror"))
