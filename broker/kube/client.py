@@ -142,6 +142,11 @@ class Client:
             guard=guard or self._guard,
         )
 
+    def check(self) -> None:
+        """Raises what a write would be refused with unsent: for acts on systems that know no Lease."""
+        if self._guard is not None:
+            self._guard()
+
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json:
         return self.raw("GET", _path(kind, namespace, name))
 

@@ -143,6 +143,7 @@ class Executor:
                 minimum=group.minimum,
                 tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
             )
+            self._client.check()  # EC2 knows nothing of the Lease
             result = self._provider.launch(request)
         except ProviderError as error:
             uncertain = error.class_ in UNCERTAIN
@@ -216,6 +217,7 @@ class Executor:
                     pool=str(each.pool),
                     outcome=Outcome.SKIPPED,
                     code=each.reason,
+                    class_=each.class_,
                     message=each.message,
                     next_step="the next option is taken",
                 )

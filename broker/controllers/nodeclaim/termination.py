@@ -149,6 +149,7 @@ class Termination:
             self._ended(id_, claim.labels.get(names.RESERVATION_ID, ""))
             return False
         if found.state != "shutting-down":
+            self._client.check()  # EC2 knows nothing of the Lease
             self._provider.terminate([id_])
             self._recorder.event(claim, "Normal", "Terminating", f"instance {id_} is terminated")
         return True
