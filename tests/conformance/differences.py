@@ -4,6 +4,7 @@ A line names the requests (method and path, a regular expression), the place in 
 regular expression over paths such as `body.message`), which differences there are meant, and the reason.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,13 @@ def after(text: str) -> Callable[[Any, Any], bool]:
         return all(heads) and len({head[0] for head in heads if head}) == 1
 
     return excused
+
+
+def the_same_patched(theirs: Any, ours: Any) -> bool:
+    """An object quoted as JSON, in another order of its keys."""
+    said = [re.fullmatch(r'(.*Invalid value: )(".*"): (.*)', str(text), re.DOTALL) for text in (theirs, ours)]
+    parts = [(one[1], json.loads(json.loads(one[2])), one[3]) for one in said if one]
+    return len(parts) == 2 and parts[0] == parts[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +59,12 @@ ALLOWED: tuple[Allowed, ...] = (
         place=r"body\.message",
         differ=after(r"failed to create typed patch object \([^)]*\): "),
         reason="Of several problems the real server tells a random part.",
+    ),
+    Allowed(
+        request=r"PATCH .*",
+        place=r"body\.(message|details\.causes\[\d+\]\.message)",
+        differ=the_same_patched,
+        reason="A patched object that cannot be read back is quoted whole; its keys come in another order.",
     ),
 )
 

@@ -6,6 +6,7 @@ python -m tests.conformance.measure --sequences 300 --seed 0 > differences.md
 import argparse
 import json
 import re
+import sys
 import time
 from collections import defaultdict
 
@@ -67,6 +68,7 @@ def measure(
                 api.install(definition)
     found: dict[str, list[Difference]] = defaultdict(list)
     for seed in seeds:
+        print(f"\r{seed}", end="", file=sys.stderr, flush=True)
         for difference in defects(run(sequence(seed, kinds=kinds), ours, theirs, ignore=ignore)):
             found[signature(difference)].append(difference)
         for api in (ours, theirs):
