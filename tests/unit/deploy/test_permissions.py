@@ -7,6 +7,8 @@ decides.
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,13 +16,15 @@ from typing import Any
 
 import yaml
 
+import broker.apis
 from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.coordination import Lease
 from broker.apis.core import Event, Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.app import LEASE, Broker, lead
+from broker.controllers.reservations.mirror import BROKER, MADE_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
@@ -35,8 +39,10 @@ OWN_RULES: list[Json] = yaml.safe_load((helm.CHART / "rbac" / "namespace.yaml").
 # What the client's methods are to RBAC.
 VERBS = {verb: verb for verb in ("get", "list", "watch", "create", "update", "patch", "delete")}
 VERBS |= {"apply": "patch", "evict": "create"}
-MODELS = (EC2NodeClass, NodeClaim, NodePool, Node, Pod, Event, Lease)
-KINDS = {model.__name__: model.KIND for model in MODELS} | {"EVENT": Event.KIND, "LEASE": Lease.KIND}
+KINDS = {"EVENT": Event.KIND, "LEASE": Lease.KIND}
+for found in pkgutil.iter_modules(broker.apis.__path__, "broker.apis."):
+    members = vars(importlib.import_module(found.name)).items()
+    KINDS |= {name: each.KIND for name, each in members if isinstance(getattr(each, "KIND", None), Kind)}
 ACCOUNT = f"system:serviceaccount:{helm.NAMESPACE}:{helm.RELEASE}"
 
 
@@ -111,6 +117,9 @@ EVICTION = Asked(verb="create", group="", resource="pods/eviction", namespace="d
 def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     """Two claims for one slot: launch, refusal, fallback, join, drain against a budget, end."""
     odcr = stack.aws.odcr(count=1)
+    # As after a reservation that EC2 no longer shows.
+    mirror = {"metadata": {"name": "cr-00000000000000000", "labels": {MADE_BY: BROKER}}}
+    stack.client.create(OnDemandCapacityReservation.KIND, mirror)
     stack.node_pool()
     stack.node_class(id_=odcr)
     stack.pod("train")
@@ -145,6 +154,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.until_gone(NodeClaim, "c-0")
     stack.until_gone(Node, drained)
 
+    stack.until_gone(OnDemandCapacityReservation, "cr-00000000000000000")
     stack.delete(Node, stack.get(NodeClaim, "c-2").status.node_name)
     stack.until_gone(NodeClaim, "c-2")
 
