@@ -73,10 +73,10 @@ class ApiServer:
 
     async def _serve(self, started: threading.Event) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        runner = web.ServerRunner(web.Server(self._answer), handle_signals=False)
+        runner = web.ServerRunner(web.Server(self._answer), handle_signals=False, shutdown_timeout=0.1)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._host, self._port, shutdown_timeout=0.1, reuse_address=True)
+            site = web.TCPSite(runner, self._host, self._port, reuse_address=True)
             await site.start()
             addresses = runner.addresses
             self._port = addresses[0][1]

@@ -12,6 +12,7 @@ import orjson
 import yaml
 
 from .decode import Mismatch
+from .duplicates import duplicates
 from .errors import ApiError, bad_request, unsupported_media_type
 from .kinds import kind_of
 from .options import Call
@@ -126,6 +127,8 @@ def read_object(call: Call) -> Obj:
             f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {wrong}'
         )
         raise bad_request(text) from wrong
+    if call.strict != "Ignore" and sent[:1] == b"{":
+        unknown = list(dict.fromkeys([*duplicates(sent, raw), *unknown]))
     if unknown and call.strict == "Strict":
         listed = ", ".join(unknown)
         text = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'

@@ -24,7 +24,7 @@ from .selectors import Predicate
 from .state import State
 from .store import Compacted, Item, Key, encode
 from .tables import Rendering, rendering
-from .watch import View, WatchStream
+from .watch import View, WatchStream, error_line
 from .wire import JSON, Obj, Response
 
 MIN_WATCH_SECONDS = 1800.0
@@ -175,12 +175,19 @@ def _decode_token(token: str) -> tuple[int, Key]:
         raise bad_request(f"continue key is not valid: {error}") from error
 
 
+def _start(options: ListOptions) -> int:
+    try:
+        return as_revision(options.version)
+    except ApiError as error:
+        raise ApiError(500, "", error.message.removeprefix("invalid resource version: ")) from error
+
+
 def watch(state: State, call: Call, closed: Callable[[WatchStream], None]) -> WatchStream:
     options, resource = list_options(call), call.target.resource
     collection = state.store.collection(resource.storage)
     shown = rendering(resource, call, state.clock())
     match = predicate(call, options)
-    after = as_revision(options.version)
+    after = _start(options)
     view = View(
         call.target.namespace,
         match,
@@ -195,17 +202,23 @@ def watch(state: State, call: Call, closed: Callable[[WatchStream], None]) -> Wa
         after = state.store.revision
         if options.initial_events and options.bookmarks:
             initial.append(shown.bookmark(after, initial=True))
-    stream = WatchStream(
+    timeout, bookmarks = MIN_WATCH_SECONDS if options.timeout is None else options.timeout, options.bookmarks
+    try:
+        collection.position_after(after)
+    except Compacted as gone:
+        # The request succeeds; that there is nothing to stream is the stream's only word.
+        initial, after = [error_line(expired(str(gone)).status())], state.store.revision
+        timeout, bookmarks = 0.0, False
+    return WatchStream(
         state.store,
         collection,
         view,
         after=after,
         initial=initial,
-        timeout=MIN_WATCH_SECONDS if options.timeout is None else options.timeout,
-        bookmarks=options.bookmarks,
+        timeout=timeout,
+        bookmarks=bookmarks,
         closed=closed,
     )
-    return stream
 
 
 def _key(item: Item) -> Key:

@@ -16,6 +16,7 @@ from ..state import State
 from ..times import stamp
 from ..wire import Obj
 from . import rules
+from .schema import compiled
 from .version import CustomVersion
 
 FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -128,6 +129,8 @@ def _structural(schema: Any, path: str, *, root: bool = True) -> list[FieldError
     if schema.get("uniqueItems"):
         why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
         out.append(problem("forbidden", f"{path}.uniqueItems", why))
+    if schema.get("default") is not None:
+        out += compiled(schema)(schema["default"], f"{path}.default")
     if kind == "array" and not schema.get("items"):
         out.append(problem("required", f"{path}.items", "must be specified"))
     listed = schema.get("x-kubernetes-list-type")
@@ -136,10 +139,29 @@ def _structural(schema: Any, path: str, *, root: bool = True) -> list[FieldError
     if listed == "map" and not schema.get("x-kubernetes-list-map-keys"):
         why = "must not be empty if x-kubernetes-list-type is map"
         out.append(problem("required", f"{path}.x-kubernetes-list-map-keys", why))
+    out += _map_keys(schema, path) if listed == "map" else []
     for name, inner in (schema.get("properties") or {}).items():
         out += _structural(inner, f"{path}.properties[{name}]", root=False)
     out += _structural(schema.get("items"), f"{path}.items", root=False)
     out += _structural(schema.get("additionalProperties"), f"{path}.additionalProperties", root=False)
+    return out
+
+
+def _map_keys(schema: Obj, path: str) -> list[FieldError]:
+    """What tells entries apart has to be in each of them."""
+    out: list[FieldError] = []
+    items = schema.get("items") or {}
+    known = items.get("properties") or {}
+    for i, key in enumerate(schema.get("x-kubernetes-list-map-keys") or ()):
+        where = f"{path}.x-kubernetes-list-map-keys[{i}]"
+        if key not in known:
+            out.append(problem("invalid", where, "entries must all be names of item properties", key))
+        elif key not in (items.get("required") or ()) and known[key].get("default") is None:
+            why = (
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required "
+                "property"
+            )
+            out.append(problem("required", f"{path}.items.properties[{key}].default", why))
     return out
 
 

@@ -1,0 +1,43 @@
+"""Fields that a JSON document names twice, which a parser that keeps the last one does not tell.
+
+Rule: fieldValidation of https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object as it was written."""
+
+
+def duplicates(raw: bytes, parsed: Any) -> list[str]:
+    """`duplicate field "spec.x"` for each, in the order of the document."""
+    # As many `":` as there are fields: nothing is named twice, and no string looks like a field.
+    if raw.count(b'":') == _count(parsed):
+        return []
+    out: list[str] = []
+    _walk(json.loads(raw, object_pairs_hook=_Pairs), "", out)
+    return out
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(_count(one) for one in value.values() if isinstance(one, dict | list))
+    return sum(_count(one) for one in value if isinstance(one, dict | list)) if isinstance(value, list) else 0
+
+
+def _walk(value: Any, path: str, out: list[str]) -> None:
+    if isinstance(value, _Pairs):
+        seen: set[str] = set()
+        for name, one in value:
+            where = f"{path}.{name}" if path else name
+            if name in seen:
+                out.append(f'duplicate field "{where}"')
+            seen.add(name)
+            _walk(one, where, out)
+    elif isinstance(value, list):
+        for i, one in enumerate(value):
+            _walk(one, f"{path}[{i}]", out)
