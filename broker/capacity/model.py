@@ -166,11 +166,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """An option that was considered and not taken, and why."""
+    """An option that was considered and not taken, and why; `class_`: of a refusal still remembered."""
 
     pool: Pool
     reason: str
     message: str
+    class_: ErrorClass | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

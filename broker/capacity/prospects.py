@@ -140,7 +140,7 @@ def _short(option: Option, shortage: Shortage) -> Skipped:
         f"{option.pool}: {shortage.code} at {shortage.since:%H:%M:%SZ}, "
         f"not asked again before {shortage.until:%Y-%m-%dT%H:%M:%SZ}"
     )
-    return Skipped(pool=option.pool, reason="ShortageRemembered", message=message)
+    return Skipped(pool=option.pool, reason="ShortageRemembered", message=message, class_=shortage.class_)
 
 
 def _total(odcr_id: str, inventory: Inventory) -> int:

@@ -84,14 +84,14 @@ class InventoryKeeper:
                 if known and error.class_ in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
                     groups[arn] = known
         with self._lock:
-            self._debits = {i: d for i, d in self._debits.items() if d[1] >= began}
+            debits, self._debits = self._debits, {i: d for i, d in self._debits.items() if d[1] >= began}
             self._credits = {i: c for i, c in self._credits.items() if c[1] >= began - REMEMBERED}
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
         _report(self._inventory)
         same = (before.odcrs, before.groups, _texts(known_errors)) == (odcrs, groups, _texts(errors))
-        if recovered or not same:
+        if recovered or debits.keys() != self._debits.keys() or not same:
             for reader in self._readers:
                 reader()
 

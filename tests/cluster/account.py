@@ -128,6 +128,9 @@ class Account:
         found = self.ec2.describe_launch_templates()["LaunchTemplates"]
         return [t | {"Data": self.template_data(t["LaunchTemplateName"])} for t in found]
 
+    def template_names(self) -> list[str]:
+        return [str(t["LaunchTemplateName"]) for t in self.ec2.describe_launch_templates()["LaunchTemplates"]]
+
     def template_data(self, name: str) -> Json:
         versions = self.ec2.describe_launch_template_versions(LaunchTemplateName=name, Versions=["$Latest"])
         return dict(versions["LaunchTemplateVersions"][0]["LaunchTemplateData"])

@@ -1,4 +1,4 @@
-"""Claims that wait at one moment: planned together, one call for equal ones, instances in order of priority."""
+"""Claims that wait at one moment: planned together, one call for equal ones, the important first."""
 
 from __future__ import annotations
 

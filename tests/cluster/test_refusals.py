@@ -133,7 +133,7 @@ def test_insufficient_capacity_is_asked_once(stack: Stack) -> None:
     stack.until_waiting("c-0")
     assert stack.calls("CreateFleet") == 1
     stack.claim("c-1", capacity=(ON_DEMAND,))
-    waits = stack.until_waiting("c-1", "ShortageRemembered")
+    waits = stack.until_waiting("c-1", "InsufficientCapacity")
     assert "InsufficientInstanceCapacity" in waits.message
     stack.passes()
     assert stack.calls("CreateFleet") == 1

@@ -8,7 +8,7 @@ gone is found here too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -83,9 +83,19 @@ class InstanceView:
             self._known.pop(id_, None)
 
     def orphans(self, claims: Iterable[NodeClaim]) -> list[Instance]:
-        """Living instances that no claim has."""
+        """Living instances that no claim has, as EC2 describes them now. Raises ProviderError.
+
+        The last description may be from before a claim's end, which ended its instance.
+        """
         taken = {instance_id(claim) for claim in claims}
-        return [i for i in self._known.values() if i.alive and i.id not in taken]
+        suspects = [i for i in self._known.values() if i.alive and i.id not in taken]
+        if not suspects:
+            return []
+        found = {i.id: i for i in self._provider.instances([i.id for i in suspects])}
+        for old in suspects:
+            # EC2 may not show a new instance yet: it lives, but nobody knows what it runs in.
+            self._known[old.id] = found.get(old.id, replace(old, described=False))
+        return [new for old in suspects if (new := self._known[old.id]).alive]
 
     def overdue(self, orphans: Sequence[Instance]) -> list[Instance]:
         """Orphans past their grace time."""

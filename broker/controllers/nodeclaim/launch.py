@@ -25,39 +25,25 @@ from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.execute import GANG_BROKEN, Answered, Executor
+from broker.controllers.nodeclaim.holds import RETRY, STOPPED, Holds
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.report import Reporter, launched_at
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings, Unresolved
+from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Again
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, InstanceType, ProviderError
+from providers.model import ErrorClass, Instance, InstanceType, ProviderError
 
 ROUNDS = 64
 PARALLEL = 8
 LONGEST_WAIT = 60.0
-# Waits that double: before the same is asked again, and before what a person must mend is looked at again.
-RETRY = (timedelta(seconds=1), timedelta(seconds=60))
-STOPPED = (timedelta(seconds=10), timedelta(minutes=5))
-
+REMEMBERED = "ShortageRemembered"  # the planner's word for refusals that are not over
 _log = structlog.get_logger("launch")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """A claim that is not tried before a time, and how often in a row it was held.
-
-    It holds for the class as it was: `seen` is the class's version and what it named in EC2.
-    """
-
-    until: datetime
-    times: int
-    seen: tuple[int, Surroundings]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +91,7 @@ class Launcher:
         self._limits = limits
         self._doubt = doubt
         self._shortages = Shortages()
-        self._holds: dict[str, Hold] = {}
+        self._holds = Holds()
         self._launching: frozenset[str] = frozenset()
         self._pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="fleet")
 
@@ -131,18 +117,19 @@ class Launcher:
         try:
             self._view.refresh()
             self._lose_gone(claims)
+            # Any claim may own an instance, also one of another launcher that was taken over.
+            orphans = self._view.orphans(self._claims.list())
             types = self._provider.instance_types()
         except ProviderError as error:
             self._blind(waiting, error)
             raise
         self._shortages = self._shortages.observed(self._inventory.snapshot(), self._clock.now())
-        uids = {claim.uid for claim in waiting}
-        self._holds = {uid: hold for uid, hold in self._holds.items() if uid in uids}
+        self._holds.keep({claim.uid for claim in waiting})
         work = self._observe(waiting, types)
-        self._adopt(work)
+        self._adopt(work, orphans)
         retry_at = self._launch(work)
         now = self._clock.now()
-        wakes = [at for at in (*retry_at, *(hold.until for hold in self._holds.values())) if at > now]
+        wakes = [at for at in (*retry_at, *self._holds.ends()) if at > now]
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
         return Again(min(LONGEST_WAIT, max(0.2, soonest)))
 
@@ -151,7 +138,7 @@ class Launcher:
         why = str(error) if error else "EC2 has not described the capacity reservations yet"
         reason = answer(error.class_).reason if error else "ReservationsNotDescribed"
         for claim in waiting:
-            self._reporter.waiting(claim, reason=reason, message=why, attempts=())
+            self._reporter.waiting(claim, reason=reason, message=why)
 
     def _observe(self, waiting: Iterable[NodeClaim], types: Mapping[str, InstanceType]) -> Pass:
         """The claims that can be planned; each of the others is told why not."""
@@ -163,10 +150,9 @@ class Launcher:
                 ready = self._classes.ready(wanted.node_class)
             except (BadClaim, Unresolved) as error:
                 if not (isinstance(error, Unresolved) and error.passing):
-                    self._reporter.waiting(claim, reason=error.reason, message=error.message, attempts=())
+                    self._reporter.waiting(claim, reason=error.reason, message=error.message)
                 continue
-            hold = self._holds.get(claim.uid)
-            if hold and hold.until > now and hold.seen == _seen(ready):
+            if self._holds.holds(claim.uid, ready, now=now):
                 work.held.update(filter(None, [claim.annotations.get(names.LAUNCH)]))
                 continue
             work.classes[wanted.node_class] = ready
@@ -175,10 +161,8 @@ class Launcher:
             work.objects[claim.uid] = claim
         return work
 
-    def _adopt(self, work: Pass) -> None:
+    def _adopt(self, work: Pass, orphans: Sequence[Instance]) -> None:
         """Instances of ours without a claim go to claims that wait; the overdue rest is terminated."""
-        # Any claim may own an instance, also one of another launcher that was taken over.
-        orphans = self._view.orphans(self._claims.list())
         if not orphans or self._claims.broken:
             return  # whose instance it is cannot be told while a claim cannot be read
         pairs, left = adopt(
@@ -205,7 +189,7 @@ class Launcher:
             self._limits(attempt)
             del work.waiting[claim.uid]
             if not self._executor.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
-                self._hold(claim.uid, ready, RETRY)
+                self._hold(claim.uid, ready)
         unwanted = [each for each in left if each.tags.get(names.TAG_LAUNCH) not in work.held]
         try:
             self._view.terminate(self._view.overdue(unwanted), why="no claim wants them")
@@ -315,9 +299,9 @@ class Launcher:
             work.waiting.pop(pair.claim.uid, None)
             bound = self._claims.get(pair.claim.name)
             if bound is not None and bound.uid == pair.claim.uid and not bound.status.provider_id:
-                self._hold(pair.claim.uid, ready, RETRY)  # it adopts its instance then
+                self._hold(pair.claim.uid, ready)  # it adopts its instance then
             else:
-                self._holds.pop(pair.claim.uid, None)
+                self._holds.drop(pair.claim.uid)
             self._shortages = launched(
                 self._shortages,
                 group.option(pair.instance.instance_type, pair.instance.zone),
@@ -337,7 +321,7 @@ class Launcher:
         }
         for uid in asked - answered_for:
             work.waiting.pop(uid, None)
-            self._hold(uid, ready, RETRY)
+            self._hold(uid, ready)
 
     def _decide(self, left: launches.LeftOver, work: Pass) -> None:
         """Whether the claim tries its next option now, the same again later, or waits for a person."""
@@ -362,22 +346,20 @@ class Launcher:
                 attempts=attempts,
             )
 
-    def _hold(self, uid: str, ready: LaunchClass, waits: tuple[timedelta, timedelta]) -> None:
-        known = self._holds.get(uid)
-        times = known.times + 1 if known else 1
-        first, longest = waits
-        until = self._clock.now() + min(longest, first * 2 ** min(times - 1, 10))
-        self._holds[uid] = Hold(until=until, times=times, seen=_seen(ready))
+    def _hold(self, uid: str, ready: LaunchClass, waits: tuple[timedelta, timedelta] = RETRY) -> None:
+        self._holds.put(uid, ready, waits, now=self._clock.now())
 
     def _tell_unplaced(self, unplaced: Unplaced, work: Pass) -> None:
         uid = unplaced.claim.uid
         attempts = work.attempts.pop(uid, [])
-        refused = [a for a in attempts if a.class_]
         reason, message = unplaced.reason, unplaced.message
+        refused = [a for a in attempts if a.class_]
+        # What EC2 said, now or lately, says more than that nothing is left.
         if refused and refused[-1].class_:
-            # What EC2 said in this pass says more than that nothing is left.
             reason = answer(refused[-1].class_).reason
             message = f"{refused[-1].pool}: {refused[-1].code}: {refused[-1].message}; {unplaced.message}"
+        elif reason == REMEMBERED:
+            reason = next((answer(s.class_).reason for s in unplaced.skipped if s.class_), reason)
         if unplaced.retry_at:
             message += f"; tried again at {unplaced.retry_at:%Y-%m-%dT%H:%M:%SZ}"
         self._reporter.waiting(
@@ -385,12 +367,9 @@ class Launcher:
             reason=reason,
             message=message,
             attempts=attempts,
+            skipped=unplaced.skipped,
         )
 
     def _lose_gone(self, claims: Sequence[NodeClaim]) -> None:
         for claim in self._view.gone(claims, launched=launched_at(claims)):
             self._reporter.lost(claim)
-
-
-def _seen(ready: LaunchClass) -> tuple[int, Surroundings]:
-    return ready.source.metadata.generation, ready.surroundings

@@ -17,7 +17,7 @@ from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Condition, condition, quantities
-from broker.capacity.model import Attempt, Outcome
+from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
 from broker.kube.cache import Cache
@@ -31,8 +31,7 @@ from providers.model import ErrorClass
 
 ATTEMPTS = "capacity-broker.io/attempts"
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
-# Reasons of the planner that mean: the reservations are full or lately were.
-SHORT = frozenset({"AllReservationsFull", "ShortageRemembered", "GangIncomplete"})
+RESERVED = "reserved:"
 # Why a better option was passed over, where that means the same of one reservation.
 FULL = frozenset({"ReservationFull", "SlotsTaken", "ShortageRemembered"})
 MOST_PODS = 10
@@ -43,7 +42,7 @@ _log = structlog.get_logger("launch")
 
 def limit(attempt: Attempt) -> Change | None:
     """What an attempt says about the reservations; None when it says nothing."""
-    reserved = attempt.pool.startswith("reserved:")
+    reserved = attempt.pool.startswith(RESERVED)
     if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) and reserved:
         return Change(
             type=names.CAPACITY_RESERVATION,
@@ -54,7 +53,7 @@ def limit(attempt: Attempt) -> Change | None:
     short = (
         attempt.outcome is Outcome.SPILLED
         or (attempt.outcome is Outcome.REFUSED and attempt.class_ in _SHORT_CLASSES)
-        or (attempt.outcome is Outcome.SKIPPED and attempt.code in FULL)
+        or (attempt.outcome is Outcome.SKIPPED and _full(attempt.code, attempt.class_))
     )
     if reserved and short:
         return Change(
@@ -64,6 +63,15 @@ def limit(attempt: Attempt) -> Change | None:
             message=": ".join(filter(None, (attempt.pool, attempt.code, attempt.message))),
         )
     return None
+
+
+def short(skipped: Iterable[Skipped]) -> bool:
+    """Whether a reservation would have been taken, had it had room."""
+    return any(str(each.pool).startswith(RESERVED) and _full(each.reason, each.class_) for each in skipped)
+
+
+def _full(reason: str, class_: ErrorClass | None) -> bool:
+    return reason in FULL and (class_ is None or class_ in _SHORT_CLASSES)
 
 
 class Reporter:
@@ -86,13 +94,21 @@ class Reporter:
         self._clock = clock
         self._recorder = recorder
 
-    def waiting(self, claim: NodeClaim, *, reason: str, message: str, attempts: Iterable[Attempt]) -> None:
+    def waiting(
+        self,
+        claim: NodeClaim,
+        *,
+        reason: str,
+        message: str,
+        attempts: Iterable[Attempt] = (),
+        skipped: Iterable[Skipped] = (),
+    ) -> None:
         """The claim could not be launched now."""
         made = list(attempts)
         before = condition(claim.status.conditions, names.LAUNCHED)
         changes = [Change(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
         limits = self.limits(made)
-        if not limits and reason in SHORT:
+        if not limits and short(skipped):
             limits = [
                 Change(
                     type=names.CAPACITY_RESERVATION, status="False", reason=LIMIT_EXCEEDED, message=message

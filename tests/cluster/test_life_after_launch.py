@@ -1,0 +1,262 @@
+"""What becomes of claims and nodes when their reservation ends, takes them in, or has a slot free again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.oncall.metrics import REGISTRY
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+from tests.cluster.taps import writes_of
+
+MINUTE = 60.0
+RELIST = 61.0  # seconds after which the broker lists its instances anew
+
+
+def standing(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels that say what a node runs in."""
+    keys = (names.CAPACITY_TYPE, *names.RESERVATION_LABELS)
+    return {key: labels[key] for key in keys if key in labels}
+
+
+def inside(odcr: str, type_: str = "default", interruptible: str = "false") -> dict[str, str]:
+    return {
+        names.CAPACITY_TYPE: RESERVED,
+        names.RESERVATION_ID: odcr,
+        names.RESERVATION_TYPE: type_,
+        names.RESERVATION_INTERRUPTIBLE: interruptible,
+    }
+
+
+OUTSIDE = {names.CAPACITY_TYPE: ON_DEMAND}
+
+
+def of_claim(stack: Stack, claim: str) -> dict[str, str]:
+    return standing(stack.get(NodeClaim, claim).labels)
+
+
+def node_of(stack: Stack, claim: str) -> Node:
+    return stack.get(Node, stack.get(NodeClaim, claim).status.node_name)
+
+
+def until_both(stack: Stack, claim: str, labels: Mapping[str, str]) -> None:
+    """Claim and Node say this."""
+    stack.until(lambda: of_claim(stack, claim) == labels, f"claim {claim} says {labels}")
+    stack.until(lambda: standing(node_of(stack, claim).labels) == labels, f"node of {claim} says {labels}")
+
+
+def in_minutes(count: float) -> datetime:
+    return (datetime.now(UTC) + timedelta(minutes=count)).replace(microsecond=0)
+
+
+def ending(stack: Stack, minutes: float, count: int = 1) -> tuple[str, datetime]:
+    """A default reservation that ends."""
+    end = in_minutes(minutes)
+    return stack.aws.odcr(count=count, EndDateType="limited", EndDate=end), end
+
+
+def block(stack: Stack, minutes: float, count: int = 1) -> str:
+    made = stack.control.reservation(
+        InstanceType="p5.48xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=A,
+        InstanceCount=count,
+        InstanceMatchCriteria="targeted",
+        EndDateType="limited",
+        EndDate=in_minutes(minutes).isoformat(),
+        reservation_type="capacity-block",
+    )
+    return str(made["CapacityReservationId"])
+
+
+# ---- demotion
+
+
+@pytest.mark.covers("KRP-27")
+def test_what_ran_in_a_cancelled_reservation_runs_on_as_on_demand(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claims(2, labels={"team": "research"})
+    stack.until_ready("c-0", "c-1")
+    for claim in ("c-0", "c-1"):
+        until_both(stack, claim, inside(odcr))
+    before = {claim: stack.instance(claim)["InstanceId"] for claim in ("c-0", "c-1")}
+
+    stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
+    for claim in ("c-0", "c-1"):
+        until_both(stack, claim, OUTSIDE)
+        told = stack.until_event(claim, "DemotedToOnDemand")
+        assert odcr in told.message and "cancelled" in told.message and before[claim] in told.message
+    # Nothing is disrupted.
+    for claim in ("c-0", "c-1"):
+        found, node = stack.get(NodeClaim, claim), node_of(stack, claim)
+        assert not found.deleting and not node.deleting and not node.spec.taints
+        assert found.labels["team"] == node.labels["team"] == "research"
+        assert stack.instance(claim)["InstanceId"] == before[claim]
+        assert stack.instance(claim)["State"]["Name"] == "running"
+
+
+@pytest.mark.covers("KRP-27")
+def test_what_ran_in_an_expired_reservation_runs_on_as_on_demand(stack: Stack) -> None:
+    odcr, _ = ending(stack, 30)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim()
+    stack.until_ready("c-0")
+    stack.advance(31 * MINUTE)
+    until_both(stack, "c-0", OUTSIDE)
+    assert "expired" in stack.until_event("c-0", "DemotedToOnDemand").message
+
+
+@pytest.mark.covers("KRP-27")
+def test_a_node_that_a_crash_left_behind_is_demoted_by_the_next_process(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim()
+    stack.until_ready("c-0")
+    stack.tap.lose(writes_of("nodes"))
+    stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
+    stack.until(lambda: of_claim(stack, "c-0") == OUTSIDE, "the claim is demoted")
+    stack.stop()
+    assert standing(node_of(stack, "c-0").labels) == inside(odcr)
+    stack.tap.heal()
+    stack.start()
+    until_both(stack, "c-0", OUTSIDE)
+
+
+@pytest.mark.covers("KRP-27")
+def test_a_demoted_claim_is_written_once(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim()
+    stack.until_ready("c-0")
+    stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
+    until_both(stack, "c-0", OUTSIDE)
+    stack.until_event("c-0", "DemotedToOnDemand")
+    versions = [o.metadata.resource_version for o in (stack.get(NodeClaim, "c-0"), node_of(stack, "c-0"))]
+    stack.advance(RELIST)
+    stack.passes()
+    stack.advance(RELIST)
+    stack.passes()
+    assert versions == [
+        o.metadata.resource_version for o in (stack.get(NodeClaim, "c-0"), node_of(stack, "c-0"))
+    ]
+    assert len([e for e in stack.events("c-0") if e.reason == "DemotedToOnDemand"]) == 1
+
+
+# ---- promotion
+
+
+@pytest.mark.covers("KRP-28")
+def test_an_instance_that_an_open_reservation_takes_in_becomes_reserved(stack: Stack) -> None:
+    stack.node_class(preference="open")
+    stack.start()
+    stack.claim(capacity=(RESERVED, ON_DEMAND))
+    stack.until_ready("c-0")
+    until_both(stack, "c-0", OUTSIDE)
+    odcr = stack.aws.odcr(criteria="open")
+    assert stack.reservation_of("c-0") == odcr
+    stack.advance(RELIST)
+    until_both(stack, "c-0", inside(odcr))
+    assert odcr in stack.until_event("c-0", "PromotedToReserved").message
+
+
+@pytest.mark.covers("KRP-27", "KRP-28")
+def test_what_open_matching_moves_to_another_reservation_stays_reserved(stack: Stack) -> None:
+    first = stack.aws.odcr(criteria="open")
+    stack.node_class(preference="open")
+    stack.start()
+    stack.claim(capacity=(RESERVED, ON_DEMAND))
+    stack.until_ready("c-0")
+    until_both(stack, "c-0", inside(first))
+    second = stack.aws.odcr(criteria="open")
+    stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=first)
+    assert stack.reservation_of("c-0") == second
+    until_both(stack, "c-0", inside(second))
+    told = stack.until_event("c-0", "ReservationChanged").message
+    assert first in told and second in told
+    assert "DemotedToOnDemand" not in {event.reason for event in stack.events("c-0")}
+
+
+# ---- ends
+
+
+@pytest.mark.covers("KRP-29")
+def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> None:
+    odcr = block(stack, 180)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim(types=("p5.48xlarge",))
+    stack.until_ready("c-0")
+    until_both(stack, "c-0", inside(odcr, "capacity-block"))
+    node = node_of(stack, "c-0").name
+    stack.budget("none", app="train", allowed=0)
+    stack.pod("train", node=node, labels={"app": "train"})
+    stack.advance(135 * MINUTE)
+    stack.passes()
+    assert not stack.get(NodeClaim, "c-0").deleting
+    stack.advance(5 * MINUTE)
+    told = stack.until_event("c-0", "CapacityBlockEnding")
+    assert odcr in told.message
+    # It drains as every claim does: what a budget protects is not killed.
+    stack.until_event("c-0", "EvictionBlocked")
+    assert stack.get(NodeClaim, "c-0").deleting
+    assert stack.instance("c-0")["State"]["Name"] == "running"
+
+
+@pytest.mark.covers("KRP-29")
+def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before(stack: Stack) -> None:
+    odcr, end = ending(stack, 120)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim()
+    stack.until_ready("c-0")
+    stack.passes()
+    assert "ReservationEnding" not in {event.reason for event in stack.events("c-0")}
+
+    def notices(name: str, kind: str) -> list[str]:
+        found = [e.message for e in stack.events(name, kind=kind) if e.reason == "ReservationEnding"]
+        return sorted(
+            ("60" if "60 minutes" in m else "10") for m in found if odcr in m and f"{end:%H:%M}" in m
+        )
+
+    stack.advance(61 * MINUTE)
+    for name, kind in (("c-0", "NodeClaim"), ("gpu", "EC2NodeClass")):
+        stack.until(lambda n=name, k=kind: notices(n, k) == ["60"], f"{kind} is told")  # type: ignore[misc]
+    left = REGISTRY.get_sample_value(
+        "capacity_broker_odcr_end_seconds",
+        {"odcr": odcr, "instance_type": "m5.large", "zone": A, "reservation_type": "default"},
+    )
+    assert left is not None and 57 * MINUTE < left <= 59 * MINUTE
+    stack.advance(50 * MINUTE)
+    for name, kind in (("c-0", "NodeClaim"), ("gpu", "EC2NodeClass")):
+        stack.until(lambda n=name, k=kind: notices(n, k) == ["10", "60"], f"{kind} is told")  # type: ignore[misc]
+    assert not stack.get(NodeClaim, "c-0").deleting
+
+
+# ---- the slot of what ended
+
+
+@pytest.mark.covers("KRP-30")
+def test_the_slot_of_a_deleted_claim_is_taken_before_ec2_is_asked_again(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.start(poll_seconds=3600.0)
+    stack.claim("c-0")
+    stack.until_ready("c-0")
+    stack.claim("c-1")
+    stack.until_waiting("c-1", "AllReservationsFull")
+    stack.control.fault(action="DescribeCapacityReservations", code="InternalError", status=500, times=-1)
+    stack.delete(NodeClaim, "c-0")
+    stack.until_launched("c-1")
+    assert stack.reservation_of("c-1") == odcr
