@@ -46,7 +46,7 @@ def _live_namespace(state: State, call: Call, obj: Obj, old: Obj | None) -> None
             }
         ]
         why = f"unable to create new content in namespace {name} because it is being terminated"
-        subject = obj["metadata"].get("name", "")
+        subject = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
         raise forbidden(call.target.resource.who, subject, why, causes=causes)
 
 
@@ -63,7 +63,8 @@ def _priority(state: State, call: Call, obj: Obj, old: Obj | None) -> None:
             if spec.get(name) is None and was.get(name) is not None:
                 spec[name] = was[name]
         return
-    who, subject = call.target.resource.who, obj["metadata"].get("name", "")
+    meta = obj["metadata"]
+    who, subject = call.target.resource.who, meta.get("name") or meta.get("generateName", "")
     name = spec.get("priorityClassName")
     found = state.get("priorityclasses.scheduling.k8s.io", "", name) if name else _default_class(state)
     if name and found is None:
@@ -75,8 +76,11 @@ def _priority(state: State, call: Call, obj: Obj, old: Obj | None) -> None:
     for part, wanted in (("priority", value), ("preemptionPolicy", policy)):
         if spec.get(part) is not None and spec[part] != wanted:
             shown = "integer value of priority" if part == "priority" else "string value of PreemptionPolicy"
-            text = f"the {shown} ({spec[part]}) must not be provided in pod spec; priority admission controller computed {wanted}"
-            raise forbidden(who, subject, f"{text} from the given PriorityClass name")
+            why = (
+                f"the {shown} ({spec[part]}) must not be provided in pod spec; priority admission controller "
+                f"computed {wanted} from the given PriorityClass name"
+            )
+            raise forbidden(who, subject, why)
         spec[part] = wanted
 
 

@@ -1,4 +1,4 @@
-"""Reads JSON as the Go struct behind a built-in kind would: types checked, unknown fields noted, empties left out.
+"""Reads JSON as the Go struct of a kind would: types checked, unknown fields noted, empties left out.
 
 Invariant: what comes out is fresh (nothing shared with the input) and is what the server would write back.
 Rule: encoding/json over the structs of k8s.io/api (data/types.json), sigs.k8s.io/json for strictness.

@@ -89,7 +89,7 @@ class ApiServer:
 
     async def _answer(self, incoming: web.BaseRequest) -> web.StreamResponse:
         body = await incoming.read() if incoming.can_read_body else None
-        query = {key: value for key, value in incoming.query.items()}
+        query = dict(incoming.query.items())
         request = Request(incoming.method, incoming.path, query, incoming.headers, body)
         response = self.cluster.handle(request)
         if response.stream is not None:

@@ -113,8 +113,8 @@ def read_object(call: Call) -> Obj:
         raise _unrecognized(resource, why, sent)
     elif raw.get("apiVersion", "") != resource.api_version:
         given = raw.get("apiVersion", "")
-        text = f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
-        raise bad_request(text)
+        wanted = f"does not match the expected API version ({resource.api_version})"
+        raise bad_request(f"the API version in the data ({given}) {wanted}")
     try:
         obj, unknown = decoded(resource, raw)
     except Mismatch as wrong:
@@ -187,6 +187,6 @@ def misfit(resource: Resource, raw: Obj) -> str:
     if not any((one.api_version, one.kind) == (api_version, kind) for one in builtins()):
         where = 'in scheme "pkg/runtime/scheme.go:111"'
         return f'no kind "{kind}" is registered for version "{api_version}" {where}'
-    group, _, version = str(api_version).rpartition("/")
+    version = str(api_version).rpartition("/")[2]
     internal = resource.group.partition(".")[0] or "core"
     return f"converting ({version}.{kind}) to ({internal}.{resource.kind}): unknown conversion"

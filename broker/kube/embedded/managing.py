@@ -18,8 +18,9 @@ def managed(state: State, call: Call, live: Obj | None, obj: Obj) -> Obj:
 
 
 _DUPLICATE = (
-    ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and "
-    "may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uids}"
+    ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in "
+    "1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) "
+    "observed: {uids}"
 )
 
 

@@ -78,9 +78,8 @@ def qualified(name: str) -> list[str]:
     out: list[str] = []
     if slash and "/" in prefix:
         message = _regex(_QUALIFIED_MESSAGE, _QUALIFIED, "MyName", "my.name", "123-abc")
-        return [
-            f"a qualified name {message} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        ]
+        prefixed = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return [f"a qualified name {message} {prefixed}"]
     if slash:
         if not prefix:
             out.append("prefix part must be non-empty")

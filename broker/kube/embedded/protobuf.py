@@ -1,7 +1,7 @@
 """Reads the protobuf in which kubectl sends some built-in kinds: an envelope, then the kind's own message.
 
-Rule: https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding; field numbers are those of
-k8s.io/api (data/types.json).
+Rule: https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding; field numbers are those
+of k8s.io/api (data/types.json).
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ def route(registry: Registry, request: Request) -> Target:
         raise no_such_resource() if resource.custom is None else not_found(resource.who, name)
     if len(rest) > 3 or (namespace and not resource.namespaced):
         raise no_such_resource() if resource.custom is None else page_not_found()
+    if request.method == "POST" and resource.custom and not subresource:
+        name = ""  # a custom resource is created whatever stands after its collection
     verb = (_ON_OBJECT if name else _ON_COLLECTION).get(request.method)
     if not name and resource.custom and request.method in ("PUT", "PATCH"):
         raise bad_request("name must be provided")

@@ -55,7 +55,7 @@ _META = (
 def encode(obj: Obj, *, bare: bool) -> bytes:
     """The bytes of an object, in the order in which Go writes them.
 
-    Those of built-in kinds are bare: they leave out the kind, as lists do. Custom ones are sorted, as maps are.
+    Those of built-in kinds are bare: they leave out the kind, as lists do. Custom ones are sorted like maps.
     """
     if not bare:
         return orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)

@@ -168,7 +168,7 @@ def _identity(entry: Any, key: str) -> Any:
 
 
 def _arrange(merged: list[Any], order: list[Any], live: list[Any], key: str) -> list[Any]:
-    """Patched entries in the patch's order, the others in the server's, interleaved as the server had them."""
+    """Patched entries in the patch's order, others in the server's, interleaved as the server had them."""
     ranks = {_rank(_identity(one, key)): i for i, one in reversed(list(enumerate(order)))}
     places = {_rank(_identity(one, key)): i for i, one in reversed(list(enumerate(live)))}
     patched = [one for one in merged if _rank(_identity(one, key)) in ranks]

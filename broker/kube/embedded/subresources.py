@@ -1,4 +1,4 @@
-"""Requests that are more than reading or writing an object: subresources with a meaning of their own, reviews.
+"""Requests that do more than read or write an object: subresources with a meaning of their own, reviews.
 
 What only a kubelet can answer (logs, exec, port-forward, proxies) is refused with 501.
 """

@@ -1,4 +1,4 @@
-"""What goes in and out of a cluster: the one request shape that the HTTP front and in-process callers share."""
+"""What goes in and out of a cluster: one shape of request for the HTTP front and callers in the process."""
 
 from __future__ import annotations
 

@@ -101,9 +101,10 @@ def update(state: State, call: Call) -> tuple[Obj, bool]:
     def change(live: Obj | None) -> Obj:
         found = live["metadata"]["uid"] if live else ""
         if uid and uid != found:
-            key = f"/registry/{target.resource.registry}/{target.namespace + '/' if target.namespace else ''}"
+            place = "" if call.dry_run else "/registry"
+            key = "/".join(filter(None, (target.resource.registry, target.namespace, target.name)))
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}"
-            stored = f"Key: {key}{target.name}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+            stored = f"Key: {place}/{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
             raise conflict(
                 target.resource.who, target.name, f"StorageError: invalid object, Code: 4, {stored}"
             )

@@ -1,7 +1,7 @@
 """Sets of fields, kept in the very form in which `fieldsV1` shows them.
 
-A set is a tree of dicts: an edge is one step of a path (`f:name`, `k:{"name":"a"}`, `v:"x"`), an empty dict is
-a field in the set, and `.` marks a field that is in the set although fields below it are, too.
+A set is a tree of dicts: an edge is one step of a path (`f:name`, `k:{"name":"a"}`, `v:"x"`), an empty dict
+is a field in the set, and `.` marks a field that is in the set although fields below it are, too.
 Rule: sigs.k8s.io/structured-merge-diff/v6/fieldpath.
 """
 
@@ -52,7 +52,7 @@ def _union(left: Fields, right: Fields) -> Fields:
 
 
 def difference(left: Fields, right: Fields, *, below: bool = False) -> Fields:
-    """What is in the left set and not in the right; with `below`, nothing under a field of the right either."""
+    """What is in the left set, not in the right; with `below`, nothing under a field of the right either."""
     if not right:
         return left
     out: Fields = {}

@@ -64,7 +64,7 @@ Managed = dict[tuple[str, str, str, str], Entry]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a write is about: the kind's shape, its version, and the fields that this way of writing ignores."""
+    """What a write is about: the kind's shape, its version, the fields that this way of writing ignores."""
 
     shape: Shape
     version: str

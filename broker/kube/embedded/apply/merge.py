@@ -130,7 +130,7 @@ def remove(value: Any, fields: Fields, shape: Shape) -> Any:
 
 
 def check(config: Any, shape: Shape, path: str = "") -> list[str]:
-    """Why a configuration cannot be applied to this kind: unknown fields, wrong types, entries without a key."""
+    """Why a configuration cannot be applied: unknown fields, wrong types, entries without a key."""
     if config is None:
         return []
     kind = shape.kind

@@ -214,7 +214,7 @@ def _resource(spec: Obj, names: Obj, version: Obj) -> Resource:
 
 
 def written(state: State, resource: Resource, new: Obj | None, old: Obj | None) -> None:
-    """After each write of a definition: serves what it says, establishes it, cleans up after a deleted one."""
+    """After each write of a definition: serves what it says, establishes it, cleans up when it goes."""
     if new is None:
         assert old is not None
         state.registry.replace(old["spec"]["group"], old["spec"]["names"]["plural"], [])

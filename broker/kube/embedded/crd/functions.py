@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,7 +40,7 @@ def as_duration(text: str) -> Any:
 
 
 def _is_sorted(values: list[Any]) -> bool:
-    return all(left <= right for left, right in zip(values, values[1:], strict=False))
+    return all(left <= right for left, right in pairwise(values))
 
 
 def _find(text: str, pattern: str) -> str:

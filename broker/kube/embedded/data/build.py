@@ -1,7 +1,7 @@
 """Joins the Go structs of the built-in kinds (structs.go) with Kubernetes' published OpenAPI and discovery.
 
 The result is data, Apache-2.0 like Kubernetes itself (https://github.com/kubernetes/kubernetes):
-`resources.json` what is served, `types.json` how each object is shaped, `descriptions.json` what explain says.
+`resources.json` what is served, `types.json` how objects are shaped, `descriptions.json` what explain says.
 
     cd tests/controlplane && go run ../../broker/kube/embedded/data/structs.go > structs.json
     python broker/kube/embedded/data/build.py structs.json $(go list -m -f '{{.Dir}}' k8s.io/kubernetes)
