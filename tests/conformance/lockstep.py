@@ -5,7 +5,7 @@ when they do not, everything after would differ too, and the sequence ends.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +102,7 @@ class Difference:
 
 def run(
     sequence: Sequence, ours: Api, theirs: Api, *, ignore: frozenset[str] = frozenset()
-) -> Iterator[Difference]:
+) -> Generator[Difference]:
     """The differences of two servers over one sequence; keys in `ignore` are not compared."""
     sides = tuple(Side(api, Mask(ignore=ignore)) for api in (ours, theirs))
     for side in sides:

@@ -6,6 +6,7 @@ function of its seed, so a failure is repeated by the seed that it names.
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -39,7 +40,8 @@ def servers(real_api: Api) -> Iterator[tuple[Api, Api]]:
 
 def first_defect(wanted: Sequence, ours: Api, theirs: Api) -> Difference | None:
     try:
-        return next(defects(run(wanted, ours, theirs)), None)
+        with closing(run(wanted, ours, theirs)) as differences:
+            return next(defects(differences), None)
     finally:
         for api in (ours, theirs):
             empty(api, TOUCHED)

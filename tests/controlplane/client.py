@@ -4,7 +4,7 @@ Invariant: what the server said is handed on as it was said: no retries, no rais
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -53,9 +53,11 @@ class Watch:
         self.close()
 
     def close(self) -> None:
+        # A generator left to the garbage collector would give its connection back inside the pool's own lock.
+        self._lines.close()
         self._response.close()
 
-    def _split(self) -> Iterator[bytes]:
+    def _split(self) -> Generator[bytes]:
         rest = b""
         for chunk in self._response.stream(65536):
             *lines, rest = (rest + chunk).split(b"\n")

@@ -176,9 +176,11 @@ class ControlPlane:
         return all(_get(self.url + path, token=self.token, ca=self.ca) == 200 for path in paths)
 
     def _run(self, program: str, *flags: str) -> subprocess.Popen[bytes]:
+        # Where util-linux is, a killed test run does not leave its servers behind.
+        mortal = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         with (self._dir / f"{program}.log").open("wb") as log:
             process = subprocess.Popen(
-                [self._bin / program, *flags],
+                [*mortal, str(self._bin / program), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
