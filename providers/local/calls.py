@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Calls:
-    def __init__(self, *, keep: int = 5_000) -> None:
+    def __init__(self, *, keep: int = 2_000) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._log: deque[dict[str, Any]] = deque(maxlen=keep)

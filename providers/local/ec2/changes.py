@@ -24,6 +24,7 @@ from providers.local.world import World
 
 MOST_AT_ONCE = 1000  # instances in one create, and the largest change in one modify
 FUTURE = (timedelta(days=5), timedelta(days=120))
+BLOCK_ENDS_EARLY = timedelta(minutes=30)
 CANCELLABLE = frozenset({"active", "pending", "assessing", "delayed"})
 MATCH_CRITERIA = ("open", "targeted")
 TENANCIES = ("default", "dedicated")
@@ -80,7 +81,7 @@ def create(
         _activate_at(ledger, reservation, now + timedelta(seconds=world.pending))
     elif reservation.state == "scheduled" and start:
         _activate_at(ledger, reservation, start)
-    _expire_at(ledger, reservation)
+    expire_at(ledger, reservation)
     return reservation
 
 
@@ -88,8 +89,8 @@ def modify(
     world: World, reservation: CapacityReservation, account_id: str, params: Mapping[str, Any]
 ) -> None:
     ledger = world.ledger
-    _require_owner(ledger, reservation, account_id)
-    _require_mutable(ledger, reservation)
+    require_owner(ledger, reservation, account_id)
+    require_mutable(ledger, reservation)
     if reservation.state not in ("active", "scheduled"):
         raise Ec2Error(
             ledger.codes["modify-wrong-state"],
@@ -121,13 +122,13 @@ def modify(
         fields["end_date"], fields["end_date_type"] = _end(params, ledger.now())
     ledger.change(reservation, **fields)
     if "end_date" in fields:
-        _expire_at(ledger, reservation)
+        expire_at(ledger, reservation)
 
 
 def cancel(world: World, reservation: CapacityReservation, account_id: str) -> None:
     ledger = world.ledger
-    _require_owner(ledger, reservation, account_id)
-    _require_mutable(ledger, reservation)
+    require_owner(ledger, reservation, account_id)
+    require_mutable(ledger, reservation)
     if reservation.state not in CANCELLABLE:
         raise Ec2Error(
             ledger.codes["cancel-wrong-state"],
@@ -156,15 +157,24 @@ def _activate_at(ledger: Ledger, reservation: CapacityReservation, at: datetime)
     ledger.schedule(at, activate)
 
 
-def _expire_at(ledger: Ledger, reservation: CapacityReservation) -> None:
+def expire_at(ledger: Ledger, reservation: CapacityReservation) -> None:
     end = reservation.end_date
     if end is None:
         return
+
+    def end_instances() -> None:
+        """EC2 terminates what runs in a Capacity Block before the block ends."""
+        if reservation.end_date == end and reservation.usable:
+            for occupant in list(reservation.slots.occupants.values()):
+                occupant.instance.disable_api_termination = False
+                occupant.instance.ec2_backend.terminate_instances([occupant.instance.id])
 
     def expire() -> None:
         if reservation.end_date == end and reservation.state in ("active", "pending", "scheduled", "delayed"):
             ledger.change(reservation, state="expired")
 
+    if reservation.reservation_type == "capacity-block":
+        ledger.schedule(end - BLOCK_ENDS_EARLY, end_instances)
     ledger.schedule(end, expire)
 
 
@@ -186,7 +196,7 @@ def _running_matches(ledger: Ledger, reservation: CapacityReservation) -> int:
     return min(reservation.total, ledger.would_absorb(reservation))
 
 
-def _require_owner(ledger: Ledger, reservation: CapacityReservation, account_id: str) -> None:
+def require_owner(ledger: Ledger, reservation: CapacityReservation, account_id: str) -> None:
     if reservation.owner_id != account_id:
         raise Ec2Error(
             ledger.codes["not-owner"],
@@ -195,7 +205,7 @@ def _require_owner(ledger: Ledger, reservation: CapacityReservation, account_id:
         )
 
 
-def _require_mutable(ledger: Ledger, reservation: CapacityReservation) -> None:
+def require_mutable(ledger: Ledger, reservation: CapacityReservation) -> None:
     if reservation.reservation_type == "capacity-block":
         raise Ec2Error(
             ledger.codes["block-immutable"],

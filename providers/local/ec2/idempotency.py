@@ -21,9 +21,11 @@ from providers.local.ec2.errors import Ec2Error
 ACTIONS = frozenset(
     {
         "CreateCapacityReservation",
+        "CreateCapacityReservationBySplitting",
         "CreateFleet",
         "CreateLaunchTemplate",
         "CreateLaunchTemplateVersion",
+        "MoveCapacityReservationInstances",
         "RunInstances",
     }
 )

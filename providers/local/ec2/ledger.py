@@ -56,8 +56,8 @@ class Ledger:
         self.schedule(self.now() + timedelta(seconds=seconds), event)
 
     def settle(self) -> None:
-        """Let everything happen whose time has come."""
-        while self._due and self._due[0][0] <= self.clock.now():
+        """Let everything happen whose time has come; what happens may ask for this again."""
+        while self._at is None and self._due and self._due[0][0] <= self.clock.now():
             self._at, _, event = heapq.heappop(self._due)
             try:
                 event()

@@ -7,7 +7,7 @@ from typing import Any
 from moto.core.responses import ActionResult
 
 from providers.local import groups
-from providers.local.ec2 import answers, changes, errors, pages, reservations
+from providers.local.ec2 import answers, changes, errors, pages, reservations, transfers
 from providers.local.ec2.reservations import CapacityReservation, View
 from providers.local.ec2.responses.pipeline import Pipeline
 from providers.local.world import world
@@ -18,7 +18,6 @@ FILTERS: dict[str, pages.Value[tuple[CapacityReservation, View]]] = {
     "owner-id": lambda row: row[0].owner_id,
     "instance-platform": lambda row: row[0].platform,
     "availability-zone": lambda row: row[0].zone,
-    "availability-zone-id": lambda row: row[0].zone_id,
     "tenancy": lambda row: row[0].tenancy,
     "outpost-arn": lambda row: row[0].outpost_arn,
     "state": lambda row: row[1].state,
@@ -91,6 +90,36 @@ class CapacityReservations(Pipeline):
         changes.cancel(world(), reservation, self.current_account)
         return ActionResult({"Return": True})
 
+    def create_capacity_reservation_by_splitting(self) -> ActionResult:
+        source = self._reservation("SourceCapacityReservationId")
+        self.error_on_dryrun()
+        tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
+        count = int(self._get_param("InstanceCount"))
+        made = transfers.split(world(), source, self.current_account, count)
+        if tags:
+            self.ec2_backend.create_tags([made.id], tags)
+        return self._transferred(source, made, count)
+
+    def move_capacity_reservation_instances(self) -> ActionResult:
+        source = self._reservation("SourceCapacityReservationId")
+        destination = self._reservation("DestinationCapacityReservationId")
+        self.error_on_dryrun()
+        count = int(self._get_param("InstanceCount"))
+        transfers.move(world(), source, destination, self.current_account, count)
+        return self._transferred(source, destination, count)
+
+    def _transferred(
+        self, source: CapacityReservation, destination: CapacityReservation, count: int
+    ) -> ActionResult:
+        now = world().clock.now()
+        return ActionResult(
+            {
+                "SourceCapacityReservation": self._describe(source, source.view(now)),
+                "DestinationCapacityReservation": self._describe(destination, destination.view(now)),
+                "InstanceCount": count,
+            }
+        )
+
     def get_capacity_reservation_usage(self) -> ActionResult:
         reservation = self._reservation()
         self.error_on_dryrun()
@@ -130,9 +159,9 @@ class CapacityReservations(Pipeline):
         self.ec2_backend.specify(self._get_param("InstanceId"), specification)
         return ActionResult({"Return": True})
 
-    def _reservation(self) -> CapacityReservation:
-        reservation_id = self._get_param("CapacityReservationId")
+    def _reservation(self, parameter: str = "CapacityReservationId") -> CapacityReservation:
+        reservation_id = self._get_param(parameter)
         if not reservation_id:
-            raise errors.missing("CapacityReservationId")
+            raise errors.missing(parameter)
         found: CapacityReservation = self.ec2_backend.find_reservation(reservation_id)
         return found
