@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from broker.apis import names
-from broker.apis.core import Node
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import A
@@ -202,6 +202,9 @@ def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> N
     node = node_of(stack, "c-0").name
     stack.budget("none", app="train", allowed=0)
     stack.pod("train", node=node, labels={"app": "train"})
+    # A pod that does not run yet is not protected.
+    running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    stack.client.patch(Pod.KIND, "train", {"status": running}, namespace="default", subresource="status")
     stack.advance(135 * MINUTE)
     stack.passes()
     assert not stack.get(NodeClaim, "c-0").deleting

@@ -17,7 +17,7 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Inventory
-from broker.capacity.standing import Change, Standing, standing
+from broker.capacity.standing import ENDED, Change, Standing, standing
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.instances import InstanceView, Listing
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
@@ -89,8 +89,11 @@ class StandingKeeper:
         due: list[Work] = []
         doubtful = False
         for claim in self._claims.list():
+            if claim.deleting or not self._owns(claim):
+                continue
             instance = listing.instances.get(instance_id(claim))
-            if instance is None or claim.deleting or not self._owns(claim):
+            if instance is None:
+                doubtful |= older and _over(claim, inventory)  # launched after the listing
                 continue
             wanted = standing(instance, inventory.odcrs.get(instance.reservation_id))
             if wanted is None or not self._differs(claim, wanted):
@@ -127,6 +130,13 @@ class StandingKeeper:
         """A node that has not joined yet gets the claim's labels when it does."""
         found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
         return [node for node in found if node.labels.get(names.REGISTERED) == "true" and not node.deleting]
+
+
+def _over(claim: NodeClaim, inventory: Inventory) -> bool:
+    """Whether the reservation that the claim was launched into is no more."""
+    id_ = claim.labels.get(names.RESERVATION_ID)
+    odcr = inventory.odcrs.get(id_ or "")
+    return bool(id_) and (odcr is None or odcr.state in ENDED)
 
 
 def _metadata(claim: NodeClaim, wanted: Standing) -> dict[str, Any]:
