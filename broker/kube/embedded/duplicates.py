@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
+
 
 class _Pairs(list[tuple[str, Any]]):
     """An object as it was written."""
@@ -15,8 +17,8 @@ class _Pairs(list[tuple[str, Any]]):
 
 def duplicates(raw: bytes, parsed: Any) -> list[str]:
     """`duplicate field "spec.x"` for each, in the order of the document."""
-    # As many `":` as there are fields: nothing is named twice, and no string looks like a field.
-    if raw.count(b'":') == _count(parsed):
+    # Written as densely as it was read it has the same length, or else as many `":` as there are fields.
+    if len(orjson.dumps(parsed)) == len(raw) or raw.count(b'":') == _count(parsed):
         return []
     out: list[str] = []
     _walk(json.loads(raw, object_pairs_hook=_Pairs), "", out)

@@ -89,7 +89,7 @@ def _unrecognized(resource: Resource, why: str, raw: bytes) -> ApiError:
 def read_object(call: Call) -> Obj:
     """The object that a client sends whole."""
     resource, raw = call.resource, body(call)
-    sent = call.request.body or b""
+    parsed, sent = raw, call.request.body or b""
     if not isinstance(raw, dict):
         empty = "unexpected end of JSON input"
         why = (
@@ -128,7 +128,7 @@ def read_object(call: Call) -> Obj:
         )
         raise bad_request(text) from wrong
     if call.strict != "Ignore" and sent[:1] == b"{":
-        unknown = list(dict.fromkeys([*duplicates(sent, raw), *unknown]))
+        unknown = list(dict.fromkeys([*duplicates(sent, parsed), *unknown]))
     if unknown and call.strict == "Strict":
         listed = ", ".join(unknown)
         text = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from .errors import FieldError, problem
 from .wire import Obj
@@ -116,11 +117,17 @@ def labels(values: Obj, path: str) -> list[FieldError]:
     for key in sorted(values):
         if not _simple(key):
             out += [problem("invalid", path, why, key) for why in qualified(key)]
-        if not _VALUE_RE.fullmatch(values[key]) or len(values[key]) > 63:
+        if not _good_value(values[key]):
             out += [problem("invalid", path, why, values[key]) for why in label_value(values[key])]
     return out
 
 
+@lru_cache(maxsize=4096)
+def _good_value(value: str) -> bool:
+    return len(value) <= 63 and _VALUE_RE.fullmatch(value) is not None
+
+
+@lru_cache(maxsize=4096)
 def _simple(key: str) -> bool:
     return len(key) <= 63 and "/" not in key and _QUALIFIED_RE.fullmatch(key) is not None
 
@@ -167,7 +174,9 @@ def words(meta: Obj) -> list[FieldError]:
                 out += [
                     problem("invalid", "metadata.annotations", why, key) for why in qualified(key.lower())
                 ]
-        if sum(len(k.encode()) + len(v.encode()) for k, v in notes.items()) > _ANNOTATIONS_LIMIT:
+        # A character is four bytes at most: only what is long is counted.
+        long = sum(map(len, notes)) + sum(map(len, notes.values())) > _ANNOTATIONS_LIMIT // 4
+        if long and sum(len(k.encode()) + len(v.encode()) for k, v in notes.items()) > _ANNOTATIONS_LIMIT:
             why = f"may not be more than {_ANNOTATIONS_LIMIT} bytes"
             out.append(problem("too_long", "metadata.annotations", why))
     if meta.get("ownerReferences"):

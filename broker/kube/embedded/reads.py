@@ -144,8 +144,8 @@ def _as_of(state: State, resource: Resource, revision: int, after: Key | None) -
             "The provided continue parameter is too old to display a consistent list result. You can start a "
             "new list without the continue parameter, or use the continue token in this response to retrieve "
             "the remainder of the results. Continuing with the provided token results in an inconsistent "
-            "list - objects that were created, modified, or deleted between the time the first chunk was returned "
-            "and now may show up in the list."
+            "list - objects that were created, modified, or deleted between the time the first chunk was "
+            "returned and now may show up in the list."
         )
         raise expired(message, token=_token(state.store.revision, after)) from gone
 

@@ -66,7 +66,7 @@ def _validator(resource: Resource, rules: Rules) -> Callable[[Obj, Obj | None, s
     def validate(obj: Obj, old: Obj | None, subresource: str) -> list[FieldError]:
         if old is None:
             found = [one for step in rules.create_order for one in made[step](obj, obj)]
-            return found or meta(obj, obj)
+            return found if found or META in rules.create_order else meta(obj, obj)
         order = rules.status_order if subresource == "status" else rules.update_order
         # Every update is checked so, and kinds that check their metadata themselves say it again.
         return common(obj, old) + [one for step in order for one in made[step](obj, old)]
