@@ -44,6 +44,7 @@ class Tap:
 
     inner: Transport
     log: list[tuple[str, str]] = field(default_factory=list)
+    lost: int = 0
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -57,7 +58,12 @@ class Tap:
 
     def lose(self, chosen: Chosen, *, times: int = -1) -> None:
         """The chosen requests do not arrive."""
-        self.on(chosen, _lose, times=times)
+
+        def lose(request: Request) -> None:
+            self.lost += 1
+            raise Unavailable(0, "Lost", f"{request.method} {request.path} was lost, as a test asked")
+
+        self.on(chosen, lose, times=times)
 
     def on(self, chosen: Chosen, does: Callable[[Request], None], *, times: int = 1) -> None:
         """`does` runs before the chosen requests are sent."""
@@ -85,7 +91,3 @@ class Tap:
                 rule.times -= 1
         if rule is not None:
             rule.does(request)
-
-
-def _lose(request: Request) -> None:
-    raise Unavailable(0, "Lost", f"{request.method} {request.path} was lost, as a test asked")
