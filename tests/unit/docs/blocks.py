@@ -1,0 +1,48 @@
+"""The code blocks of a page, by language."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+_FENCE = re.compile(r"^( *)```([a-z]+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+
+
+class Step(NamedTuple):
+    """A command of a console block, and what it prints."""
+
+    command: str
+    output: str
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The texts of the page's blocks in this language, without the indentation of the list they are in."""
+    return [
+        re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE)
+        for found in _FENCE.finditer(page.read_text())
+        if found[2] == language
+    ]
+
+
+def steps(page: Path) -> list[Step]:
+    """Every command of the page's console blocks, in order."""
+    found: list[Step] = []
+    for block in blocks(page, "console"):
+        for line in block.splitlines(keepends=True):
+            if line.startswith("$ "):
+                found.append(Step(line[2:].rstrip("\n"), ""))
+            else:
+                found[-1] = found[-1]._replace(output=found[-1].output + line)
+    return found
+
+
+def prose(page: Path) -> str:
+    """The page without its code blocks."""
+    return _FENCE.sub("", page.read_text())

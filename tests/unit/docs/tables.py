@@ -1,0 +1,277 @@
+"""The tables in docs/ that are made from the code, so that they cannot drift from it.
+
+A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; a test compares, and
+`python -m tests.unit.docs.tables` writes them anew.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+
+import broker
+from broker.apis import reservation_spec
+from broker.capacity import shortages
+from broker.capacity.answers import ANSWERS, Answer
+from broker.capacity.model import Option, Pool, Selection
+from broker.capacity.template import target_for
+from broker.kube.metrics import REGISTRY as KUBE
+from broker.oncall.metrics import REGISTRY
+from broker.settings import Settings
+from providers.aws import errors
+from providers.aws.metrics import CallMetrics
+from providers.model import CapacityType, ErrorClass
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+CHART = DOCS.parent / "deploy" / "chart" / "capacity-broker"
+BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+MARKS: Mapping[str, str] = {
+    "capacity": "the reservation; outside reservations, the pool",
+    "subnet": "the subnet",
+    "quota": "the quota: capacity type and family group",
+    "nothing": "nothing",
+}
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+# ---- errors
+
+
+def answers() -> str:
+    """Class by class: what is remembered, and what happens to the claim."""
+    return table(
+        ("class", "remembered as short", "for", "the claim", "condition reason", "next step"),
+        (
+            (f"`{class_}`", MARKS[a.marks], _length(class_, a), _goes(a), f"`{a.reason}`", a.next_step)
+            for class_, a in ANSWERS.items()
+        ),
+    )
+
+
+def _goes(answer: Answer) -> str:
+    if answer.elsewhere:
+        return "goes on to its next option at once"
+    return "waits until somebody mends it" if answer.stops else "makes the same call again, later"
+
+
+def _length(class_: ErrorClass, answer: Answer) -> str:
+    if answer.marks == "nothing":
+        return ""
+    record = shortages.Shortages().record
+    scope = shortages.Scope("pool", "any")
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    first = record(scope, class_=class_, code="", now=when).by_scope[scope].until - when
+    fixed = first != shortages.FIRST
+    return _span(first) if fixed else f"{_span(first)}, doubled up to {_span(shortages.CAP)}"
+
+
+def _span(length: timedelta) -> str:
+    minutes = int(length.total_seconds()) // 60
+    return f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes} min"
+
+
+def codes() -> str:
+    """Every code that is known by name."""
+    order = list(ANSWERS)
+    known = sorted(errors.TABLE.items(), key=lambda each: (order.index(each[1]), each[0]))
+    return table(("code", "class"), ((f"`{code}`", f"`{class_}`") for code, class_ in known))
+
+
+def shapes() -> str:
+    """Names that are not known one by one."""
+    found = [(f"`{shape.pattern}`", f"`{class_}`") for shape, class_ in errors._SHAPES]
+    return table(("a name that matches", "class"), found)
+
+
+def statuses() -> str:
+    """Names that tell nothing: the HTTP status decides."""
+    asked = (429, 500, 503, 401, 403, 404, 400)
+    return table(
+        ("HTTP status", "class"), ((str(each), f"`{errors.classify('Strange', each)}`") for each in asked)
+    )
+
+
+def sdk() -> str:
+    """Calls that AWS never answered: the SDK's own exceptions."""
+    rows = [(f"`{kind.__name__}`", f"`{code}`", f"`{class_}`") for kind, code, class_, _ in errors._SDK]
+    return table(("botocore's exception", "code shown", "class"), rows)
+
+
+# ---- the field
+
+
+def refusals() -> str:
+    """What the API server says of a spec that cannot be."""
+    spec = reservation_spec
+    rows = {
+        "`capacityReservationPreference` and `capacityReservationTarget`": spec.ONE_CHOICE_RULE,
+        "neither of the two": spec.EMPTY_RULE,
+        "another preference": spec.PREFERENCE_RULE,
+        "`capacityReservationId` and `capacityReservationResourceGroupArn`": spec.ONE_TARGET_RULE,
+        "an empty `capacityReservationTarget`": spec.EMPTY_TARGET_RULE,
+        "a malformed id": spec.ID_RULE,
+        "a malformed ARN": spec.ARN_RULE,
+    }
+    return table(("written", "message"), ((what, rule.message) for what, rule in rows.items()))
+
+
+ODCR, GROUP = "cr-0123456789abcdef0", "arn:aws:resource-groups:us-east-1:123456789012:group/g"
+SELECTIONS: Mapping[str, Selection] = {
+    "nothing": Selection(),
+    "`open`": Selection(preference="open"),
+    "`none`": Selection(preference="none"),
+    "`capacity-reservations-only`": Selection(preference="capacity-reservations-only"),
+    "an id": Selection(reservation_id=ODCR),
+    "a group's ARN": Selection(group_arn=GROUP),
+}
+# Heading: capacity type of the option, whether the claim allows on-demand, whether it allows reserved.
+LAUNCHES: Mapping[str, tuple[CapacityType, bool, bool]] = {
+    "a reserved slot": ("reserved", True, True),
+    "a reserved slot, for a claim of `reserved` alone": ("reserved", False, True),
+    "on-demand": ("on-demand", True, True),
+    "on-demand, for a claim without `reserved`": ("on-demand", True, False),
+    "spot": ("spot", True, True),
+}
+
+
+def templates() -> str:
+    """CapacityReservationSpecification of the template: what the class says, against what is launched."""
+    return table(
+        ("the class says", *LAUNCHES),
+        (
+            (said, *(_specification(selection, *launch) for launch in LAUNCHES.values()))
+            for said, selection in SELECTIONS.items()
+        ),
+    )
+
+
+def _specification(
+    selection: Selection, kind: CapacityType, allows_on_demand: bool, allows_reserved: bool
+) -> str:
+    reserved = kind == "reserved"
+    if reserved and selection == Selection():
+        return "-"
+    named = (selection.reservation_id or selection.group_arn) if reserved else ""
+    pool = Pool(capacity_type=kind, instance_type="p5.48xlarge", zone="us-east-1a", reservation=named)
+    option = Option(
+        pool=pool, odcr_ids=(ODCR,) if reserved else (), market="spot" if kind == "spot" else "on-demand"
+    )
+    try:
+        target = target_for(selection, option, allows_on_demand, claim_allows_reserved=allows_reserved)
+    except ValueError:
+        return "-"
+    aim = " and the id" if target.reservation_id else " and the ARN" if target.group_arn else ""
+    return f"`{target.preference}`{aim}"
+
+
+# ---- operations
+
+
+def options() -> str:
+    """Every option, by its three names."""
+    hints = get_type_hints(Settings, include_extras=True)
+    values = _chart_values()
+    rows = []
+    for each in fields(Settings):
+        asked = hints[each.name].__metadata__[0]
+        default = str(each.default).lower() if isinstance(each.default, bool) else str(each.default)
+        shown = "the host's name" if each.name == "identity" else f"`{default}`" if default else ""
+        flag = "--" + each.name.replace("_", "-")
+        rows.append((f"`{flag}`", f"`{asked.envvar}`", values.get(asked.envvar, ""), shown, str(asked.help)))
+    return table(("flag", "environment", "chart value", "default", "meaning"), rows)
+
+
+def _chart_values() -> dict[str, str]:
+    """Environment variable to the chart's value, as its deployment template says."""
+    text = (CHART / "templates" / "deployment.yaml").read_text()
+    return {
+        name: f"`{value}`"
+        for name, value in re.findall(r"- name: ([A-Z_]+)\n\s+value: {{ \.Values\.([\w.]+)", text)
+    }
+
+
+def metrics() -> str:
+    """Everything of the broker's own that /metrics shows."""
+    for module in pkgutil.walk_packages(broker.__path__, "broker."):
+        if not module.name.startswith(("broker.kube.embedded", "broker.demo")):
+            importlib.import_module(module.name)  # a metric is defined where it is counted
+    registry = CollectorRegistry()
+    CallMetrics(registry)
+    found: dict[str, MetricWrapperBase] = {}
+    for each in (REGISTRY, KUBE, registry):
+        for collector in each._collector_to_names:
+            if isinstance(collector, MetricWrapperBase):
+                found[collector._name + ("_total" if collector._type == "counter" else "")] = collector
+    return table(
+        ("metric", "type", "labels", "meaning"),
+        (
+            (f"`{name}`", str(m._type), ", ".join(f"`{label}`" for label in m._labelnames), m._documentation)
+            for name, m in sorted(found.items())
+        ),
+    )
+
+
+def permissions() -> str:
+    """The chart's rules, one line each."""
+    rows = []
+    for file, where in (("cluster", "the cluster"), ("namespace", "its namespace")):
+        for rule in yaml.safe_load((CHART / "rbac" / f"{file}.yaml").read_text()):
+            (group,), (resource,) = rule["apiGroups"], rule["resources"]
+            names: Any = rule.get("resourceNames", ())
+            only = f" (only `{names[0]}`)" if names else ""
+            full = f"`{resource}.{group}`" if group else f"`{resource}`"
+            rows.append((where, full + only, ", ".join(rule["verbs"])))
+    return table(("in", "resource", "verbs"), rows)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "answers": answers,
+    "codes": codes,
+    "metrics": metrics,
+    "options": options,
+    "permissions": permissions,
+    "refusals": refusals,
+    "sdk": sdk,
+    "shapes": shapes,
+    "statuses": statuses,
+    "templates": templates,
+}
+
+
+def pages() -> list[Path]:
+    return sorted(DOCS.glob("*.md"))
+
+
+def made_anew(text: str) -> str:
+    """The page with every block as the code has it now. Raises KeyError for a block of an unknown name."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n{found[4]}", text)
+
+
+def main() -> int:
+    for page in pages():
+        before = page.read_text()
+        after = made_anew(before)
+        if after != before:
+            page.write_text(after)
+            print(f"{page.name}: written anew")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""What is said in tables is what the code says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from broker.capacity.answers import ANSWERS
+from providers.aws import errors
+from providers.model import ErrorClass
+from tests.unit.docs import tables
+from tests.unit.docs.blocks import DOCS
+
+
+@pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
+def test_a_page_holds_what_the_code_has_now(page: Path) -> None:
+    assert page.read_text() == tables.made_anew(page.read_text()), "run python -m tests.unit.docs.tables"
+
+
+def test_every_table_is_on_some_page() -> None:
+    shown = {found[2] for page in tables.pages() for found in tables.BLOCK.finditer(page.read_text())}
+    assert shown == set(tables.BLOCKS)
+
+
+def rows(page: str, heading: str) -> Mapping[str, list[str]]:
+    """The cells of the table under these first headings, by the first cell."""
+    text = (DOCS / page).read_text()
+    body = text[text.index(f"| {heading}") :].split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in body]
+    return {each[0].strip("`"): each[1:] for each in cells}
+
+
+@pytest.mark.covers("KRP-18")
+def test_every_code_leads_to_a_class_and_every_class_to_an_answer() -> None:
+    codes, answers = rows("errors.md", "code | class |"), rows("errors.md", "class | remembered")
+    assert {code: ErrorClass(cells[0].strip("`")) for code, cells in codes.items()} == errors.TABLE
+    assert set(answers) == {str(class_) for class_ in ErrorClass}
+    for class_, cells in answers.items():
+        assert cells[3].strip("`") == ANSWERS[ErrorClass(class_)].reason
+    assert codes["ReservationCapacityExceeded"] == ["`reservation-full`"]
+    assert answers["subnet"][0] == answers["subnet"][0].replace("reservation", "")
+    assert answers["throttling"][0] == "nothing"
+
+
+def test_a_changed_table_is_found() -> None:
+    page = (DOCS / "errors.md").read_text()
+    assert tables.made_anew(page.replace("`VcpuLimitExceeded`", "`VcpuLimit`")) == page
+    with pytest.raises(KeyError):
+        tables.made_anew("<!-- generated: nothing -->\n<!-- end -->")

@@ -1,0 +1,150 @@
+"""What pages name is there: files, links, commands, rooms, reasons, checks."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from broker.app import Broker
+from broker.cli import app
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.lease import Elector
+from broker.kube.transports import InProcessTransport
+from broker.oncall.http import HttpServer
+from broker.settings import Settings
+from providers.aws import errors
+from tests.unit.docs.blocks import DOCS, ROOT, blocks, pages, prose, steps
+
+SPEC = DOCS / "capacity-reservation-spec.md"
+FILE = re.compile(r"`((?:broker|providers|deploy|tests|terraform|crds|examples|docs)/[\w./-]*)`")
+LINK = re.compile(r"\]\(([^)#]*)(#[^)]*)?\)")
+BY_PAGE = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+
+
+@BY_PAGE
+def test_files_and_links_are_there(page: Path) -> None:
+    text = page.read_text()
+    assert [name for name in FILE.findall(text) if not (ROOT / name).exists()] == []
+    for target, anchor in LINK.findall(prose(page)):
+        if "://" in target:
+            continue
+        there = (page.parent / target) if target else page
+        assert there.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+            assert anchor[1:] in slugs, anchor
+
+
+@BY_PAGE
+def test_commands_and_their_options_are_there(page: Path) -> None:
+    lines = [
+        line
+        for each in ("sh", "console")
+        for block in blocks(page, each)
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
+    for line in lines:
+        words = shlex.split(line.removeprefix("$ "), comments=True) if "capacity-broker" in line else []
+        if words[:1] != ["capacity-broker"]:
+            continue
+        command: Any = typer.main.get_command(app)
+        rest = words[1:]
+        while hasattr(command, "commands"):
+            assert rest and rest[0] in command.commands, line
+            command, rest = command.commands[rest[0]], rest[1:]
+        known = {
+            name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
+        }
+        assert [word for word in rest if word.startswith("-") and word not in known] == [], line
+
+
+def test_every_room_is_shown() -> None:
+    said = (DOCS / "architecture.md").read_text()
+    rooms = [
+        f"`{p.relative_to(ROOT)}/`"
+        for top in ("broker", "providers")
+        for p in (ROOT / top).iterdir()
+        if (p / "__init__.py").exists()
+    ]
+    assert len(rooms) > 8
+    assert [room for room in rooms if room not in said] == []
+
+
+# Words in the code that look like reasons and are none: kinds, operators, statuses, outcomes, families.
+WORDS = """
+True False Unknown Normal Warning Valid Ready Available LimitExceeded Resolved Mirrored Not NotNeeded
+Exists DoesNotExist In NotIn Gt Gte Lt Lte Gi NoSchedule NoExecute Failed Succeeded PodScheduled Unschedulable
+EC2NodeClass DaemonSet Node Custom Bottlerocket Outpost
+Adopted Launched Refused Skipped Spilled NoInstances SpilledToOnDemand
+"""
+NO_REASONS = frozenset(WORDS.split())
+
+
+def reasons() -> dict[str, str]:
+    """Every CamelCase word that conditions, misfits and events may give as their reason, with its file."""
+    files = [*(ROOT / "broker" / "controllers").rglob("*.py"), *(ROOT / "broker" / "capacity").rglob("*.py")]
+    return {
+        node.value: file.name
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"[A-Z][a-zA-Z0-9]*[a-z][a-zA-Z0-9]*", node.value)
+        and node.value not in NO_REASONS
+        and node.value not in errors.TABLE
+    }
+
+
+@pytest.mark.covers("KRP-24")
+def test_every_reason_is_explained_and_every_explained_reason_is_given() -> None:
+    said = "".join(
+        (DOCS / name).read_text() for name in ("capacity-reservation-spec.md", "errors.md", "operations.md")
+    )
+    given = reasons()
+    assert [f"{word} ({file})" for word, file in given.items() if f"`{word}`" not in said] == []
+    tables_ = re.findall(r"^\| (`[A-Z][^|]*) \|", SPEC.read_text(), re.MULTILINE)
+    explained = {word for cell in tables_ for word in re.findall(r"`([A-Z]\w+)`", cell)}
+    conditions = {"CapacityReservationSpecValid", "ReservationsResolved", "Launchable", "CapacityReservation"}
+    assert len(explained) > 40
+    assert explained - conditions - set(given) - set(errors.TABLE) - {"Launched"} == set()
+
+
+def test_readiness_names_what_the_broker_waits_for() -> None:
+    nobody: Any = None
+    client = Client(InProcessTransport(Cluster()))
+    checks = dict(Broker(client, nobody, Settings(), clock=FakeClock()).ready())
+    said = (DOCS / "operations.md").read_text()
+    assert [name for name in checks if f"`{name}`" not in said] == []
+    (asked,) = [step for step in steps(DOCS / "operations.md") if "/readyz" in step.command]
+    checks |= dict.fromkeys(set(checks) - {"ec2-reservations"}, True)
+    assert asked.output == _served(checks)
+
+
+def _served(checks: dict[str, bool]) -> str:
+    server = HttpServer(host="127.0.0.1", port=0, ready=lambda: checks, healthy=dict, registries=[])
+    server.start()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{server.url}/readyz", timeout=10)
+        assert refused.value.code == 503
+        return refused.value.read().decode()
+    finally:
+        server.close()
+
+
+def test_the_numbers_of_the_lease() -> None:
+    asked = inspect.signature(Elector).parameters
+    said = (DOCS / "operations.md").read_text()
+    assert f"{asked['duration'].default:g} s, renewed every {asked['renew'].default:g} s" in said
