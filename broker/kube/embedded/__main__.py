@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from .cluster import Cluster
+from .collector import Collector
 from .http import ApiServer
 
 
@@ -19,12 +20,19 @@ def main(arguments: list[str] | None = None) -> int:
         "--port", type=int, default=8001, help="port to listen on, 0 for a free one (default: %(default)s)"
     )
     parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig for this server to a file")
+    parser.add_argument(
+        "--bare",
+        action="store_true",
+        help="an API server alone: nobody deletes what lost its owner, or ends a namespace",
+    )
     options = parser.parse_args(arguments)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
+    cluster = Cluster()
+    collector = Collector(cluster)
     try:
-        server = ApiServer(Cluster(), host=options.host, port=options.port).start()
+        server = ApiServer(cluster, host=options.host, port=options.port).start()
     except OSError as error:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}; try --port 0\n")
         return 1
@@ -32,8 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
         options.kubeconfig.write_text(server.kubeconfig())
     sys.stdout.write(f"serving on {server.url}\n")
     sys.stdout.flush()
+    if not options.bare:
+        collector.start()
     stopped.wait()
     server.stop()
+    collector.stop()
     return 0
 
 

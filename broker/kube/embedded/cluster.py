@@ -45,8 +45,9 @@ class Cluster:
         """`clock` gives the time that objects are stamped with; `seed` makes uids and names repeatable."""
         self.faults = Faults()
         self.faults.on_drop(self._drop_watches)
-        self._state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
-        self._state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definition.written
+        # For the parts of this package; everybody else comes through `handle`.
+        self.state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
+        self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definition.written
         self._streams: set[WatchStream] = set()
         for name in NAMESPACES:
             self.create("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -68,34 +69,34 @@ class Cluster:
     def _handle(self, request: Request) -> Response:
         if request.path.rstrip("/") in _HEALTH:
             return text("ok")
-        with self._state.store.lock:
-            if (found := discovery.answer(self._state.registry, request)) is not None:
+        with self.state.store.lock:
+            if (found := discovery.answer(self.state.registry, request)) is not None:
                 return found
-            target = route(self._state.registry, request)
+            target = route(self.state.registry, request)
         self.faults.check(target.verb, target.plural, target.name)
-        with self._state.store.lock:
+        with self.state.store.lock:
             return self._called(Call(request, target))
 
     def _dispatch(self, call: Call) -> Response:
         verb = call.target.verb
         if (special := subresources.handler(call)) is not None:
-            return special(self._state, call)
+            return special(self.state, call)
         if verb == "get":
-            return reads.get(self._state, call)
+            return reads.get(self.state, call)
         if verb == "list":
-            return reads.list_all(self._state, call)
+            return reads.list_all(self.state, call)
         if verb == "watch":
-            stream = reads.watch(self._state, call, self._streams.discard)
+            stream = reads.watch(self.state, call, self._streams.discard)
             self._streams.add(stream)
             return reads.watch_response(stream)
         if verb in ("delete", "deletecollection"):
             return self._delete(call)
-        obj, created = _WRITES[verb](self._state, call)
+        obj, created = _WRITES[verb](self.state, call)
         return self._written(call, obj, created=created)
 
     def _written(self, call: Call, obj: Obj, *, created: bool) -> Response:
         resource = call.target.resource
-        shown = rendering(resource, call, self._state.clock())
+        shown = rendering(resource, call, self.state.clock())
         view = resource.show(obj)
         body = shown.one(Item(view, encode(view, bare=resource.custom is None), 0))
         headers = {"Content-Type": shown.content_type}
@@ -111,13 +112,13 @@ class Cluster:
         options = options_of(given_options(call))
         if target.verb == "deletecollection":
             wanted = list_options(call)
-            items, meta = reads.page(self._state, call, wanted)
+            items, meta = reads.page(self.state, call, wanted)
             keys = [(i.obj["metadata"].get("namespace", ""), i.obj["metadata"]["name"]) for i in items]
-            deletes.delete_many(self._state, call, options, keys)
-            shown = rendering(resource, call, self._state.clock())
+            deletes.delete_many(self.state, call, options, keys)
+            shown = rendering(resource, call, self.state.clock())
             return Response(200, {"Content-Type": shown.content_type}, shown.many(items, meta))
         key = (target.namespace if resource.namespaced else "", target.name)
-        deleted = deletes.delete(self._state, resource, key, options)
+        deleted = deletes.delete(self.state, resource, key, options)
         accepted = not deleted.gone and options.orphan is False
         return reply(deleted.answer(resource), status=202 if accepted else 200)
 
@@ -167,8 +168,8 @@ class Cluster:
 
     def compact(self) -> None:
         """Forgets past events: older watches and continue tokens get 410 from now on."""
-        with self._state.store.lock:
-            self._state.store.compact()
+        with self.state.store.lock:
+            self.state.store.compact()
 
 
 _WRITES: dict[str, Callable[[State, Call], tuple[Obj, bool]]] = {

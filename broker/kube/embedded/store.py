@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -86,6 +86,7 @@ class Compacted(Exception):
 class Collection:
     """All objects of one resource, in key order, with the events that led here."""
 
+    name: str
     items: dict[Key, Item] = field(default_factory=dict)
     keys: list[Key] = field(default_factory=list)
     log: list[Event] = field(default_factory=list)
@@ -120,11 +121,12 @@ class Store:
         self._collections: dict[str, Collection] = {}
         self._order: deque[tuple[Collection, int]] = deque()
         self._bytes, self._limit = 0, log_bytes
+        self._changed: list[Callable[[str, Event], None]] = []
 
     def collection(self, resource: str) -> Collection:
         found = self._collections.get(resource)
         if found is None:
-            found = self._collections[resource] = Collection(compacted=0)
+            found = self._collections[resource] = Collection(resource)
         return found
 
     def put(self, resource: str, key: Key, obj: Obj, *, bare: bool) -> Item:
@@ -150,6 +152,15 @@ class Store:
         item = Item(obj, encode(obj, bare=bare), self.revision)
         self._emit(collection, Event(self.revision, "DELETED", key, item, before))
         return item
+
+    def on_change(self, callback: Callable[[str, Event], None]) -> None:
+        """Calls back, in the writer's thread and with the store locked, after every write of anything."""
+        self._changed.append(callback)
+
+    def everything(self) -> Iterator[tuple[str, Key, Item]]:
+        for name, collection in self._collections.items():
+            for key, item in collection.items.items():
+                yield name, key, item
 
     def snapshot(self, resource: str, revision: int) -> dict[Key, Item]:
         """The collection as it was at `revision`, by undoing what the log says came later."""
@@ -178,6 +189,8 @@ class Store:
             self._drop()
         for wake in tuple(collection.listeners.values()):
             wake()
+        for changed in self._changed:
+            changed(collection.name, event)
 
     def _drop(self) -> None:
         collection, size = self._order.popleft()
