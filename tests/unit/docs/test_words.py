@@ -82,6 +82,18 @@ def test_every_room_is_shown() -> None:
     assert [room for room in rooms if room not in said] == []
 
 
+def broker() -> Broker:
+    """One that is wired and not started."""
+    nobody: Any = None
+    return Broker(Client(InProcessTransport(Cluster())), nobody, Settings(), clock=FakeClock())
+
+
+def test_every_loop_is_shown() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    told = re.findall(r"^\| ([a-z, ]+) \| (?:one|two|four)", text, re.MULTILINE)
+    assert sorted(", ".join(told).split(", ")) == sorted(loop.name for loop in broker()._loops)
+
+
 # Words in the code that look like reasons and are none: kinds, operators, statuses, outcomes, families.
 WORDS = """
 True False Unknown Normal Warning Valid Ready Available LimitExceeded Resolved Mirrored Not NotNeeded
@@ -122,9 +134,7 @@ def test_every_reason_is_explained_and_every_explained_reason_is_given() -> None
 
 
 def test_readiness_names_what_the_broker_waits_for() -> None:
-    nobody: Any = None
-    client = Client(InProcessTransport(Cluster()))
-    checks = dict(Broker(client, nobody, Settings(), clock=FakeClock()).ready())
+    checks = dict(broker().ready())
     said = (DOCS / "operations.md").read_text()
     assert [name for name in checks if f"`{name}`" not in said] == []
     (asked,) = [step for step in steps(DOCS / "operations.md") if "/readyz" in step.command]
