@@ -32,6 +32,7 @@ from providers.model import InstanceType, Odcr, ProviderError
 # The label that Kubernetes recommends for it; on what the broker made, and so may delete.
 MADE_BY = "app.kubernetes.io/managed-by"
 BROKER = "capacity-broker"
+NOT_YET = 1.0
 
 _log = structlog.get_logger("mirror")
 
@@ -61,7 +62,7 @@ class MirrorKeeper:
         """Raises ApiError, after every object had its turn unless the API server has trouble of its own."""
         inventory = self._inventory.snapshot()
         if inventory.described is None:
-            return None
+            return Again(NOT_YET)
         try:
             self._types = self._provider.instance_types()
         except ProviderError as error:
