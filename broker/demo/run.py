@@ -130,7 +130,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
                 out.print(
                     "\nIt stays up until Ctrl-C. In another terminal:\n"
                     f"  export KUBECONFIG={kubeconfig} AWS_ENDPOINT_URL={aws.endpoint}\n"
-                    "  kubectl get nodeclaims,ec2nodeclasses\n"
+                    "  kubectl get nodeclaims,ec2nodeclasses,odcr\n"
                     "  capacity-broker explain claim overflow-0\n"
                 )
                 _until_interrupted()
