@@ -301,8 +301,6 @@ class Broker:
         if new is None:
             self._sweeps.add(one.name)
             self._launches.add(one.name)
-        elif set(self._nodeclass.group_arns()) - set(self.inventory.snapshot().groups):
-            self._polls.add(one.name)
 
     def _claim_changed(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
         one = new or old
@@ -361,17 +359,28 @@ class Broker:
             self._reporter.pool_limit(pool, change)
 
     def _owns(self, claim: NodeClaim) -> bool:
-        alive = self._take_over and any(
-            ownership.alive(lease, now=self._clock.now()) for lease in self.leases.cache.list()
-        )
-        if alive and not self._refused_take_over:
-            _log.warning("Karpenter's claims are not taken over: its Lease is alive")
+        groups = ownership.groups(take_over=self._take_over, karpenter_alive=self._karpenter_alive())
+        return ownership.owned(claim, groups=groups)
+
+    def _karpenter_alive(self) -> bool:
+        now = self._clock.now()
+        return any(ownership.alive(lease, now=now) for lease in self.leases.cache.list())
+
+    def _look_for_karpenter(self) -> None:
+        """A Lease that runs out makes no event: every poll looks whether claims changed hands."""
+        if not self._take_over:
+            return
+        alive = self._karpenter_alive()
+        if alive != self._refused_take_over:
+            said = "not taken over: its Lease is alive" if alive else "taken over: its Lease has run out"
+            _log.warning(f"Karpenter's claims are {said}")
+            for claim in self.claims.cache.list():
+                self._claim_queue.add(claim.name)
+            self._launches.add("karpenter")
         self._refused_take_over = alive
-        return ownership.owned(
-            claim, groups=ownership.groups(take_over=self._take_over, karpenter_alive=alive)
-        )
 
     def _poll(self, _items: Sequence[str]) -> Again | None:
+        self._look_for_karpenter()
         first = not self.inventory.described
         self.inventory.refresh()
         if first:

@@ -83,9 +83,9 @@ class Account:
         return str(made["GroupArn"])
 
     def join(self, group: str, *odcrs: str) -> None:
-        self.groups.group_resources(
-            Group=group, ResourceArns=[self.reservation(o)["CapacityReservationArn"] for o in odcrs]
-        )
+        arns = [self.reservation(odcr)["CapacityReservationArn"] for odcr in odcrs]
+        for start in range(0, len(arns), 10):  # the most that one call takes
+            self.groups.group_resources(Group=group, ResourceArns=arns[start : start + 10])
 
     def reservation(self, odcr: str) -> Json:
         """EC2's own description."""

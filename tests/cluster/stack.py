@@ -106,7 +106,7 @@ class Stack:
         self.settings = SETTINGS
         self.broker: Broker | None = None
         self.current: Provider | None = None
-        self.kubelets = Kubelets(self.client, self.provider(), clock=self.clock, every=0.1)
+        self.kubelets = self._kubelets()
         self._kubelets_started = False
         self._canaries = 0
         self._before_launch: Callable[[], object] | None = None
@@ -147,6 +147,14 @@ class Stack:
         if self._kubelets_started:
             self.kubelets.stop()
             self._kubelets_started = False
+
+    def _kubelets(self) -> Kubelets:
+        return Kubelets(self.client, self.provider(), clock=self.clock, every=0.1)
+
+    def kubelets_again(self) -> None:
+        """After `kubelets.stop()`: machines join again."""
+        self.kubelets = self._kubelets()
+        self.kubelets.start()
 
     def advance(self, seconds: float) -> None:
         """Moves the broker's time and EC2's."""
@@ -339,6 +347,11 @@ class Stack:
             name = self.claim(f"canary-{self._canaries}", node_class="nowhere")
             self.until_waiting(name, "NodeClassNotFound")
             self.delete(NodeClaim, name)
+
+    def polls(self, count: int = 1) -> None:
+        """Returns when the broker has described the reservations so often."""
+        before = self.calls("DescribeCapacityReservations")
+        self.until(lambda: self.calls("DescribeCapacityReservations") >= before + count, "a poll")
 
     def _is(self, name: str, type_: str) -> bool:
         claim = self.find(NodeClaim, name)

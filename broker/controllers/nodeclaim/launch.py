@@ -135,10 +135,10 @@ class Launcher:
 
     def _blind(self, waiting: Iterable[NodeClaim], error: ProviderError | None) -> None:
         """Nothing is decided before EC2 was seen; the claims are told why it was not."""
-        why = str(error) if error else "EC2 has not described the capacity reservations yet"
-        reason = answer(error.class_).reason if error else "ReservationsNotDescribed"
+        if error is None:
+            return  # it is seen in a moment
         for claim in waiting:
-            self._reporter.waiting(claim, reason=reason, message=why)
+            self._reporter.waiting(claim, reason=answer(error.class_).reason, message=str(error))
 
     def _observe(self, waiting: Iterable[NodeClaim], types: Mapping[str, InstanceType]) -> Pass:
         """The claims that can be planned; each of the others is told why not."""

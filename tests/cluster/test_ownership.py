@@ -1,0 +1,122 @@
+"""The broker and Karpenter never act on one claim both, nor on one instance."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from broker.apis import names
+from broker.apis.coordination import Lease
+from broker.apis.karpenter import NodeClaim
+from broker.kube.conditions import micro_timestamp
+from tests.cluster.account import CLUSTER, tags
+from tests.cluster.objects import ON_DEMAND
+from tests.cluster.stack import Stack
+
+KARPENTER = names.KARPENTER_AWS
+
+
+def lease(stack: Stack, *, age: float = 0.0, holder: str = "karpenter-0") -> None:
+    renewed = micro_timestamp(datetime.now(UTC) - timedelta(seconds=age))
+    stack.client.apply(
+        Lease.KIND,
+        {
+            "metadata": {"name": "karpenter-leader-election", "namespace": "default"},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed},
+        },
+    )
+
+
+@pytest.mark.covers("KRP-26")
+def test_a_claim_of_karpenter_is_left_alone(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    before = stack.client.get(NodeClaim.KIND, "theirs")
+    stack.claim("ours", capacity=(ON_DEMAND,))
+    stack.until_launched("ours")
+    stack.passes()
+    assert stack.client.get(NodeClaim.KIND, "theirs") == before
+    assert len(stack.aws.instances()) == 1
+    assert not stack.events("theirs")
+
+
+@pytest.mark.covers("KRP-26")
+def test_instances_never_carry_karpenter_s_three_marks(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,), pool="gpu")
+    stack.until_launched("c-0")
+    shown = tags(stack.instance("c-0"))
+    assert not {*names.KARPENTER_OWNERSHIP_TAGS} <= {*shown}
+    assert names.TAG_EKS_CLUSTER not in shown
+    assert (shown[names.TAG_CLUSTER], shown[names.TAG_NODECLASS]) == (CLUSTER, "gpu")
+    [template] = stack.aws.templates()
+    assert names.TAG_EKS_CLUSTER not in tags(template)
+    volume = stack.instance("c-0")["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+    marked = tags(stack.aws.ec2.describe_volumes(VolumeIds=[volume])["Volumes"][0])
+    assert marked[names.TAG_CLUSTER] == CLUSTER and names.TAG_EKS_CLUSTER not in marked
+
+
+@pytest.mark.covers("KRP-26")
+def test_taking_over_is_refused_while_karpenter_s_lease_is_alive(stack: Stack) -> None:
+    lease(stack)
+    stack.node_class(preference="none")
+    stack.start(take_over_karpenter=True)
+    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    stack.passes()
+    assert not stack.aws.instances()
+    assert not stack.get(NodeClaim, "theirs").metadata.finalizers
+
+
+@pytest.mark.covers("KRP-26")
+@pytest.mark.parametrize("how", ["no lease", "released", "expired"])
+def test_taking_over_works_when_karpenter_is_gone(stack: Stack, how: str) -> None:
+    if how != "no lease":
+        lease(stack, holder="" if how == "released" else "karpenter-0", age=60.0 if how == "expired" else 0.0)
+    stack.node_class(preference="none")
+    stack.start(take_over_karpenter=True)
+    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    stack.until_ready("theirs")
+
+
+@pytest.mark.covers("KRP-26")
+def test_claims_are_taken_over_when_the_lease_runs_out(stack: Stack) -> None:
+    lease(stack)
+    stack.node_class(preference="none")
+    stack.start(take_over_karpenter=True)
+    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    stack.passes()
+    assert not stack.aws.instances()
+    stack.advance(20)
+    stack.until_ready("theirs")
+
+
+@pytest.mark.covers("KRP-26")
+def test_a_claim_that_karpenter_left_behind_is_ended_by_who_takes_over(stack: Stack) -> None:
+    """Launched by Karpenter, deleted while nobody ran: its finalizer is nobody else's to take off."""
+    made = stack.aws.ec2.run_instances(
+        ImageId=stack.aws.image, InstanceType="m5.large", MinCount=1, MaxCount=1
+    )
+    id_ = made["Instances"][0]["InstanceId"]
+    lease(stack, age=60.0)
+    stack.node_class(preference="none")
+    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    stack.edit(NodeClaim, "theirs", {"metadata": {"finalizers": [names.TERMINATION_FINALIZER]}})
+    stack.edit(
+        NodeClaim, "theirs", {"status": {"providerID": f"aws:///us-east-1a/{id_}"}}, subresource="status"
+    )
+    stack.delete(NodeClaim, "theirs")
+    stack.start(take_over_karpenter=True)
+    stack.until_gone(NodeClaim, "theirs")
+    assert stack.aws.instance(id_)["State"]["Name"] == "terminated"
+
+
+@pytest.mark.covers("KRP-26")
+def test_without_the_setting_nothing_is_taken_over(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    stack.passes()
+    assert not stack.aws.instances()

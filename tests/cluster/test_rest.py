@@ -1,0 +1,104 @@
+"""A cluster in which nothing changes: no write to Kubernetes, and as few calls to EC2 as there ever are."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+
+READS = {
+    "DescribeCapacityReservations",
+    "DescribeInstances",
+    "DescribeLaunchTemplates",
+    "ListGroupResources",
+    "DescribeSubnets",
+    "DescribeSecurityGroups",
+    "DescribeImages",
+    "DescribePlacementGroups",
+    "GetInstanceProfile",
+    "GetCallerIdentity",
+}
+
+
+def tick(stack: Stack) -> None:
+    """Time passes until the broker polls."""
+    before = stack.calls("DescribeCapacityReservations")
+
+    def polled() -> bool:
+        stack.advance(3)
+        return stack.calls("DescribeCapacityReservations") > before
+
+    stack.until(polled, "a poll")
+
+
+def settle(stack: Stack) -> None:
+    """Until what was begun is done: every launch described, every condition and event written."""
+    stack.kubelets.stop()
+    for _ in range(4):
+        tick(stack)
+
+    def quiet() -> bool:
+        before = len(stack.tap.writes())
+        tick(stack)
+        tick(stack)
+        return len(stack.tap.writes()) == before
+
+    stack.until(quiet, "nobody writes")
+
+
+@pytest.mark.covers("KRP-11")
+def test_a_steady_cluster_sees_no_write(stack: Stack) -> None:
+    odcr, full = stack.aws.odcr(count=3), stack.aws.odcr("m5.xlarge")
+    arn = stack.aws.group(odcr, name="team")
+    stack.aws.rival(full)
+    stack.node_class("gpu", group=arn)
+    stack.node_class("full", id_=full)
+    stack.node_class("broken", id_=odcr, subnetSelectorTerms=[{"id": "subnet-0123456789abcdef0"}])
+    stack.node_pool("gpu")
+    stack.start(poll_seconds=30.0)
+    stack.claims(3, pool="gpu", capacity=(RESERVED, ON_DEMAND))
+    stack.claim("waits", node_class="full", types=("m5.xlarge",))
+    stack.claim("cannot", node_class="broken")
+    stack.claim("nowhere", node_class="missing")
+    stack.until_ready("c-0", "c-1", "c-2")
+    stack.until_waiting("waits")
+    stack.until_waiting("cannot")
+    stack.until_waiting("nowhere")
+    settle(stack)
+    stack.tap.forget()
+    for _ in range(10):
+        tick(stack)
+    assert not stack.tap.writes()
+
+
+@pytest.mark.covers("KRP-11")
+def test_the_calls_at_rest_do_not_grow_with_reservations_claims_or_time(stack: Stack) -> None:
+    odcrs = [stack.aws.odcr(count=1) for _ in range(2)]
+    stack.node_class(group=stack.aws.group(*odcrs))
+    stack.start(poll_seconds=30.0)
+    stack.claims(2)
+    stack.until_ready("c-0", "c-1")
+    settle(stack)
+
+    def minutes() -> Counter[str]:
+        stack.control.clear_calls()
+        for _ in range(10):
+            tick(stack)
+        return Counter(stack.control.calls())
+
+    few = minutes()
+    assert {*few} <= READS
+    more = [stack.aws.odcr(count=1) for _ in range(30)]
+    stack.aws.join("team", *more)
+    stack.claims(2, 12)
+    stack.kubelets_again()
+    stack.until_ready(*(f"c-{n}" for n in range(12)))
+    settle(stack)
+    many = minutes()
+    assert {*many} <= READS
+    for action in many:
+        assert many[action] <= few[action] + 1, action
+    assert many["DescribeCapacityReservations"] <= 11

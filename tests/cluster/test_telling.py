@@ -1,0 +1,154 @@
+"""What users are told: a reason for each class of refusal, events on claim and pods, LimitExceeded."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Object
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+
+LIMIT = names.CAPACITY_RESERVATION
+REASONS = {
+    "InsufficientInstanceCapacity": "InsufficientCapacity",
+    "ReservationCapacityExceeded": "ReservationCapacityExceeded",
+    "InvalidCapacityReservationId.NotFound": "ReservationNotUsable",
+    "Unsupported": "InstanceTypeUnsupported",
+    "InsufficientFreeAddressesInSubnet": "InsufficientFreeAddressesInSubnet",
+    "VcpuLimitExceeded": "VCPULimitExceeded",
+    "RequestLimitExceeded": "RequestLimitExceeded",
+    "InternalError": "InternalError",
+    "InvalidParameterValue": "InvalidLaunchConfiguration",
+    "UnauthorizedOperation": "Unauthorized",
+}
+
+
+@pytest.mark.covers("KRP-24", "KRP-18")
+@pytest.mark.parametrize("code", REASONS)
+def test_each_class_of_refusal_has_its_own_reason(stack: Stack, code: str) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr, zones=(A,))
+    stack.start()
+    stack.control.fault(action="CreateFleet", stage="launch", code=code, message="says EC2", times=-1)
+    stack.claim()
+    waits = stack.until_waiting("c-0", REASONS[code])
+    assert waits.status == "Unknown"
+    assert f"{code}: says EC2" in waits.message
+    assert odcr in waits.message
+    said = stack.until_event("c-0", REASONS[code])
+    assert said.type == "Warning" and code in said.message
+    assert "AWS request" in said.message
+    assert not stack.aws.instances()
+    ready = stack.claim_says("c-0", names.READY)
+    assert ready is not None and ready.status == "Unknown" and REASONS[code] in ready.message
+
+
+@pytest.mark.covers("KRP-24")
+def test_limit_exceeded_and_back_on_claim_class_and_pool(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.aws.rival(odcr)
+    stack.node_class(id_=odcr)
+    stack.node_pool("gpu")
+    stack.start()
+    stack.claim(pool="gpu")
+    places: tuple[tuple[type[Object], str], ...] = (
+        (NodeClaim, "c-0"),
+        (EC2NodeClass, "gpu"),
+        (NodePool, "gpu"),
+    )
+
+    def says(model: type[Object], name: str, status: str, reason: str) -> bool:
+        found = stack.condition(model, name, LIMIT)
+        return found is not None and (found.status, found.reason) == (status, reason)
+
+    stack.claim("c-1", pool="gpu", capacity=(RESERVED, ON_DEMAND))
+    for model, name in places:
+        stack.until(lambda m=model, n=name: says(m, n, "False", "LimitExceeded"), f"{name} LimitExceeded")  # type: ignore[misc]
+    told = stack.claim_says("c-0", LIMIT)
+    assert told is not None and odcr in told.message
+    turned = {name: stack.condition(model, name, LIMIT) for model, name in places}
+    stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
+    stack.until_launched("c-0")
+    for model, name in places:
+        stack.until(lambda m=model, n=name: says(m, n, "True", "Available"), f"{name} Available")  # type: ignore[misc]
+        after, before = stack.condition(model, name, LIMIT), turned[name]
+        assert before is not None and before.last_transition_time is not None
+        assert after is not None and after.last_transition_time is not None
+        assert after.last_transition_time >= before.last_transition_time
+
+
+@pytest.mark.covers("KRP-24")
+def test_a_pool_s_other_conditions_stay(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.node_pool("gpu")
+    theirs = {
+        "type": "NodeClassReady",
+        "status": "True",
+        "reason": "NodeClassReady",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    stack.edit(NodePool, "gpu", {"status": {"conditions": [theirs]}}, subresource="status")
+    stack.start()
+    stack.claim(pool="gpu")
+    stack.until(lambda: stack.condition(NodePool, "gpu", LIMIT), "the pool is told")
+    kept = stack.condition(NodePool, "gpu", "NodeClassReady")
+    assert kept is not None and kept.status == "True"
+
+
+@pytest.mark.covers("KRP-24")
+def test_the_pods_that_a_claim_was_for_hear_why_it_waits(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.aws.rival(odcr)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.pod("train-0")
+    stack.pod("other")
+    stack.until(lambda: stack.broker and stack.broker.pods.cache.find("default/train-0"), "the pod seen")
+    stack.claim(pods=("default/train-0",))
+    stack.until_waiting("c-0", "AllReservationsFull")
+    said = stack.until_event("train-0", "AllReservationsFull", kind="Pod")
+    assert said.type == "Warning"
+    assert said.message.startswith("NodeClaim c-0: no free slot") and odcr in said.message
+    assert not stack.events("other", kind="Pod")
+
+
+@pytest.mark.covers("KRP-24")
+def test_pods_that_no_node_takes_hear_of_a_claim_that_would_take_them(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.aws.rival(odcr)
+    stack.node_class(id_=odcr)
+    stack.start()
+    unschedulable = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
+    }
+    for name, wanted in (("fits", {}), ("elsewhere", {"nodeSelector": {names.INSTANCE_TYPE: "p5.48xlarge"}})):
+        stack.pod(name, **wanted)
+        stack.client.patch(
+            Pod.KIND, name, {"status": unschedulable}, namespace="default", subresource="status"
+        )
+    stack.until(lambda: stack.broker and stack.broker.pods.cache.find("default/elsewhere"), "the pods seen")
+    stack.claim()
+    stack.until_event("fits", "AllReservationsFull", kind="Pod")
+    assert not stack.events("elsewhere", kind="Pod")
+
+
+@pytest.mark.covers("KRP-24")
+def test_the_attempts_tell_what_was_tried_before(stack: Stack) -> None:
+    small, large = stack.aws.odcr("m5.large"), stack.aws.odcr("m5.xlarge")
+    arn = stack.aws.group(small, large)
+    stack.node_class(group=arn)
+    stack.start(poll_seconds=600.0)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    stack.aws.rival(small)
+    stack.claim(types=("m5.large", "m5.xlarge"))
+    stack.until_launched("c-0")
+    told = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
+    assert told.index("ReservationCapacityExceeded") < told.index('"Launched"')
