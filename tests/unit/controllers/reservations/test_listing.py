@@ -1,0 +1,54 @@
+"""One listing of the instances for every reader, and doubts that no listing under way can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from providers.model import ErrorClass, Instance, ProviderError
+from tests.unit.controllers.reservations.world import World, instance
+
+
+def test_readers_hear_of_each_listing_and_see_all_of_it(world: World) -> None:
+    heard: list[set[str]] = []
+    world.view.on_listing(
+        lambda: heard.append(set(world.view.listing.instances if world.view.listing else ()))
+    )
+    world.listed(instance("a"))
+    world.view.put([instance("new")])
+    world.view.drop(["i-a"])
+    assert world.view.listing is not None and set(world.view.listing.instances) == {"i-a"}
+    world.listed(instance("a"), instance("b"))
+    assert heard == [{"i-a"}, {"i-a", "i-b"}]
+
+
+def test_a_doubt_that_comes_while_ec2_answers_asks_again(world: World) -> None:
+    def answers(ids: object = None) -> Sequence[Instance]:
+        world.ec2.calls.append("instances")
+        if len(world.ec2.calls) == 1:
+            world.view.doubt()
+        return []
+
+    world.ec2.instances = answers  # type: ignore[method-assign]
+    for _ in range(3):
+        world.view.refresh()
+    assert world.ec2.calls == ["instances"] * 2
+
+
+def test_a_listing_that_failed_is_asked_for_again(world: World) -> None:
+    world.listed(instance("a"))
+
+    def refuses(ids: object = None) -> Sequence[Instance]:
+        raise ProviderError("RequestLimitExceeded", "slow down", class_=ErrorClass.THROTTLING)
+
+    works = world.ec2.instances
+    world.ec2.instances = refuses  # type: ignore[method-assign]
+    world.view.doubt()
+    with pytest.raises(ProviderError):
+        world.view.refresh()
+    assert world.view.listing is not None and set(world.view.listing.instances) == {"i-a"}
+    world.ec2.instances = works  # type: ignore[method-assign]
+    world.ec2.listed = [instance("b")]
+    world.view.refresh()
+    assert set(world.view.listing.instances) == {"i-b"}

@@ -1,0 +1,155 @@
+"""Which claims and Nodes are written, when EC2 says what; and that nothing is asked of EC2 for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.kube.errors import Forbidden, NotFound, Unavailable
+from tests.unit.capacity.builders import odcr
+from tests.unit.controllers.reservations.world import OUTSIDE, World, inside, instance
+
+BOTH = [("patch", "nodeclaims", "a"), ("patch", "nodes", "node-a")]
+
+
+@pytest.mark.covers("KRP-27")
+def test_claim_and_node_lose_all_three_labels(world: World) -> None:
+    world.claim("a", labels=inside("cr-1"))
+    world.described(odcr("cr-1", state="cancelled"))
+    world.listed(instance("a"))
+    world.standing.run()
+    assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == OUTSIDE
+    assert world.api.writes == BOTH
+    assert world.told.of("DemotedToOnDemand") == ["a"]
+    world.standing.run()
+    assert world.api.writes == BOTH
+    assert world.told.of("DemotedToOnDemand") == ["a"]
+
+
+@pytest.mark.covers("KRP-27")
+def test_a_label_that_another_demotion_left_is_removed(world: World) -> None:
+    left = {**OUTSIDE, "karpenter.k8s.aws/capacity-reservation-interruptible": "false"}
+    world.claim("a", labels=left)
+    world.described()
+    world.listed(instance("a"))
+    world.standing.run()
+    assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == OUTSIDE
+    assert world.told.events == []
+
+
+@pytest.mark.covers("KRP-28")
+def test_a_claim_that_ec2_counts_in_a_reservation_is_promoted(world: World) -> None:
+    world.claim("a", labels=OUTSIDE)
+    world.described(odcr("cr-1"))
+    world.listed(instance("a", "cr-1"))
+    world.standing.run()
+    assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == inside("cr-1")
+    assert world.told.of("PromotedToReserved") == ["a"]
+
+
+@pytest.mark.covers("KRP-27", "KRP-28")
+def test_thousands_of_claims_cost_the_same_two_calls(world: World) -> None:
+    for number in range(30):
+        world.claim(f"c-{number}", labels=inside("cr-1"))
+    world.described(odcr("cr-1", state="cancelled"))
+    world.listed(*(instance(f"c-{number}") for number in range(30)))
+    world.standing.run()
+    assert world.ec2.calls == ["reservations", "instances"]
+    assert len(world.told.of("DemotedToOnDemand")) == 30
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param(instance("a", described=False), id="launched, not described yet"),
+        pytest.param(instance("a", state="shutting-down"), id="ends"),
+        pytest.param(instance("a", "cr-2"), id="in one that was not described"),
+        pytest.param(instance("b"), id="not listed"),
+    ],
+)
+def test_where_ec2_has_not_said_nothing_is_written(world: World, shown: object) -> None:
+    world.claim("a", labels=inside("cr-1"))
+    world.described(odcr("cr-1"))
+    world.listed(shown)  # type: ignore[arg-type]
+    world.standing.run()
+    assert world.api.writes == [] and world.relisted == 0
+
+
+def test_before_both_were_described_nothing_is_written(world: World) -> None:
+    world.claim("a", labels=inside("cr-1"))
+    world.standing.run()
+    world.listed(instance("a"))
+    world.standing.run()
+    assert world.api.writes == []
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [pytest.param([instance("a", "cr-1")], id="listed before"), pytest.param([], id="launched since")],
+)
+def test_where_the_instances_of_an_ended_reservation_went_is_asked_first(
+    world: World, listed: list[object]
+) -> None:
+    world.claim("a", labels=inside("cr-1"))
+    world.listed(*listed)  # type: ignore[arg-type]
+    world.described(odcr("cr-1", state="expired"), odcr("cr-2"))
+    world.standing.run()
+    assert world.api.writes == [] and world.relisted == 1
+    world.ec2.listed = [instance("a", "cr-2")]
+    world.clock.advance(1)
+    world.view.refresh()  # it is doubted
+    world.standing.run()
+    assert world.labels(world.claims, "a") == inside("cr-2")
+    assert world.told.of("ReservationChanged") == ["a"] and world.relisted == 1
+
+
+def test_an_ended_reservation_that_ec2_goes_on_naming_is_over(world: World) -> None:
+    world.claim("a", labels=inside("cr-1"))
+    world.described(odcr("cr-1", state="expired"))
+    world.listed(instance("a", "cr-1"))
+    world.standing.run()
+    assert world.labels(world.claims, "a") == OUTSIDE
+
+
+def test_karpenters_claims_are_karpenters(world: World) -> None:
+    world.claim("a", labels=inside("cr-1"), group="karpenter.k8s.aws")
+    world.described(odcr("cr-1", state="cancelled"))
+    world.listed(instance("a"))
+    world.standing.run()
+    assert world.api.writes == []
+
+
+def test_a_node_that_has_not_joined_gets_its_labels_when_it_does(world: World) -> None:
+    world.claim("a", labels=inside("cr-1"), node=False)
+    world.described(odcr("cr-1", state="cancelled"))
+    world.listed(instance("a"))
+    world.standing.run()
+    assert world.api.writes == BOTH[:1]
+
+
+def test_one_that_cannot_be_written_keeps_nobody_waiting(world: World) -> None:
+    for name in ("a", "b", "c"):
+        world.claim(name, labels=inside("cr-1"))
+    world.described(odcr("cr-1", state="cancelled"))
+    world.listed(*map(instance, ("a", "b", "c")))
+    world.api.refusals = {"a": Forbidden(403, "Forbidden", "no"), "b": NotFound(404, "NotFound", "gone")}
+    with pytest.raises(Forbidden):
+        world.standing.run()
+    assert world.labels(world.claims, "c") == world.labels(world.nodes, "node-c") == OUTSIDE
+    world.api.refusals = {}
+    world.standing.run()
+    assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == OUTSIDE
+
+
+def test_a_node_left_behind_is_finished_later_and_told_once(world: World) -> None:
+    world.claim("a", labels=inside("cr-1"))
+    world.described(odcr("cr-1", state="cancelled"))
+    world.listed(instance("a"))
+    world.api.refusals = {"node-a": Unavailable(0, "Lost", "the API server went away")}
+    with pytest.raises(Unavailable):
+        world.standing.run()
+    assert world.labels(world.claims, "a") == OUTSIDE
+    assert world.labels(world.nodes, "node-a") == inside("cr-1")
+    world.api.refusals = {}
+    world.standing.run()
+    assert world.labels(world.nodes, "node-a") == OUTSIDE
+    assert world.told.of("DemotedToOnDemand") == ["a"]
