@@ -37,6 +37,12 @@ LABEL_SELECTORS = (
     "app==x",
 )
 BAD_SELECTORS = ("app in x", "=", "app=x=y", "a b")
+INITIAL_EVENTS = {
+    "resourceVersion": "",
+    "sendInitialEvents": "true",
+    "resourceVersionMatch": "NotOlderThan",
+    "allowWatchBookmarks": "true",
+}
 LAST_LABELS = {"app": "x", "tier": "b"}
 
 
@@ -414,4 +420,6 @@ def _streams(random: Random, pool: list[Kind]) -> Iterator[Stream]:
                 query["fieldSelector"] = random.choice(kind.field_selectors)
             if random.random() < 0.2:
                 query["allowWatchBookmarks"] = "true"
+            if not live and random.random() < 0.2:
+                query |= INITIAL_EVENTS
             yield Stream(path=kind.collection, query=query, last=last, live=live)

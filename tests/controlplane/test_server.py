@@ -1,0 +1,69 @@
+"""The throw-away control plane: what it starts, what it says when it cannot, and that it cleans up."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import servers
+from tests.controlplane import server
+from tests.controlplane.server import ControlPlane, StartError
+
+POD = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+
+
+def programs(folder: Path) -> Path:
+    for name in server.NEEDED:
+        (folder / name).write_text("#!/bin/sh\necho nothing works here\nexit 3\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_the_named_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(programs(tmp_path)))
+    assert server.find() == tmp_path
+
+
+def test_a_folder_without_the_programs_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    monkeypatch.setattr(server, "BUILT", tmp_path / "nothing")
+    assert server.find() is None
+    assert "make controlplane" in servers.missing()
+
+
+def test_a_program_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="etcd ended with exit code 3\nnothing works here"):
+        ControlPlane(programs=programs(tmp_path)).__enter__()
+
+
+def test_a_missing_server_is_skipped_unless_it_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setattr(server, "BUILT", tmp_path)
+    monkeypatch.delenv(servers.REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="make controlplane"):
+        servers.need()
+    monkeypatch.setenv(servers.REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception, match="CI_REQUIRE_CONTROLPLANE=1, but no etcd"):
+        servers.need()
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("controlplane")
+def test_the_scheduler_binds_a_pod() -> None:
+    servers.need()
+    with ControlPlane() as plane:  # one of its own, since a scheduler would bind other tests' pods
+        plane.scheduler()
+        api = servers.over_real(plane)
+        node = {
+            "metadata": {"name": "n"},
+            "status": {"capacity": {"cpu": "4", "pods": "10", "memory": "8Gi"}},
+        }
+        assert api.request("POST", "/api/v1/nodes", body=node).status == 201
+        assert api.request("POST", "/api/v1/namespaces/default/pods", body=POD).status == 201
+        with api.watch("/api/v1/namespaces/default/pods", {"fieldSelector": "spec.nodeName=n"}) as bound:
+            assert bound.take(1)[0]["object"]["metadata"]["name"] == "a"
+        folder = plane.ca.parent.parent
+    assert not folder.exists()
