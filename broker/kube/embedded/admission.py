@@ -17,6 +17,11 @@ _IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 _GRACE_SECONDS = 300
 _WAITED_FOR = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _PODS = "pods."
+# What storage is in use by goes only when a controller says that it is not any more.
+_PROTECTED = {
+    "persistentvolumes.": "kubernetes.io/pv-protection",
+    "persistentvolumeclaims.": "kubernetes.io/pvc-protection",
+}
 # Reviews are answered wherever they are asked.
 _ANYWHERE = frozenset({"localsubjectaccessreviews", "subjectaccessreviews", "selfsubjectaccessreviews"})
 
@@ -26,6 +31,9 @@ def admit(state: State, call: Call, obj: Obj, old: Obj | None) -> Obj:
     resource = call.target.resource
     if resource.namespaced and resource.plural not in _ANYWHERE:
         _live_namespace(state, call, obj, old)
+    if (protection := _PROTECTED.get(resource.storage)) and old is None:
+        meta = obj["metadata"]
+        meta["finalizers"] = list(dict.fromkeys([*(meta.get("finalizers") or ()), protection]))
     if resource.storage == _PODS and not call.target.subresource:
         _priority(state, call, obj, old)
         _tolerations(obj)

@@ -19,6 +19,7 @@ from .errors import ApiError, warning_header
 from .faults import Faults
 from .ids import Ids
 from .incoming import given_options
+from .kinds import events
 from .options import Call, list_options, options_of
 from .resources import Registry
 from .route import route
@@ -48,6 +49,7 @@ class Cluster:
         # For the parts of this package; everybody else comes through `handle`.
         self.state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
         self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definition.written
+        self.state.registry.convert("events.k8s.io", "v1", "events", show=events.shown, store=events.stored)
         self._streams: set[WatchStream] = set()
         for name in NAMESPACES:
             self.create("/api/v1/namespaces", {"metadata": {"name": name}})

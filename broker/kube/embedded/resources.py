@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -154,6 +154,19 @@ class Registry:
         self.generation = 0
         self.nonce = uuid.uuid4().hex  # clients cache documents by it: another server's are not ours
         self.documents: dict[str, Obj] = {}
+
+    def convert(
+        self,
+        group: str,
+        version: str,
+        plural: str,
+        *,
+        show: Callable[[Obj], Obj],
+        store: Callable[[Obj], Obj],
+    ) -> None:
+        """A resource whose objects are stored in another form."""
+        at = (group, version, plural)
+        self._served[at] = replace(self._served[at], convert=show, restore=store)
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         return self._served.get((group, version, plural))

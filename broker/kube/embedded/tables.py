@@ -118,7 +118,9 @@ class Table(Rendering):
 
     def _row(self, obj: Obj) -> Obj:
         shown = None if self._include == "None" else obj if self._include == "Object" else partial(obj)
-        cells = self._columns.cells(obj, self._now) if obj["metadata"].get("name") else []
+        cells = (
+            self._columns.cells(self.resource.store(obj), self._now) if obj["metadata"].get("name") else []
+        )
         return {"cells": cells, "object": shown}
 
 

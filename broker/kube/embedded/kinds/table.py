@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from ..crd import definition
-from ..names import dns_1035_label, path_segment
-from . import budgets, configmaps, leases, namespaces, nodes, pods
+from . import (
+    budgets,
+    configmaps,
+    events,
+    leases,
+    namespaces,
+    nodes,
+    pods,
+    services,
+    simple,
+    workloads,
+)
 from .base import Rules
 
 RULES: dict[str, Rules] = {
+    **simple.RULES,
+    **workloads.RULES,
     "namespaces.": namespaces.RULES,
     "pods.": pods.RULES,
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
@@ -21,7 +33,8 @@ RULES: dict[str, Rules] = {
     "nodes.": nodes.RULES,
     "configmaps.": configmaps.RULES,
     "poddisruptionbudgets.policy": budgets.RULES,
-    "services.": Rules(name=dns_1035_label),
+    "services.": services.RULES,
     "leases.coordination.k8s.io": leases.RULES,
-    "roles.rbac.authorization.k8s.io": Rules(name=path_segment),
+    "events.": events.CORE,
+    "events.events.k8s.io": events.NEW,
 }
