@@ -29,6 +29,7 @@ from broker.controllers.nodeclaim.launch import Launcher
 from broker.controllers.nodeclaim.lifecycle import Lifecycle
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK, Registration
 from broker.controllers.nodeclaim.report import ATTEMPTS, Reporter, limit
+from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.template import ClusterFacts
 from broker.controllers.nodeclaim.termination import BY_NODE, Termination
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -164,7 +165,7 @@ class Broker:
                 clock=clock,
                 recorder=self.recorder,
                 launching=self.launcher.launching,
-                ended=self._ended,
+                ending=self._ending,
             ),
             owns=self._owns,
         )
@@ -329,10 +330,11 @@ class Broker:
             self._class_queue.add(node_class.name)
         self._launches.add("inventory")
 
-    def _ended(self, instance_id: str, odcr_id: str) -> None:
-        """A slot is free, and known to be before EC2 is asked again."""
-        if odcr_id:
-            self.inventory.terminated(instance_id=instance_id, odcr_id=odcr_id)
+    def _ending(self, claim: NodeClaim, alive: bool) -> None:
+        """When the instance has ended its slot is free, and known to be before EC2 is asked for the count."""
+        odcr_id = claim.labels.get(names.RESERVATION_ID, "")
+        self.inventory.ending(instance_id=instance_id(claim), odcr_id=odcr_id, alive=alive)
+        if odcr_id and not alive:
             self._launches.add("ended")
 
     def _class_resolved(self, name: str) -> None:

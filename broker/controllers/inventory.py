@@ -22,8 +22,8 @@ from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError, ReservationGroup
 
-# An instance's end is told once, however often EC2 is seen to say it within this time.
-REMEMBERED = timedelta(minutes=15)
+# An end that EC2 was not seen to come to within this time is the next description's to tell.
+REMEMBERED = timedelta(hours=1)
 
 _log = structlog.get_logger("inventory")
 _SLOTS = Gauge(
@@ -51,7 +51,8 @@ class InventoryKeeper:
         self._lock = threading.Lock()
         self._inventory = Inventory()
         self._debits: dict[str, tuple[str, datetime]] = {}  # instance id -> reservation id, when launched
-        self._credits: dict[str, tuple[str, datetime]] = {}  # the same, when it had ended
+        self._credits: dict[str, tuple[str, datetime]] = {}  # the same of ended ones, when last alive
+        self._ending: dict[str, datetime] = {}  # instance id -> when it was last seen alive
         self._readers: list[Callable[[], None]] = []
         self.group_errors: dict[str, ProviderError] = {}
         self.error: ProviderError | None = None  # why the last description failed
@@ -85,7 +86,8 @@ class InventoryKeeper:
                     groups[arn] = known
         with self._lock:
             debits, self._debits = self._debits, {i: d for i, d in self._debits.items() if d[1] >= began}
-            self._credits = {i: c for i, c in self._credits.items() if c[1] >= began - REMEMBERED}
+            self._credits = {i: c for i, c in self._credits.items() if c[1] >= began}
+            self._ending = {i: at for i, at in self._ending.items() if at >= began - REMEMBERED}
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
@@ -97,11 +99,10 @@ class InventoryKeeper:
 
     def snapshot(self) -> Inventory:
         with self._lock:
-            began = self._inventory.described
             return replace(
                 self._inventory,
                 debits=Counter(r for r, _ in self._debits.values()),
-                credits=Counter(r for r, at in self._credits.values() if r and began and at >= began),
+                credits=Counter(r for r, _ in self._credits.values()),
             )
 
     def launched(self, *, instance_id: str, odcr_id: str) -> None:
@@ -109,12 +110,20 @@ class InventoryKeeper:
         with self._lock:
             self._debits[instance_id] = (odcr_id, self._clock.now())
 
-    def terminated(self, *, instance_id: str, odcr_id: str) -> None:
-        """EC2 says that the instance has ended: its slot is free, which the last description cannot show."""
+    def ending(self, *, instance_id: str, odcr_id: str, alive: bool) -> None:
+        """What EC2 says of an instance that is to end. When it has, its slot is free.
+
+        That is news only if no description began since it was last seen alive: that may count the slot.
+        """
         with self._lock:
-            # One that no description has shown as taken gives its debit back, and nothing more.
-            debited = self._debits.pop(instance_id, None) is not None
-            self._credits.setdefault(instance_id, ("" if debited else odcr_id, self._clock.now()))
+            if alive:
+                self._ending[instance_id] = self._clock.now()
+                return
+            last, described = self._ending.pop(instance_id, None), self._inventory.described
+            if self._debits.pop(instance_id, None) is not None:
+                return  # no description has shown it as taken
+            if odcr_id and last and described and last >= described:
+                self._credits[instance_id] = (odcr_id, last)
 
     def full(self, odcr_id: str) -> None:
         """EC2 said that the reservation has no free slot: believed until the next description."""
@@ -123,7 +132,7 @@ class InventoryKeeper:
             if odcr:
                 odcrs = {**self._inventory.odcrs, odcr_id: replace(odcr, available=0)}
                 self._inventory = replace(self._inventory, odcrs=odcrs)
-            self._credits = {i: ("" if r == odcr_id else r, at) for i, (r, at) in self._credits.items()}
+            self._credits = {i: c for i, c in self._credits.items() if c[0] != odcr_id}
 
 
 def _texts(errors: Mapping[str, ProviderError]) -> dict[str, str]:

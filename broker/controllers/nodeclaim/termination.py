@@ -51,7 +51,7 @@ class Termination:
         clock: Clock,
         recorder: Recorder,
         launching: Callable[[str], bool],
-        ended: Callable[[str, str], None],
+        ending: Callable[[NodeClaim, bool], None],
     ) -> None:
         self._client = client
         self._provider = provider
@@ -61,7 +61,7 @@ class Termination:
         self._clock = clock
         self._recorder = recorder
         self._launching = launching
-        self._ended = ended  # hears of an instance that EC2 has ended, and of the reservation it was in
+        self._ending = ending  # hears each time whether EC2 still has the claim's instance
 
     def reconcile(self, claim: NodeClaim) -> Again | None:
         """One step towards the end. Raises ApiError, ProviderError."""
@@ -145,14 +145,12 @@ class Termination:
         found = next((i for i in self._provider.instances([id_]) if i.id == id_), None)
         if found is None:
             return False
-        if found.state == "terminated":
-            self._ended(id_, claim.labels.get(names.RESERVATION_ID, ""))
-            return False
-        if found.state != "shutting-down":
-            self._client.check()  # EC2 knows nothing of the Lease
+        alive = found.state != "terminated"
+        self._ending(claim, alive)
+        if alive and found.state != "shutting-down":
             self._provider.terminate([id_])
             self._recorder.event(claim, "Normal", "Terminating", f"instance {id_} is terminated")
-        return True
+        return alive
 
     def _release_claim(self, claim: NodeClaim) -> None:
         try:

@@ -38,9 +38,19 @@ class World:
         self.keeper.refresh()
         self.clock.advance(1)
 
+    def alive(self, instance: str) -> None:
+        self.keeper.ending(instance_id=instance, odcr_id="cr-1", alive=True)
+        self.clock.advance(2)
+
+    def gone(self, instance: str) -> None:
+        self.keeper.ending(instance_id=instance, odcr_id="cr-1", alive=False)
+
     def ended(self, *instances: str) -> None:
+        """EC2 was seen to end them."""
         for instance in instances:
-            self.keeper.terminated(instance_id=instance, odcr_id="cr-1")
+            self.alive(instance)
+        for instance in instances:
+            self.gone(instance)
 
     @property
     def free(self) -> int:
@@ -63,10 +73,11 @@ def test_the_slot_of_an_instance_that_has_ended_is_free_before_the_next_descript
 @pytest.mark.covers("KRP-30")
 def test_an_end_that_is_seen_twice_frees_one_slot(world: World) -> None:
     world.described(0)
-    world.ended("i-1", "i-1")
+    world.ended("i-1")
+    world.gone("i-1")
     assert world.free == 1
     world.described(0)
-    world.ended("i-1")
+    world.gone("i-1")
     assert world.free == 0
 
 
@@ -93,7 +104,8 @@ def test_an_instance_that_no_description_has_counted_gives_back_what_it_took(wor
     world.described(2)
     world.keeper.launched(instance_id="i-1", odcr_id="cr-1")
     assert world.free == 1
-    world.ended("i-1", "i-1")
+    world.ended("i-1")
+    world.gone("i-1")
     assert world.free == 2
 
 
@@ -106,13 +118,28 @@ def test_what_ec2_says_is_full_is_full_whatever_ended_before(world: World) -> No
     assert world.free == 1
 
 
-def test_an_end_during_a_description_is_not_lost_by_it(world: World) -> None:
+@pytest.mark.covers("KRP-20", "KRP-30")
+def test_a_slot_that_the_last_description_may_count_is_not_counted_twice(world: World) -> None:
     world.described(0)
-    described = world.ec2.reservations
+    world.alive("i-1")
+    world.described(1)
+    world.gone("i-1")
+    assert world.free == 1
+
+
+@pytest.mark.covers("KRP-20", "KRP-30")
+def test_an_instance_that_ended_unseen_gives_no_credit(world: World) -> None:
+    world.described(1)
+    world.gone("i-1")
+    assert world.free == 1
+
+
+def test_an_end_that_comes_after_a_description_began_is_not_lost_by_it(world: World) -> None:
+    world.described(0)
+    answers = world.ec2.reservations
 
     def slow() -> Sequence[Odcr]:
-        found = described()
-        world.clock.advance(1)
+        found = answers()
         world.ended("i-1")
         return found
 
