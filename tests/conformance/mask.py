@@ -97,10 +97,14 @@ def _in_order(status: dict[str, Any]) -> dict[str, Any]:
     listed = "[" + ", ".join(told) + "]"
     if len(causes) < 2:
         return status
-    out = {**status, "details": {**status["details"], "causes": sorted(causes, key=str)}}
+    out = {**status, "details": {**status["details"], "causes": sorted(causes, key=_cause_order)}}
     if status["message"].endswith(listed):
         out["message"] = status["message"].removesuffix(listed) + "[" + ", ".join(sorted(told)) + "]"
     return out
+
+
+def _cause_order(cause: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(cause.get(key, "")) for key in ("field", "reason", "message"))
 
 
 def _entry_order(entry: dict[str, Any]) -> tuple[str, ...]:
