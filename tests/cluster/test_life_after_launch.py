@@ -251,12 +251,15 @@ def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before
 
 
 @pytest.mark.covers("KRP-30")
-def test_the_slot_of_a_deleted_claim_is_taken_before_ec2_is_asked_again(stack: Stack) -> None:
+@pytest.mark.parametrize("counted", [True, False], ids=["counted by EC2", "launched since"])
+def test_the_slot_of_a_deleted_claim_is_taken_before_ec2_is_asked_again(stack: Stack, counted: bool) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
-    stack.start(poll_seconds=3600.0)
+    broker = stack.start(poll_seconds=3600.0)
     stack.claim("c-0")
     stack.until_ready("c-0")
+    if counted:
+        broker.inventory.refresh()
     stack.claim("c-1")
     stack.until_waiting("c-1", "AllReservationsFull")
     stack.control.fault(action="DescribeCapacityReservations", code="InternalError", status=500, times=-1)
