@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -17,6 +20,9 @@ from broker.oncall.http import HttpServer
 from broker.oncall.metrics import tune_collector
 from broker.settings import Settings
 from providers.base import CapacityProvider
+
+# In a pod, the CA of the cluster's own API server.
+SERVICE_ACCOUNT_CA = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 
 _log = structlog.get_logger("app")
 
@@ -31,9 +37,12 @@ def serve(
     """Runs until SIGTERM or SIGINT; `registries` are shown on /metrics besides the broker's own.
 
     Raises ValueError for a bad setting, OSError for a taken port."""
+    if not settings.cluster_ca and SERVICE_ACCOUNT_CA.is_file():
+        settings = replace(settings, cluster_ca=b64encode(SERVICE_ACCOUNT_CA.read_bytes()).decode())
     for option, value in (
         ("--cluster-name (CLUSTER_NAME)", settings.cluster_name),
         ("--cluster-endpoint (CLUSTER_ENDPOINT)", settings.cluster_endpoint),
+        ("--cluster-ca (CLUSTER_CA_BUNDLE)", settings.cluster_ca),
     ):
         if not value:
             raise ValueError(f"{option} is empty: nodes cannot join without it")

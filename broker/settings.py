@@ -30,7 +30,11 @@ class Settings:
         str, _option("API server URL that nodes are told.", envvar="CLUSTER_ENDPOINT")
     ] = ""
     cluster_ca: Annotated[
-        str, _option("Base64 CA bundle that nodes are told.", envvar="CLUSTER_CA_BUNDLE")
+        str,
+        _option(
+            "Base64 CA bundle that nodes are told; in a pod, the service account's.",
+            envvar="CLUSTER_CA_BUNDLE",
+        ),
     ] = ""
     service_cidr: Annotated[
         str, _option("Service CIDR that nodes are told.", envvar="CLUSTER_SERVICE_CIDR")
