@@ -130,7 +130,7 @@ def _struct(shape: Shape) -> _Decoder:
             ready()
         if type(value) is not dict:
             raise _mismatch(value, path, go, "struct")
-        out = {}
+        out: Obj = {}
         for name, raw in value.items():
             plan = plans.get(name)
             if plan is None:

@@ -143,6 +143,8 @@ def _finalizers(meta: Obj, resource: Resource, options: DeleteOptions) -> list[s
     else:
         first = next((one for one in have if one in (ORPHAN, FOREGROUND)), "")
         orphan, foreground = first == ORPHAN, first == FOREGROUND
+        if not first:
+            orphan = kind_of(resource).rules.orphans
     out = [one for one in have if one not in (ORPHAN, FOREGROUND)]
     wanted = out + [ORPHAN] * orphan + [FOREGROUND] * foreground
     return have if set(wanted) == set(have) else wanted

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from .. import decode as decoding
 from .. import names
-from ..errors import FieldError
+from ..errors import FieldError, Who
 from ..resources import Resource
 from ..shape import builtin
 from ..wire import Obj
@@ -27,10 +27,12 @@ def _builtin(gvk: tuple[str, str, str], resource: Resource) -> Kind:
     shape = builtin(*gvk)
     assert shape is not None, f"no type data for {gvk}: regenerate data/types.json"
     rules = RULES.get(f"{resource.plural}.{resource.group}", _DEFAULT)
+    # What is kept in the form of another group is called by its name there.
+    called = Who("", resource.plural, resource.kind) if resource.convert else resource.who
     return Kind(
         shape=shape,
         rules=rules,
-        who=lambda _: resource.who,
+        who=lambda _: called,
         status="status" in resource.subresources,
         decode=lambda obj, unknown: decoding.decode(obj, shape, unknown=unknown),
         validate=_validator(resource, rules),

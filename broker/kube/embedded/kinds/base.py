@@ -58,6 +58,7 @@ class Rules:
     unconditional: bool = True  # a PUT may come without resourceVersion
     create_on_update: bool = False  # a PUT of nothing creates it
     returns_deleted: bool = False  # a DELETE answers with the object
+    orphans: bool = False  # what an object owns outlives it, unless a DELETE says otherwise
     selectable: Mapping[str, str | Reader] = field(default_factory=dict)  # further field selectors
     status_ignores: tuple[str, ...] = ()  # metadata that a status write does not touch
 

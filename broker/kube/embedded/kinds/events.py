@@ -6,7 +6,7 @@ Rule: k8s.io/kubernetes/pkg/apis/events/v1 (conversion), pkg/apis/core/validatio
 from __future__ import annotations
 
 from ..errors import FieldError, problem
-from ..names import dns_subdomain
+from ..names import dns_subdomain, qualified
 from ..wire import Obj
 from .base import Rules
 
@@ -51,28 +51,62 @@ def _source(obj: Obj) -> str:
     return str(found)
 
 
+_LENGTHS = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}
+
+
+def _common(obj: Obj, controller: str) -> list[FieldError]:
+    """What both forms ask of an event; one without an eventTime is of the old kind, which says little."""
+    namespace, timed = obj["metadata"].get("namespace", ""), bool(obj.get("eventTime"))
+    about, out = (obj.get("involvedObject") or {}).get("namespace", ""), list[FieldError]()
+    free = ("default", "kube-system") if timed else ("default",)
+    if namespace not in free if not about else not timed and namespace != about:
+        out.append(problem("invalid", "involvedObject.namespace", "does not match event.namespace", about))
+    if not timed:
+        return out
+    reporter = obj.get("reportingComponent", "")
+    if not reporter:
+        out.append(problem("required", controller))
+    out += [problem("invalid", controller, why, reporter) for why in qualified(reporter)]
+    for name, most in _LENGTHS.items():
+        value = obj.get(name, "")
+        if not value and name != "message":
+            out.append(problem("required", name))
+        if len(value.encode()) > most:
+            out.append(problem("invalid", name, f"can have at most {most} characters", value))
+    return out
+
+
 def _validate(obj: Obj) -> list[FieldError]:
-    about, namespace = obj.get("involvedObject") or {}, obj["metadata"].get("namespace", "")
-    wanted = about.get("namespace") or "default"
-    if namespace != wanted:
-        why = "does not match event.namespace"
-        return [problem("invalid", "involvedObject.namespace", why, about.get("namespace", ""))]
-    return []
+    return _common(obj, "reportingComponent")
 
 
-def _validate_new_form(obj: Obj) -> list[FieldError]:
-    out: list[FieldError] = []
+_UNSET = ("firstTimestamp", "lastTimestamp", "count", "source")
+
+
+def _validate_new_form(shown: Obj) -> list[FieldError]:
+    obj = stored(shown)
+    out = _common(obj, "reportingController")
     if not obj.get("eventTime"):
         out.append(problem("required", "eventTime"))
-    for name in ("reportingController", "reportingInstance", "action", "reason"):
-        if not obj.get(name):
-            out.append(problem("required", name))
     if obj.get("type") not in ("Normal", "Warning"):
-        out.append(problem("invalid", "type", 'has invalid value: ""', obj.get("type", "")))
-    about = obj.get("regarding") or {}
-    if obj["metadata"].get("namespace", "") != (about.get("namespace") or "default"):
-        why = "does not match event.namespace"
-        out.append(problem("invalid", "involvedObject.namespace", why, about.get("namespace", "")))
+        out.append(problem("invalid", "type", f"has invalid value: {obj.get('type', '')}", ""))
+    return out + [problem("invalid", name, "needs to be unset", "") for name in _UNSET if obj.get(name)]
+
+
+_FIXED = (
+    *("involvedObject", "reason", "message", "source", "firstTimestamp", "lastTimestamp", "count"),
+    *("reason", "type", "eventTime", "action", "related", "reportingController", "reportingInstance"),
+)
+
+
+def _validate_update(shown: Obj, before: Obj) -> list[FieldError]:
+    """What has happened stays; only how often may change."""
+    now, was = stored(shown), stored(before)
+    out = _common(now, "reportingController")
+    for name in _FIXED:
+        key = _BACK.get(name, name)
+        if now.get(key) != was.get(key):
+            out.append(problem("invalid", name, "field is immutable", now.get(key, "")))
     return out
 
 
@@ -89,6 +123,7 @@ CORE = Rules(
 )
 NEW = Rules(
     validate_new=lambda obj, _: _validate_new_form(obj),
+    validate_update=_validate_update,
     create_on_update=True,
     selectable={_renamed(path): path for path in _SELECTABLE},
 )

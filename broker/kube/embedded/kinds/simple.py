@@ -71,8 +71,11 @@ def _storage_class(obj: Obj) -> None:
 
 
 def _volume(obj: Obj) -> None:
-    obj["spec"].setdefault("persistentVolumeReclaimPolicy", "Retain")
-    obj["spec"].setdefault("volumeMode", "Filesystem")
+    spec: Obj = obj["spec"]
+    spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
+    spec.setdefault("volumeMode", "Filesystem")
+    if isinstance(spec.get("hostPath"), dict):
+        spec["hostPath"].setdefault("type", "")
     status = obj["status"] = obj.get("status") or {}
     status.setdefault("phase", "Pending")
 
@@ -85,6 +88,11 @@ def _claim(obj: Obj) -> None:
 
 def _pending(obj: Obj) -> None:
     obj["status"] = {"phase": "Pending"}
+
+
+def _new_volume(obj: Obj) -> None:
+    since = obj["metadata"]["creationTimestamp"]
+    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": since}
 
 
 def _no_status(obj: Obj) -> None:
@@ -103,6 +111,25 @@ def _same_role(obj: Obj, old: Obj) -> list[FieldError]:
     if obj.get("roleRef") != old.get("roleRef"):
         return [problem("invalid", "roleRef", "cannot change roleRef", obj.get("roleRef"))]
     return []
+
+
+def _limits(obj: Obj) -> None:
+    """Containers get by default what they may have at most, and ask for what they get."""
+    for one in (obj.get("spec") or {}).get("limits") or ():
+        if one.get("type") != "Container":
+            continue
+        default = {**(one.get("max") or {}), **(one.get("default") or {})}
+        request = {**(one.get("min") or {}), **default, **(one.get("defaultRequest") or {})}
+        one.update({name: it for name, it in (("default", default), ("defaultRequest", request)) if it})
+
+
+def _policy(obj: Obj) -> None:
+    spec: Obj = obj["spec"]
+    spec["policyTypes"] = spec.get("policyTypes") or ["Ingress"] + ["Egress"] * bool(spec.get("egress"))
+
+
+def _no_balancer(obj: Obj) -> None:
+    obj["status"] = {"loadBalancer": {}}
 
 
 def _endpoints(obj: Obj) -> None:
@@ -124,9 +151,9 @@ RULES: dict[str, Rules] = {
     "serviceaccounts.": Rules(returns_deleted=True),
     "resourcequotas.": Rules(create=_no_status, returns_deleted=True),
     "endpoints.": Rules(default=_endpoints, create_on_update=True),
-    "persistentvolumes.": Rules(default=_volume, create=_pending, returns_deleted=True),
+    "persistentvolumes.": Rules(default=_volume, create=_new_volume, returns_deleted=True),
     "persistentvolumeclaims.": Rules(default=_claim, create=_pending, returns_deleted=True),
-    "podtemplates.": Rules(returns_deleted=True),
+    "limitranges.": Rules(default=_limits),
     "priorityclasses.scheduling.k8s.io": Rules(
         default=_priority_class,
         validate=_priority_problems,
@@ -142,8 +169,8 @@ RULES: dict[str, Rules] = {
     f"clusterroles.{_RBAC}": _ROLE,
     f"rolebindings.{_RBAC}": _BINDING,
     f"clusterrolebindings.{_RBAC}": _BINDING,
-    "ingresses.networking.k8s.io": _COUNTED,
-    "networkpolicies.networking.k8s.io": Rules(generation=True),
+    "ingresses.networking.k8s.io": Rules(create=_no_balancer, generation=True),
+    "networkpolicies.networking.k8s.io": Rules(default=_policy, generation=True),
     "ingressclasses.networking.k8s.io": Rules(generation=True),
     "endpointslices.discovery.k8s.io": Rules(generation=True),
     "validatingwebhookconfigurations.admissionregistration.k8s.io": Rules(generation=True),

@@ -17,7 +17,9 @@ from .checks import label_selector, not_negative
 from .pod_checks import spec_problems
 from .pod_defaults import spec_defaults
 
-_UID_LABEL, _NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+_JOB_PREFIX = "batch.kubernetes.io/"
+_UID_LABEL, _NAME_LABEL = f"{_JOB_PREFIX}controller-uid", f"{_JOB_PREFIX}job-name"
+_TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
 _QUARTER = "25%"
 # What each kind's spec is filled up with; a dict inside fills up the dict that is there.
 _DEPLOYMENT: Obj = {
@@ -96,13 +98,25 @@ def _daemonset(obj: Obj) -> None:
     fill(spec, _DAEMONSET)
     if spec["updateStrategy"]["type"] == "RollingUpdate":
         fill(spec["updateStrategy"], {"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}})
+    _note_generation(obj, 1)
+
+
+def _note_generation(obj: Obj, count: int) -> None:
+    """Daemon sets count the changes of their template in an annotation."""
+    meta: Obj = obj["metadata"]
+    meta["annotations"] = {**(meta.get("annotations") or {}), _TEMPLATE_GENERATION: str(count)}
+
+
+def _changed_daemons(obj: Obj, old: Obj) -> None:
+    before = int((old["metadata"].get("annotations") or {}).get(_TEMPLATE_GENERATION, "1"))
+    _note_generation(obj, before + (obj["spec"]["template"] != old["spec"]["template"]))
 
 
 def _job(obj: Obj) -> None:
     spec = obj["spec"]
     labels = _job_spec(spec).get("labels")
     if labels and not obj["metadata"].get("labels"):
-        obj["metadata"]["labels"] = dict(labels)
+        obj["metadata"]["labels"] = labels  # the very same ones: see _new_job
 
 
 def _job_spec(spec: Obj) -> Obj:
@@ -125,12 +139,14 @@ def _new_job(obj: Obj) -> None:
     spec, meta = obj["spec"], obj["metadata"]
     if spec.get("manualSelector"):
         return
-    template = spec["template"]
-    inner = dict(template.get("metadata") or {})
-    made = {_UID_LABEL: meta["uid"], _NAME_LABEL: meta.get("name", "")}
-    legacy = {"controller-uid": meta["uid"], "job-name": meta.get("name", "")}
-    inner["labels"] = {**(inner.get("labels") or {}), **made, **legacy}
-    template["metadata"] = inner
+    inner: Obj = spec["template"].setdefault("metadata", {})
+    labels: Obj = inner.setdefault("labels", {})
+    # A job that has its template's labels by default shares them, and so gets these too.
+    for key, value in ((_NAME_LABEL, meta.get("name", "")), (_UID_LABEL, meta["uid"])):
+        labels.setdefault(key, value)
+        labels.setdefault(key.removeprefix(_JOB_PREFIX), value)
+    if not meta.get("labels"):
+        meta["labels"] = dict(labels)
     selector = dict(spec.get("selector") or {})
     selector["matchLabels"] = {**(selector.get("matchLabels") or {}), _UID_LABEL: meta["uid"]}
     spec["selector"] = selector
@@ -142,8 +158,29 @@ def _cronjob(obj: Obj) -> None:
     _template(template.setdefault("spec", {}))
 
 
-def _no_status(obj: Obj) -> None:
-    obj["status"] = {}
+def _controller(obj: Obj) -> None:
+    """The oldest of them takes what it does not say from the labels of its template."""
+    spec: Obj = obj["spec"]
+    fill(spec, {"replicas": 1})
+    if not spec.get("template"):
+        return
+    labels = (_template(spec).get("metadata") or {}).get("labels")
+    if labels:
+        spec["selector"] = spec.get("selector") or dict(labels)
+        obj["metadata"]["labels"] = obj["metadata"].get("labels") or dict(labels)
+
+
+def _pod_template(obj: Obj) -> None:
+    _template(obj)
+
+
+def _begins(*counts: str) -> Callable[[Obj], None]:
+    """A new object has an empty status, but for the counts that are always written."""
+
+    def create(obj: Obj) -> None:
+        obj["status"] = dict.fromkeys(counts, 0)
+
+    return create
 
 
 def _restarts(*allowed: str) -> Callable[[Obj], list[FieldError]]:
@@ -157,13 +194,14 @@ def _restarts(*allowed: str) -> Callable[[Obj], list[FieldError]]:
 def _selector(spec: Obj) -> list[FieldError]:
     selector = spec.get("selector")
     if selector is None:
-        return [problem("required", "spec.selector")]
-    out = label_selector(selector, "spec.selector")
-    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        out = [problem("required", "spec.selector")]
+    elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
         why = "empty selector is invalid for deployment"
-        out.append(problem("invalid", "spec.selector", why, selector))
+        return [problem("invalid", "spec.selector", why, selector)]
+    elif out := label_selector(selector, "spec.selector"):
+        return out
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-    if not out and not matches(selector, labels):
+    if selector is None or not matches(selector, labels):
         why = "`selector` does not match template `labels`"
         out.append(problem("invalid", "spec.template.metadata.labels", why, labels))
     return out + not_negative(spec.get("replicas"), "spec.replicas")
@@ -225,25 +263,45 @@ def _same_set(obj: Obj, old: Obj) -> list[FieldError]:
 
 
 def _made(default: Callable[[Obj], None], **more: Any) -> Rules:
-    rules = {"create": _no_status, "generation": True, "validate": _restarts("Always"), **more}
+    rules = {"create": _begins(), "generation": True, "validate": _restarts("Always"), **more}
     return Rules(default=default, **rules)
 
 
 RULES: dict[str, Rules] = {
     "deployments.apps": _made(_deployment, validate_update=_fixed("selector"), status_ignores=("labels",)),
     "replicasets.apps": _made(
-        _replicas, validate_update=_fixed("selector"), selectable={"status.replicas": "status.replicas"}
+        _replicas,
+        create=_begins("replicas"),
+        validate_update=_fixed("selector"),
+        selectable={"status.replicas": "status.replicas"},
     ),
-    "statefulsets.apps": _made(_statefulset, validate_update=_same_set),
-    "daemonsets.apps": _made(_daemonset, validate_update=_fixed("selector")),
-    "replicationcontrollers.": Rules(create=_no_status, generation=True),
+    "statefulsets.apps": _made(
+        _statefulset, create=_begins("replicas", "availableReplicas"), validate_update=_same_set
+    ),
+    "daemonsets.apps": _made(
+        _daemonset,
+        create=_begins(
+            "currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady"
+        ),
+        update=_changed_daemons,
+        validate_update=_fixed("selector"),
+    ),
+    "replicationcontrollers.": Rules(
+        default=_controller,
+        create=_begins("replicas"),
+        generation=True,
+        orphans=True,
+        selectable={"status.replicas": "status.replicas"},
+    ),
+    "podtemplates.": Rules(default=_pod_template, generation=True, returns_deleted=True),
     "jobs.batch": Rules(
         default=_job,
         create=_new_job,
         generation=True,
+        orphans=True,
         validate=_valid_job,
         validate_update=_fixed("completions", "selector", "completionMode"),
         selectable={"status.successful": "status.succeeded"},
     ),
-    "cronjobs.batch": Rules(default=_cronjob, create=_no_status, generation=True),
+    "cronjobs.batch": Rules(default=_cronjob, create=_begins(), generation=True),
 }
