@@ -142,6 +142,9 @@ def _plain_bookmark(event: Any) -> bool:
 def _parted(step: Step, left: Side, right: Side) -> bool:
     """Whether the two servers hold something else after a request that they answered differently."""
     if step.method == "GET":
+        # Both are read again, so that versions which only one has shown so far get their names.
+        for side in (left, right):
+            side.peek(step.path)
         return False
     item = re.sub(r"/(status|scale|binding|eviction)$", "", step.path)
     collection = item if step.method == "POST" and item == step.path else item.rpartition("/")[0]
