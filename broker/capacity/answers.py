@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from broker.capacity.launches import Distribution, LaunchGroup
 from broker.capacity.model import Inventory, Option, Pool
 from broker.capacity.shortages import Scope, Shortages, quota_scope
 from providers.model import ErrorClass, LaunchError, ProviderError
@@ -193,6 +194,57 @@ def spilled(shortages: Shortages, option: Option, *, now: datetime) -> Shortages
     for scope in scopes(ErrorClass.RESERVATION_FULL, option):
         shortages = shortages.record(scope, class_=ErrorClass.RESERVATION_FULL, code=SPILLED, now=now)
     return shortages
+
+
+def learn(
+    shortages: Shortages,
+    group: LaunchGroup,
+    dealt: Distribution,
+    errors: Iterable[LaunchError],
+    *,
+    inventory: Inventory,
+    now: datetime,
+) -> Shortages:
+    """The shortages after a call. What launched comes first: a pool that gave some and refused the rest is
+    short, and so are reservations that EC2 passed by."""
+    for pair in dealt.pairs:
+        instance = pair.instance
+        option = group.option(instance.instance_type, instance.zone)
+        shortages = launched(
+            shortages, option, reservation_id=instance.reservation_id, subnet_id=instance.subnet_id
+        )
+    for option in dict.fromkeys(passed_by(group, dealt)):
+        shortages = spilled(shortages, option, now=now)
+    for error in errors:
+        shortages = remember(
+            shortages,
+            error,
+            group.option(error.instance_type, error.zone),
+            inventory=inventory,
+            now=now,
+            subnet_id=group.subnet(error.instance_type, error.zone),
+            spills=group.spills,
+        )
+    return shortages
+
+
+def full(group: LaunchGroup, dealt: Distribution, errors: Iterable[LaunchError]) -> frozenset[str]:
+    """The reservations that a call showed to have no free slot, whatever was believed of them."""
+    short = [
+        group.option(error.instance_type, error.zone)
+        for error in errors
+        if error.class_ in (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE)
+    ]
+    return frozenset(id_ for option in (*short, *passed_by(group, dealt)) for id_ in option.odcr_ids)
+
+
+def passed_by(group: LaunchGroup, dealt: Distribution) -> list[Option]:
+    """The options whose reservations EC2 put a launch outside of: into none at all."""
+    return [
+        group.option(pair.instance.instance_type, pair.instance.zone)
+        for pair in dealt.pairs
+        if pair.spilled and not pair.instance.reservation_id
+    ]
 
 
 def foremost(errors: Iterable[LaunchError]) -> LaunchError | None:

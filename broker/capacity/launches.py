@@ -77,6 +77,11 @@ class LaunchGroup:
                 return option
         return first.option
 
+    def subnet(self, instance_type: str, zone: str) -> str:
+        """The subnet that was asked for this type and zone; the first one's where the call names neither."""
+        asked = (each for each in self.overrides if (each.instance_type, each.zone) == (instance_type, zone))
+        return next(asked, self.overrides[0]).subnet_id
+
 
 class Pair(NamedTuple):
     """A claim and its instance. `spilled`: it was to be in a reservation, and EC2 shows it elsewhere."""
@@ -115,10 +120,6 @@ class Distribution:
     pairs: tuple[Pair, ...] = ()
     left: tuple[LeftOver, ...] = ()
     surplus: tuple[Instance, ...] = ()
-
-    @property
-    def spilled(self) -> tuple[Pair, ...]:
-        return tuple(pair for pair in self.pairs if pair.spilled)
 
 
 class _Key(NamedTuple):

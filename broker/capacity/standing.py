@@ -49,6 +49,8 @@ class Standing:
 
     def change(self, labels: Mapping[str, str]) -> Change | None:
         """What has become of a node with these labels; None where it only lacks some of them."""
+        if CAPACITY_TYPE not in labels:
+            return None  # it was launched, and EC2 did not show it yet
         was, now = labels.get(CAPACITY_TYPE) == RESERVED, self.labels[CAPACITY_TYPE] == RESERVED
         if was != now:
             return "promoted" if now else "demoted"

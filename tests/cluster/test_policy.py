@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from broker.apis import names
@@ -139,6 +141,39 @@ def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has
     assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
     assert odcr in says.message and "on demand" in says.message
     assert '"Spilled"' in claim.annotations["capacity-broker.io/attempts"]
+    # Whoever comes next is not planned into the slot that was not there.
+    stack.claim("c-1", capacity=(RESERVED, ON_DEMAND))
+    stack.until_launched("c-1")
+    attempts = stack.get(NodeClaim, "c-1").annotations["capacity-broker.io/attempts"]
+    assert '"Skipped"' in attempts and '"Spilled"' not in attempts
+
+
+@pytest.mark.covers("KRP-33")
+def test_what_ec2_does_not_show_yet_is_labelled_when_it_does(stack: Stack) -> None:
+    """The claim has its instance at once; what that runs in is neither guessed nor wrong for good."""
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.start(poll_seconds=600.0)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    stack.control.lag(3600.0)
+    stack.claim()
+    stack.until_launched("c-0")
+    claim = stack.get(NodeClaim, "c-0")
+    assert not {CAPACITY_TYPE, *names.RESERVATION_LABELS} & {*claim.labels}
+    assert claim.status.image_id == stack.aws.image
+    assert '"Spilled"' not in claim.annotations["capacity-broker.io/attempts"]
+    # Its slot is taken all the same.
+    stack.claim("c-1")
+    stack.until_waiting("c-1", "AllReservationsFull")
+    stack.control.lag(0.0)
+
+    def labels() -> Mapping[str, str]:
+        return stack.get(NodeClaim, "c-0").labels
+
+    stack.until(lambda: labels().get(CAPACITY_TYPE) == RESERVED, "c-0 labelled", step=1.0)
+    assert labels()[names.RESERVATION_ID] == odcr
+    assert not [e for e in stack.events("c-0") if e.reason == "PromotedToReserved"]
+    assert stack.calls("CreateFleet") == 1
 
 
 @pytest.mark.covers("KRP-33", "KRP-16")

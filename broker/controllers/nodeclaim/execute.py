@@ -47,8 +47,8 @@ from providers.model import (
 
 _log = structlog.get_logger("launch")
 
-# A reply that may have been lost: the call may have worked.
 MOST_SKIPPED = 8
+# A reply that may have been lost: the call may have worked.
 UNCERTAIN = (ErrorClass.TRANSIENT,)
 GANG_BROKEN = LaunchError(
     code="GangIncomplete",
@@ -159,16 +159,31 @@ class Executor:
             )
         self._settled |= {c.uid for c in marked.values()}
         # A token that an earlier process used may give back instances that have ended since.
-        result = replace(result, instances=tuple(i for i in result.instances if i.alive))
+        alive = (self._as_asked(i, group, request) for i in result.instances if i.alive)
+        result = replace(result, instances=tuple(alive))
         for instance in result.instances:
-            if instance.reservation_id:
-                self._inventory.launched(instance_id=instance.id, odcr_id=instance.reservation_id)
+            if odcr_id := instance.reservation_id or self._meant(instance, group):
+                self._inventory.launched(instance_id=instance.id, odcr_id=odcr_id)
         return Answered(
             group=group,
             dealt=distribute(group, result),
             errors=result.errors,
             request_id=result.request_id,
         )
+
+    def _as_asked(self, instance: Instance, group: LaunchGroup, request: LaunchRequest) -> Instance:
+        """One that EC2 does not show yet, with what is true of it whatever EC2 will show."""
+        if instance.described:
+            return instance
+        return replace(instance, image_id=group.image.id, launched=self._clock.now(), tags=dict(request.tags))
+
+    def _meant(self, instance: Instance, group: LaunchGroup) -> str:
+        """The reservation whose slot an instance may hold that EC2 does not show yet: nobody else gets it."""
+        if instance.described:
+            return ""
+        inventory = self._inventory.snapshot()
+        option = group.option(instance.instance_type, instance.zone)
+        return next((each for each in option.odcr_ids if inventory.free(each)), "")
 
     def _mark(self, group: LaunchGroup) -> tuple[dict[str, NodeClaim], str]:
         """Finalizer and launch id on each claim; one that cannot be written waits for another pass."""
@@ -225,14 +240,15 @@ class Executor:
                 if str(each.pool) not in asked
             ]
             option = answered.group.option(pair.instance.instance_type, pair.instance.zone)
+            elsewhere = pair.instance.reservation_id
             made = self.record(
                 pair.claim.name,
                 ready,
                 pool=str(option.pool),
-                outcome=Outcome.SPILLED if pair.spilled else Outcome.LAUNCHED,
+                outcome=Outcome.SPILLED if pair.spilled and not elsewhere else Outcome.LAUNCHED,
                 instance_id=pair.instance.id,
                 request_id=answered.request_id,
-                message=_spill(option) if pair.spilled else "",
+                message=_spill(option, elsewhere) if pair.spilled else "",
             )
             attempts += [*passed, made]
             story = [*before.get(pair.claim.uid, ()), *passed, made]
@@ -295,6 +311,8 @@ class Executor:
         )
         if instance.reservation_id:
             facts[names.RESERVATION_ID] = instance.reservation_id
+        if not instance.described:
+            del facts[names.CAPACITY_TYPE]  # labelled as soon as EC2 says what it runs in
 
         def dressed(now: NodeClaim) -> dict[str, Any]:
             labels: dict[str, str | None] = {**_requirement_labels(now), **now.labels}
@@ -371,12 +389,19 @@ def _token(launch: str, group: LaunchGroup, template_name: str) -> str:
 
 
 def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
-    """A requirement with one value is a label of the node, as Karpenter's launch makes it."""
-    return {r.key: r.values[0] for r in claim.spec.requirements if r.operator == "In" and len(r.values) == 1}
+    """A requirement with one value is a label of the node, as Karpenter's launch makes it; what EC2 has made
+    of the one about capacity is for EC2 to say."""
+    return {
+        r.key: r.values[0]
+        for r in claim.spec.requirements
+        if r.operator == "In" and len(r.values) == 1 and r.key != names.CAPACITY_TYPE
+    }
 
 
-def _spill(option: Option) -> str:
+def _spill(option: Option, elsewhere: str) -> str:
     wanted = ", ".join(option.odcr_ids) or str(option.pool)
+    if elsewhere:
+        return f"EC2 counts it in {elsewhere}, not in {wanted}"
     return f"EC2 launched it on demand: {wanted} had no free slot left when it was asked"
 
 

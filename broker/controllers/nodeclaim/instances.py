@@ -55,8 +55,12 @@ class InstanceView:
         self._readers.append(reader)
 
     def doubt(self) -> None:
-        """A call was made whose reply was lost: something may exist that nobody knows of."""
+        """A call was made whose reply was lost, or does not show all: something may be that nobody knows."""
         self._doubted = True
+
+    @property
+    def doubted(self) -> bool:
+        return self._doubted
 
     def refresh(self) -> None:
         """Describes again where the last description is old or doubted. Raises ProviderError."""

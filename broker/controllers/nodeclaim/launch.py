@@ -1,8 +1,7 @@
 """The one loop that launches: observe, plan, act, until nothing that waits can be launched now.
 
 Invariant: it never runs twice at once and never plans without EC2's description; orphans are adopted before
-anything is launched; every refusal ends the pass for its pool, so a pass asks each pool at most once and
-always ends.
+anything is launched; what refuses is not asked again in the pass, so the pass ends.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity import launches
 from broker.capacity.adopt import adopt
-from broker.capacity.answers import answer, foremost, launched, remember
+from broker.capacity.answers import answer, foremost, full, learn
 from broker.capacity.model import Attempt, Claim, Inventory, NodeClass, Outcome, Plan, Skipped, Unplaced
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
@@ -27,7 +26,7 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.execute import GANG_BROKEN, Answered, Executor
 from broker.controllers.nodeclaim.holds import RETRY, STOPPED, Holds
 from broker.controllers.nodeclaim.instances import InstanceView
-from broker.controllers.nodeclaim.report import Reporter, launched_at
+from broker.controllers.nodeclaim.report import Reporter, launched_at, limit
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -42,6 +41,7 @@ from providers.model import ErrorClass, Instance, InstanceType, ProviderError
 ROUNDS = 64
 PARALLEL = 8
 LONGEST_WAIT = 60.0
+DOUBTED = 5.0  # until EC2 is looked at again for what it did not show
 REMEMBERED = "ShortageRemembered"  # the planner's word for refusals that are not over
 _log = structlog.get_logger("launch")
 
@@ -131,7 +131,7 @@ class Launcher:
         now = self._clock.now()
         wakes = [at for at in (*retry_at, *self._holds.ends()) if at > now]
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
-        return Again(min(LONGEST_WAIT, max(0.2, soonest)))
+        return Again(min(DOUBTED if self._view.doubted else LONGEST_WAIT, max(0.2, soonest)))
 
     def _blind(self, waiting: Iterable[NodeClaim], error: ProviderError | None) -> None:
         """Nothing is decided before EC2 was seen; the claims are told why it was not."""
@@ -272,29 +272,18 @@ class Launcher:
         """Remembers what EC2 said, tells the claims, and decides who goes on in this pass."""
         group, now = answered.group, self._clock.now()
         ready = work.classes[group.node_class]
-        if answered.uncertain:
+        if answered.uncertain or not all(p.instance.described for p in answered.dealt.pairs):
             self._view.doubt()
         if any(answer(error.class_).refresh for error in answered.errors):
             self._doubt(group.node_class)
-        for error in answered.errors:
-            option = group.option(error.instance_type, error.zone)
-            self._shortages = remember(
-                self._shortages,
-                error,
-                option,
-                inventory=inventory,
-                now=now,
-                subnet_id=error.subnet_id,
-                spills=group.spills,
-            )
-            if error.class_ in (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE):
-                for odcr_id in option.odcr_ids:
-                    self._inventory.full(odcr_id)
+        self._shortages = learn(
+            self._shortages, group, answered.dealt, answered.errors, inventory=inventory, now=now
+        )
+        for odcr_id in full(group, answered.dealt, answered.errors):
+            self._inventory.full(odcr_id)
         self._view.put(pair.instance for pair in answered.dealt.pairs)
         self._view.put(answered.dealt.surplus)
         told = self._executor.tell(answered, ready, work.types, skipped=work.skipped, before=work.attempts)
-        for attempt in told:
-            self._limits(attempt)
         for pair in answered.dealt.pairs:
             work.waiting.pop(pair.claim.uid, None)
             bound = self._claims.get(pair.claim.name)
@@ -302,18 +291,12 @@ class Launcher:
                 self._hold(pair.claim.uid, ready)  # it adopts its instance then
             else:
                 self._holds.drop(pair.claim.uid)
-            self._shortages = launched(
-                self._shortages,
-                group.option(pair.instance.instance_type, pair.instance.zone),
-                reservation_id=pair.instance.reservation_id,
-                subnet_id=pair.instance.subnet_id,
-            )
         for left in answered.dealt.left:
             attempts = self._executor.refusals(answered, left, ready)
             work.attempts.setdefault(left.claim.uid, []).extend(attempts)
-            for attempt in attempts:
-                self._limits(attempt)
+            told += attempts
             self._decide(left, work)
+        self._tell_limits(told)
         # Only claims that were asked for go on; one that could not be marked is tried again soon.
         asked = {a.claim.uid for a in group.assignments}
         answered_for = {p.claim.uid for p in answered.dealt.pairs} | {
@@ -322,6 +305,17 @@ class Launcher:
         for uid in asked - answered_for:
             work.waiting.pop(uid, None)
             self._hold(uid, ready)
+
+    def _tell_limits(self, attempts: Iterable[Attempt]) -> None:
+        """The last word on the reservations of each class and pool: a thousand attempts are one write."""
+        last: dict[tuple[str, str], Attempt] = {}
+        for attempt in attempts:
+            if limit(attempt) is not None:
+                claim = self._claims.get(attempt.claim)
+                pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
+                last[attempt.node_class, pool] = attempt
+        for attempt in last.values():
+            self._limits(attempt)
 
     def _decide(self, left: launches.LeftOver, work: Pass) -> None:
         """Whether the claim tries its next option now, the same again later, or waits for a person."""

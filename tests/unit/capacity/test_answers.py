@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from broker.capacity.answers import ANSWERS, answer, foremost, launched, remember, scopes, spilled
-from broker.capacity.model import Option
+from broker.capacity.answers import (
+    ANSWERS,
+    answer,
+    foremost,
+    full,
+    launched,
+    learn,
+    remember,
+    scopes,
+    spilled,
+)
+from broker.capacity.launches import LaunchGroup, distribute
+from broker.capacity.model import Assignment, Option, Selection
 from broker.capacity.shortages import Shortages
-from providers.model import ErrorClass, LaunchError, ProviderError
+from broker.capacity.template import target_for
+from providers.model import ErrorClass, Image, Instance, LaunchError, LaunchResult, Override, ProviderError
 
-from .builders import GROUP, NOW, inventory, minutes, odcr, on_demand, reserved, spot
+from .builders import GROUP, NOW, claim, instance, inventory, minutes, odcr, on_demand, reserved, spot
 
 BY_ID, BY_GROUP, BY_MATCH = reserved("cr-1"), reserved(GROUP, "cr-1", "cr-2"), reserved("", "cr-1", "cr-2")
 MEMBERS = ["reservation:cr-1", "reservation:cr-2"]
@@ -161,6 +175,75 @@ def test_a_reservation_that_ec2_passed_by_is_not_asked_again_at_once() -> None:
         ("reservation:cr-1", "SpilledToOnDemand"),
         ("reservation:cr-2", "SpilledToOnDemand"),
     ]
+
+
+def call(option: Option, count: int) -> LaunchGroup:
+    """A fleet call for as many claims that take this option."""
+    pool = option.pool
+    selection = Selection(preference="open")
+    return LaunchGroup(
+        node_class="gpu",
+        capacity_type=pool.capacity_type,
+        market="on-demand",
+        target=target_for(selection, option, True),
+        image=Image(id="ami-1"),
+        overrides=(Override(instance_type=pool.instance_type, zone=pool.zone, subnet_id="subnet-9"),),
+        assignments=tuple(Assignment(claim=claim(f"c-{n}"), option=option) for n in range(count)),
+    )
+
+
+def learned(group: LaunchGroup, *instances: Instance, errors: Sequence[LaunchError] = ()) -> Shortages:
+    dealt = distribute(group, LaunchResult(instances=instances, errors=tuple(errors)))
+    world = inventory(odcr("cr-1", free=2), odcr("cr-2", free=2))
+    return learn(Shortages(), group, dealt, errors, inventory=world, now=NOW)
+
+
+@pytest.mark.covers("KRP-19", "KRP-21")
+@pytest.mark.parametrize(
+    ("option", "class_", "landed"),
+    [
+        (on_demand(), ErrorClass.CAPACITY, ""),
+        (on_demand(), ErrorClass.QUOTA, ""),
+        (reserved("cr-1"), ErrorClass.RESERVATION_FULL, "cr-1"),
+    ],
+)
+def test_a_pool_that_gave_some_and_refused_the_rest_is_not_asked_again_at_once(
+    option: Option, class_: ErrorClass, landed: str
+) -> None:
+    error = LaunchError(
+        code="Code", message="", class_=class_, instance_type="m5.xlarge", zone="us-east-1a", subnet_id="s"
+    )
+    known = learned(call(option, 2), instance("i-1", reservation=landed), errors=[error])
+    assert known.active(option, NOW) is not None
+
+
+@pytest.mark.covers("KRP-33")
+def test_slots_that_ec2_passed_by_are_planned_for_nobody_else() -> None:
+    group = call(BY_MATCH, 2)
+    out, within = instance("i-1"), instance("i-2", reservation="cr-1")
+    assert learned(group, out, within).active(BY_MATCH, NOW) is not None
+    assert full(group, distribute(group, LaunchResult(instances=(out, within))), ()) == {"cr-1", "cr-2"}
+
+
+@pytest.mark.covers("KRP-33")
+@pytest.mark.parametrize("landed", ["cr-1", "cr-7"])
+def test_a_launch_that_runs_in_some_reservation_says_nothing_against_the_others(landed: str) -> None:
+    group = call(BY_MATCH, 1)
+    inside = instance("i-1", reservation=landed)
+    assert not learned(group, inside).view(NOW)
+    assert not full(group, distribute(group, LaunchResult(instances=(inside,))), ())
+
+
+@pytest.mark.covers("KRP-33")
+def test_an_instance_that_ec2_does_not_describe_yet_says_nothing_against_reservations() -> None:
+    assert not learned(call(BY_MATCH, 1), instance("i-1", described=False)).view(NOW)
+
+
+@pytest.mark.covers("KRP-18")
+def test_where_an_error_names_no_subnet_the_one_that_was_asked_is_marked() -> None:
+    error = LaunchError(code="InsufficientFreeAddressesInSubnet", message="", class_=ErrorClass.SUBNET)
+    known = learned(call(on_demand(), 1), errors=[error])
+    assert [str(each.scope) for each in known.lasting(NOW)] == ["subnet:subnet-9"]
 
 
 def test_of_several_errors_the_one_that_a_person_must_mend_is_told() -> None:
