@@ -155,6 +155,7 @@ class Stack:
         """After `kubelets.stop()`: machines join again."""
         self.kubelets = self._kubelets()
         self.kubelets.start()
+        self._kubelets_started = True
 
     def advance(self, seconds: float) -> None:
         """Moves the broker's time and EC2's."""
@@ -290,12 +291,14 @@ class Stack:
 
     # ---- waiting
 
-    def until(self, happened: Callable[[], V], what: str) -> V:
-        """What `happened` gives as soon as it is true."""
+    def until(self, happened: Callable[[], V], what: str, *, step: float = 0.0) -> V:
+        """What `happened` gives as soon as it is true; between two looks, time moves on by `step`."""
         deadline = time.monotonic() + PATIENCE
         while not (found := happened()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"never came: {what}\n{self.picture()}")
+            if step:
+                self.advance(step)
             time.sleep(LOOK)
         return found
 

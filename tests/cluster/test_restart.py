@@ -1,0 +1,262 @@
+"""A broker that is stopped, killed or cut off, and another that goes on: each instance has one claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.status import instance_id
+from tests.cluster.account import A, tags
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+from tests.cluster.taps import status_of, writes_of
+
+
+def one_each(stack: Stack, claims: Sequence[str]) -> bool:
+    """Whether every living instance belongs to exactly one of the claims, and every claim has one."""
+    held = sorted(instance_id(stack.get(NodeClaim, name)) for name in claims)
+    return held == sorted(i["InstanceId"] for i in stack.aws.instances()) and "" not in held
+
+
+@pytest.mark.covers("KRP-25")
+def test_a_restart_at_rest_changes_nothing(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    made = stack.claims(3)
+    stack.until_ready("c-0", "c-1")
+    stack.until_waiting("c-2", "AllReservationsFull")
+    stack.until(lambda: stack.claim_says("c-2", names.CAPACITY_RESERVATION), "it is told of the limit")
+    stack.polls(2)
+    stack.passes()
+    stack.stop()
+    before = {name: stack.client.get(NodeClaim.KIND, name) for name in made}
+    stack.tap.forget()
+    stack.start()
+    stack.polls(2)
+    stack.passes()
+    kinds = ("/nodeclaims/c-", "/ec2nodeclasses/", "/nodes/")
+    assert not [path for _, path in stack.tap.writes() if any(kind in path for kind in kinds)]
+    assert {name: stack.client.get(NodeClaim.KIND, name) for name in made} == before
+    assert stack.calls("CreateFleet") == 1
+    assert len(stack.aws.instances()) == 2
+
+
+@pytest.mark.covers("KRP-25")
+def test_a_lost_reply_launches_nothing_twice(stack: Stack) -> None:
+    """The work is done and the connection drops: the same call is made again, with the same token."""
+    odcr = stack.aws.odcr(count=4)
+    stack.node_class(id_=odcr)
+    made = stack.claims(3)
+    stack.control.fault(action="CreateFleet", stage="response", times=2)
+    stack.start()
+    stack.until_ready(*made)
+    assert one_each(stack, made)
+    assert stack.aws.free(odcr) == 1
+    assert len({fleet["ClientToken"] for fleet in stack.aws.fleets()}) == 1
+
+
+@pytest.mark.covers("KRP-25")
+def test_what_a_broker_never_heard_of_is_adopted_by_its_claims(stack: Stack) -> None:
+    """Every reply is lost, however often it is asked; the instances are there all the same."""
+    odcr = stack.aws.odcr(count=3)
+    stack.node_class(id_=odcr)
+    made = stack.claims(3)
+    stack.control.fault(action="CreateFleet", stage="response", times=4)
+    stack.start()
+    stack.until_ready(*made)
+    assert one_each(stack, made)
+    assert all("instance of ours that had no claim" in attempts(stack, name) for name in made)
+
+
+def attempts(stack: Stack, name: str) -> str:
+    return stack.get(NodeClaim, name).annotations.get("capacity-broker.io/attempts", "")
+
+
+@pytest.mark.covers("KRP-25")
+def test_killed_between_launch_and_status(stack: Stack) -> None:
+    """The instances run, and no claim could be told: the next broker gives each claim one of them."""
+    odcr = stack.aws.odcr(count=3)
+    stack.node_class(id_=odcr)
+    made = stack.claims(3)
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start()
+    stack.until(lambda: len(stack.aws.instances()) == 3, "the launch")
+    stack.until(lambda: stack.tap.lost >= 3, "status writes lost")
+    stack.stop()
+    assert not any(stack.get(NodeClaim, name).status.provider_id for name in made)
+    stack.tap.heal()
+    stack.start()
+    stack.until_ready(*made)
+    assert one_each(stack, made)
+    assert stack.calls("CreateFleet") == 1
+
+
+@pytest.mark.covers("KRP-25")
+def test_killed_while_ec2_launches(stack: Stack) -> None:
+    """After EC2 has launched, before the broker hears of it, nothing it does arrives any more."""
+    odcr = stack.aws.odcr(count=3)
+    stack.node_class(id_=odcr)
+    made = stack.claims(3)
+    stack.start(kubelets=False)
+    stack.after_launch(lambda: stack.tap.lose(lambda request: request.method != "GET"))
+    stack.until(lambda: len(stack.aws.instances()) == 3, "the launch")
+    stack.stop()
+    stack.tap.heal()
+    stack.start()
+    stack.until_ready(*made)
+    assert one_each(stack, made)
+    assert stack.calls("CreateFleet") == 1
+
+
+@pytest.mark.covers("KRP-25")
+def test_killed_before_the_launch(stack: Stack) -> None:
+    """The claims are marked, EC2 was never reached."""
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    made = stack.claims(2)
+    stack.control.fault(action="CreateFleet", code="ServiceUnavailable", status=503, times=-1)
+    stack.start()
+    stack.until_waiting("c-0", "InternalError")
+    stack.stop()
+    assert all(stack.get(NodeClaim, name).metadata.finalizers for name in made)
+    stack.control.clear_faults()
+    stack.start()
+    stack.until_ready(*made)
+    assert one_each(stack, made)
+
+
+@pytest.mark.covers("KRP-25", "KRP-23")
+def test_killed_before_registration(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.start(kubelets=False)
+    stack.until_launched("c-0")
+    stack.stop()
+    stack.kubelets_again()
+    stack.until(lambda: stack.all(Node), "the node joins nobody")
+    stack.start(kubelets=False)
+    stack.until_ready("c-0")
+
+
+@pytest.mark.covers("KRP-25")
+def test_an_orphan_goes_to_a_claim_that_it_satisfies(stack: Stack) -> None:
+    """Its own claim is gone by the time anybody looks; another claim of the class takes it."""
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.claim("first")
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start()
+    stack.until(lambda: stack.aws.instances(), "the launch")
+    stack.stop()
+    stack.tap.heal()
+    [orphan] = stack.aws.instances()
+    stack.edit(NodeClaim, "first", {"metadata": {"finalizers": None}})
+    stack.delete(NodeClaim, "first")
+    stack.claim("unlike", types=("m5.xlarge",))
+    stack.claim("second")
+    stack.start()
+    stack.until_ready("second")
+    assert instance_id(stack.get(NodeClaim, "second")) == orphan["InstanceId"]
+    assert "Adopted" in attempts(stack, "second")
+    assert stack.calls("CreateFleet") == 1
+    assert stack.get(NodeClaim, "second").labels[names.RESERVATION_ID] == odcr
+
+
+@pytest.mark.covers("KRP-25")
+def test_an_orphan_that_fits_nobody_ends_after_its_grace_time(stack: Stack) -> None:
+    stack.node_class(preference="none", zones=(A,))
+    stack.claim("first", capacity=(ON_DEMAND,))
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start()
+    stack.until(lambda: stack.aws.instances(), "the launch")
+    stack.stop()
+    stack.tap.heal()
+    stack.edit(NodeClaim, "first", {"metadata": {"finalizers": None}})
+    stack.delete(NodeClaim, "first")
+    stack.start(orphan_grace_seconds=120.0)
+    stack.claim("unlike", types=("m5.xlarge",), capacity=(RESERVED,))
+    stack.until_waiting("unlike")
+    stack.advance(61)
+    stack.passes()
+    assert len(stack.aws.instances()) == 1
+    stack.advance(61)
+    stack.passes()
+    assert not stack.aws.instances()
+
+
+@pytest.mark.covers("KRP-25")
+def test_an_orphan_is_kept_for_a_claim_that_could_not_be_written(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.claim()
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start(orphan_grace_seconds=0.0)
+    stack.until(lambda: stack.tap.lost >= 3, "status writes lost")
+    stack.until(lambda: stack.tap.lost >= 6, "more status writes lost", step=1)
+    assert len(stack.aws.instances()) == 1
+    stack.tap.heal()
+    stack.advance(60)
+    stack.until_ready("c-0")
+    assert stack.calls("CreateFleet") == 1
+    assert one_each(stack, ["c-0"])
+
+
+@pytest.mark.covers("KRP-25")
+def test_nothing_ends_while_a_claim_cannot_be_marked_or_read(stack: Stack) -> None:
+    """An API server that takes no writes: nothing is launched, and nothing that runs is harmed."""
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.claim("c-0")
+    stack.start(orphan_grace_seconds=0.0)
+    stack.until_ready("c-0")
+    stack.tap.lose(lambda request: request.method != "GET")
+    stack.claim("c-1")
+    stack.until(lambda: stack.tap.lost >= 2, "writes lost")
+    stack.advance(70)
+    stack.polls(2)
+    assert len(stack.aws.instances()) == 1
+    assert stack.calls("CreateFleet") == 1
+    stack.tap.heal()
+    stack.advance(70)
+    stack.until_ready("c-1")
+
+
+@pytest.mark.covers("KRP-25")
+def test_instances_of_another_cluster_are_never_touched(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=2)
+    theirs = stack.aws.rival(odcr)
+    stack.aws.ec2.create_tags(Resources=theirs, Tags=[{"Key": names.TAG_CLUSTER, "Value": "green"}])
+    stack.node_class(id_=odcr)
+    stack.start(orphan_grace_seconds=0.0)
+    stack.claim("c-0")
+    stack.until_ready("c-0")
+    stack.claim("c-1")
+    stack.until_waiting("c-1")
+    stack.advance(70)
+    stack.passes()
+    left = stack.aws.instance(theirs[0])
+    assert left["State"]["Name"] == "running" and tags(left)[names.TAG_CLUSTER] == "green"
+
+
+@pytest.mark.covers("KRP-25")
+def test_a_write_that_conflicts_is_made_anew(stack: Stack) -> None:
+    """Somebody else writes to the claim just before the broker does, each time."""
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    turns = iter(range(100))
+
+    def meddle(_: object) -> None:
+        stack.edit(NodeClaim, "c-0", {"metadata": {"annotations": {"example.com/turn": str(next(turns))}}})
+
+    stack.tap.on(writes_of("nodeclaims", "c-0"), meddle, times=2)
+    stack.start()
+    stack.claim()
+    stack.until_ready("c-0")
+    assert stack.calls("CreateFleet") == 1
+    assert one_each(stack, ["c-0"])
+    assert stack.get(NodeClaim, "c-0").annotations["example.com/turn"] == "1"
