@@ -7,7 +7,6 @@ another.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -42,7 +41,6 @@ from broker.kube.clock import Clock
 from broker.kube.controller import Again, Controller
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
-from broker.kube.lease import Elector
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
 from broker.kube.queue import WorkQueue
 from broker.kube.singleton import Singleton
@@ -398,37 +396,3 @@ def _asked(claim: NodeClaim) -> tuple[object, ...]:
     """What of a waiting claim decides whether and how it is launched."""
     annotations = {key: value for key, value in claim.annotations.items() if key not in OURS}
     return claim.spec, claim.labels, annotations, claim.status.provider_id
-
-
-def lead(
-    client: Client,
-    provider: CapacityProvider,
-    settings: Settings,
-    *,
-    clock: Clock,
-    stop: threading.Event,
-    running: Callable[[Broker | None], None],
-) -> None:
-    """Runs brokers, one a term of leadership, until `stop` is set. `running` hears of each."""
-
-    def term(lost: threading.Event, writer: Client) -> None:
-        broker = Broker(writer, provider, settings, clock=clock)
-        running(broker)
-        broker.start()
-        try:
-            clock.wait(lost)
-        finally:
-            running(None)
-            broker.stop()
-
-    if not settings.leader_election:
-        term(stop, client)
-        return
-    elector = Elector(client, LEASE, settings.namespace, settings.identity, clock)
-
-    def end() -> None:
-        clock.wait(stop)
-        elector.stop()
-
-    threading.Thread(target=end, name="end of election", daemon=True).start()
-    elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))

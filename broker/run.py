@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from broker import logs
-from broker.app import REGISTRIES, Broker, lead
+from broker.app import LEASE, REGISTRIES, Broker
 from broker.kube.client import Client
-from broker.kube.clock import SystemClock
+from broker.kube.clock import Clock, SystemClock
+from broker.kube.lease import Elector
 from broker.oncall.http import HttpServer
 from broker.oncall.metrics import tune_collector
 from broker.settings import Settings
@@ -73,3 +74,37 @@ def serve(
         lead(client, provider, settings, clock=SystemClock(), stop=stop, running=running)
     finally:
         http.close()
+
+
+def lead(
+    client: Client,
+    provider: CapacityProvider,
+    settings: Settings,
+    *,
+    clock: Clock,
+    stop: threading.Event,
+    running: Callable[[Broker | None], None],
+) -> None:
+    """Runs brokers, one a term of leadership, until `stop` is set. `running` hears of each."""
+
+    def term(lost: threading.Event, writer: Client) -> None:
+        broker = Broker(writer, provider, settings, clock=clock)
+        running(broker)
+        broker.start()
+        try:
+            clock.wait(lost)
+        finally:
+            running(None)
+            broker.stop()
+
+    if not settings.leader_election:
+        term(stop, client)
+        return
+    elector = Elector(client, LEASE, settings.namespace, settings.identity, clock)
+
+    def end() -> None:
+        clock.wait(stop)
+        elector.stop()
+
+    threading.Thread(target=end, name="end of election", daemon=True).start()
+    elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))

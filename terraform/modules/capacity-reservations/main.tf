@@ -10,7 +10,7 @@ resource "aws_ec2_capacity_reservation" "this" {
   ebs_optimized           = each.value.ebs_optimized
   end_date                = each.value.end_date
   end_date_type           = each.value.end_date == null ? "unlimited" : "limited"
-  tags                    = merge(var.tags, { Name = each.key }, each.value.tags)
+  tags                    = merge({ ManagedBy = "terraform" }, var.tags, { Name = each.key }, each.value.tags)
 }
 
 resource "aws_resourcegroups_group" "this" {

@@ -23,10 +23,11 @@ from broker.apis.coordination import Lease
 from broker.apis.core import Event, Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Kind
-from broker.app import LEASE, Broker, lead
+from broker.app import LEASE, Broker
 from broker.controllers.reservations.mirror import BROKER, MADE_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
+from broker.run import lead
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.taps import writes_of
