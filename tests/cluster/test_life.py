@@ -319,3 +319,20 @@ def test_a_restarted_broker_drains_before_it_terminates(stack: Stack) -> None:
     stack.delete(Pod, "guarded", namespace="default")
     stack.until_gone(NodeClaim, "c-0")
     assert not stack.aws.instances()
+
+
+@pytest.mark.covers("KRP-23")
+def test_an_instance_that_ec2_does_not_show_yet_does_not_outlive_its_claim(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    stack.control.lag(3600.0)
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    instance = instance_id(stack.get(NodeClaim, "c-0"))
+    stack.delete(NodeClaim, "c-0")
+    stack.until(lambda: stack.calls("TerminateInstances"), "an end asked for", step=0.5)
+    assert stack.get(NodeClaim, "c-0").deleting
+    stack.control.lag(0.0)
+    stack.until(lambda: stack.find(NodeClaim, "c-0") is None, "c-0 gone", step=0.5)
+    assert stack.aws.instance(instance)["State"]["Name"] == "terminated"

@@ -17,7 +17,9 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.controllers.nodeclaim.abandoned import release
+from broker.controllers.nodeclaim.instances import SETTLED
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -144,7 +146,7 @@ class Termination:
         id_ = instance_id(claim)
         found = next((i for i in self._provider.instances([id_]) if i.id == id_), None)
         if found is None:
-            return False
+            return self._unseen(claim, id_)
         alive = found.state != "terminated"
         self._ending(claim, alive)
         if alive and found.state != "shutting-down":
@@ -152,9 +154,22 @@ class Termination:
             self._recorder.event(claim, "Normal", "Terminating", f"instance {id_} is terminated")
         return alive
 
+    def _unseen(self, claim: NodeClaim, id_: str) -> bool:
+        """EC2 may neither show a new instance nor know it for some time: it is asked until it does."""
+        launched = launched_at([claim]).get(claim.uid)
+        if launched is None or self._clock.now() - launched >= SETTLED:
+            return False
+        self._provider.terminate([id_])
+        return True
+
     def _release_claim(self, claim: NodeClaim) -> None:
+        def wanted(now: NodeClaim) -> Mapping[str, Any]:
+            # A launch that ended meanwhile gave it an instance, which has to end first.
+            same = now.status.provider_id == claim.status.provider_id
+            return _without_finalizer(now) if same else {}
+
         try:
-            patch(self._client, self._claims, claim, _without_finalizer)
+            patch(self._client, self._claims, claim, wanted)
         except NotFound:
             return
 

@@ -1,0 +1,56 @@
+"""The end of a claim that was launched while somebody looked at it: nothing is let go unseen."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.crds import load
+from broker.apis.karpenter import NodeClaim
+from broker.commands.manifests import CRD
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.termination import Termination
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.events import Recorder
+from broker.kube.transports import InProcessTransport
+
+
+@pytest.mark.covers("KRP-23", "KRP-25")
+def test_a_claim_that_got_its_instance_meanwhile_keeps_its_finalizer() -> None:
+    """The launch loop writes the providerID between the look at the claim and the write that lets it go."""
+    client, clock = Client(InProcessTransport(Cluster())), FakeClock()
+    for crd in load():
+        client.create(CRD, crd)
+    spec = {
+        "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "gpu"},
+        "requirements": [],
+    }
+    metadata = {"name": "c-0", "finalizers": [names.TERMINATION_FINALIZER]}
+    client.create(NodeClaim.KIND, {"metadata": metadata, "spec": spec})
+    client.delete(NodeClaim.KIND, "c-0")
+    seen = NodeClaim.decode(client.get(NodeClaim.KIND, "c-0"))
+    launched = {"status": {"providerID": "aws:///us-east-1a/i-1"}}
+    client.patch(NodeClaim.KIND, "c-0", launched, subresource="status")
+
+    nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]})
+    termination = Termination(
+        client,
+        cast(Any, None),  # of a claim without an instance EC2 is asked nothing
+        Cache(NodeClaim),
+        nodes,
+        Cache(Pod),
+        clock=clock,
+        recorder=Recorder(client, "test", clock),
+        launching=lambda _uid: False,
+        ending=lambda _claim, _alive: None,
+    )
+    termination.reconcile(seen)
+
+    kept = NodeClaim.decode(client.get(NodeClaim.KIND, "c-0"))
+    assert kept.metadata.finalizers == (names.TERMINATION_FINALIZER,)
