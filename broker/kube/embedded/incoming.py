@@ -111,10 +111,6 @@ def read_object(call: Call) -> Obj:
             text = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
             raise bad_request(f"{text}: {why}")
         raise _unrecognized(resource, why, sent)
-    elif raw.get("apiVersion", "") != resource.api_version:
-        given = raw.get("apiVersion", "")
-        wanted = f"does not match the expected API version ({resource.api_version})"
-        raise bad_request(f"the API version in the data ({given}) {wanted}")
     try:
         obj, unknown = decoded(resource, raw)
     except Mismatch as wrong:
@@ -135,6 +131,10 @@ def read_object(call: Call) -> Obj:
         raise bad_request(f"{text}: strict decoding error: {listed}")
     if call.strict == "Warn":
         call.warn(*unknown)
+    given = raw.get("apiVersion", "")
+    if given != resource.api_version:
+        wanted = f"does not match the expected API version ({resource.api_version})"
+        raise bad_request(f"the API version in the data ({given}) {wanted}")
     return obj
 
 

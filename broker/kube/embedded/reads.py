@@ -28,7 +28,6 @@ from .watch import View, WatchStream, error_line
 from .wire import JSON, Obj, Response
 
 MIN_WATCH_SECONDS = 1800.0
-_COMMON_FIELDS = 2  # a kind with more has rules of its own for which fields can be selected
 
 
 def get(state: State, call: Call) -> Response:
@@ -74,9 +73,15 @@ _ONE_NAME = re.compile(r"(?:^|,)metadata\.name==?[^=,]")
 _ON_NODE = re.compile(r"(?:^|,)spec\.nodeName==?([^=,]+)")
 
 
-def _indexed(options: ListOptions) -> Predicate | None:
+def _one_object(call: Call, options: ListOptions) -> bool:
+    """Whether a selector and the path together name a single object."""
+    placed = bool(call.target.namespace) or not call.target.resource.namespaced
+    return placed and _ONE_NAME.search(options.fields) is not None
+
+
+def _indexed(call: Call, options: ListOptions) -> Predicate | None:
     """What the real server looks at for a list: all, unless an index leads straight to the objects."""
-    if _ONE_NAME.search(options.fields):
+    if _one_object(call, options):
         return lambda _: False
     if on_node := _ON_NODE.search(options.fields):
         return lambda obj: (obj.get("spec") or {}).get("nodeName") == on_node[1]
@@ -84,7 +89,7 @@ def _indexed(options: ListOptions) -> Predicate | None:
 
 
 def _unselectable(resource: Resource) -> str:
-    if resource.custom or len(kind_of(resource).readers) > _COMMON_FIELDS:
+    if resource.custom or kind_of(resource).rules.selectable:
         return "field label not supported: {name}"
     return '"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
@@ -101,15 +106,17 @@ def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Ob
     resource = call.target.resource
     collection = state.store.collection(resource.storage)
     match, namespace = predicate(call, options), call.target.namespace
-    wanted, revision, after = as_revision(options.version), state.store.revision, None
+    if options.token and options.version not in ("", "0"):
+        raise bad_request("specifying resource version is not allowed when using continue")
+    wanted, revision, after = as_revision(options.version), state.store.revision, ""
     if options.token:
         revision, after = _decode_token(options.token)
-        if options.version not in ("", "0"):
-            raise bad_request("specifying resource version is not allowed when using continue")
     elif wanted:
         if wanted > revision:
             raise _too_large(wanted, revision)
-        if options.match == "Exact" or (options.limit and not options.match):
+        # One object is read as it is now.
+        one = _one_object(call, options)
+        if options.match == "Exact" or (options.limit and not options.match and not one):
             revision = wanted
     exact = revision != state.store.revision
     source: dict[Key, Item] = collection.items
@@ -124,20 +131,21 @@ def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Ob
         items = list(islice(chosen, options.limit))
         if len(items) == options.limit:
             # What comes after is not looked at: there may be another page although nothing in it matches.
-            left = sum(1 for _ in _choose(keys, source, namespace, _indexed(options), _key(items[-1])))
+            rest = _place(_key(items[-1]), namespace) + "\0"
+            left = sum(1 for _ in _choose(keys, source, namespace, _indexed(call, options), rest))
             if left:
-                meta["continue"] = _token(revision, _key(items[-1]))
+                meta["continue"] = _token(revision, rest)
             if left and match is None:
                 meta["remainingItemCount"] = left
     meta["resourceVersion"] = str(revision)
     return [in_version(resource, item) for item in items], meta
 
 
-def _as_of(state: State, resource: Resource, revision: int, after: Key | None) -> dict[Key, Item]:
+def _as_of(state: State, resource: Resource, revision: int, after: str) -> dict[Key, Item]:
     try:
         return state.store.snapshot(resource.storage, revision)
     except Compacted as gone:
-        if after is None:
+        if not after:
             message = "The resourceVersion for the provided list is too old."
             raise expired(message) from gone
         message = (
@@ -151,26 +159,31 @@ def _as_of(state: State, resource: Resource, revision: int, after: Key | None) -
 
 
 def _choose(
-    keys: list[Key], items: dict[Key, Item], namespace: str, match: Predicate | None, after: Key | None
+    keys: list[Key], items: dict[Key, Item], namespace: str, match: Predicate | None, after: str
 ) -> Any:
     for key in keys:
-        if (namespace and key[0] != namespace) or (after is not None and key <= after):
+        if (namespace and key[0] != namespace) or (after and _place(key, namespace) < after):
             continue
         item = items[key]
         if match is None or match(item.obj):
             yield item
 
 
-def _token(revision: int, key: Key) -> str:
-    raw = {"v": "meta.k8s.io/v1", "rv": revision, "start": "/".join(part for part in key if part) + "\0"}
+def _place(key: Key, namespace: str) -> str:
+    """Where an object stands in the list of its namespace, or of all."""
+    return key[1] if namespace or not key[0] else f"{key[0]}/{key[1]}"
+
+
+def _token(revision: int, start: str) -> str:
+    raw = {"v": "meta.k8s.io/v1", "rv": revision, "start": start}
     return base64.urlsafe_b64encode(orjson.dumps(raw)).decode().rstrip("=")
 
 
-def _decode_token(token: str) -> tuple[int, Key]:
+def _decode_token(token: str) -> tuple[int, str]:
+    """The revision of the first page, and the place from which to go on."""
     try:
         raw = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        namespace, _, name = raw["start"].removesuffix("\0").rpartition("/")
-        return int(raw["rv"]), (namespace, name)
+        return int(raw["rv"]), str(raw["start"])
     except (binascii.Error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise bad_request(f"continue key is not valid: {error}") from error
 

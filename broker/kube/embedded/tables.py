@@ -82,6 +82,13 @@ class Partial(Rendering):
         return self._bookmark(partial(self._marker(revision, initial=initial)))
 
 
+# What clients show dimmed: pods that have ended.
+_OVER = {
+    "Succeeded": {"reason": "Succeeded", "message": "The pod has completed successfully."},
+    "Failed": {"reason": "Failed", "message": "The pod failed."},
+}
+
+
 class Table(Rendering):
     """Rows of cells. A watch tells the columns once, with its first event."""
 
@@ -121,7 +128,12 @@ class Table(Rendering):
         cells = (
             self._columns.cells(self.resource.store(obj), self._now) if obj["metadata"].get("name") else []
         )
-        return {"cells": cells, "object": shown}
+        row: Obj = {"cells": cells, "object": shown}
+        if self.resource.storage == "pods." and (
+            over := _OVER.get((obj.get("status") or {}).get("phase", ""))
+        ):
+            row["conditions"] = [{"type": "Completed", "status": "True", **over}]
+        return row
 
 
 def columns(resource: Resource) -> Columns:

@@ -108,6 +108,8 @@ def update(state: State, call: Call) -> tuple[Obj, bool]:
             raise conflict(
                 target.resource.who, target.name, f"StorageError: invalid object, Code: 4, {stored}"
             )
+        if live is None:
+            meta.pop("resourceVersion", None)  # of an object that is gone
         return managed(state, call, live, obj)
 
     return store_change(state, call, change, create=kind_of(target.resource).rules.create_on_update)

@@ -152,14 +152,16 @@ def _bare(obj: Obj) -> Obj:
 
 def _settle(managed: Managed, found: Difference, context: Context, *, but: Any = None) -> dict[Any, Fields]:
     """Takes changed and removed fields from all managers (but one); returns what was taken from whom."""
-    changed = difference(union(found.modified, found.added), context.ignored, below=True)
-    removed = difference(found.removed, context.ignored, below=True)
+    every = union(found.modified, found.added), found.removed
+    own = tuple(difference(fields, context.ignored, below=True) for fields in every)
     taken: dict[Any, Fields] = {}
-    if not changed and not removed:
+    if not any(every):
         return taken
     for key, entry in list(managed.items()):
         if key == but:
             continue
+        # What an endpoint ignores is kept by version: entries of other versions lose it.
+        changed, removed = own if entry.manager.version == context.version else every
         if conflict := intersection(entry.fields, changed):
             taken[key] = conflict
         rest = difference(difference(entry.fields, conflict), removed)
