@@ -1,7 +1,7 @@
 """Keeps each EC2NodeClass resolved, and says on the class what it resolved to.
 
-Invariant: `ready` gives a class only while its spec is valid and everything it names exists; what it gives
-was resolved against the last description of EC2's reservations.
+Invariant: `ready` gives a class only while its spec, as it is written now, is valid and everything it names
+exists; what it gives was resolved against the last description of EC2's reservations.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import datetime
 
 import structlog
 
+from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Selection
 from broker.controllers.inventory import InventoryKeeper
@@ -45,6 +46,8 @@ REASONS = {
     ErrorClass.TRANSIENT: "ProviderUnavailable",
 }
 
+Written = tuple[str, int, str]
+
 _log = structlog.get_logger("nodeclass")
 
 
@@ -71,7 +74,7 @@ class NodeClassController:
         self._describe = describe  # asks for a new description of the reservations
         self._lock = threading.Lock()
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
-        self._around: dict[str, tuple[int, float, Surroundings]] = {}
+        self._around: dict[str, tuple[Written, float, Surroundings]] = {}
         self._readers: list[Callable[[str], None]] = []
         self._limits: dict[str, Verdict] = {}
         self._chosen: dict[str, tuple[Selection, datetime]] = {}  # since when a class selects what it does
@@ -89,14 +92,19 @@ class NodeClassController:
         """The class as launches need it. Raises Unresolved with the reason a person should read."""
         with self._lock:
             outcome = self._outcomes.get(name)
-        if isinstance(outcome, LaunchClass):
+        known = self._cache.get(name)
+        if (
+            isinstance(outcome, LaunchClass)
+            and known is not None
+            and not known.deleting
+            and _written(known) == _written(outcome.source)
+        ):
             return outcome
-        if outcome is not None:
+        if isinstance(outcome, Unresolved):
             # A new one: what is raised again and again grows by a frame each time.
             raise Unresolved(outcome.reason, outcome.message, passing=outcome.passing)
         if broken := self._cache.broken.get(name):
             raise Unresolved("NodeClassInvalid", f"EC2NodeClass {name} cannot be read: {broken}")
-        known = self._cache.get(name)
         if known is not None and known.deleting:
             raise Unresolved(
                 "NodeClassTerminating",
@@ -147,7 +155,12 @@ class NodeClassController:
         except ProviderError as error:
             failure = error
             reason = REASONS.get(error.class_, "ProviderError")
-            outcome = Unresolved(reason, f"{error} (request {error.request_id or 'unknown'})")
+            cause, known = (error.operation, error.code), self._outcomes.get(name)
+            if isinstance(known, Unresolved) and known.cause == cause:
+                outcome = known  # the same again under another request id is nothing to write
+            else:
+                told = f"{error} (request {error.request_id or 'unknown'})"
+                outcome = Unresolved(reason, told, cause=cause)
         with self._lock:
             before = self._outcomes.get(name)
             self._outcomes[name] = outcome
@@ -191,12 +204,12 @@ class NodeClassController:
         )
 
     def _surroundings(self, node_class: EC2NodeClass) -> Surroundings:
-        generation, now = node_class.metadata.generation, self._clock.monotonic()
+        written, now = _written(node_class), self._clock.monotonic()
         known = self._around.get(node_class.name)
-        if known and known[0] == generation and now < known[1]:
+        if known and known[0] == written and now < known[1]:
             return known[2]
         found = surroundings(node_class, self._provider)
-        self._around[node_class.name] = (generation, now + LOOK_AGAIN, found)
+        self._around[node_class.name] = (written, now + LOOK_AGAIN, found)
         return found
 
     def _write(self, node_class: EC2NodeClass, outcome: LaunchClass | Unresolved, *, keep: bool) -> None:
@@ -220,7 +233,17 @@ class NodeClassController:
             reader(name)
 
 
+def _written(node_class: EC2NodeClass) -> Written:
+    """What changes when a user's part of the class does, or when another takes its name."""
+    annotation = node_class.annotations.get(names.RESERVATION_SPEC, "")
+    return node_class.uid, node_class.metadata.generation, annotation
+
+
 def _differs(before: LaunchClass | Unresolved | None, after: LaunchClass | Unresolved) -> bool:
     if isinstance(before, LaunchClass) and isinstance(after, LaunchClass):
-        return before.plan != after.plan
+        return (before.plan, before.surroundings, _written(before.source)) != (
+            after.plan,
+            after.surroundings,
+            _written(after.source),
+        )
     return str(before) != str(after) or type(before) is not type(after)

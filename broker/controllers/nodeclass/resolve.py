@@ -44,11 +44,15 @@ _MORE = ("name", "owner", "alias", "ssm_parameter")
 class Unresolved(Exception):
     """A class that cannot launch: `reason` for the condition, `message` with the field and the way out.
 
-    `passing`: it will be over in a moment without anybody's doing, and is not worth telling.
+    `passing`: it will be over in a moment without anybody's doing, and is not worth telling. `cause`: the
+    AWS operation and its code, where AWS refused.
     """
 
-    def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
+    def __init__(
+        self, reason: str, message: str, *, passing: bool = False, cause: tuple[str, str] = ("", "")
+    ) -> None:
         super().__init__(message)
+        self.cause = cause
         self.reason = reason
         self.message = message
         self.passing = passing

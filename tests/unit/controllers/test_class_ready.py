@@ -1,0 +1,152 @@
+"""What launches may take from a class: what is written now, resolved; never what was written before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from broker.apis import names
+from broker.apis.crds import load
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.commands.manifests import CRD
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import Unresolved
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.events import Recorder
+from broker.kube.transports import InProcessTransport
+from providers.model import ErrorClass, Image, ProviderError, SecurityGroup, Selector, Subnet
+
+SPEC = {
+    "amiFamily": "AL2023",
+    "amiSelectorTerms": [{"id": "ami-1"}],
+    "subnetSelectorTerms": [{"tags": {"team": "a"}}],
+    "securityGroupSelectorTerms": [{"id": "sg-1"}],
+    "instanceProfile": "node",
+}
+
+
+class Ec2:
+    """An account of one subnet; `refused` is what it says instead."""
+
+    def __init__(self) -> None:
+        self.subnet = "subnet-1"
+        self.refused: ProviderError | None = None
+
+    def account_id(self) -> str:
+        return "111122223333"
+
+    def reservations(self) -> Sequence[Any]:
+        return ()
+
+    def subnets(self, _terms: Sequence[Selector]) -> Sequence[Subnet]:
+        if self.refused:
+            raise self.refused
+        return [Subnet(id=self.subnet, zone="us-east-1a")]
+
+    def security_groups(self, _terms: Sequence[Selector]) -> Sequence[SecurityGroup]:
+        return [SecurityGroup(id="sg-1")]
+
+    def images(self, _terms: Sequence[Selector]) -> Sequence[Image]:
+        return [Image(id="ami-1")]
+
+    def instance_profile(self, *, role: str, profile: str) -> str:
+        return profile or role
+
+
+class World:
+    """One class and its controller."""
+
+    def __init__(self) -> None:
+        self.client, self.ec2 = Client(InProcessTransport(Cluster())), Ec2()
+        for crd in load():
+            self.client.create(CRD, crd)
+        clock = FakeClock()
+        self.cache: Cache[EC2NodeClass] = Cache(EC2NodeClass)
+        inventory = InventoryKeeper(cast(Any, self.ec2), clock=clock, groups=tuple)
+        inventory.refresh()
+        self.told: list[str] = []
+        self.controller = NodeClassController(
+            self.client,
+            cast(Any, self.ec2),
+            inventory,
+            self.cache,
+            clock=clock,
+            recorder=Recorder(self.client, "test", clock),
+            describe=inventory.refresh,
+        )
+        self.controller.on_change(self.told.append)
+        self.create()
+
+    def create(self) -> None:
+        self.client.create(EC2NodeClass.KIND, {"metadata": {"name": "gpu"}, "spec": SPEC})
+        self.see()
+
+    def see(self) -> None:
+        self.cache.observe(self.client.get(EC2NodeClass.KIND, "gpu"))
+
+    def edit(self, body: dict[str, Any]) -> None:
+        self.client.patch(EC2NodeClass.KIND, "gpu", body)
+        self.see()
+
+    def version(self) -> str:
+        return str(self.client.get(EC2NodeClass.KIND, "gpu")["metadata"]["resourceVersion"])
+
+
+def test_a_class_that_was_edited_is_resolved_before_it_is_launched_from() -> None:
+    world = World()
+    world.controller.reconcile("gpu")
+    assert world.controller.ready("gpu").source.spec.user_data == ""
+    world.told.clear()
+    world.edit({"spec": {"userData": "echo new"}})
+    with pytest.raises(Unresolved) as refused:
+        world.controller.ready("gpu")
+    assert refused.value.passing
+    world.controller.reconcile("gpu")
+    assert world.controller.ready("gpu").source.spec.user_data == "echo new"
+    assert world.told == ["gpu"]  # claims that waited for it are looked at
+
+
+@pytest.mark.covers("KRP-04")
+def test_an_annotation_that_turns_invalid_holds_at_once() -> None:
+    world = World()
+    world.controller.reconcile("gpu")
+    world.edit({"metadata": {"annotations": {names.RESERVATION_SPEC: "{}}"}}})
+    with pytest.raises(Unresolved):
+        world.controller.ready("gpu")
+
+
+def test_a_class_made_again_under_its_name_is_looked_up_anew() -> None:
+    """Both are of generation 1."""
+    world = World()
+    world.controller.reconcile("gpu")
+    world.ec2.subnet = "subnet-2"
+    world.client.delete(EC2NodeClass.KIND, "gpu")
+    world.create()
+    world.controller.reconcile("gpu")
+    assert [subnet.id for subnet in world.controller.ready("gpu").plan.subnets] == ["subnet-2"]
+
+
+def test_a_refusal_that_repeats_is_written_once() -> None:
+    world = World()
+    for request in ("r-1", "r-2"):
+        world.ec2.refused = ProviderError(
+            "UnauthorizedOperation",
+            f"not allowed {request}",
+            class_=ErrorClass.PERMISSION,
+            request_id=request,
+            operation="DescribeSubnets",
+        )
+        with pytest.raises(ProviderError):
+            world.controller.reconcile("gpu")
+        if request == "r-1":
+            before = world.version()
+            world.see()
+    assert world.version() == before
+    with pytest.raises(Unresolved, match=r"UnauthorizedOperation.*request r-1"):
+        world.controller.ready("gpu")
