@@ -26,7 +26,7 @@ from broker.capacity.model import Attempt, Option, Outcome, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.report import Reporter
-from broker.controllers.nodeclaim.status import Change, patch, write
+from broker.controllers.nodeclaim.status import Change, missing_finalizer, patch, write
 from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
@@ -317,7 +317,7 @@ class Executor:
         def dressed(now: NodeClaim) -> dict[str, Any]:
             labels: dict[str, str | None] = {**_requirement_labels(now), **now.labels}
             labels |= {key: None for key in names.RESERVATION_LABELS if key in now.labels}
-            metadata = _finalizer(now) | {"labels": labels | facts}
+            metadata = missing_finalizer(now) | {"labels": labels | facts}
             return metadata | {"annotations": self._reporter.remembered(now, attempts)}
 
         changes = [Change(type=names.LAUNCHED, status="True", reason="Launched")]
@@ -361,14 +361,7 @@ def _marks(claim: NodeClaim, launch: str) -> dict[str, Any]:
     if claim.deleting:
         return {}
     new = claim.annotations.get(names.LAUNCH) != launch
-    return _finalizer(claim) | ({"annotations": {names.LAUNCH: launch}} if new else {})
-
-
-def _finalizer(claim: NodeClaim) -> dict[str, Any]:
-    # Kubernetes takes no new finalizer on an object that is being deleted.
-    if claim.deleting or names.TERMINATION_FINALIZER in claim.metadata.finalizers:
-        return {}
-    return {"finalizers": [*claim.metadata.finalizers, names.TERMINATION_FINALIZER]}
+    return missing_finalizer(claim) | ({"annotations": {names.LAUNCH: launch}} if new else {})
 
 
 def _only(group: LaunchGroup, marked: Mapping[str, NodeClaim]) -> LaunchGroup:

@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition, quantities
-from broker.controllers.nodeclaim.status import Change, is_true, write
+from broker.controllers.nodeclaim.status import Change, is_true, missing_finalizer, patch, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -55,6 +55,7 @@ class Registration:
 
     def reconcile(self, claim: NodeClaim) -> Again | None:
         """Takes the claim as far as its node allows. Raises ApiError."""
+        claim = self._mend(claim)
         found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
         if len(found) != 1:
             return self._without_node(claim, found)
@@ -95,6 +96,14 @@ class Registration:
         )
         self._recorder.event(claim, "Normal", "Initialized", f"node {node.name} takes pods")
         return None
+
+    def _mend(self, claim: NodeClaim) -> NodeClaim:
+        """What every launched claim has, and somebody may have taken off by hand."""
+        claim = patch(self._client, self._claims, claim, missing_finalizer)
+        if is_true(claim, names.LAUNCHED):
+            return claim
+        launched = Change(type=names.LAUNCHED, status="True", reason="Launched")
+        return write(self._client, self._claims, claim, launched, now=self._clock.now())
 
     def _without_node(self, claim: NodeClaim, found: list[Node]) -> Again | None:
         if is_true(claim, names.REGISTERED_CONDITION):

@@ -132,6 +132,14 @@ def patch(
     return NodeClaim.decode(answer)
 
 
+def missing_finalizer(claim: NodeClaim) -> dict[str, Any]:
+    """The metadata that puts our finalizer on; nothing where it is on, or cannot be put on any more."""
+    # Kubernetes takes no new finalizer on an object that is being deleted.
+    if claim.deleting or names.TERMINATION_FINALIZER in claim.metadata.finalizers:
+        return {}
+    return {"finalizers": [*claim.metadata.finalizers, names.TERMINATION_FINALIZER]}
+
+
 def _with_ready(
     conditions: tuple[Condition, ...], *, now: datetime, generation: int
 ) -> tuple[Condition, ...]:

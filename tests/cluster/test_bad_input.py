@@ -1,0 +1,407 @@
+"""What is written wrongly, missing or forbidden: the message that a user sees, and nothing lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.kube.errors import Invalid
+from tests.cluster import objects
+from tests.cluster.account import ACCOUNT, A, B, C
+from tests.cluster.objects import ON_DEMAND, RESERVED, Json
+from tests.cluster.stack import Stack
+
+UNKNOWN_ID = "cr-0123456789abcdef0"
+NO_SUBNET = {"id": "subnet-0123456789abcdef0"}
+UNKNOWN_GROUP = f"arn:aws:resource-groups:us-east-1:{ACCOUNT}:group/nobody"
+BOTH = (RESERVED, ON_DEMAND)
+RESOLVED = names.RESERVATIONS_RESOLVED
+
+
+def nothing_launched(stack: Stack) -> bool:
+    return not stack.aws.instances() and stack.calls("CreateFleet") == 0
+
+
+# ---- reservations
+
+
+@pytest.mark.covers("KRP-05", "KRP-09")
+def test_an_unknown_reservation(stack: Stack) -> None:
+    stack.node_class(id_=UNKNOWN_ID)
+    stack.start()
+    stack.claim()
+    found = stack.until_class(RESOLVED, "False", reason="ReservationNotFound")
+    assert f"{UNKNOWN_ID} was not found, or is not shared with account {ACCOUNT}" in found.message
+    assert "InvalidCapacityReservationId.NotFound" in found.message
+    waits = stack.until_waiting("c-0", "NoUsableReservation")
+    assert UNKNOWN_ID in waits.message
+    stack.passes()
+    assert nothing_launched(stack)
+
+
+@pytest.mark.covers("KRP-06", "KRP-09")
+def test_an_unknown_group(stack: Stack) -> None:
+    stack.node_class(group=UNKNOWN_GROUP)
+    stack.start()
+    stack.claim()
+    found = stack.until_class(RESOLVED, "False", reason="GroupNotFound")
+    assert UNKNOWN_GROUP in found.message and "NotFoundException" in found.message
+    waits = stack.until_waiting("c-0", "NoUsableReservation")
+    assert UNKNOWN_GROUP in waits.message
+    assert nothing_launched(stack)
+    odcr = stack.aws.odcr()
+    stack.aws.group(odcr, name="nobody")
+    stack.until_launched("c-0")
+    assert stack.reservation_of("c-0") == odcr
+
+
+@pytest.mark.covers("KRP-08")
+@pytest.mark.parametrize(
+    ("reservation", "reason", "says"),
+    [
+        ({"platform": "Windows"}, "PlatformMismatch", ("platform Windows", "Linux/UNIX")),
+        ({"Tenancy": "dedicated"}, "TenancyMismatch", ("tenancy dedicated", "default")),
+        ({"zone": C}, "ZoneMismatch", (f"zone {C}", A, B)),
+    ],
+)
+def test_a_reservation_that_does_not_fit_the_class(
+    stack: Stack, reservation: Json, reason: str, says: tuple[str, ...]
+) -> None:
+    odcr = stack.aws.odcr(**reservation)
+    stack.node_class(id_=odcr, zones=(A, B))
+    stack.start()
+    stack.claim()
+    found = stack.until_class(RESOLVED, "False", reason=reason)
+    waits = stack.until_waiting("c-0", "NoUsableReservation")
+    for message in (found.message, waits.message):
+        assert odcr in message and all(part in message for part in says)
+    stack.passes()
+    assert nothing_launched(stack)
+
+
+@pytest.mark.covers("KRP-08", "KRP-24")
+def test_a_reservation_of_a_type_that_the_claim_does_not_take(stack: Stack) -> None:
+    odcr = stack.aws.odcr("m5.xlarge")
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim(types=("m5.large",))
+    waits = stack.until_waiting("c-0", "NoUsableReservation")
+    assert "m5.xlarge" in waits.message and names.INSTANCE_TYPE in waits.message
+    assert nothing_launched(stack)
+
+
+# ---- the class
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "says"),
+    [
+        (
+            {"subnetSelectorTerms": [NO_SUBNET]},
+            "SubnetsNotFound",
+            "subnetSelectorTerms",
+        ),
+        ({"subnetSelectorTerms": [{"tags": {"team": "nobody"}}]}, "SubnetsNotFound", '"team":"nobody"'),
+        (
+            {"securityGroupSelectorTerms": [{"id": "sg-0123456789abcdef0"}]},
+            "SecurityGroupsNotFound",
+            "securityGroupSelectorTerms",
+        ),
+        ({"amiSelectorTerms": [{"id": "ami-0123456789abcdef0"}]}, "AMINotFound", "amiSelectorTerms"),
+    ],
+)
+def test_a_class_whose_terms_select_nothing(stack: Stack, spec: Json, reason: str, says: str) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class("bad", id_=odcr, **spec)
+    stack.node_class("good", id_=odcr)
+    stack.start()
+    stack.claim("c-0", node_class="bad", capacity=BOTH)
+    found = stack.until_class(names.LAUNCHABLE, "False", name="bad", reason=reason)
+    assert says in found.message
+    waits = stack.until_waiting("c-0", found.reason)
+    assert says in waits.message
+    stack.until_event("bad", found.reason, kind="EC2NodeClass")
+    stack.until_event("c-0", found.reason)
+    assert nothing_launched(stack)
+    stack.claim("c-1", node_class="good")
+    stack.until_launched("c-1")
+
+
+def test_a_class_with_an_unknown_instance_profile(stack: Stack) -> None:
+    """EC2 looks at it when it launches: the claims stop, with EC2's own words."""
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr, instanceProfile="nobody")
+    stack.start()
+    stack.claim(capacity=BOTH)
+    assert "nobody" in stack.until_waiting("c-0", "InvalidLaunchConfiguration").message
+    stack.passes()
+    assert not stack.aws.instances()
+    assert stack.calls("CreateFleet") == 1
+    assert stack.aws.free(odcr) == 1
+
+
+def test_a_corrected_class_launches_at_once(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr, subnetSelectorTerms=[NO_SUBNET])
+    stack.start()
+    stack.claim()
+    stack.until_waiting("c-0", "SubnetsNotFound")
+    terms = [{"id": stack.aws.subnets[A]}]
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"subnetSelectorTerms": terms}})
+    stack.until_launched("c-0")
+    stack.until_class(names.LAUNCHABLE, "True")
+
+
+def test_a_class_without_terms_is_refused_by_the_api_server(stack: Stack) -> None:
+    for field in ("subnetSelectorTerms", "securityGroupSelectorTerms", "amiSelectorTerms"):
+        with pytest.raises(Invalid) as refused:
+            stack.node_class("gpu", spec=None, **{field: []})  # type: ignore[arg-type]
+        assert field in refused.value.message
+
+
+def test_a_class_in_use_that_loses_its_security_group(stack: Stack) -> None:
+    """EC2 refuses what a resolved class names: the claim is told, and the class is looked up anew."""
+    ec2 = stack.aws.ec2
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = ec2.create_security_group(GroupName="short-lived", Description="x", VpcId=vpc)["GroupId"]
+    stack.node_class(preference="none", securityGroupSelectorTerms=[{"id": group}])
+    stack.start()
+    stack.until_class(names.LAUNCHABLE, "True")
+    ec2.delete_security_group(GroupId=group)
+    stack.claim(capacity=(ON_DEMAND,))
+    found = stack.until_class(names.LAUNCHABLE, "False", reason="SecurityGroupsNotFound")
+    assert group in found.message
+    assert group in stack.until_waiting("c-0", "SecurityGroupsNotFound").message
+    assert not stack.aws.instances()
+
+
+# ---- the claim
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason", "says"),
+    [
+        (
+            {"requirements": [{"key": names.INSTANCE_TYPE, "operator": "NotIn", "values": ["m5.large"]}]},
+            "InvalidRequirements",
+            names.INSTANCE_TYPE,
+        ),
+        ({"types": ("m5.huge",)}, "NoCompatibleInstanceTypes", names.INSTANCE_TYPE),
+        ({"requests": {"cpu": "3000"}}, "NoCompatibleInstanceTypes", "cpu"),
+        ({"requests": {"example.com/widget": "1"}}, "NoCompatibleInstanceTypes", "example.com/widget"),
+        ({"zones": ("us-east-1z",)}, "NoCompatibleInstanceTypes", "us-east-1z"),
+        ({"capacity": ("free",)}, "NoUsableReservation", ""),
+        ({"annotations": {names.PRIORITY: "high"}}, "InvalidPriority", "'high': write a whole number"),
+    ],
+)
+def test_a_claim_that_nothing_can_serve(stack: Stack, claim: dict[str, Any], reason: str, says: str) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim("bad", **{"capacity": (ON_DEMAND,), **claim})
+    stack.claim("good", capacity=(ON_DEMAND,))
+    waits = stack.until_waiting("bad", reason)
+    assert says in waits.message
+    stack.until_event("bad", reason)
+    stack.until_launched("good")
+    stack.passes()
+    assert len(stack.aws.instances()) == 1
+
+
+def test_a_corrected_priority_launches_at_once(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,), annotations={names.PRIORITY: "high"})
+    stack.until_waiting("c-0", "InvalidPriority")
+    stack.edit(NodeClaim, "c-0", {"metadata": {"annotations": {names.PRIORITY: "100"}}})
+    stack.until_launched("c-0")
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": ""}}, "nodeClassRef.name"),
+        ({"nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass"}}, "nodeClassRef.name"),
+        ({"requirements": [{"key": names.ZONE, "operator": "In"}]}, "operator In needs"),
+        ({"requirements": [{"key": "karpenter.sh/mine", "operator": "Exists"}]}, "karpenter.sh"),
+        ({"requirements": [{"key": names.ZONE, "operator": "Near", "values": ["x"]}]}, "operator"),
+        ({"resources": {"requests": {"cpu": "lots"}}}, "requests"),
+    ],
+)
+def test_a_malformed_claim_is_refused_by_the_api_server(stack: Stack, broken: Json, says: str) -> None:
+    body = objects.claim("c-0", node_class="gpu", types=("m5.large",), capacity=(RESERVED,))
+    body["spec"] |= broken
+    with pytest.raises(Invalid) as refused:
+        stack.client.create(NodeClaim.KIND, body)
+    assert says in refused.value.message
+    assert stack.find(NodeClaim, "c-0") is None
+
+
+def test_a_claim_that_names_an_unknown_class_waits_for_it(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.claim(node_class="later")
+    waits = stack.until_waiting("c-0", "NodeClassNotFound")
+    assert "'later'" in waits.message and "create it or delete the claim" in waits.message
+    stack.until_event("c-0", "NodeClassNotFound")
+    assert nothing_launched(stack)
+    stack.node_class("later", id_=odcr)
+    stack.until_launched("c-0")
+
+
+def test_a_claim_of_a_kind_that_is_no_class(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    body = objects.claim("c-0", node_class="gpu", types=("m5.large",), capacity=(ON_DEMAND,))
+    body["spec"]["nodeClassRef"]["kind"] = "GCENodeClass"
+    stack.client.create(NodeClaim.KIND, body)
+    waits = stack.until_waiting("c-0", "NodeClassKindUnknown")
+    assert "'GCENodeClass'" in waits.message and "EC2NodeClass" in waits.message
+    assert nothing_launched(stack)
+
+
+def test_a_class_deleted_while_claims_wait(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.aws.rival(odcr)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim()
+    stack.until_waiting("c-0", "AllReservationsFull")
+    stack.delete(EC2NodeClass, "gpu")
+    waits = stack.until_waiting("c-0", "NodeClassNotFound")
+    assert "'gpu'" in waits.message
+    stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
+    stack.polls(2)
+    stack.passes()
+    assert nothing_launched(stack)
+    stack.node_class(id_=odcr)
+    stack.until_launched("c-0")
+
+
+def test_a_class_that_is_being_deleted_launches_nothing_more(stack: Stack) -> None:
+    """Karpenter's finalizer keeps it; what runs stays."""
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.edit(EC2NodeClass, "gpu", {"metadata": {"finalizers": [names.NODECLASS_FINALIZER]}})
+    stack.start()
+    stack.claim("c-0")
+    stack.until_ready("c-0")
+    stack.delete(EC2NodeClass, "gpu")
+    stack.until(lambda: stack.get(EC2NodeClass, "gpu").deleting, "deleting")
+    stack.claim("c-1")
+    waits = stack.until_waiting("c-1", "NodeClassTerminating")
+    assert "gpu is being deleted" in waits.message
+    assert len(stack.aws.instances()) == 1
+    stack.edit(EC2NodeClass, "gpu", {"metadata": {"finalizers": None}})
+    stack.until_gone(EC2NodeClass, "gpu")
+
+
+# ---- the account
+
+
+@pytest.mark.covers("KRP-18", "KRP-24")
+@pytest.mark.parametrize(
+    "action",
+    [
+        "DescribeCapacityReservations",
+        "DescribeSubnets",
+        "DescribeImages",
+        "DescribeInstances",
+        "CreateLaunchTemplate",
+        "CreateFleet",
+    ],
+)
+def test_an_action_that_is_not_allowed(stack: Stack, action: str) -> None:
+    odcr = stack.aws.odcr()
+    stack.node_class(id_=odcr)
+    stack.control.fault(
+        action=action, code="UnauthorizedOperation", message="You are not authorized", status=403, times=-1
+    )
+    stack.start()
+    stack.claim(capacity=BOTH)
+    waits = stack.until_waiting("c-0", "Unauthorized")
+    assert "UnauthorizedOperation: You are not authorized" in waits.message
+    said = stack.until_event("c-0", "Unauthorized")
+    assert said.type == "Warning"
+    assert stack.claim_says("c-0", names.CAPACITY_RESERVATION) is None
+    if action in ("DescribeCapacityReservations", "DescribeSubnets", "DescribeImages"):
+        found = stack.until_class(names.LAUNCHABLE, "False", reason="Unauthorized")
+        assert action in found.message
+    stack.control.clear_faults()
+    assert stack.aws.free(odcr) == 1
+    stack.until(lambda: stack._is("c-0", names.LAUNCHED), "launched once it is allowed", step=2)
+    assert stack.reservation_of("c-0") == odcr
+
+
+@pytest.mark.covers("KRP-18")
+def test_a_group_that_may_not_be_read(stack: Stack) -> None:
+    arn = stack.aws.group(stack.aws.odcr())
+    stack.control.fault(
+        action="ListGroupResources", code="ForbiddenException", message="not yours", status=403, times=-1
+    )
+    stack.node_class(group=arn)
+    stack.start()
+    stack.claim()
+    found = stack.until_class(RESOLVED, "False", reason="GroupNotFound")
+    assert "could not be read: not yours" in found.message and "ForbiddenException" in found.message
+    stack.until_waiting("c-0", "NoUsableReservation")
+    assert nothing_launched(stack)
+    stack.control.clear_faults()
+    stack.until_launched("c-0")
+
+
+@pytest.mark.covers("KRP-18", "KRP-24")
+@pytest.mark.parametrize("code", ["RequestExpired", "ExpiredToken"])
+def test_expired_credentials(stack: Stack, code: str) -> None:
+    """While claims run, wait and come: each is told, none is lost, and new credentials are taken up."""
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim("c-0")
+    stack.until_ready("c-0")
+    stack.control.fault(action="*", code=code, message="Request has expired.", status=400, times=-1)
+    stack.claim("c-1")
+    waits = stack.until_waiting("c-1", "Unauthorized")
+    assert "the AWS credentials have expired: renew them" in waits.message
+    stack.until_event("c-1", "Unauthorized")
+    assert stack.get(NodeClaim, "c-0").status.provider_id
+    assert not stack.get(NodeClaim, "c-0").deleting
+    stack.control.clear_faults()
+    stack.until(lambda: stack._is("c-1", names.LAUNCHED), "launched with new credentials", step=2)
+    assert {stack.reservation_of(name) for name in ("c-0", "c-1")} == {odcr}
+    assert len(stack.aws.instances()) == 2
+
+
+def test_one_broken_object_never_stops_the_others(stack: Stack) -> None:
+    """Every kind of mistake at once, and claims that have nothing to do with them."""
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class("good", id_=odcr)
+    stack.node_class("no-subnet", id_=odcr, subnetSelectorTerms=[NO_SUBNET])
+    stack.node_class("bad-spec", annotations={names.RESERVATION_SPEC: "{"})
+    stack.node_class("unknown-id", id_=UNKNOWN_ID)
+    stack.node_class("unknown-group", group=UNKNOWN_GROUP)
+    stack.node_class("bad-data", id_=odcr, userData="[[not toml", amiFamily="Bottlerocket")
+    stack.claim("p-0", node_class="good", annotations={names.PRIORITY: "high"})
+    for name in ("no-subnet", "bad-spec", "unknown-id", "unknown-group", "bad-data", "missing"):
+        stack.claim(name, node_class=name, priority=100)
+    stack.claim("ok-0", node_class="good")
+    stack.start()
+    stack.until_ready("ok-0")
+    stack.claim("ok-1", node_class="good")
+    stack.until_ready("ok-1")
+    reasons = {
+        "p-0": "InvalidPriority",
+        "no-subnet": "SubnetsNotFound",
+        "bad-spec": "InvalidCapacityReservationSpec",
+        "unknown-id": "NoUsableReservation",
+        "unknown-group": "NoUsableReservation",
+        "bad-data": "InvalidLaunchConfiguration",
+        "missing": "NodeClassNotFound",
+    }
+    for name, reason in reasons.items():
+        stack.until_waiting(name, reason)
+    assert "userData is not TOML" in stack.until_waiting("bad-data").message
+    assert len(stack.aws.instances()) == 2
