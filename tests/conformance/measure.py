@@ -12,7 +12,7 @@ from collections import defaultdict
 
 from tests.conformance.builtin_kinds import ALL
 from tests.conformance.definitions import GIZMOS, WIDGETS
-from tests.conformance.differences import defects
+from tests.conformance.differences import defects, unexplained
 from tests.conformance.generate import sequence
 from tests.conformance.kinds import Kind
 from tests.conformance.lockstep import Difference, run
@@ -52,7 +52,7 @@ def report(difference: Difference, *, width: int = 300) -> str:
     said = [_said(answer) for answer in (difference.theirs, difference.ours)]
     if said[0] != said[1]:
         return "\n".join([*lines, f"  real: {said[0]}", f"  ours: {said[1]}"])
-    for path, theirs, ours in difference.changes()[:12]:
+    for path, theirs, ours in unexplained(difference)[:12]:
         lines.append(f"  {path}")
         lines.append(f"    real: {json.dumps(theirs)[:width]}")
         lines.append(f"    ours: {json.dumps(ours)[:width]}")

@@ -160,8 +160,9 @@ def _settle(managed: Managed, found: Difference, context: Context, *, but: Any =
     for key, entry in list(managed.items()):
         if key == but:
             continue
-        # What an endpoint ignores is kept by version: entries of other versions lose it.
-        changed, removed = own if entry.manager.version == context.version else every
+        # The main endpoint ignores the status for its own version only; the status endpoint knows all versions.
+        ignoring = entry.manager.version == context.version or context.subresource
+        changed, removed = own if ignoring else every
         if conflict := intersection(entry.fields, changed):
             taken[key] = conflict
         rest = difference(difference(entry.fields, conflict), removed)
