@@ -20,6 +20,7 @@ from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import ConfigurationError, HttpTransport
 from broker.settings import Settings, options
 from providers.aws import AwsProvider
+from providers.aws.provider import KUBERNETES
 from providers.model import ProviderError
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
@@ -46,14 +47,23 @@ def _client(settings: Settings) -> Client:
     )
 
 
-def _provider(settings: Settings, registry: CollectorRegistry | None = None) -> AwsProvider:
+def _provider(
+    settings: Settings, registry: CollectorRegistry | None = None, *, kubernetes: str = KUBERNETES
+) -> AwsProvider:
     return AwsProvider(
         cluster=settings.cluster_name,
         region=settings.region,
         endpoint_url=settings.aws_endpoint or None,
         profile=settings.aws_profile or None,
         registry=registry,
+        kubernetes_version=kubernetes,
     )
+
+
+def kubernetes_version(client: Client) -> str:
+    """The cluster's, as the names of images have it: its nodes are to be neither older nor newer."""
+    told = client.raw("GET", "/version")
+    return f"{told['major']}.{str(told['minor']).rstrip('+')}"
 
 
 @app.command("run")
@@ -62,8 +72,9 @@ def run_command(settings: Settings) -> None:
     """Run the broker until it is told to stop."""
     from broker.run import serve
 
-    aws = CollectorRegistry(auto_describe=True)
-    serve(settings, _client(settings), _provider(settings, aws), registries=[aws])
+    aws, client = CollectorRegistry(auto_describe=True), _client(settings)
+    provider = _provider(settings, aws, kubernetes=kubernetes_version(client))
+    serve(settings, client, provider, registries=[aws])
 
 
 @app.command("demo")
@@ -88,6 +99,8 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     """What the broker would do with these EC2NodeClasses and NodeClaims. Changes nothing."""
     objects = [o for d in manifests.read(filename) if (o := manifests.decode(d))]
     rows = plan.rows(objects, _provider(settings), now=SystemClock().now())
+    if not rows:
+        raise manifests.BadManifest(f"{', '.join(filename)}: no NodeClaim to plan (karpenter.sh/v1)")
     show(rows, columns=plan.COLUMNS, format_=output)
     raise typer.Exit(0 if all(row["launches"] for row in rows) else 1)
 

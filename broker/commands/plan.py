@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
@@ -62,7 +63,13 @@ def rows(objects: Iterable[Object], provider: CapacityProvider, *, now: datetime
         except BadClaim as error:
             refused[claim.name] = f"{error.reason}: {error.message}"
             continue
-        if wanted.node_class in problems:
+        group = claim.spec.node_class_ref.group
+        if group != names.BROKER:
+            refused[claim.name] = (
+                f"NotTheBrokers: spec.nodeClassRef.group is {group!r}, and the broker launches those of "
+                f"{names.BROKER} only"
+            )
+        elif wanted.node_class in problems:
             refused[claim.name] = f"class {wanted.node_class}: {problems[wanted.node_class]}"
         elif wanted.node_class not in ready:
             refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {wanted.node_class} in the files"

@@ -37,6 +37,8 @@ from providers.model import (
 )
 
 TYPES_TTL = 3600.0
+# Whose images an alias means where no cluster says its own version.
+KUBERNETES = "1.32"
 
 
 class AwsProvider:
@@ -49,7 +51,7 @@ class AwsProvider:
         region: str,
         endpoint_url: str | None = None,
         profile: str | None = None,
-        kubernetes_version: str = "1.32",
+        kubernetes_version: str = KUBERNETES,
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
     ) -> None:

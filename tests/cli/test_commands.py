@@ -20,7 +20,7 @@ from broker.capacity.model import Attempt, Outcome
 from broker.commands import manifests
 from broker.commands.crds import install
 from broker.controllers.nodeclaim.report import ATTEMPTS
-from broker.kube.client import Client
+from broker.kube.client import Client, Reply, Request, Stream
 from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
@@ -187,6 +187,46 @@ def test_plan_of_a_claim_without_its_class(world: World, tmp_path: Path) -> None
     code, rows = planned(world, files(tmp_path, claim("c-0")))
     assert code == 1
     assert "no EC2NodeClass training in the files" in rows[0]["why"]
+
+
+def test_plan_leaves_karpenters_claims_to_karpenter(world: World, tmp_path: Path) -> None:
+    other = claim("c-0")
+    other["spec"]["nodeClassRef"]["group"] = "karpenter.k8s.aws"
+    code, rows = planned(world, files(tmp_path, node_class(world), other, claim("c-1")))
+    assert code == 1
+    assert [row["launches"] for row in rows] == [False, True]
+    assert "spec.nodeClassRef.group is 'karpenter.k8s.aws'" in rows[0]["why"]
+
+
+def test_plan_without_claims_is_no_success(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = files(tmp_path, node_class(world))
+    monkeypatch.setattr("sys.argv", ["capacity-broker", "plan", "-f", path, "--aws-endpoint", world.endpoint])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert f"{path}: no NodeClaim to plan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [({"major": "1", "minor": "34"}, "1.34"), ({"major": "1", "minor": "31+"}, "1.31")],
+)
+def test_images_are_of_the_cluster_s_version(told: dict[str, str], version: str) -> None:
+    """EKS writes a plus after the minor version."""
+    asked: list[str] = []
+
+    class Server:
+        def request(self, request: Request, *, timeout: float) -> Reply:
+            asked.append(request.path)
+            return Reply(status=200, body=json.dumps(told).encode())
+
+        def stream(self, request: Request, *, timeout: float) -> Stream:
+            raise AssertionError(request.path)
+
+    assert cli.kubernetes_version(Client(Server())) == version
+    assert asked == ["/version"]
 
 
 @pytest.mark.parametrize(
