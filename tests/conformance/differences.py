@@ -59,6 +59,12 @@ ALLOWED: tuple[Allowed, ...] = (
         reason="Applying the scale of a custom resource that nobody manages is a 500: a bug of Kubernetes.",
     ),
     Allowed(
+        request=r"(POST|PUT|PATCH) .*/widgets.*",
+        place=r"body\.(message|details\.causes.*)",
+        said="Wrong.",
+        reason="A custom resource of a wrong kind is refused; what its rules say of it, without defaults, is chance.",
+    ),
+    Allowed(
         request=r"(PUT|PATCH) .*/(widgets|gizmos)/.*",
         place=r"body\.metadata\.resourceVersion",
         differ=one_version_more,

@@ -160,7 +160,7 @@ def _settle(managed: Managed, found: Difference, context: Context, *, but: Any =
     for key, entry in list(managed.items()):
         if key == but:
             continue
-        # The main endpoint ignores the status for its own version only; the status endpoint knows all versions.
+        # The main endpoint ignores status for its own version only, the status endpoint for all.
         ignoring = entry.manager.version == context.version or context.subresource
         changed, removed = own if ignoring else every
         if conflict := intersection(entry.fields, changed):
