@@ -6,6 +6,8 @@ prefix; `--strict KRP-01 ...` fails if one of the named statements has no test, 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import sys
 from collections import defaultdict
