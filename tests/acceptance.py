@@ -46,9 +46,9 @@ def main(arguments: list[str]) -> int:
     strict = "--strict" in arguments
     wanted = [a for a in arguments if not a.startswith("--")]
     collector = Collector()
-    if pytest.main(
-        ["--collect-only", "-qq", "-p", "no:terminal", "-p", "no:xdist", "tests"], plugins=[collector]
-    ):
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = pytest.main(["--collect-only", "-qq", "-p", "no:xdist", "tests"], plugins=[collector])
+    if code:
         print("The tests could not be collected: run pytest --collect-only to see why.")
         return 2
     known = statements()
