@@ -7,8 +7,9 @@ exists; what it gives was resolved against the last description of EC2's reserva
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
+from typing import Any
 
 import structlog
 
@@ -31,6 +32,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import changed
 from broker.kube.controller import Again
+from broker.kube.errors import Invalid
 from broker.kube.events import Recorder
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
@@ -78,6 +80,7 @@ class NodeClassController:
         self._readers: list[Callable[[str], None]] = []
         self._limits: dict[str, Verdict] = {}
         self._chosen: dict[str, tuple[Selection, datetime]] = {}  # since when a class selects what it does
+        self._cut: dict[str, Mapping[str, Any]] = {}  # what was written, of which the CRD does not keep all
 
     def limit(self, name: str, verdict: Verdict) -> None:
         """What launches found out about the class's reservations; written with the next reconcile."""
@@ -135,6 +138,7 @@ class NodeClassController:
                 self._limits.pop(name, None)
                 self._around.pop(name, None)
                 self._chosen.pop(name, None)
+                self._cut.pop(name, None)
             if gone is not None:
                 self._tell(name)
             return None
@@ -222,11 +226,24 @@ class NodeClassController:
             now=self._clock.now(),
             keep=keep,
         )
-        if not changed(node_class.status.wire(), status):
+        there, said = node_class.status.wire(), {"conditions": status["conditions"]}
+        if not changed(there, status) or (
+            self._cut.get(node_class.name) == status and not changed(there, said)
+        ):
             return
-        body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
-        answer = self._client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
+        try:
+            answer = self._patch(node_class, status)
+        except Invalid:
+            # Karpenter's own CRD knows fewer states: there the conditions say it all.
+            answer = self._patch(node_class, said)
+        self._cut.pop(node_class.name, None)
+        if changed(answer["status"], status):
+            self._cut[node_class.name] = status
         self._cache.observe(answer)
+
+    def _patch(self, node_class: EC2NodeClass, status: Mapping[str, Any]) -> dict[str, Any]:
+        body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
+        return self._client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
 
     def _tell(self, name: str) -> None:
         for reader in self._readers:

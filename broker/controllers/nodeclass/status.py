@@ -73,6 +73,10 @@ def verdicts(outcome: LaunchClass | Unresolved) -> list[Verdict]:
 
 def _resolved(selection: Selection, found: Resolved) -> Verdict:
     status: ConditionStatus = "False"
+    starting = "; ".join(
+        f"{odcr.id} is {odcr.state}" + (f" until {timestamp(odcr.start)}" if odcr.start else "")
+        for odcr in found.pending
+    )
     if selection.preference == "none" or selection == Selection():
         status, reason, text = "True", "NotRequested", "the class asks for no reservation"
     elif found.usable:
@@ -80,12 +84,9 @@ def _resolved(selection: Selection, found: Resolved) -> Verdict:
         total = sum(odcr.total for odcr in found.usable)
         status, reason = "True", "ReservationsFound"
         text = f"{len(found.usable)} usable with {free} of {total} slots free"
+        text += f"; {starting}" if starting else ""
     elif found.pending:
-        reason = "ReservationsPending"
-        text = "; ".join(
-            f"{odcr.id} is {odcr.state}" + (f" until {timestamp(odcr.start)}" if odcr.start else "")
-            for odcr in found.pending
-        )
+        reason, text = "ReservationsPending", starting
     elif found.misfits:
         reason, text = found.misfits[0].reason, "nothing usable"
     else:

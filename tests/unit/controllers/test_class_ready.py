@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,8 @@ from broker.kube.clock import FakeClock
 from broker.kube.embedded import Cluster
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
-from providers.model import ErrorClass, Image, ProviderError, SecurityGroup, Selector, Subnet
+from providers.model import ErrorClass, Image, Odcr, ProviderError, SecurityGroup, Selector, Subnet
+from tests.cluster.taps import Tap
 
 SPEC = {
     "amiFamily": "AL2023",
@@ -36,13 +38,14 @@ class Ec2:
 
     def __init__(self) -> None:
         self.subnet = "subnet-1"
+        self.odcrs: Sequence[Odcr] = ()
         self.refused: ProviderError | None = None
 
     def account_id(self) -> str:
         return "111122223333"
 
-    def reservations(self) -> Sequence[Any]:
-        return ()
+    def reservations(self) -> Sequence[Odcr]:
+        return self.odcrs
 
     def subnets(self, _terms: Sequence[Selector]) -> Sequence[Subnet]:
         if self.refused:
@@ -62,9 +65,13 @@ class Ec2:
 class World:
     """One class and its controller."""
 
-    def __init__(self) -> None:
-        self.client, self.ec2 = Client(InProcessTransport(Cluster())), Ec2()
+    def __init__(self, *odcrs: Odcr, karpenters_crd: bool = False) -> None:
+        self.tap = Tap(InProcessTransport(Cluster()))
+        self.client, self.ec2 = Client(self.tap), Ec2()
+        self.ec2.odcrs = odcrs
         for crd in load():
+            if karpenters_crd and crd["spec"]["names"]["kind"] == "EC2NodeClass":
+                _narrow(crd)
             self.client.create(CRD, crd)
         clock = FakeClock()
         self.cache: Cache[EC2NodeClass] = Cache(EC2NodeClass)
@@ -84,7 +91,9 @@ class World:
         self.create()
 
     def create(self) -> None:
-        self.client.create(EC2NodeClass.KIND, {"metadata": {"name": "gpu"}, "spec": SPEC})
+        terms = [{"id": each.id} for each in self.ec2.odcrs]
+        spec = SPEC | ({"capacityReservationSelectorTerms": terms} if terms else {})
+        self.client.create(EC2NodeClass.KIND, {"metadata": {"name": "gpu"}, "spec": spec})
         self.see()
 
     def see(self) -> None:
@@ -96,6 +105,37 @@ class World:
 
     def version(self) -> str:
         return str(self.client.get(EC2NodeClass.KIND, "gpu")["metadata"]["resourceVersion"])
+
+
+def _narrow(crd: dict[str, Any]) -> None:
+    """What Karpenter's own definition knows of a class's reservations: no misfits, no counts, two states."""
+    for version in crd["spec"]["versions"]:
+        status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        del status["capacityReservationMisfits"]
+        entry = status["capacityReservations"]["items"]["properties"]
+        del entry["totalInstanceCount"], entry["availableInstanceCount"]
+        entry["state"]["enum"] = ["active", "expiring"]
+
+
+def odcr(id_: str, **more: Any) -> Odcr:
+    return Odcr(id=id_, instance_type="m5.large", zone="us-east-1a", total=2, available=1, **more)
+
+
+@pytest.mark.covers("KRP-09")
+def test_under_karpenter_s_own_definition_the_conditions_say_it_once() -> None:
+    starts = datetime(2027, 1, 1, tzinfo=UTC)
+    world = World(odcr("cr-1"), odcr("cr-2", state="scheduled", start=starts), karpenters_crd=True)
+    world.controller.reconcile("gpu")
+    world.see()
+    status = world.client.get(EC2NodeClass.KIND, "gpu")["status"]
+    told = {each["type"]: each for each in status["conditions"]}[names.RESERVATIONS_RESOLVED]
+    assert (told["status"], told["message"]) == (
+        "True",
+        "1 usable with 1 of 2 slots free; cr-2 is scheduled until 2027-01-01T00:00:00Z",
+    )
+    before = len(world.tap.log)
+    world.controller.reconcile("gpu")
+    assert [verb for verb, _ in world.tap.log[before:] if verb != "GET"] == []
 
 
 def test_a_class_that_was_edited_is_resolved_before_it_is_launched_from() -> None:
