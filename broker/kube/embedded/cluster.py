@@ -30,6 +30,7 @@ from .watch import WatchStream
 from .wire import Obj, Request, Response, reply, text
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+BODY_LIMIT = 3 << 20
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 
 
@@ -71,6 +72,9 @@ class Cluster:
     def _handle(self, request: Request) -> Response:
         if request.path.rstrip("/") in _HEALTH:
             return text("ok")
+        if len(request.body or b"") > BODY_LIMIT:
+            message = f"Request entity too large: limit is {BODY_LIMIT}"
+            raise ApiError(413, "RequestEntityTooLarge", message)
         with self.state.store.lock:
             if (found := discovery.answer(self.state.registry, request)) is not None:
                 return found

@@ -7,7 +7,7 @@ Rule: encoding/json over the structs of k8s.io/api (data/types.json), sigs.k8s.i
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +19,7 @@ from .wire import Obj
 # A path is a chain of (parent, step), so that it costs nothing until it is shown.
 _Path = tuple[Any, str] | None
 _Decoder = Callable[[Any, _Path, list[str]], Any]
+_INDEX = re.compile(r"\[\d+\]")
 _cache: dict[int, tuple[Shape, _Decoder]] = {}
 
 
@@ -83,8 +84,8 @@ def _mismatch(value: Any, path: _Path, go: str, kind: str = "") -> Mismatch:
     what, given = _json_type(value), _GO_TYPES.get(type(value), "nil")
     if what == "number" and go.startswith(("int", "uint")):
         what = f"number {value}"
-    # The name of the innermost struct stands before the path; see Go's UnmarshalTypeError.
-    where = f"Go struct field {_owner(path)}{show(path)}" if path else "Go value"
+    # The name of the innermost struct stands before the path, which has no indices; see UnmarshalTypeError.
+    where = f"Go struct field {_owner(path)}{_INDEX.sub('', show(path))}" if path else "Go value"
     restored = {"struct": "struct from: ", "list": "slice from ", "map": "map from "}.get(kind)
     converted = f"cannot restore {restored}{given}" if restored else f"cannot convert {given} to {go}"
     if given in ("bool", "string") and go.startswith(("int", "float", "uint")):
@@ -109,7 +110,7 @@ class _Step(str):
 
 def _step(name: str, struct: str) -> _Step:
     out = _Step(name)
-    out.struct = struct
+    out.struct = struct.rpartition(".")[2]
     return out
 
 
@@ -201,10 +202,11 @@ def _map(shape: Shape) -> _Decoder:
     item, zero = shape.item, Field("", shape.item)
     if item.kind == "string":
         return _string_map(shape)
+    go = "v1.ResourceList" if item.kind == "quantity" else shape.go or f"map[string]{item.go}"
 
     def run(value: Any, path: _Path, unknown: list[str]) -> Any:
         if type(value) is not dict:
-            raise _mismatch(value, path, shape.go or f"map[string]{item.go}", "map")
+            raise _mismatch(value, path, go, "map")
         each = _decoder(item)
         return {
             key: _zero(zero) if one is None else each(one, (path, key), unknown) for key, one in value.items()
@@ -307,7 +309,7 @@ def _bytes(value: Any, path: _Path, unknown: list[str]) -> Any:
         raise _mismatch(value, path, "[]uint8")
     try:
         return base64.b64encode(base64.b64decode(value, validate=True)).decode()
-    except binascii.Error as error:
+    except ValueError as error:
         raise Mismatch(f"illegal base64 data at input byte {_bad_byte(value)}") from error
 
 

@@ -60,6 +60,10 @@ class Faults:
         if self._drop is not None:
             self._drop()
 
+    @property
+    def active(self) -> bool:
+        return bool(self._faults)
+
     def clear(self) -> None:
         with self._lock:
             self._faults.clear()

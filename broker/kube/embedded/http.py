@@ -15,7 +15,6 @@ from .cluster import Cluster
 from .watch import WatchStream
 from .wire import Request, Response
 
-BODY_LIMIT = 16 << 20
 _STOP_SECONDS = 5.0
 
 
@@ -88,10 +87,14 @@ class ApiServer:
         await runner.cleanup()
 
     async def _answer(self, incoming: web.BaseRequest) -> web.StreamResponse:
-        body = await incoming.read() if incoming.can_read_body else None
+        body = await incoming.content.read() if incoming.can_read_body else None
         query = dict(incoming.query.items())
         request = Request(incoming.method, incoming.path, query, incoming.headers, body)
-        response = self.cluster.handle(request)
+        # A request that a test delays must not hold up the others.
+        slow = self.cluster.faults.active
+        response = (
+            await asyncio.to_thread(self.cluster.handle, request) if slow else self.cluster.handle(request)
+        )
         if response.stream is not None:
             return await self._stream(incoming, response)
         return web.Response(status=response.status, headers=dict(response.headers), body=response.body)

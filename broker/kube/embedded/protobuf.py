@@ -21,10 +21,15 @@ from .wire import Obj
 MAGIC = b"k8s\0"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TYPE_META, _RAW = 1, 2
+_LAST_SECOND = 253_402_300_799  # of the year 9999
 
 
 class Malformed(ValueError):
     """Bytes that are no protobuf."""
+
+
+# What reading bytes as something that they are not ends in.
+_MISREAD = (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError, struct.error)
 
 
 def decode(raw: bytes) -> Obj:
@@ -43,7 +48,7 @@ def decode(raw: bytes) -> Obj:
             message = f"protobuf of {api_version}, Kind={name} is not understood here: send JSON"
             raise ApiError(415, "UnsupportedMediaType", message)
         return {**_message(envelope.get(_RAW, b""), shape), "apiVersion": api_version, "kind": name}
-    except (Malformed, KeyError, IndexError, UnicodeDecodeError, AttributeError, struct.error) as error:
+    except _MISREAD as error:
         raise bad_request(f"the body is no protobuf that Kubernetes sends: {error}") from error
 
 
@@ -140,6 +145,8 @@ def _time(raw: bytes, *, micro: bool = False) -> str | None:
     seconds = seconds - (1 << 64) if seconds >= 1 << 63 else seconds
     if not parts or seconds < -62_000_000_000:
         return None
+    if seconds > _LAST_SECOND:
+        raise Malformed(f"no calendar has the second {seconds}")
     at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanos // 1000)
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 

@@ -70,7 +70,8 @@ def builtin(group: str, version: str, kind: str) -> Shape | None:
 @cache
 def struct(name: str) -> Shape:
     raw = data("types.json")["structs"][name]
-    shape = Shape("struct", raw["go"], atomic=raw.get("map") == "atomic")
+    package = name.split(".")[-2]
+    shape = Shape("struct", f"{package}.{raw['go']}", atomic=raw.get("map") == "atomic")
     _open[name] = shape
     try:
         for field_name, (expression, number, flags, *more) in raw["fields"].items():
