@@ -39,6 +39,7 @@ from broker.kube.batch import Batcher
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.controller import Again, Controller
+from broker.kube.errors import ApiError
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
@@ -83,7 +84,7 @@ class Broker:
             client,
             Lease,
             clock=clock,
-            field_selector=f"metadata.name={ownership.KARPENTER_LEASE}",
+            field_selector=ownership.KARPENTER_LEASE_SELECTOR,
         )
         self._informers: tuple[Informer[Any], ...] = (
             self.classes,
@@ -93,8 +94,9 @@ class Broker:
             self.pods,
             self.leases,
         )
+        self._client = client
         self._take_over = settings.take_over_karpenter
-        self._refused_take_over = False
+        self._karpenter_gone: bool | None = None  # as the API server itself said at the last poll
 
         self.recorder = Recorder(client, "capacity-broker", clock)
         self.inventory = InventoryKeeper(provider, clock=clock, groups=lambda: self._nodeclass.group_arns())
@@ -359,25 +361,35 @@ class Broker:
             self._reporter.pool_limit(pool, change)
 
     def _owns(self, claim: NodeClaim) -> bool:
-        groups = ownership.groups(take_over=self._take_over, karpenter_alive=self._karpenter_alive())
-        return ownership.owned(claim, groups=groups)
+        alive = not self._karpenter_gone or self._karpenter_alive()
+        return ownership.owned(
+            claim, groups=ownership.groups(take_over=self._take_over, karpenter_alive=alive)
+        )
 
     def _karpenter_alive(self) -> bool:
         now = self._clock.now()
         return any(ownership.alive(lease, now=now) for lease in self.leases.cache.list())
 
     def _look_for_karpenter(self) -> None:
-        """A Lease that runs out makes no event: every poll looks whether claims changed hands."""
+        """A Lease that runs out makes no event, and a cache that hears nothing makes one look run out: every
+        poll reads it anew, and claims change hands with it."""
         if not self._take_over:
             return
-        alive = self._karpenter_alive()
-        if alive != self._refused_take_over:
-            said = "not taken over: its Lease is alive" if alive else "taken over: its Lease has run out"
+        try:
+            items, _ = self._client.list(Lease.KIND, field_selector=ownership.KARPENTER_LEASE_SELECTOR)
+        except ApiError as error:
+            _log.warning("Karpenter's Lease cannot be read: its claims are left alone", error=str(error))
+            self._karpenter_gone = False
+            return
+        now = self._clock.now()
+        gone = not any(ownership.alive(Lease.decode(item), now=now) for item in items)
+        if gone != self._karpenter_gone:
+            said = "taken over: its Lease has run out" if gone else "not taken over: its Lease is alive"
             _log.warning(f"Karpenter's claims are {said}")
+            self._karpenter_gone = gone
             for claim in self.claims.cache.list():
                 self._claim_queue.add(claim.name)
             self._launches.add("karpenter")
-        self._refused_take_over = alive
 
     def _poll(self, _items: Sequence[str]) -> Again | None:
         self._look_for_karpenter()

@@ -94,6 +94,23 @@ def test_claims_are_taken_over_when_the_lease_runs_out(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-26")
+def test_a_karpenter_that_renews_is_alive_though_the_broker_s_watch_is_deaf(stack: Stack) -> None:
+    lease(stack)
+    stack.node_class(preference="none")
+    stack.start(take_over_karpenter=True)
+    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    stack.passes()
+    assert stack.broker is not None
+    stack.broker.leases.stop()
+    lease(stack, age=-600.0)  # it has been renewed meanwhile
+    stack.advance(300)
+    stack.polls(2)
+    stack.passes()
+    assert not stack.aws.instances()
+    assert not stack.get(NodeClaim, "theirs").metadata.finalizers
+
+
+@pytest.mark.covers("KRP-26")
 def test_a_claim_that_karpenter_left_behind_is_ended_by_who_takes_over(stack: Stack) -> None:
     """Launched by Karpenter, deleted while nobody ran: its finalizer is nobody else's to take off."""
     made = stack.aws.ec2.run_instances(

@@ -15,7 +15,7 @@ from broker.apis.coordination import Lease
 from broker.apis.karpenter import NodeClaim
 
 KIND = "EC2NodeClass"
-KARPENTER_LEASE = "karpenter-leader-election"
+KARPENTER_LEASE_SELECTOR = "metadata.name=karpenter-leader-election"
 
 Owns = Callable[[NodeClaim], bool]
 

@@ -108,7 +108,7 @@ def test_only_claims_whose_nodes_are_told_the_same_share_a_template() -> None:
 def lease(*, held_by: str = "karpenter", renewed: datetime | None = NOW, seconds: int = 15) -> Lease:
     return Lease.decode(
         {
-            "metadata": {"name": ownership.KARPENTER_LEASE, "namespace": "kube-system"},
+            "metadata": {"name": "karpenter-leader-election", "namespace": "kube-system"},
             "spec": {
                 "holderIdentity": held_by,
                 "leaseDurationSeconds": seconds,
