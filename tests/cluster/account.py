@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import boto3
@@ -27,6 +28,13 @@ ALIVE = ("pending", "running", "stopping", "stopped")
 Json = dict[str, Any]
 
 
+@lru_cache
+def _client(service: str, endpoint: str) -> Any:
+    """Every test of a process meets the same server; a client takes longer to make than most calls."""
+    session: Any = boto3
+    return session.client(service, region_name=REGION, endpoint_url=endpoint)
+
+
 class Account:
     """A default network with a role for nodes; reservations and groups as a test makes them."""
 
@@ -47,8 +55,7 @@ class Account:
         iam.add_role_to_instance_profile(InstanceProfileName=PROFILE, RoleName=PROFILE)
 
     def client(self, service: str) -> Any:
-        session: Any = boto3
-        return session.client(service, region_name=REGION, endpoint_url=self.server.endpoint)
+        return _client(service, self.server.endpoint)
 
     def image_named(self, pattern: str) -> str:
         found = self.ec2.describe_images(Filters=[{"Name": "name", "Values": [pattern]}])["Images"]

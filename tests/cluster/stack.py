@@ -10,8 +10,9 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 from broker.apis import names
@@ -92,6 +93,17 @@ def _only_offered(params: Json, **_: object) -> None:
     params["InstanceTypes"] = [*OFFERED]
 
 
+@lru_cache
+def _crds() -> Sequence[Json]:
+    return load_crds()
+
+
+@lru_cache
+def _machines(endpoint: str) -> Provider:
+    """What the machines of every test of a process read EC2 with; it remembers nothing but the types."""
+    return Provider(cluster=CLUSTER, region=REGION, endpoint_url=endpoint)
+
+
 class Stack:
     """One test's world. `client` is the test's own; `tap` is what the broker's client goes through."""
 
@@ -149,7 +161,7 @@ class Stack:
             self._kubelets_started = False
 
     def _kubelets(self) -> Kubelets:
-        return Kubelets(self.client, self.provider(), clock=self.clock, every=0.1)
+        return Kubelets(self.client, _machines(self.server.endpoint), clock=self.clock, every=0.1)
 
     def kubelets_again(self) -> None:
         """After `kubelets.stop()`: machines join again."""
@@ -390,7 +402,7 @@ class Stack:
         return "\n".join(lines)
 
     def _install_crds(self) -> None:
-        for crd in load_crds():
+        for crd in _crds():
             try:
                 self.client.create(CRD, crd)
             except AlreadyExists:

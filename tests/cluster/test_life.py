@@ -128,8 +128,10 @@ def test_two_nodes_of_one_instance_are_told_and_neither_is_taken(stack: Stack) -
     stack.claim(capacity=(ON_DEMAND,))
     stack.until_launched("c-0")
     provider_id = stack.get(NodeClaim, "c-0").status.provider_id
+    stack.stop()
     for name in ("n-1", "n-2"):
         stack.client.create(Node.KIND, {"metadata": {"name": name}, "spec": {"providerID": provider_id}})
+    stack.start(kubelets=False)
     says = stack.until(
         lambda: (c := stack.claim_says("c-0", names.REGISTERED_CONDITION)) and c.status == "False" and c,
         "Registered=False",
