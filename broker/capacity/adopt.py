@@ -8,15 +8,12 @@ that come first are served first, each with the smallest that fits; what is left
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, NodeClass
 from broker.capacity.plan import order
 from broker.capacity.types import RESERVATION_ID, WELL_KNOWN, allocatable, lacking, node_labels, size_key
 from providers.model import CapacityType, Instance, InstanceType, Odcr
-
-CLASS_TAG: Final = "capacity-broker.io/ec2nodeclass"
 
 
 def adopt(
@@ -26,7 +23,7 @@ def adopt(
     types: Mapping[str, InstanceType],
     *,
     odcrs: Mapping[str, Odcr] | None = None,
-    class_tag: str = CLASS_TAG,
+    class_tag: str,
 ) -> tuple[tuple[tuple[Claim, Instance], ...], tuple[Instance, ...]]:
     """Pairs in the order of the claims, and the orphans that nobody takes, by id.
 
@@ -37,8 +34,7 @@ def adopt(
     known = {
         each.id: each for each in orphans if each.alive and each.described and each.instance_type in types
     }
-    typed = (each for each in known.values() if each.instance_type in types)
-    ranked = sorted(typed, key=lambda each: (size_key(types[each.instance_type]), each.id))
+    ranked = sorted(known.values(), key=lambda each: (size_key(types[each.instance_type]), each.id))
     edges = {
         claim.uid: tuple(
             each.id
@@ -63,7 +59,7 @@ def satisfies(
     types: Mapping[str, InstanceType],
     *,
     odcrs: Mapping[str, Odcr],
-    class_tag: str = CLASS_TAG,
+    class_tag: str,
 ) -> bool:
     """Whether the instance, as it runs, is what the claim asks for."""
     node_class = node_classes.get(claim.node_class)

@@ -231,6 +231,8 @@ def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:
     meta = response.get("ResponseMetadata", {})
     code = str(error.get("Code", "Unknown"))
     message = str(error.get("Message", ""))
+    # Differs each time, so that equal refusals would not be equal; CloudTrail has it under the request id.
+    message = message.partition(" Encoded authorization failure message:")[0]
     if _ORIGIN.sub("", code) in _EXPIRED_CODES:
         message = f"{_EXPIRED} ({message})"
     return ProviderError(

@@ -176,6 +176,18 @@ def test_expired_credentials_say_how_to_renew_them(code: str) -> None:
     assert "renew" in error.message and "The security token is expired" in error.message
 
 
+def test_a_refusal_for_want_of_a_permission_reads_the_same_each_time() -> None:
+    """EC2 adds a sealed text that is another at each call."""
+
+    def said(sealed: str) -> str:
+        message = f"You are not authorized. Encoded authorization failure message: {sealed}"
+        caught = sdk.ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": message}}, "X")
+        return str(errors.translate(caught, operation="CreateFleet"))
+
+    assert said("k3xJ") == said("9fQz")
+    assert said("k3xJ").endswith("You are not authorized.")
+
+
 def test_what_is_no_exception_of_the_sdk_is_not_swallowed() -> None:
     with pytest.raises(TypeError):
         errors.translate(KeyError("x"), operation="X")

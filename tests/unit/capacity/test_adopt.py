@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.capacity.adopt import CLASS_TAG, adopt, capacity_type, satisfies
+from broker.capacity.adopt import adopt, capacity_type, satisfies
 from broker.capacity.model import Claim
 from providers.model import Instance, Odcr
 
 from .builders import TYPES, claim, instance, node_class, odcr
 
+CLASS_TAG = "example.com/class"
 CLASSES = {"default": node_class(), "other": node_class(name="other")}
 
 
@@ -26,7 +27,9 @@ def orphan(id_: str, type_name: str = "m5.xlarge", *, of: str = "default", **mor
 def adopted(
     orphans: Sequence[Instance], claims: Sequence[Claim], *odcrs: Odcr
 ) -> tuple[dict[str, str], list[str]]:
-    pairs, left = adopt(orphans, claims, CLASSES, TYPES, odcrs={each.id: each for each in odcrs})
+    pairs, left = adopt(
+        orphans, claims, CLASSES, TYPES, odcrs={each.id: each for each in odcrs}, class_tag=CLASS_TAG
+    )
     return {claim.name: instance.id for claim, instance in pairs}, [each.id for each in left]
 
 
@@ -146,7 +149,7 @@ def test_as_many_as_can_be_are_adopted_each_once_whatever_the_order(
         (one.name, each.id)
         for one in claims
         for each in orphans
-        if satisfies(each, one, CLASSES, TYPES, odcrs={"cr-1": known})
+        if satisfies(each, one, CLASSES, TYPES, odcrs={"cr-1": known}, class_tag=CLASS_TAG)
     }
     assert set(pairs.items()) <= fits
     nobody = [claim(f"nobody-{n}") for n in range(len(orphans))]
