@@ -155,6 +155,8 @@ def _to_parent(owners: Managed, scale: Managed, path: str, version: str) -> Mana
         elif rest := difference(entry.fields, _at(path)):
             out[key] = Entry(who, rest, entry.time)
     for entry in left.values():
+        if not _has(entry.fields, "spec.replicas"):
+            continue  # a scale of nothing has no field to own
         who = Manager(entry.manager.name, entry.manager.operation, version, entry.manager.subresource)
         # A new entry has no time: the real server looks for it among the old ones.
         out[who.key] = Entry(who, _at(path), None)

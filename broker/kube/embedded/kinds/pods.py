@@ -150,7 +150,7 @@ def _otherwise_the_same(spec: Obj, before: Obj) -> list[FieldError]:
         chosen, had = spec.get("nodeSelector") or {}, before.get("nodeSelector") or {}
         if any(chosen.get(key) != value for key, value in had.items()):
             why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
-            out.append(problem("invalid", "spec.nodeSelector", why, chosen))
+            out.append(problem("invalid", "spec.nodeSelector", why, chosen or None))
         now.pop("nodeSelector", None)
         was.pop("nodeSelector", None)
     if now != was:
