@@ -62,7 +62,7 @@ ALLOWED: tuple[Allowed, ...] = (
         request=r"(POST|PUT|PATCH) .*/widgets.*",
         place=r"body\.(message|details\.causes.*)",
         said="Wrong.",
-        reason="An object of a wrong kind is refused before it has defaults, and its rules may fail for that.",
+        reason="An object of a wrong kind is refused before it has defaults; its rules may fail for that.",
     ),
     Allowed(
         request=r"(PUT|PATCH) .*/(widgets|gizmos)/.*",
