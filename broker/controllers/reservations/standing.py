@@ -101,6 +101,8 @@ class StandingKeeper:
             if wanted.contradicted and older:
                 doubtful = True  # the reservation ended since: where did its instances go?
                 continue
+            if not older and not instance.reservation_id and _active(claim, inventory):
+                continue  # the next description says what became of the reservation
             due.append((claim, instance, wanted, inventory))
         return due, doubtful
 
@@ -137,6 +139,11 @@ def _over(claim: NodeClaim, inventory: Inventory) -> bool:
     id_ = claim.labels.get(names.RESERVATION_ID)
     odcr = inventory.odcrs.get(id_ or "")
     return bool(id_) and (odcr is None or odcr.state in ENDED)
+
+
+def _active(claim: NodeClaim, inventory: Inventory) -> bool:
+    odcr = inventory.odcrs.get(claim.labels.get(names.RESERVATION_ID, ""))
+    return odcr is not None and odcr.state == "active"
 
 
 def _metadata(claim: NodeClaim, wanted: Standing) -> dict[str, Any]:
