@@ -37,7 +37,7 @@ from tests.cluster.clocks import HastyClock, MovableClock
 from tests.cluster.objects import Json
 from tests.cluster.taps import Tap
 
-PATIENCE = 15.0
+PATIENCE = 30.0
 LOOK = 0.02
 SETTINGS = Settings(
     cluster_name=CLUSTER,
@@ -316,11 +316,11 @@ class Stack:
 
     def until_launched(self, *claims: str) -> None:
         for name in claims:
-            self.until(lambda n=name: self._is(n, names.LAUNCHED), f"{name} launched")  # type: ignore[misc]
+            self.until(lambda n=name: self.is_true(n, names.LAUNCHED), f"{name} launched")  # type: ignore[misc]
 
     def until_ready(self, *claims: str) -> None:
         for name in claims:
-            self.until(lambda n=name: self._is(n, names.READY), f"{name} ready")  # type: ignore[misc]
+            self.until(lambda n=name: self.is_true(n, names.READY), f"{name} ready")  # type: ignore[misc]
 
     def until_waiting(self, name: str, reason: str = "") -> Condition:
         """The claim's Launched condition, once it is Unknown (for this reason)."""
@@ -368,7 +368,7 @@ class Stack:
         before = self.calls("DescribeCapacityReservations")
         self.until(lambda: self.calls("DescribeCapacityReservations") >= before + count, "a poll")
 
-    def _is(self, name: str, type_: str) -> bool:
+    def is_true(self, name: str, type_: str) -> bool:
         claim = self.find(NodeClaim, name)
         return claim is not None and is_true(claim, type_)
 

@@ -332,7 +332,7 @@ def test_an_action_that_is_not_allowed(stack: Stack, action: str) -> None:
         assert action in found.message
     stack.control.clear_faults()
     assert stack.aws.free(odcr) == 1
-    stack.until(lambda: stack._is("c-0", names.LAUNCHED), "launched once it is allowed", step=2)
+    stack.until(lambda: stack.is_true("c-0", names.LAUNCHED), "launched once it is allowed", step=2)
     assert stack.reservation_of("c-0") == odcr
 
 
@@ -370,7 +370,7 @@ def test_expired_credentials(stack: Stack, code: str) -> None:
     assert stack.get(NodeClaim, "c-0").status.provider_id
     assert not stack.get(NodeClaim, "c-0").deleting
     stack.control.clear_faults()
-    stack.until(lambda: stack._is("c-1", names.LAUNCHED), "launched with new credentials", step=2)
+    stack.until(lambda: stack.is_true("c-1", names.LAUNCHED), "launched with new credentials", step=2)
     assert {stack.reservation_of(name) for name in ("c-0", "c-1")} == {odcr}
     assert len(stack.aws.instances()) == 2
 

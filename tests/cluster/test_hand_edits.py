@@ -121,6 +121,29 @@ def test_a_label_added_later_reaches_the_node(stack: Stack) -> None:
     stack.until(lambda: stack.get(Node, node).labels.get("example.com/added") == "yes", "the node's label")
 
 
+def test_a_provider_id_given_to_a_second_claim_by_hand(stack: Stack) -> None:
+    """The instance stays the first one's; the second is told, and its end harms nothing."""
+    started(stack)
+    first = stack.get(NodeClaim, "c-0")
+    stack.claim("c-1")
+    stack.until_waiting("c-1")
+    registered = names.REGISTERED_CONDITION
+    stolen = {"providerID": first.status.provider_id}
+    stack.edit(NodeClaim, "c-1", {"status": stolen}, subresource="status")
+    says = stack.until(
+        lambda: (c := stack.claim_says("c-1", registered)) and c.reason == "InstanceTaken" and c,
+        "c-1 is told",
+    )
+    assert says and "NodeClaim c-0's" in says.message
+    node = stack.get(Node, first.status.node_name)
+    assert [owner.name for owner in node.metadata.owner_references] == ["c-0"]
+    stack.delete(NodeClaim, "c-1")
+    stack.until_gone(NodeClaim, "c-1")
+    stack.passes()
+    assert len(stack.aws.instances()) == 1
+    assert stack.is_true("c-0", names.READY)
+
+
 def test_the_spec_of_a_claim_cannot_be_edited(stack: Stack) -> None:
     started(stack)
     with pytest.raises(Invalid) as refused:

@@ -26,7 +26,7 @@ READS = {
 def tick(stack: Stack) -> None:
     """Time passes until the broker polls."""
     before = stack.calls("DescribeCapacityReservations")
-    stack.until(lambda: stack.calls("DescribeCapacityReservations") > before, "a poll", step=3)
+    stack.until(lambda: stack.calls("DescribeCapacityReservations") > before, "a poll", step=10)
 
 
 def settle(stack: Stack) -> None:

@@ -9,7 +9,7 @@ pkg/controllers/nodeclaim/lifecycle).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from broker.apis import names
@@ -56,6 +56,9 @@ class Registration:
     def reconcile(self, claim: NodeClaim) -> Again | None:
         """Takes the claim as far as its node allows. Raises ApiError."""
         claim = self._mend(claim)
+        if (first := first_of(self._claims, claim)).uid != claim.uid:
+            self._second(claim, first)
+            return None
         found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
         if len(found) != 1:
             return self._without_node(claim, found)
@@ -104,6 +107,16 @@ class Registration:
             return claim
         launched = Change(type=names.LAUNCHED, status="True", reason="Launched")
         return write(self._client, self._claims, claim, launched, now=self._clock.now())
+
+    def _second(self, claim: NodeClaim, first: NodeClaim) -> None:
+        change = Change(
+            type=names.REGISTERED_CONDITION,
+            status="False",
+            reason="InstanceTaken",
+            message=f"status.providerID {claim.status.provider_id} is NodeClaim {first.name}'s too, which is "
+            "older: delete one of the two",
+        )
+        write(self._client, self._claims, claim, change, now=self._clock.now())
 
     def _without_node(self, claim: NodeClaim, found: list[Node]) -> Again | None:
         if is_true(claim, names.REGISTERED_CONDITION):
@@ -173,6 +186,16 @@ class Registration:
         answer = self._client.patch(Node.KIND, node.name, body)
         self._nodes.observe(answer)
         return Node.decode(answer)
+
+
+def first_of(claims: Cache[NodeClaim], claim: NodeClaim) -> NodeClaim:
+    """The claim that has the instance, where somebody gave its providerID to two by hand."""
+    having = [c for c in claims.by(BY_PROVIDER_ID, claim.status.provider_id) if not c.deleting]
+    return min(having, key=_age, default=claim)
+
+
+def _age(claim: NodeClaim) -> tuple[datetime, str]:
+    return claim.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), claim.name
 
 
 def _taints(claim: NodeClaim, node: Node) -> list[dict[str, Any]]:

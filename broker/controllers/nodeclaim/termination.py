@@ -18,7 +18,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.instances import SETTLED
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, first_of
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
 from broker.kube.cache import Cache
@@ -71,6 +71,9 @@ class Termination:
             return None
         if self._launching(claim.uid):
             return Again(LOOK_AGAIN)  # EC2 may be about to give it an instance
+        if claim.status.provider_id and first_of(self._claims, claim).uid != claim.uid:
+            self._release_claim(claim)  # the instance lives on with another claim
+            return None
         node = next(iter(self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")), None)
         if node is not None and self._drain(claim, node):
             return Again(LOOK_AGAIN)
