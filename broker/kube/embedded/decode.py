@@ -150,6 +150,7 @@ def _struct(shape: Shape) -> _Decoder:
     return run
 
 
+JSON_SCHEMA = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
 _SCALARS: dict[str, Any] = {"string": "", "bool": False, "float64": 0.0, "float32": 0.0, "quantity": "0"}
 
 
@@ -255,6 +256,11 @@ def _leaf(shape: Shape) -> _Decoder:
             raise _mismatch(value, path, go)
         return value
 
+    if go == "v1.JSONSchemaPropsOrBool":
+        return _schema
+    if go == "v1.JSONSchemaPropsOrArray":
+        # Anything else than these is silently nothing.
+        return lambda value, *rest: _schema(value, *rest) if isinstance(value, dict | list) else None
     if kind in _SPECIAL:
         return _SPECIAL[kind]
     if kind == "string":
@@ -316,6 +322,17 @@ def _bytes(value: Any, path: _Path, unknown: list[str]) -> Any:
 def _bad_byte(text: str) -> int:
     good = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
     return next((i for i, char in enumerate(text) if char not in good), len(text) - len(text) % 4)
+
+
+def _schema(value: Any, path: _Path, unknown: list[str]) -> Any:
+    """A schema where there may be several, or a yes or no."""
+    if isinstance(value, list):
+        return [_schema(one, (path, f"[{i}]"), unknown) for i, one in enumerate(value)]
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, dict):
+        raise Mismatch("boolean or JSON schema expected")
+    return _decoder(struct(JSON_SCHEMA))(value, path, unknown)
 
 
 def _anything(value: Any, path: _Path, unknown: list[str]) -> Any:

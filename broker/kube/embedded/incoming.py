@@ -172,7 +172,7 @@ def decoded(resource: Resource, raw: Obj, *, nulls: bool = False) -> tuple[Obj, 
         kind.tidy(obj)
     if obj.get("metadata") is None:
         obj["metadata"] = {}
-    elif raw["metadata"].get("managedFields") == [] and resource.custom is None:
+    elif (raw.get("metadata") or {}).get("managedFields") == [] and resource.custom is None:
         # Nobody manages it any more: not the same as saying nothing about it.
         obj["metadata"]["managedFields"] = []
     kind.rules.default(obj)

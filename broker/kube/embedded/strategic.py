@@ -130,7 +130,12 @@ def _check_order(listed: list[Any], order: list[Any], key: str) -> None:
 def _merge_list(have: list[Any], patch: list[Any], field: Field) -> list[Any]:
     if not have and not patch:
         return have
-    if not all(isinstance(one, dict) for one in (*have, *patch)):
+    kinds = {type(one) for one in (*have, *patch)}
+    if list in kinds:
+        raise _bad("lists of lists are not supported")
+    if len(kinds) > 1 and dict in kinds:
+        raise _bad("list element types are not identical")
+    if dict not in kinds:
         merged = list(dict.fromkeys([*have, *patch]))
         return _arrange(merged, patch, have, "")
     key = field.merge_key

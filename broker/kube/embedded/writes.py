@@ -66,7 +66,7 @@ def insert(state: State, call: Call, obj: Obj) -> Obj:
         raise error
     if call.dry_run:
         return obj
-    return state.put(resource, key, obj).obj
+    return state.put(resource, key, resource.store(obj)).obj
 
 
 def settle_namespace(call: Call, meta: Obj) -> None:

@@ -36,7 +36,8 @@ def applied_by(state: State, call: Call, config: Obj, live: Obj | None) -> Obj:
     if (config.get("apiVersion"), config.get("kind")) != (resource.api_version, resource.kind):
         group, _, version = str(config.get("apiVersion", "")).rpartition("/")
         raise bad_request(f"invalid object type: {group}/{version}, Kind={config.get('kind', '')}")
-    meta = config.get("metadata") or {}
+    given = config.get("metadata")
+    meta = given if isinstance(given, dict) else {}
     if meta.get("managedFields") is not None:
         raise bad_request("metadata.managedFields must be nil")
     if problems := check(config, context.shape):

@@ -131,6 +131,9 @@ def _structural(schema: Any, path: str, *, root: bool = True) -> list[FieldError
         out.append(problem("forbidden", f"{path}.uniqueItems", why))
     if schema.get("default") is not None:
         out += compiled(schema)(schema["default"], f"{path}.default")
+    if isinstance(schema.get("items"), list):
+        why = "items must be a schema object and not an array"
+        return [*out, problem("forbidden", f"{path}.items", why)]
     if kind == "array" and not schema.get("items"):
         out.append(problem("required", f"{path}.items", "must be specified"))
     listed = schema.get("x-kubernetes-list-type")

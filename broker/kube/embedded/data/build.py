@@ -80,7 +80,8 @@ def field(raw: dict[str, Any], schema: dict[str, Any], pointed: dict[str, Any]) 
     """[type, protobuf number, flags, {what else}]: o omits empty, z omits zero, r is required."""
     flags = "o" * raw.get("omit", False) + "z" * raw.get("omitzero", False)
     extra: dict[str, Any] = {}
-    if raw["type"].split("]")[-1].split("}")[-1].lstrip("*") in ("string", "bool", "int32", "int64"):
+    leaf = raw["type"].split("]")[-1].split("}")[-1].lstrip("*")
+    if leaf in ("string", "bool", "int32", "int64") or "JSONSchemaPropsOr" in raw["go"]:
         extra["go"] = raw["go"]
     for key, short in (("strategy", "strategy"), ("key", "key")):
         if raw.get(key):

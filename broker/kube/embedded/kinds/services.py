@@ -38,14 +38,14 @@ def _default(obj: Obj) -> None:
 
 def _create(obj: Obj) -> None:
     obj["status"] = {"loadBalancer": {}}
-    _allocate(obj)
+    _allocate(obj, obj["metadata"]["uid"])
 
 
-def _allocate(obj: Obj) -> None:
+def _allocate(obj: Obj, uid: str) -> None:
     spec = obj["spec"]
     if spec["type"] not in _ADDRESSED:
         return
-    number = uuid.UUID(obj["metadata"]["uid"]).int
+    number = uuid.UUID(uid).int
     spec["clusterIP"] = spec.get("clusterIP") or f"10.96.{number >> 8 & 255}.{number & 255}"
     spec["clusterIPs"] = spec.get("clusterIPs") or [spec["clusterIP"]]
     spec.setdefault("ipFamilies", ["IPv4"])
@@ -61,7 +61,7 @@ def _update(obj: Obj, old: Obj) -> None:
         for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
             if not spec.get(name) and was.get(name):
                 spec[name] = was[name]
-    _allocate(obj)
+    _allocate(obj, old["metadata"]["uid"])
 
 
 def _validate(obj: Obj) -> list[FieldError]:

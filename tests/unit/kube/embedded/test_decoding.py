@@ -70,7 +70,8 @@ def test_a_number_is_read_as_a_quantity() -> None:
     [
         (
             {"spec": {"containers": {}}},
-            "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container",
+            "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type "
+            "[]v1.Container",
         ),
         (
             {"spec": {"nodeName": 5}},

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from kubernetes import client, watch
+from kubernetes import client
+from kubernetes import watch as untyped
 from kubernetes.client.exceptions import ApiException
 
 from broker.kube.embedded import ApiServer, Cluster
 
 from .objects import definition, widget
+
+Watch: Any = untyped.Watch
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def pod(name: str) -> client.V1Pod:
 
 
 def test_typed_objects_are_written_and_listed(api: client.ApiClient) -> None:
-    core = client.CoreV1Api(api)
+    core: Any = client.CoreV1Api(api)
     made = core.create_namespaced_pod("default", pod("a"))
     assert made.metadata.uid
     assert made.status.phase == "Pending"
@@ -40,13 +44,13 @@ def test_typed_objects_are_written_and_listed(api: client.ApiClient) -> None:
 
 
 def test_list_then_watch_misses_nothing(api: client.ApiClient) -> None:
-    core = client.CoreV1Api(api)
+    core: Any = client.CoreV1Api(api)
     core.create_namespaced_pod("default", pod("a"))
     listed = core.list_namespaced_pod("default")
     core.create_namespaced_pod("default", pod("b"))
     core.patch_namespaced_pod("a", "default", {"metadata": {"labels": {"app": "y"}}})
     core.delete_namespaced_pod("b", "default")
-    watching = watch.Watch()
+    watching = Watch()
     seen = []
     version = listed.metadata.resource_version
     for event in watching.stream(core.list_namespaced_pod, "default", resource_version=version):
@@ -57,7 +61,7 @@ def test_list_then_watch_misses_nothing(api: client.ApiClient) -> None:
 
 
 def test_pages_are_followed(api: client.ApiClient) -> None:
-    core = client.CoreV1Api(api)
+    core: Any = client.CoreV1Api(api)
     for i in range(5):
         core.create_namespaced_pod("default", pod(f"p{i}"))
     first = core.list_namespaced_pod("default", limit=2)
@@ -67,23 +71,24 @@ def test_pages_are_followed(api: client.ApiClient) -> None:
 
 
 def test_a_watch_from_the_past_that_is_gone_raises_410(api: client.ApiClient, cluster: Cluster) -> None:
-    core = client.CoreV1Api(api)
+    core: Any = client.CoreV1Api(api)
     core.create_namespaced_pod("default", pod("a"))
     cluster.compact()
     with pytest.raises(ApiException) as gone:
-        list(watch.Watch().stream(core.list_namespaced_pod, "default", resource_version="1"))
+        list(Watch().stream(core.list_namespaced_pod, "default", resource_version="1"))
     assert gone.value.status == 410
 
 
 def test_custom_objects_by_group(api: client.ApiClient) -> None:
-    client.ApiextensionsV1Api(api).create_custom_resource_definition(
+    definitions: Any = client.ApiextensionsV1Api(api)
+    definitions.create_custom_resource_definition(
         {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
             **definition({"type": "object", "properties": {"size": {"type": "integer"}}}),
         }
     )
-    custom = client.CustomObjectsApi(api)
+    custom: Any = client.CustomObjectsApi(api)
     where = ("example.com", "v1", "default", "widgets")
     custom.create_namespaced_custom_object(*where, widget("a", size=1))
     with pytest.raises(ApiException) as refused:
@@ -94,7 +99,7 @@ def test_custom_objects_by_group(api: client.ApiClient) -> None:
 
 
 def test_one_of_two_takes_a_lease(api: client.ApiClient) -> None:
-    leases = client.CoordinationV1Api(api)
+    leases: Any = client.CoordinationV1Api(api)
     spec = client.V1LeaseSpec(holder_identity="a", lease_duration_seconds=15)
     lease = leases.create_namespaced_lease(
         "default", client.V1Lease(metadata=client.V1ObjectMeta(name="l"), spec=spec)
@@ -105,4 +110,4 @@ def test_one_of_two_takes_a_lease(api: client.ApiClient) -> None:
     with pytest.raises(ApiException) as refused:
         leases.replace_namespaced_lease("l", "default", lease)
     assert refused.value.status == 409
-    assert "the object has been modified" in refused.value.body
+    assert "the object has been modified" in str(refused.value.body)

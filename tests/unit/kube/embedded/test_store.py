@@ -1,4 +1,4 @@
-"""The store against a model: revisions, keys in order, a log that can be replayed from anywhere above its end."""
+"""The store against a model: revisions, keys in order, a log that can be replayed from above its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shown(store: Store, resource: str) -> dict[Key, str]:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Every state that was ever there is remembered by its revision, and can be asked for until it is dropped."""
+    """Every state is remembered by its revision, and can be asked for until it is dropped."""
 
     @initialize(limit=st.sampled_from([400, 100_000]))
     def begin(self, limit: int) -> None:
