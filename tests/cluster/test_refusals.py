@@ -6,6 +6,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from tests.cluster.account import A, B, pools
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
@@ -188,6 +189,25 @@ def test_a_wrong_request_stops_only_its_claims(stack: Stack) -> None:
     stack.claim("c-1", node_class="good", capacity=(ON_DEMAND,))
     stack.until_launched("c-1")
     assert stack.calls("CreateFleet") == 1
+
+
+@pytest.mark.covers("KRP-18")
+def test_a_corrected_class_is_tried_at_once(stack: Stack) -> None:
+    """However often it was refused, and so however long its claims would have waited."""
+    stack.node_class(preference="none", detailedMonitoring=True)
+    stack.start()
+    stack.control.fault(
+        action="CreateLaunchTemplate",
+        code="InvalidParameterValue",
+        message="that is no good",
+        match={"Enabled": True},
+        times=-1,
+    )
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until(lambda: stack.calls("CreateLaunchTemplate") >= 5, "it is tried again and again", step=5)
+    stack.until_waiting("c-0", "InvalidLaunchConfiguration")
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"detailedMonitoring": False}})
+    stack.until_launched("c-0")
 
 
 @pytest.mark.covers("KRP-18")
