@@ -7,7 +7,6 @@ claim is where its example says it should be.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import tempfile
 import threading
@@ -47,12 +46,11 @@ from providers.model import Instance
 PATIENCE = 50.0
 COLUMNS = {
     "claim": "CLAIM",
-    "class": "CLASS",
     "pool": "LAUNCHED INTO",
     "reservation": "EC2 COUNTS IT IN",
     "instance": "INSTANCE",
-    "before": "NOT TAKEN BEFORE, AND WHY",
-    "as": "AS EXPECTED",
+    "before": "REFUSED BEFORE",
+    "as": "OK",
 }
 
 
@@ -116,7 +114,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             given = manifests.read([str(examples())], fill=stage.world.fill)
             claims = [d for d in given if d["kind"] == NodeClaim.KIND.kind]
             classes = manifests.apply(stage.client, [d for d in given if d not in claims])
-            say(f"applied {', '.join(classes)}")
+            say(f"applied {len(classes)} classes and pools")
             _until(lambda: _classes_told(stage), time)
             for line in _class_lines(stage):
                 say(line)
@@ -182,17 +180,15 @@ def _own_credentials() -> None:
 
 
 def _line(attempt: Attempt) -> str:
-    who = f"{attempt.claim:<14}"
+    """One line of the story: who, what came of it, where; the full record is in `explain`."""
+    pool = " ".join(attempt.pool.split(":")[:3])
     match attempt.outcome:
         case Outcome.LAUNCHED | Outcome.ADOPTED:
-            return f"[green]{who} {attempt.outcome.lower()}[/green] {attempt.pool} {attempt.instance_id}"
-        case Outcome.SKIPPED:
-            return f"[yellow]{who} skipped[/yellow] {attempt.message}"
+            colour, rest = "green", attempt.instance_id
         case _:
-            return (
-                f"[yellow]{who} {attempt.outcome.lower()}[/yellow] {attempt.pool} {attempt.code}: "
-                f"{attempt.next_step or attempt.message}"
-            )
+            colour, rest = "yellow", attempt.code
+    word = str(attempt.outcome).lower()
+    return f"[{colour}]{attempt.claim:<11} {word:<8}[/{colour}] {pool:<36} {rest}"
 
 
 def _classes(stage: Stage) -> list[EC2NodeClass]:
@@ -240,21 +236,15 @@ def _row(claim: NodeClaim, instances: dict[str, Instance], stage: Stage) -> dict
     )
     instance = instances.get(instance_id(claim))
     final = next((a for a in reversed(attempts) if a.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED)), None)
-    before = "; ".join(f"{_brief(a.pool)} {a.code}" for a in attempts if a.outcome in _NOT_TAKEN)
+    before = "; ".join(a.code for a in attempts if a.outcome in _NOT_TAKEN)
     return {
         "claim": claim.name,
-        "class": claim.spec.node_class_ref.name,
-        "pool": _brief(final.pool) if final else "-",
+        "pool": " ".join(final.pool.split(":")[:3]) if final else "-",
         "reservation": (instance.reservation_id if instance else "") or "-",
         "instance": instance.id if instance else "-",
         "before": before or "-",
         "as": "yes" if _expected(claim, instance, stage) else "NO",
     }
-
-
-def _brief(pool: str) -> str:
-    """A pool without what a reader of the demo knows: the group's ARN is its name."""
-    return re.sub(r"arn:[^/]*:", "", pool).replace(":", " ")
 
 
 _NOT_TAKEN = (Outcome.REFUSED, Outcome.SKIPPED, Outcome.SPILLED)
