@@ -14,7 +14,7 @@ import orjson
 
 from . import deletes, discovery, patching, reads, subresources, writes
 from .admission import admit
-from .crd import definition
+from .crd import serving
 from .errors import ApiError, warning_header
 from .faults import Faults
 from .ids import Ids
@@ -49,7 +49,7 @@ class Cluster:
         self.faults.on_drop(self._drop_watches)
         # For the parts of this package; everybody else comes through `handle`.
         self.state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
-        self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definition.written
+        self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = serving.written
         self.state.registry.convert("events.k8s.io", "v1", "events", show=events.shown, store=events.stored)
         self._streams: set[WatchStream] = set()
         for name in NAMESPACES:

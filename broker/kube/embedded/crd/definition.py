@@ -1,7 +1,6 @@
-"""What happens when a CustomResourceDefinition is written: its defaults, its checks, what is served by it.
+"""CustomResourceDefinitions as objects: their defaults and their checks; see serving.py for what they do.
 
-Rule: k8s.io/apiextensions-apiserver/pkg/apis/apiextensions (defaults, validation) and its status controllers,
-which run as part of the write here: a definition is Established when its creation returns.
+Rule: k8s.io/apiextensions-apiserver/pkg/apis/apiextensions (defaults, validation).
 """
 
 from __future__ import annotations
@@ -11,15 +10,10 @@ from typing import Any
 
 from ..errors import FieldError, problem, supported
 from ..names import dns_1035_label, dns_subdomain
-from ..resources import WATCHABLE, Resource, Sub
-from ..state import State
-from ..times import stamp
 from ..wire import Obj
 from . import rules
 from .schema import compiled
-from .version import CustomVersion
 
-FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 _TYPES = ("string", "number", "integer", "boolean", "array", "object")
 _CONVERSIONS = ("None", "Webhook")
 _VERSION = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
@@ -166,117 +160,3 @@ def _map_keys(schema: Obj, path: str) -> list[FieldError]:
             )
             out.append(problem("required", f"{path}.items.properties[{key}].default", why))
     return out
-
-
-def resources(crd: Obj) -> list[Resource]:
-    """What a definition serves, a resource a version."""
-    spec = crd["spec"]
-    names, out = spec["names"], list[Resource]()
-    for version in spec["versions"]:
-        if version.get("served"):
-            out.append(_resource(spec, names, version))
-    return out
-
-
-def _resource(spec: Obj, names: Obj, version: Obj) -> Resource:
-    sub = version.get("subresources") or {}
-    schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
-    custom = CustomVersion(
-        group=spec["group"],
-        name=version["name"],
-        plural=names["plural"],
-        kind_name=names["kind"],
-        namespaced=spec["scope"] == "Namespaced",
-        schema=schema,
-        status="status" in sub,
-        scale=sub.get("scale"),
-        columns=tuple(version.get("additionalPrinterColumns") or ()),
-        selectable=tuple(one["jsonPath"] for one in version.get("selectableFields") or ()),
-    )
-    verbs = ("get", "patch", "update")
-    subs = {}
-    if "status" in sub:
-        subs["status"] = Sub(names["kind"], verbs, spec["group"], version["name"])
-    if sub.get("scale"):
-        subs["scale"] = Sub("Scale", verbs, "autoscaling", "v1")
-    return Resource(
-        group=spec["group"],
-        version=version["name"],
-        plural=names["plural"],
-        kind=names["kind"],
-        namespaced=spec["scope"] == "Namespaced",
-        verbs=WATCHABLE,
-        singular=names.get("singular", ""),
-        short=tuple(names.get("shortNames") or ()),
-        categories=tuple(names.get("categories") or ()),
-        subresources=subs,
-        list_kind=names.get("listKind") or names["kind"] + "List",
-        custom=custom,
-        stored=f"{spec['group']}/{next(v['name'] for v in spec['versions'] if v.get('storage'))}",
-    )
-
-
-def written(state: State, resource: Resource, new: Obj | None, old: Obj | None) -> None:
-    """After each write of a definition: serves what it says, establishes it, cleans up when it goes."""
-    if new is None:
-        assert old is not None
-        state.registry.replace(old["spec"]["group"], old["spec"]["names"]["plural"], [])
-        return
-    group, plural = new["spec"]["group"], new["spec"]["names"]["plural"]
-    key = ("", new["metadata"]["name"])
-    if new["metadata"].get("deletionTimestamp"):
-        _clean(state, resource, new)
-        return
-    if old is None or old["spec"] != new["spec"]:
-        state.registry.replace(group, plural, resources(new))
-    status = _status(state, new)
-    finalizers = list(new["metadata"].get("finalizers") or ())
-    if FINALIZER not in finalizers:
-        finalizers.append(FINALIZER)
-    meta = {**new["metadata"], "finalizers": finalizers}
-    settled = {**new, "metadata": meta, "status": status}
-    if settled != new:
-        state.store.put(resource.storage, key, settled, bare=True)
-
-
-def _status(state: State, crd: Obj) -> Obj:
-    status = dict(crd.get("status") or {})
-    names = {key: value for key, value in crd["spec"]["names"].items() if value}
-    conditions = {one["type"]: one for one in status.get("conditions") or ()}
-    for kind, reason, message in (
-        ("NamesAccepted", "NoConflicts", "no conflicts found"),
-        ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-    ):
-        if conditions.get(kind, {}).get("status") != "True":
-            conditions[kind] = {
-                "type": kind,
-                "status": "True",
-                "lastTransitionTime": stamp(state.clock()),
-                "reason": reason,
-                "message": message,
-            }
-    return {**status, "conditions": list(conditions.values()), "acceptedNames": names}
-
-
-def _clean(state: State, resource: Resource, crd: Obj) -> None:
-    """Deletes every object of a definition that goes; those with finalizers hold it up."""
-    from ..deletes import delete
-    from ..options import DeleteOptions
-
-    if FINALIZER not in (crd["metadata"].get("finalizers") or ()):
-        return
-    served = resources(crd)
-    storage = f"{crd['spec']['names']['plural']}.{crd['spec']['group']}"
-    for key in list(state.store.collection(storage).items):
-        delete(state, served[0] if served else resource, key, DeleteOptions())
-    if state.store.collection(storage).items:
-        return
-    key = ("", crd["metadata"]["name"])
-    finalizers = [one for one in crd["metadata"]["finalizers"] if one != FINALIZER]
-    meta = {k: v for k, v in crd["metadata"].items() if k != "finalizers"}
-    if finalizers:
-        left = {**crd, "metadata": {**meta, "finalizers": finalizers}}
-        state.store.put(resource.storage, key, left, bare=True)
-        return
-    state.store.put(resource.storage, key, {**crd, "metadata": meta}, bare=True)
-    state.delete(resource, key)
