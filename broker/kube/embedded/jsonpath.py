@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 _PART = re.compile(
-    r"\.(?P<name>(?:\\.|[^.\[\\])+)|\['(?P<quoted>[^']*)'\]|\[(?P<index>-?\d+)\]|(?P<all>\[\*\]|\.\*)"
+    r"(?P<all>\[\*\]|\.\*)|\.(?P<name>(?:\\.|[^.\[\\])+)|\['(?P<quoted>[^']*)'\]|\[(?P<index>-?\d+)\]"
     r"|\[\?\(@\.(?P<key>[\w.]+)\s*==\s*['\"](?P<value>[^'\"]*)['\"]\)\]"
 )
 _Step = Callable[[Any], Iterable[Any]]
