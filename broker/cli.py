@@ -110,9 +110,11 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
 def explain_command(settings: Settings, name: str, output: Output = Format.TABLE) -> None:
     """What was tried for a NodeClaim, in order, with EC2's codes and request ids."""
     one = explain.claim(_client(settings), name)
+    rows = explain.rows(one)
     if output is Format.TABLE:
         sys.stdout.write("\n".join(explain.headline(one)) + "\n\n")
-    show(explain.rows(one), columns=explain.COLUMNS, format_=output)
+        rows = [explain.told(row) for row in rows]
+    show(rows, columns=explain.COLUMNS, format_=output, nothing="no launch was tried yet")
 
 
 @app.command("inventory")

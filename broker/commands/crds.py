@@ -39,6 +39,6 @@ def install(client: Client) -> list[dict[str, Any]]:
             client.apply(CRD, crd)
             rows.append({"name": name, "did": "updated", "why": ""})
         else:
-            why = "somebody else's (Karpenter's chart installs it): left as it is"
+            why = "made by others (Karpenter's chart, kubectl): left as it is"
             rows.append({"name": name, "did": "kept", "why": why})
     return rows

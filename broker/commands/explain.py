@@ -6,6 +6,7 @@ anybody who may read NodeClaims, with the broker up or down.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from broker.apis.karpenter import NodeClaim
@@ -15,16 +16,7 @@ from broker.controllers.nodeclaim.status import OURS, instance_id
 from broker.kube.client import Client
 from broker.oncall.journal import load
 
-COLUMNS = {
-    "step": "#",
-    "at": "WHEN",
-    "pool": "POOL",
-    "outcome": "OUTCOME",
-    "code": "CODE",
-    "detail": "DETAIL",
-    "request_id": "AWS REQUEST",
-    "next": "THEN",
-}
+COLUMNS = {"step": "#", "at": "WHEN", "outcome": "OUTCOME", "what": "WHERE, AND WHAT CAME OF IT"}
 
 
 def claim(client: Client, name: str) -> NodeClaim:
@@ -51,6 +43,14 @@ def rows(one: NodeClaim) -> list[dict[str, Any]]:
         }
         for number, attempt in enumerate(attempts, 1)
     ]
+
+
+def told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for a person: a pool's ARN, EC2's words and its request id need lines of their own."""
+    said = ": ".join(part for part in (row["code"], row["detail"]) if part)
+    request = row["request_id"] and f"AWS request {row['request_id']}"
+    then = row["next"] and f"then: {row['next']}"
+    return {**row, "what": "\n".join(part for part in (row["pool"], said, request, then) if part)}
 
 
 def headline(one: NodeClaim) -> list[str]:

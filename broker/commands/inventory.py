@@ -18,7 +18,6 @@ COLUMNS = {
     "match": "MATCH",
     "state": "STATE",
     "kind": "KIND",
-    "owner": "OWNER",
     "end": "END",
     "idle_usd_hour": "IDLE $/H",
 }

@@ -11,6 +11,7 @@ import orjson
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 class Format(StrEnum):
@@ -31,12 +32,18 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str
         number = any(isinstance(row.get(key), int | float) for row in rows)
         drawn.add_column(heading, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*("" if row.get(key) is None else str(row.get(key, "")) for key in columns))
+        # Text, since a string's [brackets] would be read as markup and vanish.
+        drawn.add_row(*(Text("" if row.get(key) is None else str(row[key])) for key in columns))
     return drawn
 
 
 def show(
-    rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str, str], format_: Format, title: str = ""
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    columns: Mapping[str, str],
+    format_: Format,
+    title: str = "",
+    nothing: str = "nothing to show",
 ) -> None:
     """Prints the rows. Machines get every key, a person the columns."""
     if format_ is Format.JSON:
@@ -44,6 +51,6 @@ def show(
     elif format_ is Format.YAML:
         sys.stdout.write(yaml.safe_dump([dict(row) for row in rows], sort_keys=False))
     elif not rows:
-        sys.stdout.write("nothing to show\n")
+        sys.stdout.write(f"{nothing}\n")
     else:
         console().print(table(title, rows, columns=columns))

@@ -28,7 +28,7 @@ from broker.controllers.nodeclass.resolve import (
     surroundings,
 )
 from providers.base import CapacityProvider
-from providers.model import ProviderError
+from providers.model import ErrorClass, ProviderError
 
 COLUMNS = {"claim": "CLAIM", "class": "CLASS", "pool": "POOL", "then": "THEN", "why": "WHY"}
 
@@ -54,6 +54,10 @@ def rows(objects: Iterable[Object], provider: CapacityProvider, *, now: datetime
             )
         except Unresolved as error:
             problems[one.name] = f"{error.reason}: {error.message}"
+        except ProviderError as error:
+            if error.class_ is not ErrorClass.NOT_FOUND:
+                raise  # no answer about any class
+            problems[one.name] = f"{error.code}: {error.message}"
     waiting: list[Claim] = []
     refused: dict[str, str] = {}
     for claim in claims:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -20,13 +21,12 @@ from rich.console import Console
 
 from broker import logs
 from broker.apis import names
-from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.app import REGISTRIES, Broker
 from broker.capacity.model import Attempt, Outcome
-from broker.commands import manifests
+from broker.commands import crds, manifests
 from broker.commands.output import console, table
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import instance_id, is_true
@@ -48,7 +48,6 @@ COLUMNS = {
     "claim": "CLAIM",
     "pool": "LAUNCHED INTO",
     "reservation": "EC2 COUNTS IT IN",
-    "instance": "INSTANCE",
     "before": "REFUSED BEFORE",
     "as": "OK",
 }
@@ -125,12 +124,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             say("every claim has a node" if finished else "some claims still wait")
             good = _closing(stage, out)
             if not once:
-                out.print(
-                    "\nIt stays up until Ctrl-C. In another terminal:\n"
-                    f"  export KUBECONFIG={kubeconfig} AWS_ENDPOINT_URL={aws.endpoint}\n"
-                    "  kubectl get nodeclaims,ec2nodeclasses,odcr\n"
-                    "  capacity-broker explain claim overflow-0\n"
-                )
+                out.print(_hints(kubeconfig, aws.endpoint), soft_wrap=True)
                 _until_interrupted()
             return 0 if good else 1
         finally:
@@ -139,13 +133,26 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             http.close()
 
 
+def _hints(kubeconfig: Path, endpoint: str) -> str:
+    """Lines to paste: the command as it was called, credentials that mean nothing outside of here."""
+    command = sys.argv[0] if Path(sys.argv[0]).name == "capacity-broker" else "capacity-broker"
+    return (
+        "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
+        f"  export KUBECONFIG={kubeconfig}\n"
+        f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION}\n"
+        "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
+        "  kubectl get nodeclaims,ec2nodeclasses,odcr\n"
+        f"  {command} explain claim overflow-0\n"
+        f"  {command} inventory\n"
+    )
+
+
 def _stage(
     settings: Settings, aws: LocalAws, api: ApiServer, clock: Clock, registry: CollectorRegistry
 ) -> Stage:
     world = account.build(aws.endpoint)
     client = Client(InProcessTransport(api.cluster))
-    for crd in load_crds():
-        client.apply(manifests.CRD, crd)
+    crds.install(client)
     provider = AwsProvider(
         cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint, registry=registry
     )
@@ -241,7 +248,6 @@ def _row(claim: NodeClaim, instances: dict[str, Instance], stage: Stage) -> dict
         "claim": claim.name,
         "pool": " ".join(final.pool.split(":")[:3]) if final else "-",
         "reservation": (instance.reservation_id if instance else "") or "-",
-        "instance": instance.id if instance else "-",
         "before": before or "-",
         "as": "yes" if _expected(claim, instance, stage) else "NO",
     }
@@ -276,6 +282,6 @@ def _until(done: Any, clock: Clock) -> bool:
 
 def _until_interrupted() -> None:
     stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
     stopped.wait()
