@@ -168,6 +168,47 @@ def test_an_orphan_goes_to_a_claim_that_it_satisfies(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-25")
+def test_a_repeated_call_does_not_give_an_instance_that_another_claim_has(stack: Stack) -> None:
+    """EC2 answers the same token with the same instances, whoever has adopted them meanwhile."""
+    odcr = stack.aws.odcr(count=2)
+    stack.node_class(id_=odcr)
+    stack.claim("late")
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start()
+    stack.until(lambda: stack.aws.instances(), "the launch")
+    stack.stop()
+    stack.tap.heal()
+    stack.edit(NodeClaim, "late", {"metadata": {"annotations": {names.PRIORITY: "soon"}}})
+    stack.claim("early")
+    stack.start()
+    stack.until_ready("early")
+    assert "Adopted" in attempts(stack, "early")
+    stack.edit(NodeClaim, "late", {"metadata": {"annotations": {names.PRIORITY: "1"}}})
+    stack.until_ready("late")
+    assert one_each(stack, ["early", "late"])
+
+
+@pytest.mark.covers("KRP-25")
+def test_orphans_go_back_to_the_claims_that_they_were_launched_for(stack: Stack) -> None:
+    """Unlike claims whose replies were all lost: each gets its own instance, not just any that fits it."""
+    stack.node_class(preference="none", zones=(A,))
+    stack.claim("small", types=("m5.large",), capacity=(ON_DEMAND,))
+    stack.claim("any", types=("m5.large", "m5.xlarge"), capacity=(ON_DEMAND,), priority=5)
+    stack.tap.lose(status_of("nodeclaims"))
+    stack.start()
+    stack.until(lambda: len(stack.aws.instances()) == 2, "two launches")
+    stack.stop()
+    stack.tap.heal()
+    launched = {tags(i)[names.TAG_LAUNCH]: i["InstanceId"] for i in stack.aws.instances()}
+    assert len(launched) == 2
+    stack.start()
+    stack.until_ready("small", "any")
+    for name in ("small", "any"):
+        claim = stack.get(NodeClaim, name)
+        assert instance_id(claim) == launched[claim.annotations[names.LAUNCH]]
+
+
+@pytest.mark.covers("KRP-25")
 def test_an_orphan_that_fits_nobody_ends_after_its_grace_time(stack: Stack) -> None:
     stack.node_class(preference="none", zones=(A,))
     stack.claim("first", capacity=(ON_DEMAND,))

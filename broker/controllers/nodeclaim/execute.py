@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -25,8 +25,9 @@ from broker.capacity.launches import Distribution, LaunchGroup, LeftOver, distri
 from broker.capacity.model import Attempt, Option, Outcome, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.answered import Answered
 from broker.controllers.nodeclaim.report import Reporter
-from broker.controllers.nodeclaim.status import Change, missing_finalizer, patch, write
+from broker.controllers.nodeclaim.status import Change, instance_id, missing_finalizer, patch, write
 from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
@@ -50,43 +51,6 @@ _log = structlog.get_logger("launch")
 MOST_SKIPPED = 8
 # A reply that may have been lost: the call may have worked.
 UNCERTAIN = (ErrorClass.TRANSIENT,)
-GANG_BROKEN = LaunchError(
-    code="GangIncomplete",
-    message="another claim of the gang got no instance, so this one was given back",
-    class_=ErrorClass.CAPACITY,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """What one call came to. `errors` are all refusals, also those that other pools made good."""
-
-    group: LaunchGroup
-    dealt: Distribution
-    errors: tuple[LaunchError, ...]
-    uncertain: bool = False
-    request_id: str = ""
-
-    def without(self, uids: set[str], why: tuple[LaunchError, ...]) -> Answered:
-        """The same with the instances of these claims given back: they are left over."""
-        kept = tuple(pair for pair in self.dealt.pairs if pair.claim.uid not in uids)
-        back = tuple(LeftOver(pair.assignment, why) for pair in self.dealt.pairs if pair.claim.uid in uids)
-        return replace(self, dealt=replace(self.dealt, pairs=kept, left=(*self.dealt.left, *back)))
-
-    def kept_out(self) -> Answered:
-        """The same without instances that run outside the reservations for claims that take nothing else."""
-        uids = {pair.claim.uid for pair in self.dealt.pairs if pair.unwanted}
-        if not uids:
-            return self
-        first = self.group.overrides[0]
-        why = LaunchError(
-            code="LaunchedOutsideReservation",
-            message="EC2 launched it on demand, which the claim does not take; the instance was terminated",
-            class_=ErrorClass.RESERVATION_FULL,
-            instance_type=first.instance_type,
-            zone=first.zone,
-        )
-        return replace(self.without(uids, (why,)), errors=(*self.errors, why))
 
 
 class Executor:
@@ -158,9 +122,11 @@ class Executor:
                 request_id=error.request_id,
             )
         self._settled |= {c.uid for c in marked.values()}
-        # A token that an earlier process used may give back instances that have ended since.
-        alive = (self._as_asked(i, group, request) for i in result.instances if i.alive)
-        result = replace(result, instances=tuple(alive))
+        # A token that an earlier process used gives its instances again, also those that have ended since
+        # and those that another claim has adopted.
+        taken = {instance_id(claim) for claim in self._claims.list()}
+        ours = (i for i in result.instances if i.alive and i.id not in taken)
+        result = replace(result, instances=tuple(self._as_asked(i, group, request) for i in ours))
         for instance in result.instances:
             if odcr_id := instance.reservation_id or self._meant(instance, group):
                 self._inventory.launched(instance_id=instance.id, odcr_id=odcr_id)

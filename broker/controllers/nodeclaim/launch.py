@@ -23,7 +23,8 @@ from broker.capacity.model import Attempt, Claim, Inventory, NodeClass, Outcome,
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.execute import GANG_BROKEN, Answered, Executor
+from broker.controllers.nodeclaim.answered import GANG_BROKEN, Answered
+from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.holds import RETRY, STOPPED, Holds
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.report import Reporter, launched_at, limit
@@ -165,14 +166,7 @@ class Launcher:
         """Instances of ours without a claim go to claims that wait; the overdue rest is terminated."""
         if not orphans or self._claims.broken:
             return  # whose instance it is cannot be told while a claim cannot be read
-        pairs, left = adopt(
-            orphans,
-            work.waiting.values(),
-            work.plans,
-            work.types,
-            odcrs=self._inventory.snapshot().odcrs,
-            class_tag=names.TAG_NODECLASS,
-        )
+        pairs, left = self._pairs(work, orphans)
         for claim, instance in pairs:
             ready = work.classes[claim.node_class]
             pool = f"{'reserved' if instance.reservation_id else 'on-demand'}:{instance.instance_type}:" + (
@@ -196,6 +190,29 @@ class Launcher:
         except ProviderError as error:
             # The next pass tries again; what waits is launched all the same.
             _log.warning("instances without a claim could not be terminated", error=str(error))
+
+    def _pairs(
+        self, work: Pass, orphans: Sequence[Instance]
+    ) -> tuple[list[tuple[Claim, Instance]], Sequence[Instance]]:
+        """Who adopts what, and what is left: the claims of an orphan's own launch come before all others."""
+        launches_of = {uid: claim.annotations.get(names.LAUNCH) for uid, claim in work.objects.items()}
+        paired: dict[str, tuple[Claim, Instance]] = {}
+        odcrs, left = self._inventory.snapshot().odcrs, orphans
+        own = sorted({tag for each in orphans if (tag := each.tags.get(names.TAG_LAUNCH))})
+        for launch in (*own, None):
+            among = [each for each in left if launch in (None, each.tags.get(names.TAG_LAUNCH))]
+            claims = [
+                claim
+                for uid, claim in work.waiting.items()
+                if uid not in paired and launch in (None, launches_of.get(uid))
+            ]
+            found, _ = adopt(
+                among, claims, work.plans, work.types, odcrs=odcrs, class_tag=names.TAG_NODECLASS
+            )
+            paired |= {claim.uid: (claim, instance) for claim, instance in found}
+            given = {instance.id for _, instance in found}
+            left = [each for each in left if each.id not in given]
+        return [*paired.values()], left
 
     def _launch(self, work: Pass) -> list[datetime]:
         """Plans and launches until nothing more can be; returns when remembered shortages end."""

@@ -1,0 +1,174 @@
+"""Claims come and go while EC2 and the API server fail and the broker dies: in the end all is well.
+
+Invariant looked at: when the storm is over each claim has one instance and one node, and nothing else runs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.status import instance_id
+from broker.kube.client import READS
+from broker.kube.errors import NotFound
+from tests.cluster.account import A, B
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+
+SEEDS = range(int(os.environ.get("STORM_FIRST", "1")), int(os.environ.get("STORM_LAST", "2")) + 1)
+STEPS = 40
+LAUNCH_CODES = (
+    "InsufficientInstanceCapacity",
+    "ReservationCapacityExceeded",
+    "RequestLimitExceeded",
+    "InternalError",
+    "VcpuLimitExceeded",
+    "InvalidLaunchTemplateName.NotFoundException",
+)
+
+
+class Storm:
+    """What may happen, each as one step."""
+
+    def __init__(self, stack: Stack, seed: int) -> None:
+        self.stack = stack
+        self.random = random.Random(seed)
+        self.made = 0
+        self.story: list[str] = []
+
+    def step(self) -> None:
+        happens: list[Callable[[], str]] = [
+            *[self.come] * 6,
+            *[self.go] * 3,
+            self.refuse,
+            self.lose_reply,
+            self.throttle,
+            self.deaf,
+            self.conflict,
+            self.restart,
+            self.rival,
+            self.pass_time,
+            self.crash,
+        ]
+        self.story.append(self.random.choice(happens)())
+        if self.random.random() < 0.3:
+            self.stack.polls(1)
+
+    def come(self) -> str:
+        wanted = self.random.choice([(RESERVED, ON_DEMAND), (ON_DEMAND,), ()])
+        for _ in range(self.random.randint(1, 4)):
+            self.stack.claim(
+                f"c-{self.made}",
+                node_class=self.random.choice(["group", "open"]),
+                types=self.random.choice([("m5.large",), ("m5.large", "m5.xlarge")]),
+                capacity=wanted,
+                priority=self.random.randint(0, 3),
+            )
+            self.made += 1
+        return f"claims up to c-{self.made - 1}"
+
+    def go(self) -> str:
+        claims = self.stack.all(NodeClaim)
+        if not claims:
+            return "nobody goes"
+        name = self.random.choice(claims).name
+        self.stack.delete(NodeClaim, name)
+        return f"{name} deleted"
+
+    def refuse(self) -> str:
+        code = self.random.choice(LAUNCH_CODES)
+        self.stack.control.fault(action="CreateFleet", stage="launch", code=code, message="storm")
+        return f"refuse with {code}"
+
+    def lose_reply(self) -> str:
+        times = self.random.choice([1, 4])
+        self.stack.control.fault(action="CreateFleet", stage="response", times=times)
+        return f"{times} replies lost"
+
+    def throttle(self) -> str:
+        action = self.random.choice(["CreateFleet", "DescribeInstances", "CreateLaunchTemplate"])
+        self.stack.control.fault(action=action, code="RequestLimitExceeded", status=503, times=3)
+        return f"throttle {action}"
+
+    def deaf(self) -> str:
+        self.stack.tap.lose(lambda request: request.method not in READS, times=self.random.randint(1, 5))
+        return "writes lost"
+
+    def conflict(self) -> str:
+        turn = str(self.random.random())
+
+        def meddle(_: object) -> None:
+            for claim in self.stack.all(NodeClaim)[:3]:
+                try:
+                    note = {"metadata": {"annotations": {"example.com/turn": turn}}}
+                    self.stack.edit(NodeClaim, claim.name, note)
+                except NotFound:
+                    continue
+
+        self.stack.tap.on(lambda request: "/nodeclaims/" in request.path, meddle, times=2)
+        return "conflicts"
+
+    def restart(self) -> str:
+        self.stack.stop()
+        self.stack.start()
+        return "restart"
+
+    def crash(self) -> str:
+        """Nothing it does arrives any more; the next one starts from what is there."""
+        self.stack.tap.lose(lambda request: request.method not in READS)
+        self.stack.stop()
+        self.stack.tap.heal()
+        self.stack.start()
+        return "crash"
+
+    def rival(self) -> str:
+        odcr = self.random.choice(self.odcrs)
+        if self.stack.aws.free(odcr):
+            self.stack.aws.rival(odcr)
+        return f"a rival in {odcr}"
+
+    def pass_time(self) -> str:
+        seconds = self.random.choice([5, 70, 200])
+        self.stack.advance(seconds)
+        return f"{seconds} s pass"
+
+    def begin(self) -> None:
+        aws = self.stack.aws
+        self.odcrs = [
+            aws.odcr(count=3),
+            aws.odcr("m5.xlarge", B, 2),
+            aws.odcr(zone=B, count=2, criteria="open"),
+        ]
+        self.stack.node_class("group", group=aws.group(*self.odcrs[:2]), zones=(A, B))
+        self.stack.node_class("open", preference="open", zones=(A, B))
+        self.stack.start(orphan_grace_seconds=90.0)
+
+    def settled(self) -> bool:
+        claims = self.stack.all(NodeClaim)
+        if any(c.deleting for c in claims) or not all(self.stack.is_true(c.name, "Ready") for c in claims):
+            return False
+        running = sorted(i["InstanceId"] for i in self.stack.aws.instances())
+        nodes = sorted(n.spec.provider_id.rpartition("/")[2] for n in self.stack.all(Node))
+        return running == sorted(map(instance_id, claims)) == nodes
+
+
+@pytest.mark.covers("KRP-25", "KRP-26")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_after_the_storm_each_claim_has_one_instance_and_nothing_else_runs(stack: Stack, seed: int) -> None:
+    storm = Storm(stack, seed)
+    storm.begin()
+    for _ in range(STEPS):
+        storm.step()
+    stack.control.clear_faults()
+    stack.tap.heal()
+    stack.until(storm.settled, f"calm after {storm.story}", step=3)
+    owners = {n.name: [o.name for o in n.metadata.owner_references] for n in stack.all(Node)}
+    assert all(len(names) == 1 for names in owners.values()), owners
+    for claim in stack.all(NodeClaim):
+        counted = stack.instance(claim.name).get("CapacityReservationId", "")
+        assert claim.labels.get("karpenter.k8s.aws/capacity-reservation-id", "") == counted
