@@ -7,7 +7,6 @@ Rule: encoding/json over the structs of k8s.io/api (data/types.json), sigs.k8s.i
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ from .wire import Obj
 # A path is a chain of (parent, step), so that it costs nothing until it is shown.
 _Path = tuple[Any, str] | None
 _Decoder = Callable[[Any, _Path, list[str]], Any]
-_INDEX = re.compile(r"\[\d+\]")
 _cache: dict[int, tuple[Shape, _Decoder]] = {}
 
 
@@ -84,13 +82,22 @@ def _mismatch(value: Any, path: _Path, go: str, kind: str = "") -> Mismatch:
     what, given = _json_type(value), _GO_TYPES.get(type(value), "nil")
     if what == "number" and go.startswith(("int", "uint")):
         what = f"number {value}"
-    # The name of the innermost struct stands before the path, which has no indices; see UnmarshalTypeError.
-    where = f"Go struct field {_owner(path)}{_INDEX.sub('', show(path))}" if path else "Go value"
+    # The name of the innermost struct stands before the path, which is of fields only: no indices, no keys.
+    where = f"Go struct field {_owner(path)}{_fields(path)}" if path else "Go value"
     restored = {"struct": "struct from: ", "list": "slice from ", "map": "map from "}.get(kind)
     converted = f"cannot restore {restored}{given}" if restored else f"cannot convert {given} to {go}"
     if given in ("bool", "string") and go.startswith(("int", "float", "uint")):
         converted = f"unrecognized type: {go}"  # Go finds nothing to convert between the two
     return Mismatch(f"json: cannot unmarshal {what} into {where} of type {go}", converted=converted)
+
+
+def _fields(path: _Path) -> str:
+    parts: list[str] = []
+    while path is not None:
+        path, step = path
+        if isinstance(step, _Step):
+            parts.append(step)
+    return ".".join(reversed(parts))
 
 
 def _owner(path: _Path) -> str:
@@ -139,7 +146,7 @@ def _struct(shape: Shape) -> _Decoder:
             elif raw is not None:
                 step, field, decoders, drops = plan
                 new = decoders[0](raw, (path, step), unknown)
-                if (drops and not new) or (field.omit_zero and new == _zero(field)):
+                if new is None or (drops and not new) or (field.omit_zero and new == _zero(field)):
                     continue
                 out[name] = new
         for name, field in always:
@@ -203,7 +210,7 @@ def _map(shape: Shape) -> _Decoder:
     item, zero = shape.item, Field("", shape.item)
     if item.kind == "string":
         return _string_map(shape)
-    go = "v1.ResourceList" if item.kind == "quantity" else shape.go or f"map[string]{item.go}"
+    go = shape.go or f"map[string]{item.go}"
 
     def run(value: Any, path: _Path, unknown: list[str]) -> Any:
         if type(value) is not dict:
@@ -257,7 +264,7 @@ def _leaf(shape: Shape) -> _Decoder:
         return value
 
     if go == "v1.JSONSchemaPropsOrBool":
-        return _schema
+        return lambda value, *rest: _schema(None if isinstance(value, list) else value, *rest)
     if go == "v1.JSONSchemaPropsOrArray":
         # Anything else than these is silently nothing.
         return lambda value, *rest: _schema(value, *rest) if isinstance(value, dict | list) else None
@@ -327,12 +334,13 @@ def _bad_byte(text: str) -> int:
 def _schema(value: Any, path: _Path, unknown: list[str]) -> Any:
     """A schema where there may be several, or a yes or no."""
     if isinstance(value, list):
-        return [_schema(one, (path, f"[{i}]"), unknown) for i, one in enumerate(value)]
+        return [_decoder(struct(JSON_SCHEMA))(one, path, []) for one in value]
     if isinstance(value, bool):
         return value
     if not isinstance(value, dict):
         raise Mismatch("boolean or JSON schema expected")
-    return _decoder(struct(JSON_SCHEMA))(value, path, unknown)
+    # What it does not know in there nobody is told: these types read themselves.
+    return _decoder(struct(JSON_SCHEMA))(value, path, [])
 
 
 def _anything(value: Any, path: _Path, unknown: list[str]) -> Any:

@@ -119,7 +119,8 @@ def shown(value: object) -> str:
         return str(int(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    option = 0 if isinstance(value, Struct) else orjson.OPT_SORT_KEYS
+    first = value[0] if isinstance(value, list) and value else value
+    option = 0 if isinstance(first, Struct) else orjson.OPT_SORT_KEYS
     return orjson.dumps(value, option=option).decode()
 
 

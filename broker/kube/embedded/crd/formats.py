@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ..names import dns_label, dns_subdomain
 from ..times import parse
+from ..wire import Obj
 
 _DURATION = re.compile(r"^([+-]?(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$|^0$")
 _LOOSE_DURATION = re.compile(r"^((\d+)\s*([A-Za-zµ]+))+$")
@@ -47,6 +48,15 @@ def _uri(value: str) -> bool:
     return value.startswith("/") or bool(urlsplit(value).scheme)
 
 
+def effective(schema: Obj) -> str:
+    """The format that a schema asks for, empty for one that its type does not know: that is ignored."""
+    name, kind = schema.get("format", ""), schema.get("type", "")
+    if kind in ("", "string"):
+        return name if name.replace("-", "") in _KNOWN else ""
+    return name if name in _NUMBERS.get(kind, ()) else ""
+
+
+_NUMBERS = {"integer": ("int32", "int64"), "number": ("float", "double")}
 CHECKS: dict[str, Callable[[str], bool]] = {
     "datetime": _date_time,
     "date": _succeeds(date.fromisoformat),
@@ -68,3 +78,20 @@ CHECKS: dict[str, Callable[[str], bool]] = {
     "k8sshortname": lambda value: not dns_label(value),
     "k8slongname": lambda value: not dns_subdomain(value),
 }
+_KNOWN = frozenset(
+    {
+        *CHECKS,
+        # known by name, but what they hold is not checked here
+        *(
+            "bsonobjectid",
+            "isbn",
+            "isbn10",
+            "isbn13",
+            "creditcard",
+            "ssn",
+            "hexcolor",
+            "rgbcolor",
+            "password",
+        ),
+    }
+)

@@ -15,7 +15,7 @@ import orjson
 
 from ..errors import FieldError, problem, shown, supported
 from ..wire import Obj
-from .formats import CHECKS
+from .formats import CHECKS, effective
 
 _INT32, _INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 
@@ -64,13 +64,15 @@ def json_type(value: Any) -> str:
     return {str: "string", float: "number", list: "array", dict: "object"}.get(type(value), "null")
 
 
-def _bad_type(path: str, wanted: str, value: Any) -> FieldError:
-    message = f'{path or "<nil>"} in body must be of type {wanted}: "{json_type(value)}"'
-    return problem("type", path, message, json_type(value))
+def _bad_type(path: str, wanted: str, given: str) -> FieldError:
+    return problem("type", path, f'{path} in body must be of type {wanted}: "{given}"', given)
+
+
+_NUMBER_FORMATS = {"integer": "int64", "number": "float64"}
 
 
 def _type(schema: Obj) -> Check | None:
-    kind, form = schema.get("type", ""), schema.get("format", "")
+    kind, form = schema.get("type", ""), effective(schema)
     wanted: tuple[str, ...] = (kind,) if kind else ()
     if schema.get("x-kubernetes-int-or-string"):
         wanted = ("integer", "string")
@@ -81,7 +83,7 @@ def _type(schema: Obj) -> Check | None:
     def check(value: Any, path: str, found: Found) -> None:
         if value is None:
             if wanted and not nullable:
-                found.problems.append(_bad_type(path, name, None))
+                found.problems.append(_bad_type(path, name, "null"))
                 return
         else:
             given = json_type(value)
@@ -89,13 +91,13 @@ def _type(schema: Obj) -> Check | None:
             if form and given in ("string", "array") and not {"number", "integer"} & set(wanted):
                 found.matches += 1
                 return
-            if (
-                wanted
-                and given not in wanted
-                and not whole
-                and not (given == "integer" and "number" in wanted)
-            ):
-                found.problems.append(_bad_type(path, name, value))
+            fits = given in wanted or whole or (given == "integer" and "number" in wanted)
+            if form and not fits and given not in ("string", "array"):
+                # A format is named in place of the type, on both sides.
+                found.problems.append(_bad_type(path, form, _NUMBER_FORMATS.get(given, "")))
+                return
+            if wanted and not fits:
+                found.problems.append(_bad_type(path, name, given))
                 return
         found.matches += 1
 
@@ -244,7 +246,7 @@ _POSIX = {
 
 
 def _format(schema: Obj) -> Check | None:
-    name = schema.get("format", "")
+    name = effective(schema)
     good = CHECKS.get(name.replace("-", ""))
     if good is None:
         return None

@@ -21,6 +21,11 @@ def prune(obj: Any, schema: Obj, unknown: list[str]) -> None:
     unknown += sorted(dropped)
 
 
+def prune_inside(value: Any, schema: Obj, unknown: list[str]) -> None:
+    """The same for a value that is no object of its own."""
+    _prune(value, schema, "", unknown)
+
+
 def _prune(value: Any, schema: Obj | None, path: str, dropped: list[str]) -> None:
     if schema is not None and schema.get("x-kubernetes-preserve-unknown-fields"):
         _descend(value, schema, path, dropped)

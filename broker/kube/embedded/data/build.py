@@ -81,7 +81,9 @@ def field(raw: dict[str, Any], schema: dict[str, Any], pointed: dict[str, Any]) 
     flags = "o" * raw.get("omit", False) + "z" * raw.get("omitzero", False)
     extra: dict[str, Any] = {}
     leaf = raw["type"].split("]")[-1].split("}")[-1].lstrip("*")
-    if leaf in ("string", "bool", "int32", "int64") or "JSONSchemaPropsOr" in raw["go"]:
+    listed, mapped = raw["type"].startswith("[]"), raw["type"].startswith("{}")
+    named = (listed and raw["go"][:2] != "[]") or (mapped and raw["go"][:4] != "map[")
+    if named or leaf in ("string", "bool", "int32", "int64", "json"):
         extra["go"] = raw["go"]
     for key, short in (("strategy", "strategy"), ("key", "key")):
         if raw.get(key):

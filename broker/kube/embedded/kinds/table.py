@@ -27,6 +27,8 @@ RULES: dict[str, Rules] = {
         create=definition.create,
         update=definition.update,
         validate=definition.validate,
+        validate_update=definition.validate_update,
+        warnings=definition.warnings,
         generation=True,
         unconditional=False,
     ),
