@@ -126,6 +126,7 @@ REGISTERED_CONDITION: Final = "Registered"
 INITIALIZED_CONDITION: Final = "Initialized"
 READY: Final = "Ready"
 DRAINED: Final = "Drained"
+INSTANCE_TERMINATING: Final = "InstanceTerminating"
 # Ours: on claim, class and pool; on the class alone the last two.
 CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"

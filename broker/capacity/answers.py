@@ -173,7 +173,9 @@ def remember(
     about = error.subnet_id if isinstance(error, LaunchError) and error.subnet_id else subnet_id
     for scope in scopes(error.class_, option, subnet_id=about, spills=spills):
         free = inventory.free(scope.key) if scope.kind == "reservation" else 0
-        shortages = shortages.record(scope, class_=error.class_, code=error.code, now=now, free=free)
+        shortages = shortages.record(
+            scope, class_=error.class_, code=error.code, now=now, free=free, message=error.message
+        )
     return shortages
 
 

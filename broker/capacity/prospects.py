@@ -137,8 +137,8 @@ def _full(option: Option, inventory: Inventory) -> Skipped:
 
 def _short(option: Option, shortage: Shortage) -> Skipped:
     message = (
-        f"{option.pool}: {shortage.code} at {shortage.since:%H:%M:%SZ}, "
-        f"not asked again before {shortage.until:%Y-%m-%dT%H:%M:%SZ}"
+        f"{option.pool}: {': '.join(filter(None, (shortage.code, shortage.message)))} "
+        f"at {shortage.since:%H:%M:%SZ}, not asked again before {shortage.until:%Y-%m-%dT%H:%M:%SZ}"
     )
     return Skipped(pool=option.pool, reason="ShortageRemembered", message=message, class_=shortage.class_)
 

@@ -55,7 +55,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """A scope that refused. `step` counts repeats; `free` is the room a reservation was thought to have."""
+    """A scope that refused, in EC2's words. `step` counts repeats; `free` is the room a reservation was thought
+    to have."""
 
     scope: Scope
     class_: ErrorClass
@@ -64,6 +65,7 @@ class Shortage:
     until: datetime
     step: int = 0
     free: int = 0
+    message: str = ""
 
     def view(self, now: datetime) -> dict[str, object]:
         """For metrics and pages: plain values."""
@@ -73,6 +75,7 @@ class Shortage:
             "key": self.scope.key,
             "class": self.class_.value,
             "code": self.code,
+            "message": self.message,
             "since": self.since.isoformat(),
             "until": self.until.isoformat(),
             "seconds_left": max(0.0, (self.until - now).total_seconds()),
@@ -87,9 +90,17 @@ class Shortages:
     by_scope: Mapping[Scope, Shortage] = field(default_factory=dict)
 
     def record(
-        self, scope: Scope, *, class_: ErrorClass, code: str, now: datetime, free: int = 0
+        self,
+        scope: Scope,
+        *,
+        class_: ErrorClass,
+        code: str,
+        now: datetime,
+        free: int = 0,
+        message: str = "",
     ) -> Shortages:
-        """After a refusal. `free` is the room that the inventory still showed in a reservation.
+        """After a refusal. `free` is the room that the inventory still showed in a reservation; `message` is
+        EC2's.
 
         A refusal while the shortage lasts is an answer to a call made before it: it tells nothing new.
         Classes that say nothing about the scope (throttling, permission, ...) are refused with ValueError.
@@ -112,6 +123,7 @@ class Shortages:
             until=now + _length(class_, step),
             step=step,
             free=0 if class_ is ErrorClass.RESERVATION_FULL else free,
+            message=message,
         )
         return self._with([shortage], now)
 

@@ -56,6 +56,8 @@ class LocalAws:
         self._thread.join()
 
     def __enter__(self) -> LocalAws:
+        """A new account: moto keeps what it has for the whole process, not for a server."""
+        self.reset()
         return self
 
     def __exit__(

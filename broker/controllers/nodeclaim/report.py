@@ -19,7 +19,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Condition, condition, quantities
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.requirements import InvalidRequirement, Requirements
-from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
+from broker.controllers.nodeclaim.status import Change, patch, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -158,13 +158,7 @@ class Reporter:
             self._recorder.event(pod, "Warning", reason, f"NodeClaim {claim.name}: {text}")
 
     def lost(self, claim: NodeClaim) -> None:
-        """The claim's instance is gone from EC2: the claim goes too, as Karpenter's would."""
-        self.say(
-            claim,
-            "Warning",
-            "InstanceGone",
-            f"instance {instance_id(claim)} is no longer in EC2; the claim is deleted",
-        )
+        """The claim's instance is gone from EC2: the claim goes too, as Karpenter's would, and says why."""
         try:
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         except ApiError as error:

@@ -20,7 +20,7 @@ from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.instances import SETTLED
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, first_of
 from broker.controllers.nodeclaim.report import launched_at
-from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
+from broker.controllers.nodeclaim.status import Change, instance_id, is_true, patch, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -87,7 +87,7 @@ class Termination:
     def _drain(self, claim: NodeClaim, node: Node) -> bool:
         """Evicts what can be; whether pods are left to wait for."""
         self._close(node)
-        left = [p for p in self._pods.by(BY_NODE, node.name) if _holds_up(p, self._clock.now())]
+        left = self._left(node)
         deadline = _deadline(claim)
         late = deadline is not None and self._clock.now() >= deadline
         gone = bool(left) and not late and self._gone(claim, node)
@@ -117,6 +117,15 @@ class Termination:
         )
         write(self._client, self._claims, claim, change, now=self._clock.now())
         return False
+
+    def _left(self, node: Node) -> list[Pod]:
+        """The pods that hold the drain up. The cache may lack the last ones: before none is left, the server
+        is asked."""
+        now = self._clock.now()
+        if known := [p for p in self._pods.by(BY_NODE, node.name) if _holds_up(p, now)]:
+            return known
+        listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.name}")
+        return [pod for pod in map(Pod.decode, listed) if _holds_up(pod, now)]
 
     def _gone(self, claim: NodeClaim, node: Node) -> bool:
         """Whether nothing is left to drain: pods on a node without an instance never end by themselves."""
@@ -152,15 +161,30 @@ class Termination:
             return self._unseen(claim, id_)
         alive = found.state != "terminated"
         self._ending(claim, alive)
-        if alive and found.state != "shutting-down":
+        ends = not alive or found.state == "shutting-down"
+        self._tell(claim, id_, ends=ends)
+        if not ends:
             self._provider.terminate([id_])
-            self._recorder.event(claim, "Normal", "Terminating", f"instance {id_} is terminated")
         return alive
+
+    def _tell(self, claim: NodeClaim, id_: str, *, ends: bool) -> None:
+        """Says once who ended the instance: before the first call that could, or because none was needed."""
+        if is_true(claim, names.INSTANCE_TERMINATING):
+            return
+        if ends:
+            reason, message = "InstanceGone", f"instance {id_} ended in EC2, and not by the broker"
+            self._recorder.event(claim, "Warning", reason, f"{message}: its claim ends with it")
+        else:
+            reason, message = "Terminating", f"instance {id_} is terminated"
+            self._recorder.event(claim, "Normal", reason, message)
+        change = Change(type=names.INSTANCE_TERMINATING, status="True", reason=reason, message=message)
+        write(self._client, self._claims, claim, change, now=self._clock.now())
 
     def _unseen(self, claim: NodeClaim, id_: str) -> bool:
         """EC2 may neither show a new instance nor know it for some time: it is asked until it does."""
         launched = launched_at([claim]).get(claim.uid)
         if launched is None or self._clock.now() - launched >= SETTLED:
+            self._tell(claim, id_, ends=True)
             return False
         self._provider.terminate([id_])
         return True

@@ -252,6 +252,7 @@ def test_the_view_is_plain_values_in_a_fixed_order() -> None:
         "key": "on-demand:m5.xlarge:us-east-1a",
         "class": "capacity",
         "code": "Code",
+        "message": "",
         "since": "2026-11-01T12:00:00+00:00",
         "until": "2026-11-01T12:03:00+00:00",
         "seconds_left": 120.0,
