@@ -55,8 +55,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """A scope that refused, in EC2's words. `step` counts repeats; `free` is the room a reservation was thought
-    to have."""
+    """A scope that refused, in EC2's words. `step` counts repeats; `free` is the room a reservation was
+    thought to have."""
 
     scope: Scope
     class_: ErrorClass
