@@ -1,7 +1,7 @@
 """OpenAPI v3: what `kubectl explain` shows, and what tells kubectl that the server validates fields itself.
 
 Rule: https://kubernetes.io/docs/concepts/overview/kubernetes-api/#openapi-interface-definition
-Built-in kinds come from data/types.json and data/descriptions.json, custom ones from their definitions.
+Built-in kinds come from data/types.json, without descriptions; custom ones from their definitions.
 """
 
 from __future__ import annotations
@@ -101,12 +101,11 @@ def _schema(resource: Resource, schemas: Obj) -> str:
         return name
     name = ".".join([*reversed(group.split(".")), version, kind])
     _collect(OBJECT_META, schemas)
-    texts = data("descriptions.json")[OBJECT_META]
     properties = {
         **(resource.custom.schema.get("properties") or {}),
         "apiVersion": {"type": "string", "description": "The version of the schema that the object is in."},
         "kind": {"type": "string", "description": "What the object is."},
-        "metadata": {"allOf": [{"$ref": _REF + OBJECT_META}], "description": texts[""]},
+        "metadata": {"allOf": [{"$ref": _REF + OBJECT_META}], "description": "Names and labels."},
     }
     schema = {"type": "object", **resource.custom.schema, "properties": properties}
     schemas[name] = {**schema, "x-kubernetes-group-version-kind": gvk}
@@ -116,14 +115,14 @@ def _schema(resource: Resource, schemas: Obj) -> str:
 def _collect(name: str, schemas: Obj) -> None:
     if name in schemas:
         return
-    raw, texts = data("types.json")["structs"][name], data("descriptions.json").get(name, {})
-    schema: Obj = {"description": texts.get("", ""), "type": "object"}
+    raw = data("types.json")["structs"][name]
+    schema: Obj = {"type": "object"}
     schemas[name] = schema
     properties: Obj = {}
     required: list[str] = []
     for field, (expression, _, flags, *more) in raw["fields"].items():
         extra: Obj = more[0] if more else {}
-        properties[field] = {**_typed(expression, schemas), "description": texts.get(field, "")}
+        properties[field] = _typed(expression, schemas)
         properties[field].update({_EXTENSIONS[key]: extra[key] for key in _EXTENSIONS if key in extra})
         if "default" in extra:
             properties[field]["default"] = extra["default"]

@@ -1,7 +1,7 @@
 """Joins the Go structs of the built-in kinds (structs.go) with Kubernetes' published OpenAPI and discovery.
 
 The result is data, Apache-2.0 like Kubernetes itself (https://github.com/kubernetes/kubernetes):
-`resources.json` what is served, `types.json` how objects are shaped, `descriptions.json` what explain says.
+`resources.json` what is served, `types.json` how objects are shaped.
 
     cd tests/controlplane && go run ../../broker/kube/embedded/data/structs.go > structs.json
     python broker/kube/embedded/data/build.py structs.json $(go list -m -f '{{.Dir}}' k8s.io/kubernetes)
@@ -101,9 +101,8 @@ def field(raw: dict[str, Any], schema: dict[str, Any], pointed: dict[str, Any]) 
     return [raw["type"], raw.get("number", ""), flags, *([extra] if extra else [])]
 
 
-def types(structs: dict[str, Any], schemas: dict[str, Any], wanted: set[str]) -> tuple[Any, Any]:
+def types(structs: dict[str, Any], schemas: dict[str, Any], wanted: set[str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    texts: dict[str, Any] = {}
     queue = sorted(wanted)
     while queue:
         name = queue.pop()
@@ -117,18 +116,16 @@ def types(structs: dict[str, Any], schemas: dict[str, Any], wanted: set[str]) ->
             entry["map"] = schema["x-kubernetes-map-type"]
         if schema.get("x-kubernetes-group-version-kind"):
             entry["gvk"] = schema["x-kubernetes-group-version-kind"]
-        texts[name] = {"": schema.get("description", "")}
         for raw in struct["fields"]:
             known = properties.get(raw["name"], {})
             pointed = schemas.get(reference(known) or "", {})
             entry["fields"][raw["name"]] = described = field(raw, known, pointed)
             if raw["name"] in required:
                 described[2] += "r"
-            texts[name][raw["name"]] = known.get("description", "")
             inner = raw["type"].replace("*", "").replace("[]", "").replace("{}", "")
             if "." in inner:
                 queue.append(inner)
-    return out, texts
+    return out
 
 
 def main(structs_file: str, kubernetes: str) -> None:
@@ -147,16 +144,13 @@ def main(structs_file: str, kubernetes: str) -> None:
                 kinds[key] = structs["kinds"][key]
     kinds["meta/v1/DeleteOptions"] = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
     kinds["meta/v1/Status"] = "io.k8s.apimachinery.pkg.apis.meta.v1.Status"
-    shaped, texts = types(structs, schemas, set(kinds.values()))
+    shaped = types(structs, schemas, set(kinds.values()))
     write("resources.json", served)
     write("types.json", {"kinds": kinds, "structs": shaped})
-    write("descriptions.json", texts)
 
 
 def write(name: str, value: object) -> None:
-    (HERE / name).write_text(
-        json.dumps(value, separators=(",", ":"), sort_keys=name == "descriptions.json") + "\n"
-    )
+    (HERE / name).write_text(json.dumps(value, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":
