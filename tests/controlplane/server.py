@@ -27,7 +27,7 @@ BUILT = Path(__file__).resolve().parents[2] / ".cache" / "controlplane" / "bin"
 NEEDED = ("etcd", "kube-apiserver")
 TOKEN = "admin-of-a-throw-away-cluster"
 ATTEMPTS = 3  # a port that was free a moment ago may be taken when the program binds it
-START_TIMEOUT = 60.0
+START_TIMEOUT = 120.0
 
 APISERVER_FLAGS = (
     "--bind-address=127.0.0.1",
