@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Calls:
-    def __init__(self, *, keep: int = 2_000) -> None:
+    def __init__(self, *, keep: int = 10_000) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._log: deque[dict[str, Any]] = deque(maxlen=keep)
@@ -22,6 +22,7 @@ class Calls:
         status: int,
         code: str | None,
         request_id: str | None,
+        access_key: str,
         params: dict[str, Any],
     ) -> None:
         entry = {
@@ -30,6 +31,7 @@ class Calls:
             "status": status,
             "code": code,
             "request_id": request_id,
+            "access_key": access_key,
             "params": params,
         }
         with self._lock:

@@ -49,6 +49,7 @@ def with_faults(stock: CallAction) -> CallAction:
             status=int(reply[0]),
             code=next((f.code for f in (fault, lost) if f is not None), None),
             request_id=reply[1].get("x-amzn-requestid"),
+            access_key=response.access_key,
             params=params,
         )
         if lost is not None and not lost.code:

@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 
@@ -205,6 +206,15 @@ def test_calls_are_counted_and_logged(aws: Aws, ec2: Any) -> None:
     assert entry["status"] == 400
     assert entry["code"] == "InvalidCapacityReservationId.NotFound"
     assert entry["params"]["InstanceType"] == TYPE
+
+
+def test_the_log_tells_callers_apart_by_access_key(aws: Aws) -> None:
+    aws.control.clear_calls()
+    for key in ("AKIAFIRST00000000000", "AKIASECOND0000000000"):
+        session = boto3.Session(aws_access_key_id=key, aws_secret_access_key="x", region_name="us-east-1")
+        session.client("ec2", endpoint_url=aws.endpoint).describe_subnets()
+    keys = [entry["access_key"] for entry in aws.control.log("DescribeSubnets")]
+    assert keys == ["AKIAFIRST00000000000", "AKIASECOND0000000000"]
 
 
 def test_every_answer_has_a_request_id_of_its_own(aws: Aws, ec2: Any) -> None:

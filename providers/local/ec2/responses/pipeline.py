@@ -65,6 +65,7 @@ class Pipeline(EC2Response):
             status=int(reply[0]),
             code=self.code,
             request_id=reply[1].get("x-amzn-requestid"),
+            access_key=self.access_key,
             params=params,
         )
         if lost is not None and not lost.code:
