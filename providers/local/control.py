@@ -126,7 +126,7 @@ class Control:
         return dict(self._call("GET", "calls"))
 
     def log(self, action: str | None = None) -> list[dict[str, Any]]:
-        """The latest calls, oldest first: action, time, caller, status, error code, request id, parameters."""
+        """The latest calls, oldest first: action, time, access key, status, code, request id, parameters."""
         query = f"?action={urllib.parse.quote(action)}" if action else ""
         return list(self._call("GET", f"calls/log{query}"))
 
