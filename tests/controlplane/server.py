@@ -23,9 +23,12 @@ from typing import Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.controlplane import audit
+
 BUILT = Path(__file__).resolve().parents[2] / ".cache" / "controlplane" / "bin"
 NEEDED = ("etcd", "kube-apiserver")
-TOKEN = "admin-of-a-throw-away-cluster"
+ADMIN = "admin"
+SCHEDULER = "kube-scheduler"
 ATTEMPTS = 3  # a port that was free a moment ago may be taken when the program binds it
 START_TIMEOUT = 120.0
 
@@ -55,17 +58,24 @@ class StartError(RuntimeError):
 
 
 class ControlPlane:
-    """`with ControlPlane() as plane:` gives `url`, `token`, `ca` (a file) and `kubeconfig()` (text)."""
+    """`with ControlPlane() as plane:` gives `url`, `token`, `ca` (a file) and `kubeconfig()` (text).
 
-    def __init__(self, *, programs: Path | None = None, flags: tuple[str, ...] = ()) -> None:
+    `users` may do everything too, each under its own name, and `writes` tells them apart.
+    """
+
+    def __init__(
+        self, *, programs: Path | None = None, flags: tuple[str, ...] = (), users: tuple[str, ...] = ()
+    ) -> None:
         folder = programs or find()
         if folder is None:
             raise StartError("no etcd and kube-apiserver: run `make controlplane` or set KUBEBUILDER_ASSETS")
         self._bin = folder
         self._flags = flags
+        self._tokens = {user: f"{user}-of-a-throw-away-cluster" for user in (ADMIN, SCHEDULER, *users)}
+        self._audited = bool(users)
         self._dir = Path(tempfile.mkdtemp(prefix="controlplane-"))
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.token = TOKEN
+        self.token = self._tokens[ADMIN]
         self.url = ""
         self.etcd = ""
         self.ca = self._dir / "certs" / "apiserver.crt"
@@ -90,15 +100,19 @@ class ControlPlane:
             _end(self._processes.pop())  # last started, first stopped
         shutil.rmtree(self._dir, ignore_errors=True)
 
-    def kubeconfig(self) -> str:
-        return kubeconfig(url=self.url, token=self.token, ca=self.ca)
+    def kubeconfig(self, *, user: str = ADMIN) -> str:
+        return kubeconfig(url=self.url, token=self._tokens[user], ca=self.ca)
+
+    def writes(self) -> list[audit.Write]:
+        """What the API server was asked to write since it started, by whom."""
+        return audit.writes(self._dir)
 
     def scheduler(self) -> None:
         """Starts kube-scheduler and returns when it is ready; it stops with the control plane."""
         if not os.access(self._bin / "kube-scheduler", os.X_OK):
             raise StartError(f"no kube-scheduler in {self._bin}: run `make controlplane`")
         config = self._dir / "scheduler.kubeconfig"
-        config.write_text(self.kubeconfig())
+        config.write_text(self.kubeconfig(user=SCHEDULER))
 
         def start() -> None:
             port = free_port()
@@ -129,7 +143,9 @@ class ControlPlane:
                 serialization.NoEncryption(),
             )
         )
-        (self._dir / "tokens.csv").write_text(f'{self.token},admin,admin,"system:masters"\n')
+        (self._dir / "tokens.csv").write_text(
+            "".join(f'{token},{user},{user},"system:masters"\n' for user, token in self._tokens.items())
+        )
 
     def _start_etcd(self) -> None:
         def start() -> None:
@@ -164,6 +180,7 @@ class ControlPlane:
                 f"--service-account-key-file={self._dir / 'sa.key'}",
                 f"--service-account-signing-key-file={self._dir / 'sa.key'}",
                 *APISERVER_FLAGS,
+                *(audit.flags(self._dir) if self._audited else ()),
                 *self._flags,
             )
             self._wait(process, "kube-apiserver", self._serves)

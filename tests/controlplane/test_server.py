@@ -54,7 +54,7 @@ def test_a_missing_server_is_skipped_unless_it_is_required(
 @pytest.mark.xdist_group("controlplane")
 def test_the_scheduler_binds_a_pod() -> None:
     servers.need()
-    with ControlPlane() as plane:  # one of its own, since a scheduler would bind other tests' pods
+    with ControlPlane(users=("somebody",)) as plane:  # one of its own: a scheduler would bind others' pods
         plane.scheduler()
         api = servers.over_real(plane)
         node = {
@@ -65,5 +65,8 @@ def test_the_scheduler_binds_a_pod() -> None:
         assert api.request("POST", "/api/v1/namespaces/default/pods", body=POD).status == 201
         with api.watch("/api/v1/namespaces/default/pods", {"fieldSelector": "spec.nodeName=n"}) as bound:
             assert bound.take(1)[0]["object"]["metadata"]["name"] == "a"
+        written = {(w.user, w.verb, w.resource, w.name) for w in plane.writes()}
+        assert ("admin", "create", "pods", "a") in written
+        assert ("kube-scheduler", "create", "pods/binding", "a") in written
         folder = plane.ca.parent.parent
     assert not folder.exists()
