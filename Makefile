@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 ONCE   ?=
 WORKERS ?= 2
+B       ?= launch storm steady restart startup
 
 .DEFAULT_GOAL := help
 
@@ -21,7 +22,7 @@ else
 endif
 	@touch $@
 
-.PHONY: help demo test moto-suite unit lint types contracts generated acceptance controlplane lock clean
+.PHONY: help demo test bench moto-suite unit lint types contracts generated acceptance controlplane lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +38,9 @@ test: $(VENV)/.installed ## Every test that this machine can run; says what it l
 
 moto-suite: $(VENV)/.installed ## moto's own tests with local AWS's extension installed
 	$(BIN)/python -m tests.moto_suite.run
+
+bench: $(VENV)/.installed ## The figures of docs/figures.md, measured here (B=launch measures one)
+	@for b in $(B); do echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; done
 
 unit: $(VENV)/.installed ## The tables and properties of the decision packages
 	$(BIN)/python -m pytest tests/unit -q $(ARGS)

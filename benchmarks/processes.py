@@ -1,0 +1,167 @@
+"""Programs that run beside a benchmark, and what each of them alone used, as Linux counts it (proc(5)).
+
+Invariant: what was started is ended with its `with` block, whatever happened in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parents[1]
+PATIENCE = 300.0
+LOOK = 0.02
+# The benchmarks never meet anybody's account, whatever is configured.
+CREDENTIALS: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": "benchmark",
+    "AWS_SECRET_ACCESS_KEY": "benchmark",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Seconds of CPU time since the process began, and MB that it keeps in memory now and kept at most."""
+
+    cpu: float
+    rss: float
+    peak: float
+
+
+class Program:
+    """A child process of this Python. Its output goes to a file, which `output` reads."""
+
+    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - `end` closes it
+        self.began = time.monotonic()
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env={**_plain_environment(), **CREDENTIALS, **(environment or {})},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def output(self) -> str:
+        return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
+
+    def said(self, pattern: str) -> str:
+        """The first group of what it prints, as soon as it does. Raises RuntimeError if it ends before."""
+
+        def look() -> re.Match[str] | None:
+            return re.search(pattern, self.output())
+
+        found = until(lambda: look() or self._ended(), f"{pattern!r} of a program")
+        if not isinstance(found, re.Match):
+            raise RuntimeError(f"a program ended before it said {pattern!r}:\n{self.output()[-4000:]}")
+        return found[1]
+
+    def usage(self) -> Usage:
+        return usage(self.pid)
+
+    def end(self, *, kill: bool = False) -> None:
+        if self._process.poll() is None:
+            self._process.kill() if kill else self._process.terminate()
+        try:
+            self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _ended(self) -> bool:
+        return self._process.poll() is not None
+
+
+@contextmanager
+def program(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
+    made = Program(*arguments, environment=environment)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@contextmanager
+def local_aws() -> Iterator[str]:
+    """The endpoint of local AWS in a process of its own."""
+    with program("-m", "providers.local", "--port", "0") as made:
+        yield made.said(r"AWS_ENDPOINT_URL=(\S+)")
+
+
+@contextmanager
+def kubernetes_api() -> Iterator[Path]:
+    """A kubeconfig for an API server in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kubeconfig"
+        with program("-m", "broker.kube.embedded", "--port", "0", "--kubeconfig", str(file)) as made:
+            made.said(r"serving on (\S+)")
+            yield file
+
+
+@contextmanager
+def own_credentials() -> Iterator[None]:
+    """This process, too, meets nobody's account."""
+    before = dict(os.environ)
+    for name in [*os.environ]:
+        if name.startswith("AWS_"):
+            del os.environ[name]
+    os.environ.update(CREDENTIALS)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def usage(pid: int | str = "self") -> Usage:
+    folder = Path("/proc") / str(pid)
+    # The name in parentheses may hold spaces; what follows it does not.
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    status = dict(
+        line.split(":", 1) for line in (folder / "status").read_text().splitlines() if line.startswith("Vm")
+    )
+    return Usage(
+        cpu=(int(fields[11]) + int(fields[12])) / _TICKS,
+        rss=_megabytes(status["VmRSS"]),
+        peak=_megabytes(status["VmHWM"]),
+    )
+
+
+def until(happened: Callable[[], V], what: str, *, patience: float = PATIENCE) -> V:
+    """What `happened` gives as soon as it is true. Raises TimeoutError."""
+    deadline = time.monotonic() + patience
+    pause = threading.Event()
+    while not (found := happened()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"after {patience:.0f} s there is still no {what}")
+        pause.wait(LOOK)
+    return found
+
+
+def _megabytes(text: str) -> float:
+    return int(text.split()[0]) * 1024 / 1e6
+
+
+def _plain_environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}

@@ -1,0 +1,111 @@
+"""The calls that a provider makes to AWS, as the SDK was given them, and the same calls made again bare.
+
+Invariant: a replay asks in the same order, one call after another, with the same parameters but for ids that
+another account gave: each id that an answer brought stands for the one that the same answer brings now.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+
+from providers.aws import AwsProvider
+
+_ID = re.compile(r"\b(?:i|cr|lt|subnet|sg|eni|vol|fleet)-[0-9a-f-]{8,36}\b")
+READS = ("Describe", "Get", "List")
+# What two accounts must have in common is left alone: everything that is no id.
+Ids = dict[str, str]
+
+
+@dataclass(slots=True)
+class Call:
+    """One call: its parameters before it is made, its answer (also a refusal's) after."""
+
+    service: str
+    operation: str
+    params: Mapping[str, Any]
+    answer: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> bool:
+        return self.operation.startswith(READS)
+
+
+class RecordingProvider(AwsProvider):
+    """The real one; `calls` are what it asked so far, in the order in which the answers came."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.calls: list[Call] = []
+        self._lock = threading.Lock()
+        self._mine = threading.local()
+        for client in (self._aws.ec2, self._aws.groups, self._aws.ssm, self._aws.iam, self._aws.sts):
+            service = client.meta.service_model.service_name
+            client.meta.events.register("provide-client-params", self._asked)
+            client.meta.events.register("after-call", lambda s=service, **event: self._answered(s, **event))
+
+    def forget(self) -> None:
+        with self._lock:
+            self.calls.clear()
+
+    def _asked(self, params: Mapping[str, Any], **_: object) -> None:
+        self._mine.params = dict(params)
+
+    def _answered(self, service: str, *, model: Any, parsed: Mapping[str, Any], **_: object) -> None:
+        with self._lock:
+            self.calls.append(Call(service, model.name, self._mine.params, parsed))
+
+
+def replay(calls: Iterable[Call], *, endpoint: str, region: str, ids: Ids) -> None:
+    """Makes the calls again, by a new client with none of the broker's care; refusals are taken as they come.
+
+    `ids` maps what the first account was made with to what the second was; it grows by what is answered.
+    """
+    clients: dict[str, Any] = {}
+    session: Any = boto3.Session(region_name=region)
+    for call in calls:
+        if call.service not in clients:
+            clients[call.service] = session.client(call.service, endpoint_url=endpoint)
+        client = clients[call.service]
+        params = translated(call.params, ids)
+        if "ClientToken" in params:
+            params["ClientToken"] = uuid.uuid4().hex
+        method = next(m for m, o in client.meta.method_to_api_mapping.items() if o == call.operation)
+        try:
+            answer = getattr(client, method)(**params)
+        except client.exceptions.ClientError as refused:
+            answer = refused.response
+        learn(call.answer, answer, ids)
+
+
+def translated(value: Any, ids: Ids) -> Any:
+    """The same with every id that is known replaced."""
+    match value:
+        case str():
+            return _ID.sub(lambda found: ids.get(found[0], found[0]), value)
+        case dict():
+            return {key: translated(each, ids) for key, each in value.items()}
+        case list() | tuple():
+            return [translated(each, ids) for each in value]
+        case _:
+            return value
+
+
+def learn(before: Any, now: Any, ids: Ids) -> None:
+    """Ids in the same place of two answers stand for each other."""
+    match before, now:
+        case str(), str():
+            for old, new in zip(_ID.findall(before), _ID.findall(now), strict=False):
+                ids.setdefault(old, new)
+        case dict(), dict():
+            for key in before.keys() & now.keys():
+                learn(before[key], now[key], ids)
+        case list(), list():
+            for each, other in zip(before, now, strict=False):
+                learn(each, other, ids)
