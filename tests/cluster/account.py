@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import boto3
 
 from broker.apis import names
-from providers.local import LocalAws
+from providers.local.control import Control
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
@@ -28,6 +28,13 @@ ALIVE = ("pending", "running", "stopping", "stopped")
 Json = dict[str, Any]
 
 
+class Server(Protocol):
+    """Local AWS, in this process or another."""
+
+    endpoint: str
+    control: Control
+
+
 @lru_cache
 def _client(service: str, endpoint: str) -> Any:
     """Every test of a process meets the same server; a client takes longer to make than most calls."""
@@ -38,7 +45,7 @@ def _client(service: str, endpoint: str) -> Any:
 class Account:
     """A default network with a role for nodes; reservations and groups as a test makes them."""
 
-    def __init__(self, server: LocalAws) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.ec2: Any = self.client("ec2")
         self.groups: Any = self.client("resource-groups")
