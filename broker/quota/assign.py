@@ -1,0 +1,298 @@
+"""Which flavor each resource of a workload gets.
+
+Invariant: the resources of one group take one flavor, chosen for a pod set (or a group of pod sets) in
+the queue's order; a flavor is as good as the worst of its resources; the search stops at the first flavor
+that the queue's fungibility does not ask to look beyond, and otherwise the best is taken. What earlier
+pod sets took counts. A workload is as good as its worst pod set, and the search ends at the first pod set
+that cannot be had.
+
+The rules are Kueue's (pkg/scheduler/flavorassigner/flavorassigner.go). Where the comment of its API and
+its code disagree on BorrowingOverPreemption, this follows the code: modes are compared first, then the
+distance borrowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.quota.classical import preempt
+from broker.quota.fair import DEFAULT, preempt_fairly
+from broker.quota.flavors import Flavor, PodSet, misfit
+from broker.quota.ledger import Ledger
+from broker.quota.model import (
+    Ask,
+    FlavorResource,
+    Fungibility,
+    Mode,
+    Possibility,
+    ResourceGroup,
+    Strategy,
+    Target,
+)
+from broker.quota.tree import Node
+
+PODS: Final = "pods"
+
+# What preemption could do for one flavor and resource, and how far would be borrowed afterwards.
+Oracle = Callable[[FlavorResource, int], tuple[Possibility, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The flavor of one resource. `tried` is the index of the last flavor looked at, -1 after the last
+    one.
+    """
+
+    flavor: str
+    mode: Mode
+    level: int = 0
+    tried: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """A pod set's flavors by resource; empty, with the reasons, when it cannot be had."""
+
+    name: str
+    count: int
+    choices: Mapping[str, Choice]
+    mode: Mode
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A workload's flavors; `level` is how far it would borrow, 0 not at all."""
+
+    pod_sets: tuple[Assigned, ...] = ()
+    usage: Mapping[FlavorResource, int] = field(default_factory=dict)
+    mode: Mode = Mode.NO_FIT
+    level: int = 0
+
+    @property
+    def needed(self) -> frozenset[FlavorResource]:
+        """What must be preempted for."""
+        return frozenset(
+            FlavorResource(choice.flavor, resource)
+            for pods in self.pod_sets
+            for resource, choice in pods.choices.items()
+            if choice.mode is Mode.PREEMPT
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(reason for pods in self.pod_sets for reason in pods.reasons))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What holds for every queue of a cluster."""
+
+    flavors: Mapping[str, Flavor]
+    fair: bool = False
+    strategies: Sequence[Strategy] = DEFAULT
+
+
+def targets(ledger: Ledger, ask: Ask, needed: frozenset[FlavorResource], rules: Rules) -> tuple[Target, ...]:
+    """Whom to preempt for `ask`, by the cluster's way of sharing."""
+    if rules.fair:
+        return preempt_fairly(ledger, ask, needed, rules.strategies)
+    return preempt(ledger, ask, needed)
+
+
+def simulation(ledger: Ledger, queue: str, priority: int, queued: float, rules: Rules) -> Oracle:
+    """What preemption would do, found by deciding it for one flavor and resource alone."""
+    node = ledger.node(queue)
+
+    def ask_one(key: FlavorResource, value: int) -> tuple[Possibility, int]:
+        ask = Ask(queue=queue, amounts={key: value}, priority=priority, queued=queued)
+        found = targets(ledger, ask, frozenset((key,)), rules)
+        if not found:
+            return Possibility.NO_CANDIDATES, node.level(key, value)[0]
+        for each in found:
+            ledger.node(each.workload.queue).remove(each.workload.usage)
+        level, _ = node.level(key, value)
+        for each in found:
+            ledger.node(each.workload.queue).add(each.workload.usage)
+        own = any(each.workload.queue == queue for each in found)
+        return (Possibility.PREEMPT if own else Possibility.RECLAIM), level
+
+    return ask_one
+
+
+def assign(
+    node: Node,
+    pod_sets: Sequence[PodSet],
+    rules: Rules,
+    oracle: Oracle,
+    *,
+    after: Mapping[tuple[str, str], int] | None = None,
+) -> Assignment:
+    """The best flavors for a workload in a queue now.
+
+    `after`: by pod set and resource, the `Choice.tried` of an earlier assignment, to go on from there.
+    """
+    search = _Search(node, rules, oracle, after or {})
+    if node.queue is not None:
+        for group in _grouped(pod_sets):
+            if not search.group(group):
+                break
+    done = search.done
+    mode = min((each.mode for each in done), default=Mode.NO_FIT)
+    return Assignment(pod_sets=tuple(done), usage=search.usage, mode=mode, level=search.level)
+
+
+@dataclass(slots=True)
+class _Search:
+    node: Node
+    rules: Rules
+    oracle: Oracle
+    after: Mapping[tuple[str, str], int]
+    usage: dict[FlavorResource, int] = field(default_factory=dict)
+    done: list[Assigned] = field(default_factory=list)
+    level: int = 0
+
+    def group(self, members: Sequence[PodSet]) -> bool:
+        """Assigns pod sets that take their flavors together; whether it could."""
+        groups = self.node.queue.groups if self.node.queue is not None else ()
+        requests = [_requests(pods, groups) for pods in members]
+        total: dict[str, int] = {}
+        for each in requests:
+            for resource, value in each.items():
+                total[resource] = total.get(resource, 0) + value
+        choices: dict[str, Choice] = {}
+        reasons: list[str] = []
+        could = True
+        for resource in sorted(total):
+            group = next((each for each in groups if resource in each.resources), None)
+            if resource in choices or (group is None and total[resource] == 0):
+                continue
+            if group is None:
+                found: dict[str, Choice] = {}
+                why = [f"resource {resource} is unavailable in queue {self.node.name}"]
+            else:
+                found, why = self._flavor(members, total, resource, group)
+            reasons += why
+            if not found:
+                could, choices = False, {}
+                break
+            choices |= found
+        for pods, wanted in zip(members, requests, strict=True):
+            own = {resource: choices[resource] for resource in sorted(wanted) if resource in choices}
+            # Zeros of what the queue does not know are not counted, and a pod set of nothing else fits.
+            mode = min((each.mode for each in own.values()), default=Mode.FIT if could else Mode.NO_FIT)
+            self.done.append(
+                Assigned(name=pods.name, count=pods.count, choices=own, mode=mode, reasons=tuple(reasons))
+            )
+            for resource, choice in own.items():
+                key = FlavorResource(choice.flavor, resource)
+                self.usage[key] = self.usage.get(key, 0) + wanted[resource]
+                self.level = max(self.level, choice.level)
+        return could
+
+    def _flavor(
+        self, members: Sequence[PodSet], total: Mapping[str, int], resource: str, group: ResourceGroup
+    ) -> tuple[dict[str, Choice], list[str]]:
+        """The flavor of a resource group for all that these pod sets ask of it, and why others were not
+        taken.
+        """
+        assert self.node.queue is not None
+        rule = self.node.queue.fungibility
+        best: dict[str, tuple[Possibility, int]] = {}
+        best_rank, best_flavor, tried = (Possibility.NO_FIT, 0), "", -1
+        reasons: list[str] = []
+        first = self.after.get((members[0].name, resource), -1) + 1
+        for index in range(first, len(group.flavors)):
+            tried, flavor = index, group.flavors[index]
+            if why := self._misfit(members, flavor):
+                reasons.append(why)
+                continue
+            found: dict[str, tuple[Possibility, int]] = {}
+            rank = (Possibility.FIT, 0)
+            for each in sorted(total):
+                if each in group.resources:
+                    possibility, level, why = self._room(FlavorResource(flavor, each), total[each])
+                    found[each] = (possibility, level)
+                    reasons += [why] if why else []
+                    if _better(rank, (possibility, level), rule):
+                        rank = (possibility, level)
+            if not _try_next(rank, rule):
+                best, best_rank, best_flavor = found, rank, flavor
+                break
+            if _better(rank, best_rank, rule):
+                best, best_rank, best_flavor = found, rank, flavor
+        if tried == len(group.flavors) - 1:
+            tried = -1
+        choices = {
+            each: Choice(flavor=best_flavor, mode=possibility.mode, level=level, tried=tried)
+            for each, (possibility, level) in best.items()
+        }
+        return choices, [] if best_rank[0] is Possibility.FIT else reasons
+
+    def _misfit(self, members: Sequence[PodSet], flavor: str) -> str:
+        known = self.rules.flavors.get(flavor)
+        if known is None:
+            return f"flavor {flavor} not found"
+        return next((why for pods in members if (why := misfit(pods, known))), "")
+
+    def _room(self, key: FlavorResource, wanted: int) -> tuple[Possibility, int, str]:
+        """What one flavor offers for one resource, how far it borrows, and what is lacking."""
+        node = self.node
+        taken = self.usage.get(key, 0)
+        value = taken + wanted
+        most = node.potential(key)
+        if value > most:
+            before = f", {taken} of it for earlier pod sets," if taken else ""
+            return (
+                Possibility.NO_FIT,
+                0,
+                f"{value} {key}{before} is more than the {most} the queue can ever have",
+            )
+        level, higher = node.level(key, value)
+        free = max(0, node.available(key))
+        if value <= free:
+            return Possibility.FIT, level, ""
+        why = f"{value - free} more of {key} is needed"
+        rule = node.preemption
+        while_borrowing = rule.borrow != "Never" or (self.rules.fair and rule.reclaim != "Never")
+        if node.quota(key) >= value or higher or while_borrowing:
+            possibility, level = self.oracle(key, value)
+            return possibility, level, why
+        return Possibility.NO_FIT, level, why
+
+
+def _requests(pods: PodSet, groups: Sequence[ResourceGroup]) -> dict[str, int]:
+    """What a pod set asks for in all; its pods themselves where the queue counts them."""
+    wanted = {resource: value * pods.count for resource, value in pods.requests.items()}
+    if any(PODS in group.resources for group in groups):
+        wanted[PODS] = pods.count
+    return wanted
+
+
+def _grouped(pod_sets: Sequence[PodSet]) -> list[list[PodSet]]:
+    groups: dict[tuple[bool, str], list[PodSet]] = {}
+    for index, pods in enumerate(pod_sets):
+        groups.setdefault((True, pods.group) if pods.group else (False, str(index)), []).append(pods)
+    return list(groups.values())
+
+
+def _better(one: tuple[Possibility, int], other: tuple[Possibility, int], rule: Fungibility) -> bool:
+    """Whether one possibility, borrowing so far, is better than another for a queue of this fungibility."""
+    if Possibility.NO_FIT in (one[0], other[0]):
+        return one[0] > other[0]
+    if (one[0] is Possibility.NO_CANDIDATES) != (other[0] is Possibility.NO_CANDIDATES):
+        return other[0] is Possibility.NO_CANDIDATES
+    if rule.preference == "PreemptionOverBorrowing":
+        return (-one[1], one[0]) > (-other[1], other[0])
+    return (one[0], -one[1]) > (other[0], -other[1])
+
+
+def _try_next(rank: tuple[Possibility, int], rule: Fungibility) -> bool:
+    possibility, level = rank
+    if possibility <= Possibility.NO_CANDIDATES:
+        return True
+    if possibility < Possibility.FIT and rule.when_can_preempt == "TryNextFlavor":
+        return True
+    return level > 0 and rule.when_can_borrow == "TryNextFlavor"

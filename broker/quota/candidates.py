@@ -1,0 +1,62 @@
+"""Who may be preempted for a workload, and in which order.
+
+Invariant: a candidate uses something that the incoming workload lacks, and the preemptor's policy allows
+it: `within` for its own queue, `reclaim` for the others of its cohort tree, of which only queues and
+cohorts beyond their quota are looked into. Among equals, an evicted workload comes before one that is
+not, then lower priority, then the one that got its quota last, then by name. The rules are Kueue's
+(pkg/scheduler/preemption/common).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from broker.quota.ledger import Entry, Ledger
+from broker.quota.model import Amounts, Ask, FlavorResource, Policy
+from broker.quota.tree import Node
+
+Keys = Collection[FlavorResource]
+
+
+def allowed(
+    ledger: Ledger, queue: str, keys: Keys, *, evicted: bool, policy: Policy, ask: Ask
+) -> Iterator[Entry]:
+    """A queue's workloads that the policy lets the incoming one preempt, in the order of preemption."""
+    if policy == "Never":
+        return iter(())
+    entries = ledger.using(queue, keys, evicted=evicted)
+    return entries if policy == "Any" else _lower(entries, ask, equal=policy == "LowerOrNewerEqualPriority")
+
+
+def _lower(entries: Iterator[Entry], ask: Ask, *, equal: bool) -> Iterator[Entry]:
+    for each in entries:
+        if each[0] < ask.priority or (equal and each[0] == ask.priority and ask.queued < each[3].queued):
+            yield each
+        elif each[0] > ask.priority or not equal:
+            return
+
+
+def borrowers(cohort: Node, keys: Keys, *, besides: Collection[Node]) -> Iterator[Node]:
+    """The queues in a cohort's subtree beyond their quota; subtrees within theirs are passed over."""
+    if len(keys) == 1:
+        (key,) = keys
+        over = list(cohort.over.get(key, ()))
+    else:
+        over = list({node: None for key in keys for node in cohort.over.get(key, ())})
+    for node in over:
+        if node in besides:
+            continue
+        if node.queue is None:
+            yield from borrowers(node, keys, besides=besides)
+        else:
+            yield node
+
+
+def fits(node: Node, amounts: Amounts, *, borrow: bool) -> bool:
+    """Whether a queue has room for the amounts now, and within its own quota unless it may borrow."""
+    for key, value in amounts.items():
+        if not borrow and node.uses(key) + value > node.quota(key):
+            return False
+        if value > max(0, node.available(key)):
+            return False
+    return True

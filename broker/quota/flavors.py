@@ -1,0 +1,128 @@
+"""Which flavors a pod set may run in.
+
+Invariant: a flavor fits when the pod set (with the flavor's own tolerations) tolerates each of its
+NoSchedule and NoExecute taints, and the flavor's labels satisfy the pod set's node selector and required
+node affinity as far as these speak of the flavor's own label keys: of other keys a flavor promises
+nothing, and the scheduler decides. An affinity term that speaks of no such key admits the flavor whatever
+the other terms say. The rule is Kueue's (pkg/scheduler/flavorassigner, checkFlavorForPodSets and
+flavorSelector).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_HARD: Final = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """An empty key tolerates every key, an empty effect every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        if (self.effect and self.effect != taint.effect) or (self.key and self.key != taint.key):
+            return False
+        if self.operator == "Exists":
+            return True
+        if self.operator in ("Gt", "Lt"):
+            return _compares(taint.value, self.operator, self.value)
+        return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One requirement of a node selector term."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return len(self.values) == 1 and _compares(value or "", self.operator, self.values[0])
+        raise ValueError(
+            f"node affinity {self.key}: operator {self.operator} is unknown; "
+            "use In, NotIn, Exists, DoesNotExist, Gt or Lt"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """A ResourceFlavor."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSet:
+    """Equal pods: `requests` is what one of them asks for, `affinity` its required terms, any of which
+    will do.
+
+    Pod sets of one `group` take the same flavors. `min_count` is how few pods are still worth admitting.
+    """
+
+    name: str = "main"
+    count: int = 1
+    requests: Mapping[str, int] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    selector: Mapping[str, str] = field(default_factory=dict)
+    affinity: tuple[tuple[Expression, ...], ...] = ()
+    group: str = ""
+    min_count: int | None = None
+
+
+def misfit(pods: PodSet, flavor: Flavor) -> str:
+    """Why the pod set may not run in the flavor; empty when it may."""
+    tolerations = (*pods.tolerations, *flavor.tolerations)
+    for taint in flavor.taints:
+        if taint.effect in _HARD and not any(each.tolerates(taint) for each in tolerations):
+            return f"untolerated taint {taint} in flavor {flavor.name}"
+    if any(flavor.labels.get(key, value) != value for key, value in pods.selector.items()):
+        return f"flavor {flavor.name} doesn't match the node selector"
+    if not _affine(pods.affinity, flavor.labels):
+        return f"flavor {flavor.name} doesn't match node affinity"
+    return ""
+
+
+def _affine(terms: Iterable[tuple[Expression, ...]], labels: Mapping[str, str]) -> bool:
+    known = [[each for each in term if each.key in labels] for term in terms]
+    if not all(known):
+        return True
+    return not known or any(all(each.matches(labels) for each in term) for term in known)
+
+
+def _compares(left: str, operator: str, right: str) -> bool:
+    try:
+        return int(left) > int(right) if operator == "Gt" else int(left) < int(right)
+    except ValueError:
+        return False

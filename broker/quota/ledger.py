@@ -1,0 +1,86 @@
+"""Who holds quota: the tree with the workloads in it.
+
+Invariant: the tree's usage is the sum of the workloads' usage, evicted ones included until they are
+released. Each queue keeps its workloads by flavor and resource in the order in which they would be
+preempted (lower priority first, then the one that got its quota last, then by name), evicted ones apart:
+a decision reads as many as it takes, not all there are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from broker.quota.model import FlavorResource, Workload
+from broker.quota.tree import Node, Tree
+
+# Priority, minus the time of its reservation, name: unique, so a comparison never reaches the workload.
+Entry = tuple[int, float, str, Workload]
+
+_Index = dict[FlavorResource, list[Entry]]
+
+
+class Ledger:
+    """A tree and the workloads that hold quota in it."""
+
+    def __init__(self, tree: Tree, workloads: Iterable[Workload] = ()) -> None:
+        self.tree = tree
+        self.workloads: dict[str, Workload] = {}
+        self._indexes: dict[tuple[str, bool], _Index] = {}
+        for workload in workloads:
+            self.admit(workload)
+
+    def admit(self, workload: Workload) -> None:
+        """Counts a workload against its queue; one that is there already must be released first."""
+        if workload.name in self.workloads:
+            raise ValueError(f"workload {workload.name} holds quota already; release it first")
+        self.node(workload.queue).add(workload.usage)
+        self.workloads[workload.name] = workload
+        index = self._indexes.setdefault((workload.queue, workload.evicted), {})
+        for key in workload.usage:
+            insort(index.setdefault(key, []), entry(workload))
+
+    def release(self, name: str) -> Workload:
+        """Gives a workload's quota back."""
+        workload = self.workloads.pop(name)
+        self.node(workload.queue).remove(workload.usage)
+        index = self._indexes[workload.queue, workload.evicted]
+        wanted = entry(workload)
+        for key in workload.usage:
+            entries = index[key]
+            del entries[bisect_left(entries, wanted)]
+        return workload
+
+    def evict(self, name: str) -> Workload:
+        """Marks a workload as on its way out; it holds its quota until it is released."""
+        evicted = replace(self.release(name), evicted=True)
+        self.admit(evicted)
+        return evicted
+
+    def node(self, queue: str) -> Node:
+        if node := self.tree.queues.get(queue):
+            return node
+        why = self.tree.inactive.get(queue, "there is no such queue")
+        raise LookupError(f"queue {queue}: {why}")
+
+    def using(self, queue: str, keys: Collection[FlavorResource], *, evicted: bool) -> Iterator[Entry]:
+        """The queue's workloads that use any of these, in the order in which they would be preempted."""
+        index = self._indexes.get((queue, evicted))
+        if not index:
+            return iter(())
+        lists = [entries for key in keys if (entries := index.get(key))]
+        return iter(lists[0]) if len(lists) == 1 else _distinct(lists)
+
+
+def entry(workload: Workload) -> Entry:
+    return workload.priority, -workload.reserved, workload.name, workload
+
+
+def _distinct(lists: Sequence[list[Entry]]) -> Iterator[Entry]:
+    before = None
+    for each in heapq.merge(*lists, key=lambda each: each[:3]):
+        if each[2] != before:
+            before = each[2]
+            yield each

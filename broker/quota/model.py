@@ -1,0 +1,181 @@
+"""The values that the decisions about entitlement take and return.
+
+Nothing here does anything. Words and meaning are those of Kueue's v1beta2 API (ClusterQueue, Cohort,
+Workload, ResourceFlavor): a queue has a nominal quota for each flavor and resource, may borrow up to a
+limit from its cohort and lend up to a limit to it. Amounts are whole numbers in one unit a resource (cpu
+in milli); times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Final, Literal, NamedTuple
+
+# Larger than any sum of real quotas: Kueue treats what does not fit 64 bits as "no end to it".
+UNLIMITED: Final = 1 << 100
+_INT64: Final = (1 << 63) - 1
+
+Policy = Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority", "Any"]
+BorrowPolicy = Literal["Never", "LowerPriority"]
+Search = Literal["MayStopSearch", "TryNextFlavor"]
+Preference = Literal["", "BorrowingOverPreemption", "PreemptionOverBorrowing"]
+Strategy = Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
+
+
+class FlavorResource(NamedTuple):
+    """What quota is counted in: a resource of a flavor."""
+
+    flavor: str
+    resource: str
+
+    def __str__(self) -> str:
+        return f"{self.flavor}/{self.resource}"
+
+
+Amounts = Mapping[FlavorResource, int]
+
+
+def amount(value: int) -> int:
+    """An amount as it is written, with what 64 bits cannot hold made unlimited."""
+    return UNLIMITED if value >= _INT64 else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """Of one flavor and resource; a limit that is None does not limit."""
+
+    nominal: int = 0
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """Whom a queue's workloads may preempt: in the queue itself, and in its cohort's other queues.
+
+    `borrow`: whether they may preempt in other queues although their own queue borrows afterwards, and up
+    to which priority of the victim (`threshold`). Fair sharing does not look at it when it chooses
+    victims.
+    """
+
+    within: Policy = "Never"
+    reclaim: Policy = "Never"
+    borrow: BorrowPolicy = "Never"
+    threshold: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fungibility:
+    """Whether the next flavor is tried when this one needs borrowing or preemption, and which is better."""
+
+    when_can_borrow: Search = "MayStopSearch"
+    when_can_preempt: Search = "TryNextFlavor"
+    preference: Preference = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGroup:
+    """Resources that take one flavor together, from flavors in this order."""
+
+    resources: frozenset[str]
+    flavors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A ClusterQueue. `strict`: StrictFIFO, where a head that does not fit holds the queue."""
+
+    name: str
+    cohort: str = ""
+    groups: tuple[ResourceGroup, ...] = ()
+    quotas: Mapping[FlavorResource, Quota] = field(default_factory=dict)
+    preemption: Preemption = Preemption()
+    fungibility: Fungibility = Fungibility()
+    weight: float = 1.0
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """A cohort; its nominal quota is additional to its members', not a ceiling on them."""
+
+    name: str
+    parent: str = ""
+    quotas: Mapping[FlavorResource, Quota] = field(default_factory=dict)
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What holds quota. `reserved` is when it got it; without it the workload counts as the newest."""
+
+    name: str
+    queue: str
+    usage: Amounts
+    priority: int = 0
+    queued: float = 0.0
+    reserved: float = float("inf")
+    evicted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What wants quota, in flavors that are already chosen."""
+
+    queue: str
+    amounts: Amounts
+    priority: int = 0
+    queued: float = 0.0
+
+
+class Reason(StrEnum):
+    """Why a workload is preempted."""
+
+    IN_QUEUE = "InClusterQueue"
+    RECLAIM = "InCohortReclamation"
+    RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
+    FAIR_SHARING = "InCohortFairSharing"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A workload to preempt, and why."""
+
+    workload: Workload
+    reason: Reason
+
+
+class Mode(IntEnum):
+    """How an assignment could be admitted; a whole is as good as its worst part."""
+
+    NO_FIT = 0
+    PREEMPT = 1
+    FIT = 2
+
+    def __str__(self) -> str:
+        return ("NoFit", "Preempt", "Fit")[self]
+
+
+class Possibility(IntEnum):
+    """What a flavor offers for one resource; a higher one is better."""
+
+    NO_FIT = 0
+    NO_CANDIDATES = 1
+    PREEMPT = 2
+    RECLAIM = 3
+    FIT = 4
+
+    @property
+    def mode(self) -> Mode:
+        return _MODES[self]
+
+
+_MODES: Final = {
+    Possibility.NO_FIT: Mode.NO_FIT,
+    Possibility.NO_CANDIDATES: Mode.PREEMPT,
+    Possibility.PREEMPT: Mode.PREEMPT,
+    Possibility.RECLAIM: Mode.PREEMPT,
+    Possibility.FIT: Mode.FIT,
+}

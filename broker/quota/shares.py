@@ -1,0 +1,65 @@
+"""Dominant resource shares: how far a queue or cohort is beyond its own, for fair sharing.
+
+Invariant: the share of a node is the largest, over resources, of what it borrows of the resource in a
+thousandth of what its parent could lend, divided by the node's weight; 0 when it borrows nothing. A
+weight of 0 that borrows is above every other share. The rule is Kueue's
+(pkg/cache/scheduler/fair_sharing.go).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from broker.quota.model import Amounts
+from broker.quota.tree import Node
+
+
+class Share(NamedTuple):
+    """Shares compare as Kueue compares them; `borrows` may be true of a share of 0."""
+
+    weightless: bool
+    value: float
+    borrows: bool = False
+    resource: str = ""
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        return self.weightless, self.value
+
+    @property
+    def published(self) -> int | None:
+        """The whole number that status shows; None where it is infinite."""
+        return None if self.weightless else math.ceil(self.value)
+
+
+_IDLE = Share(False, 0.0)
+
+
+def share(node: Node) -> Share:
+    """Of what the node uses now; a node without a parent has nobody to share with."""
+    if node.parent is None:
+        return _IDLE
+    borrowed: dict[str, int] = {}
+    usage = node.usage
+    for key, quota in node.subtree.items():
+        beyond = usage.get(key, 0) - quota
+        if beyond > 0:
+            borrowed[key.resource] = borrowed.get(key.resource, 0) + beyond
+    if not borrowed:
+        return _IDLE
+    lendable = node.parent.lendable
+    ratio, dominant = 0.0, ""
+    for resource in sorted(borrowed):
+        if (most := lendable.get(resource, 0)) > 0:
+            each = borrowed[resource] * 1000.0 / most
+            if each > ratio:
+                ratio, dominant = each, resource
+    if node.weight == 0:
+        return Share(True, ratio, True, dominant)
+    return Share(False, ratio / node.weight, True, dominant)
+
+
+def borrows_of(node: Node, amounts: Amounts) -> bool:
+    """Whether the node borrows of anything that the amounts ask for."""
+    return any(value > 0 and node.uses(key) > node.quota(key) for key, value in amounts.items())

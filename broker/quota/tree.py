@@ -1,0 +1,236 @@
+"""The quota tree: queues in cohorts in cohorts, and what each uses.
+
+Invariant: a queue's usage is the sum of what was added to it less what was removed; a cohort's usage is
+the sum, over its children, of what each uses beyond the part of its quota that it does not lend. Every
+change walks from the queue to the first ancestor that it does not reach, so `available` never adds
+anything up. `over` names the children that use more than their quota, kept at every change.
+
+The arithmetic is Kueue's (pkg/cache/scheduler/resource_node.go): a node's subtree quota is its nominal
+quota plus what its children lend; what a child does not lend (`local`) never shows in its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from broker.quota.model import Amounts, Cohort, FlavorResource, Preemption, Queue, Quota
+
+_NONE = Quota()
+
+
+class Node:
+    """A queue or a cohort; `queue` is None for a cohort."""
+
+    __slots__ = (
+        "cohorts",
+        "height",
+        "lendable",
+        "local",
+        "name",
+        "over",
+        "parent",
+        "preemption",
+        "queue",
+        "queues",
+        "quotas",
+        "subtree",
+        "usage",
+        "weight",
+    )
+
+    def __init__(
+        self, name: str, quotas: Mapping[FlavorResource, Quota], weight: float, queue: Queue | None = None
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        self.preemption = queue.preemption if queue is not None else Preemption()
+        self.quotas = quotas
+        self.weight = weight
+        self.parent: Node | None = None
+        self.cohorts: list[Node] = []
+        self.queues: list[Node] = []
+        self.subtree: dict[FlavorResource, int] = {}
+        self.local: dict[FlavorResource, int] = {}
+        self.usage: dict[FlavorResource, int] = {}
+        self.over: dict[FlavorResource, dict[Node, None]] = {}
+        # What a child of this cohort could use of each resource if nothing were used.
+        self.lendable: dict[str, int] = {}
+        # Layers below: 0 without children, 1 above queues, one more for each layer of cohorts.
+        self.height = 0
+
+    def __repr__(self) -> str:
+        return f"<{'cohort' if self.queue is None else 'queue'} {self.name}>"
+
+    def path(self) -> Iterator[Node]:
+        """The ancestors, from the parent to the root."""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def uses(self, key: FlavorResource) -> int:
+        return self.usage.get(key, 0)
+
+    def quota(self, key: FlavorResource) -> int:
+        """What this node and everything below it may use without borrowing."""
+        return self.subtree.get(key, 0)
+
+    def over_quota(self, keys: Iterable[FlavorResource]) -> bool:
+        """Whether the node uses more than its quota of any of these."""
+        return any(self.usage.get(key, 0) > self.subtree.get(key, 0) for key in keys)
+
+    def local_free(self, key: FlavorResource) -> int:
+        """What is free of the quota that the node does not lend."""
+        return max(0, self.local.get(key, 0) - self.usage.get(key, 0))
+
+    def available(self, key: FlavorResource) -> int:
+        """What is free for this node, borrowing included. Negative when more is admitted than there is."""
+        parent = self.parent
+        if parent is None:
+            return self.subtree.get(key, 0) - self.usage.get(key, 0)
+        free = parent.available(key)
+        quota = self.quotas.get(key, _NONE)
+        if quota.borrowing_limit is not None:
+            local = self.local.get(key, 0)
+            stored = self.subtree.get(key, 0) - local
+            used = max(0, self.usage.get(key, 0) - local)
+            free = min(free, stored - used + quota.borrowing_limit)
+        return self.local_free(key) + free
+
+    def potential(self, key: FlavorResource) -> int:
+        """What would be available if nothing were used."""
+        if self.parent is None:
+            return self.quota(key)
+        most = self.local.get(key, 0) + self.parent.potential(key)
+        limit = self.quotas.get(key, _NONE).borrowing_limit
+        return most if limit is None else min(most, self.quota(key) + limit)
+
+    def level(self, key: FlavorResource, value: int) -> tuple[int, bool]:
+        """How far up `value` more must be borrowed from, and whether there is a larger subtree still.
+
+        0 is the node's own quota, then the height of the lowest subtree whose quota holds it, or the
+        root's.
+        """
+        if self.parent is None or self.uses(key) + value <= self.quota(key):
+            return 0, self.parent is not None
+        rest = value - self.local_free(key)
+        node = self
+        while node.parent is not None:
+            node = node.parent
+            if node.uses(key) + rest <= node.quota(key):
+                break
+            rest -= node.local_free(key)
+        return node.height, node.parent is not None
+
+    def holds(self, amounts: Amounts) -> tuple[bool, dict[FlavorResource, int]]:
+        """Whether the amounts fit the node's quota, and what of them is left for the parent to hold."""
+        fits = all(self.uses(key) + value <= self.quota(key) for key, value in amounts.items())
+        return fits, {key: max(0, value - self.local_free(key)) for key, value in amounts.items()}
+
+    def add(self, amounts: Amounts) -> None:
+        for key, value in amounts.items():
+            node = self
+            while True:
+                spare = node.local_free(key)
+                node._set(key, node.usage.get(key, 0) + value)
+                if node.parent is None or value <= spare:
+                    break
+                value -= spare
+                node = node.parent
+
+    def remove(self, amounts: Amounts) -> None:
+        for key, value in amounts.items():
+            node = self
+            while True:
+                used = node.usage.get(key, 0)
+                stored = used - node.local.get(key, 0)
+                node._set(key, used - value)
+                if node.parent is None or stored <= 0:
+                    break
+                value = min(value, stored)
+                node = node.parent
+
+    def _set(self, key: FlavorResource, value: int) -> None:
+        before = self.usage.get(key, 0)
+        self.usage[key] = value
+        quota = self.subtree.get(key, 0)
+        if self.parent is not None and (before > quota) != (value > quota):
+            over = self.parent.over.setdefault(key, {})
+            if value > quota:
+                over[self] = None
+            else:
+                del over[self]
+
+
+class Tree:
+    """All queues and cohorts. `inactive` says of each queue under a cycle of cohorts where the cycle is."""
+
+    def __init__(self, queues: Iterable[Queue], cohorts: Iterable[Cohort] = ()) -> None:
+        self.queues: dict[str, Node] = {}
+        self.cohorts: dict[str, Node] = {}
+        self.inactive: dict[str, str] = {}
+        # By name, so that no answer depends on the order in which anything was given.
+        named = {each.name: each for each in sorted(queues, key=lambda each: each.name)}
+        parents = {each.name: each.parent for each in sorted(cohorts, key=lambda each: each.name)}
+        specs = {each.name: each for each in cohorts}
+        implied = {each.cohort for each in named.values()} | set(parents.values())
+        for name in sorted(set(parents) | (implied - {""})):
+            spec = specs.get(name, Cohort(name=name))
+            self.cohorts[name] = Node(name, spec.quotas, spec.weight)
+        for name, node in self.cohorts.items():
+            if parent := parents.get(name, ""):
+                node.parent = self.cohorts[parent]
+                node.parent.cohorts.append(node)
+        cycles = _cycles(self.cohorts)
+        for queue in named.values():
+            if cycle := cycles.get(queue.cohort):
+                self.inactive[queue.name] = f"cohorts form a cycle: {' → '.join(cycle)}; change a parent"
+                continue
+            node = Node(queue.name, queue.quotas, queue.weight, queue)
+            self.queues[queue.name] = node
+            if queue.cohort:
+                node.parent = self.cohorts[queue.cohort]
+                node.parent.queues.append(node)
+        for name in cycles:
+            del self.cohorts[name]
+        for node in (*self.cohorts.values(), *self.queues.values()):
+            if node.parent is None:
+                _settle(node)
+                _lend(node, node)
+
+
+def _cycles(cohorts: Mapping[str, Node]) -> dict[str, Sequence[str]]:
+    """Each cohort that is in a cycle or below one, with the cycle."""
+    found: dict[str, Sequence[str]] = {}
+    for name, start in cohorts.items():
+        seen: dict[str, None] = {name: None}
+        for node in start.path():
+            if node.name in seen:
+                names = list(seen)
+                found[name] = (*names[names.index(node.name) :], node.name)
+                break
+            seen[node.name] = None
+    return found
+
+
+def _settle(node: Node) -> None:
+    """Subtree quotas from the leaves up."""
+    subtree = {key: quota.nominal for key, quota in node.quotas.items()}
+    for child in (*node.cohorts, *node.queues):
+        _settle(child)
+        for key, value in child.subtree.items():
+            subtree[key] = subtree.get(key, 0) + value - child.local.get(key, 0)
+        node.height = max(node.height, child.height + 1)
+    node.subtree = subtree
+    node.local = {
+        key: max(0, subtree[key] - quota.lending_limit)
+        for key, quota in node.quotas.items()
+        if quota.lending_limit is not None
+    }
+
+
+def _lend(node: Node, root: Node) -> None:
+    for key in root.subtree:
+        node.lendable[key.resource] = node.lendable.get(key.resource, 0) + node.potential(key)
+    for child in node.cohorts:
+        _lend(child, root)

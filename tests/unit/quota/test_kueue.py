@@ -1,0 +1,78 @@
+"""The same answers as Kueue, row by row of its own tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.quota.assign import assign, targets
+from broker.quota.model import FlavorResource
+from tests.unit.quota import cases
+from tests.unit.quota.cases import Row
+
+_ASSIGN = [row for row in cases.CASES if row["suite"] == "TestAssignFlavors"]
+_PREEMPT = [row for row in cases.CASES if row["suite"] != "TestAssignFlavors"]
+
+
+@pytest.mark.parametrize("row", _PREEMPT, ids=cases.row_id)
+def test_preempts_whom_kueue_preempts(row: Row) -> None:
+    ledger = cases.ledger(row)
+    before = {name: dict(node.usage) for name, node in ledger.tree.queues.items()}
+    ask, needed = cases.ask(row)
+
+    found = targets(ledger, ask, needed, cases.rules(row))
+
+    # TestFairPreemptions lists every target; the others those that get the Preempted condition, which a
+    # workload that was evicted before does not get again: it only counts.
+    listed = [each for each in found if row["fairSharing"] or not each.workload.evicted]
+    named = sorted((each.workload.name, str(each.reason)) for each in listed)
+    assert named == sorted((each["name"], each["reason"]) for each in row["want"])
+    assert len(found) == (row["wantCount"] or len(row["want"]))
+    after = {name: node.usage for name, node in ledger.tree.queues.items()}
+    assert {
+        name: {key: value for key, value in usage.items() if value or key in before[name]}
+        for name, usage in after.items()
+    } == before
+
+
+@pytest.mark.parametrize("row", _ASSIGN, ids=cases.row_id)
+def test_assigns_the_flavors_that_kueue_assigns(row: Row) -> None:
+    tree = cases.tree(row)
+    for each in row["usage"]:
+        tree.queues[each["cq"]].add(cases.amounts(each["usage"]))
+    node = tree.queues["test-clusterqueue"]
+    pods = [cases.pods(each) for each in row["podSets"]]
+
+    found = assign(node, pods, cases.rules(row), cases.oracle(row))
+
+    chosen = [
+        {resource: {"flavor": each.flavor, "mode": str(each.mode)} for resource, each in pods.choices.items()}
+        for pods in found.pod_sets
+    ]
+    assert str(found.mode) == row["want"]["mode"]
+    assert chosen == row["want"]["podSetFlavors"]
+    assert found.level == row["want"]["borrowingLevel"]
+
+
+@pytest.mark.parametrize(
+    ("used", "available", "potential"),
+    [((20, 10, 6), (4, 2, 4), (35, 12, 40)), ((0, 0, 0), (35, 12, 40), (35, 12, 40))],
+)
+def test_available_with_lending_and_borrowing_limits(
+    used: tuple[int, ...], available: tuple[int, ...], potential: tuple[int, ...]
+) -> None:
+    """Kueue's resource_test.go, "lending and borrowing limits respected"."""
+    one = "f|cpu"
+    row = {
+        "cohorts": [{"name": "c", "quotas": {one: {"nominal": 10}}}],
+        "clusterQueues": [
+            {"name": "cq1", "cohort": "c", "quotas": {one: {"nominal": 10}}},
+            {"name": "cq2", "cohort": "c", "quotas": {one: {"nominal": 10, "borrowingLimit": 2}}},
+            {"name": "cq3", "cohort": "c", "quotas": {one: {"nominal": 10, "lendingLimit": 5}}},
+        ],
+    }
+    tree = cases.tree(row)
+    nodes = [tree.queues[name] for name in ("cq1", "cq2", "cq3")]
+    for node, value in zip(nodes, used, strict=True):
+        node.add({FlavorResource("f", "cpu"): value})
+    assert tuple(node.available(FlavorResource("f", "cpu")) for node in nodes) == available
+    assert tuple(node.potential(FlavorResource("f", "cpu")) for node in nodes) == potential
