@@ -13,7 +13,7 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from broker.commands import crds, explain, inventory, manifests, plan
-from broker.commands.output import Format, show
+from broker.commands.output import Format, show, show_one
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.errors import ApiError, NotFound
@@ -108,13 +108,31 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
 @explain_app.command("claim")
 @options
 def explain_command(settings: Settings, name: str, output: Output = Format.TABLE) -> None:
-    """What was tried for a NodeClaim, in order, with EC2's codes and request ids."""
-    one = explain.claim(_client(settings), name)
-    rows = explain.rows(one)
-    if output is Format.TABLE:
-        sys.stdout.write("\n".join(explain.headline(one)) + "\n\n")
-        rows = [explain.told(row) for row in rows]
-    show(rows, columns=explain.COLUMNS, format_=output, nothing="no launch was tried yet")
+    """What was tried for a NodeClaim, in order, with EC2's codes and request ids; for one that waits, every
+    option that it has now and why it is not taken."""
+    client = _client(settings)
+    one = explain.claim(client, name)
+    found = explain.prospects(
+        one,
+        client,
+        lambda: _provider(settings, kubernetes=kubernetes_version(client)),
+        now=SystemClock().now(),
+    )
+    if output is not Format.TABLE:
+        show_one(explain.document(one, found), format_=output)
+        return
+    sys.stdout.write("\n".join(explain.headline(one)) + "\n\n")
+    show(
+        explain.told_attempts(explain.attempts(one)),
+        columns=explain.ATTEMPT_COLUMNS,
+        format_=output,
+        nothing="no launch was tried yet",
+    )
+    if found is not None:
+        sys.stdout.write(f"\nNow: {found.decision}\n")
+        if found.rows:
+            sys.stdout.write("\n")
+            show(explain.told_options(found.rows), columns=explain.OPTION_COLUMNS, format_=output)
 
 
 @app.command("inventory")

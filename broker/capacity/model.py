@@ -117,6 +117,7 @@ class NodeClass:
 class Claim:
     """A NodeClaim that waits for an instance. Higher `priority` first; `gang` launches all or none.
 
+    `gang_size` is how many claims the gang is to have, if that is declared: it waits until they exist.
     `requests` are in base units: cores, bytes, counts. Claims with unequal `template` (what their nodes are
     told at start) never share a call.
     """
@@ -129,6 +130,7 @@ class Claim:
     priority: int = 0
     created: datetime | None = None
     gang: str = ""
+    gang_size: int = 0
     template: str = ""
 
 
@@ -195,12 +197,43 @@ class Unplaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """How a plan's slots were given out, and how good that is.
+
+    `reserved` claims have a slot; no better plan has more than `bound`. `needs` and `ways` are the size of
+    what was solved: bundles of interchangeable claims, and pairs of needs and slots. `note` says what kept it
+    from being optimal.
+    """
+
+    solver: str = "nothing to solve"
+    optimal: bool = True
+    reserved: int = 0
+    bound: int = 0
+    needs: int = 0
+    ways: int = 0
+    seconds: float = field(default=0.0, compare=False)
+    note: str = ""
+
+    @property
+    def gap(self) -> float:
+        """How much more, as a share of the best there might be, another plan could have in reservations."""
+        return 1 - self.reserved / self.bound if self.bound else 0.0
+
+    def __str__(self) -> str:
+        quality = "optimal" if self.optimal else f"not proven optimal, gap at most {self.gap:.1%}"
+        size = f"{self.needs} needs, {self.ways} ways"
+        told = f"{self.solver}: {self.reserved} claims in reservations, {quality}, {self.seconds:.3f} s ({size})"
+        return f"{told}; {self.note}" if self.note else told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Claims assigned to pools; `skipped` tells for each claim (by uid) the better options it did not get."""
 
     assignments: tuple[Assignment, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
+    solution: Solution = Solution()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +272,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One thing tried for one claim: written once, read by status, events, metrics, journal and explain."""
+    """One thing tried for one claim: written once, read by status, events, metrics, journal and explain.
+
+    `also` are further pools that had the same answer at the same moment.
+    """
 
     claim: str
     node_class: str
@@ -252,3 +288,4 @@ class Attempt:
     request_id: str = ""
     next_step: str = ""
     instance_id: str = ""
+    also: tuple[str, ...] = ()

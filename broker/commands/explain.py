@@ -1,22 +1,34 @@
 """`capacity-broker explain claim NAME`: what was tried for a claim, in order, and why it is where it is.
 
-It reads the claim alone: its conditions and the attempts that the broker wrote on it, so it works for
-anybody who may read NodeClaims, with the broker up or down.
+What was tried is read from the claim alone (its conditions, and the attempts that the broker wrote on it),
+so that much works for anybody who may read NodeClaims, with the broker up or down. A claim that waits is also
+planned anew as things are now, which asks EC2; where EC2 cannot be asked, the answer says so and goes
+without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
 from typing import Any
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
+from broker.commands.explain_options import Outlook, outlook
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import OURS, instance_id
 from broker.kube.client import Client
 from broker.oncall.journal import load
+from providers.base import CapacityProvider
+from providers.model import ProviderError
 
-COLUMNS = {"step": "#", "at": "WHEN", "outcome": "OUTCOME", "what": "WHERE, AND WHAT CAME OF IT"}
+ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "WHERE, AND WHAT CAME OF IT"}
+OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "what": "OPTION", "free": "FREE", "why": "WHY"}
+# Alike options and attempts beyond this are one line with a count.
+ALIKE = 3
 
 
 def claim(client: Client, name: str) -> NodeClaim:
@@ -24,38 +36,76 @@ def claim(client: Client, name: str) -> NodeClaim:
     return NodeClaim.decode(client.get(NodeClaim.KIND, name))
 
 
-def rows(one: NodeClaim) -> list[dict[str, Any]]:
+def attempts(one: NodeClaim) -> list[dict[str, Any]]:
     """One row an attempt, oldest first."""
-    attempts = load(
+    recorded = load(
         one.annotations.get(ATTEMPTS, ""), claim=one.name, node_class=one.spec.node_class_ref.name
     )
     return [
         {
-            "step": number,
-            "at": f"{attempt.at:%Y-%m-%d %H:%M:%SZ}",
+            "at": f"{attempt.at:%Y-%m-%dT%H:%M:%SZ}",
             "pool": attempt.pool,
+            "also": list(attempt.also),
             "outcome": str(attempt.outcome),
             "code": attempt.code,
             "class": str(attempt.class_ or ""),
-            "detail": attempt.instance_id or attempt.message,
+            "message": attempt.message,
+            "instance": attempt.instance_id,
             "request_id": attempt.request_id,
             "next": attempt.next_step,
         }
-        for number, attempt in enumerate(attempts, 1)
+        for attempt in recorded
     ]
 
 
-def told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for a person: a pool's ARN, EC2's words and its request id need lines of their own."""
-    said = ": ".join(part for part in (row["code"], row["detail"]) if part)
-    request = row["request_id"] and f"AWS request {row['request_id']}"
-    then = row["next"] and f"then: {row['next']}"
-    return {**row, "what": "\n".join(part for part in (row["pool"], said, request, then) if part)}
+def prospects(
+    one: NodeClaim, client: Client, provider: Callable[[], CapacityProvider], *, now: datetime
+) -> Outlook | None:
+    """What is open to a claim that waits; None for one that has its instance, or is another launcher's."""
+    if one.status.provider_id or one.deleting or one.spec.node_class_ref.group != names.BROKER:
+        return None
+    claims, _ = client.list(NodeClaim.KIND)
+    classes, _ = client.list(EC2NodeClass.KIND)
+    try:
+        return outlook(
+            one,
+            (NodeClaim.decode(each) for each in claims),
+            (EC2NodeClass.decode(each) for each in classes),
+            provider(),
+            now=now,
+        )
+    except ProviderError as error:
+        return Outlook(decision=f"cannot be told, since EC2 cannot be asked: {error}")
+
+
+def document(one: NodeClaim, found: Outlook | None) -> dict[str, Any]:
+    """Everything, for a machine."""
+    told: dict[str, Any] = {
+        "claim": one.name,
+        "class": one.spec.node_class_ref.name,
+        "instance": instance_id(one),
+        "provider_id": one.status.provider_id,
+        "node": one.status.node_name,
+        "conditions": [
+            {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
+            for type_ in OURS
+            if (c := condition(one.status.conditions, type_))
+        ],
+        "attempts": attempts(one),
+    }
+    if found is not None:
+        told |= {"decision": found.decision, "options": list(found.rows)}
+    return told
 
 
 def headline(one: NodeClaim) -> list[str]:
     """Where the claim stands, in a few lines."""
-    lines = [f"NodeClaim {one.name}, class {one.spec.node_class_ref.name or '(none)'}"]
+    ref = one.spec.node_class_ref
+    lines = [f"NodeClaim {one.name}, class {ref.name or '(none)'}"]
+    if ref.group != names.BROKER:
+        lines.append(f"  not the broker's: spec.nodeClassRef.group is {ref.group!r}, not {names.BROKER!r}")
+    if one.deleting:
+        lines.append(f"  deleted at {one.metadata.deletion_timestamp:%Y-%m-%dT%H:%M:%SZ}")
     if one.status.provider_id:
         lines.append(
             f"  instance {instance_id(one)} ({one.status.provider_id}), "
@@ -66,3 +116,70 @@ def headline(one: NodeClaim) -> list[str]:
             text = f"  {type_}={found.status} {found.reason}"
             lines.append(f"{text}: {found.message}" if found.message else text)
     return lines
+
+
+def told_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For a person: a pool's ARN, EC2's words and its request id need lines of their own."""
+
+    def alike(row: Mapping[str, Any]) -> tuple[object, ...]:
+        return row["outcome"], row["code"], row["class"], row["next"], row["instance"]
+
+    found = []
+    for step, group in _grouped(rows, alike):
+        row = group[-1]
+        more = len({pool for each in group for pool in (each["pool"], *each["also"])}) - 1
+        times = f"{len(group)} times, last " if len(group) > 1 else ""
+        lines = (
+            row["pool"] + (f" and {more} more pools" if more else ""),
+            ": ".join(filter(None, (row["code"], row["instance"] or row["message"]))),
+            row["request_id"] and f"AWS request {row['request_id']}",
+            row["next"] and f"then: {row['next']}",
+        )
+        found.append(
+            {
+                "step": step,
+                "when": times + row["at"].replace("T", " "),
+                "outcome": row["outcome"],
+                "what": "\n".join(filter(None, lines)),
+            }
+        )
+    return found
+
+
+def told_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For a person: options that differ in nothing but their name are one line."""
+
+    def alike(row: Mapping[str, Any]) -> tuple[object, ...]:
+        return row["verdict"], row["reason"], row["class"], row["capacity_type"]
+
+    found = []
+    for step, group in _grouped(rows, alike):
+        head, count = group[0], len(group)
+        # The message without the option's name, which has its own column.
+        said = str(head["message"]).removeprefix(f"{head['pool']}: ")
+        why = ": ".join(filter(None, (head["reason"], said)))
+        what = f"{head['pool']} to {group[-1]['pool']}, {count} options" if count > 1 else head["pool"]
+        found.append(
+            {
+                "step": step,
+                "verdict": head["verdict"],
+                "what": what,
+                "free": None if head["free"] is None else sum(row["free"] for row in group),
+                "why": f"{why} (and {count - 1} alike)" if count > 1 and why else why,
+            }
+        )
+    return found
+
+
+def _grouped(
+    rows: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], object]
+) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Step and rows of each line: one, or more than ALIKE neighbours of one key."""
+    step = 1
+    for _, members in groupby(rows, key=key):
+        group = list(members)
+        if len(group) > ALIKE:
+            yield f"{step}-{step + len(group) - 1}", group
+        else:
+            yield from ((str(step + offset), [row]) for offset, row in enumerate(group))
+        step += len(group)

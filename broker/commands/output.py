@@ -46,11 +46,20 @@ def show(
     nothing: str = "nothing to show",
 ) -> None:
     """Prints the rows. Machines get every key, a person the columns."""
-    if format_ is Format.JSON:
-        sys.stdout.write(orjson.dumps(list(rows), option=orjson.OPT_INDENT_2).decode() + "\n")
-    elif format_ is Format.YAML:
-        sys.stdout.write(yaml.safe_dump([dict(row) for row in rows], sort_keys=False))
+    if format_ is not Format.TABLE:
+        show_one([dict(row) for row in rows], format_=format_)
     elif not rows:
         sys.stdout.write(f"{nothing}\n")
     else:
         console().print(table(title, rows, columns=columns))
+
+
+def show_one(document: Any, *, format_: Format) -> None:
+    """Prints a document for a machine. Raises ValueError for a format that is none of a machine's."""
+    match format_:
+        case Format.JSON:
+            sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+        case Format.YAML:
+            sys.stdout.write(yaml.safe_dump(document, sort_keys=False))
+        case Format.TABLE:
+            raise ValueError("a single document has no table")

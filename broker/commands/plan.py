@@ -6,8 +6,8 @@ cannot be planned is said with its field and the way out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
-from broker.capacity.model import Claim, Inventory, Plan
+from broker.capacity.model import Claim, Inventory, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.template import template_key
@@ -33,11 +33,39 @@ from providers.model import ErrorClass, ProviderError
 COLUMNS = {"claim": "CLAIM", "class": "CLASS", "pool": "POOL", "then": "THEN", "why": "WHY"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """What a plan is made of, and what cannot be part of one: `problems` by class, `refused` by claim."""
+
+    ready: Mapping[str, LaunchClass]
+    problems: Mapping[str, str]
+    waiting: tuple[Claim, ...]
+    refused: Mapping[str, str]
+    inventory: Inventory
+
+    @property
+    def classes(self) -> dict[str, NodeClass]:
+        return {name: one.plan for name, one in self.ready.items()}
+
+
 def rows(objects: Iterable[Object], provider: CapacityProvider, *, now: datetime) -> list[dict[str, Any]]:
     """One row a claim, in the order given. Raises ProviderError where EC2 cannot be read."""
     given = list(objects)
-    classes = [o for o in given if isinstance(o, EC2NodeClass)]
     claims = [o for o in given if isinstance(o, NodeClaim)]
+    found = considered([o for o in given if isinstance(o, EC2NodeClass)], claims, provider, now=now)
+    result = plan(found.waiting, found.classes, provider.instance_types(), found.inventory, Shortages(), now)
+    return _rows(claims, result, found.refused)
+
+
+def considered(
+    classes: Sequence[EC2NodeClass],
+    claims: Iterable[NodeClaim],
+    provider: CapacityProvider,
+    *,
+    now: datetime,
+    where: str = "in the files",
+) -> Considered:
+    """Resolves the classes as a launch would and reads the claims. Raises ProviderError."""
     inventory, errors = _inventory(classes, provider, now)
     ready: dict[str, LaunchClass] = {}
     problems: dict[str, str] = {}
@@ -76,18 +104,12 @@ def rows(objects: Iterable[Object], provider: CapacityProvider, *, now: datetime
         elif wanted.node_class in problems:
             refused[claim.name] = f"class {wanted.node_class}: {problems[wanted.node_class]}"
         elif wanted.node_class not in ready:
-            refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {wanted.node_class} in the files"
+            refused[claim.name] = f"NodeClassNotFound: no EC2NodeClass {wanted.node_class} {where}"
         else:
             waiting.append(wanted)
-    result = plan(
-        waiting,
-        {name: one.plan for name, one in ready.items()},
-        provider.instance_types(),
-        inventory,
-        Shortages(),
-        now,
+    return Considered(
+        ready=ready, problems=problems, waiting=tuple(waiting), refused=refused, inventory=inventory
     )
-    return _rows(claims, result, refused)
 
 
 def _inventory(
@@ -107,7 +129,7 @@ def _inventory(
     return Inventory(odcrs=odcrs, groups=groups, described=now), errors
 
 
-def _rows(claims: Iterable[NodeClaim], result: Plan, refused: dict[str, str]) -> list[dict[str, Any]]:
+def _rows(claims: Iterable[NodeClaim], result: Plan, refused: Mapping[str, str]) -> list[dict[str, Any]]:
     assigned = {a.claim.name: a for a in result.assignments}
     unplaced = {u.claim.name: u for u in result.unplaced}
     found = []

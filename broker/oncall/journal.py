@@ -20,6 +20,8 @@ from broker.oncall.metrics import REGISTRY
 from providers.model import ErrorClass
 
 ON_CLAIM = 16
+# Of the pools that had one answer: a fleet asks up to 300, and a claim's annotations hold 256 KiB in all.
+POOLS_ON_CLAIM = 60
 
 _ATTEMPTS = Counter(
     "capacity_broker_launch_attempts",
@@ -97,6 +99,7 @@ def dump(attempts: Iterable[Attempt]) -> str:
     """The last attempts as the JSON that a claim's annotation carries."""
     rows = [
         {short: value for name, short in _SHORT.items() if (value := getattr(a, name))}
+        | ({"also": a.also[:POOLS_ON_CLAIM]} if a.also else {})
         for a in list(attempts)[-ON_CLAIM:]
     ]
     return orjson.dumps(rows).decode()
@@ -119,6 +122,7 @@ def load(text: str, *, claim: str, node_class: str) -> list[Attempt]:
                 request_id=row.get("requestId", ""),
                 next_step=row.get("next", ""),
                 instance_id=row.get("instance", ""),
+                also=tuple(map(str, row.get("also", ()))),
             )
             for row in rows
         ]

@@ -3,114 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-import yaml
-from typer.testing import CliRunner, Result
 
 from broker import cli
-from broker.apis.karpenter import NodeClaim
-from broker.capacity.model import Attempt, Outcome
 from broker.commands import manifests
 from broker.commands.crds import install
-from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.kube.client import Client, Reply, Request, Stream
-from broker.kube.embedded import ApiServer, Cluster
-from broker.kube.errors import NotFound
-from broker.kube.transports import InProcessTransport
-from broker.oncall.journal import dump
 from providers.local import LocalAws
-from providers.model import ErrorClass
 
-REGION = "us-east-1"
-
-
-@dataclass(frozen=True)
-class World:
-    endpoint: str
-    odcr: str
-    image: str
-    ec2: Any
-
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[LocalAws]:
-    with LocalAws() as server:
-        yield server
-
-
-@pytest.fixture
-def world(aws: LocalAws) -> World:
-    aws.reset()
-    ec2 = boto3.client("ec2", endpoint_url=aws.endpoint, region_name=REGION)
-    odcr = ec2.create_capacity_reservation(
-        InstanceType="p5.48xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone="us-east-1a",
-        InstanceCount=2,
-        InstanceMatchCriteria="targeted",
-    )["CapacityReservation"]["CapacityReservationId"]
-    images = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
-    image = next(i["ImageId"] for i in images if i.get("Platform", "").lower() != "windows")
-    return World(endpoint=aws.endpoint, odcr=odcr, image=image, ec2=ec2)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, list(arguments))
-
-
-def files(folder: Path, *documents: dict[str, Any]) -> str:
-    path = folder / "objects.yaml"
-    path.write_text(yaml.safe_dump_all(documents))
-    return str(path)
-
-
-def node_class(world: World, **spec: Any) -> dict[str, Any]:
-    subnets = [s["SubnetId"] for s in world.ec2.describe_subnets()["Subnets"]]
-    groups = [g["GroupId"] for g in world.ec2.describe_security_groups()["SecurityGroups"]]
-    return {
-        "apiVersion": "karpenter.k8s.aws/v1",
-        "kind": "EC2NodeClass",
-        "metadata": {"name": "training"},
-        "spec": {
-            "capacityReservationSpec": {"capacityReservationTarget": {"capacityReservationId": world.odcr}},
-            "amiFamily": "Custom",
-            "amiSelectorTerms": [{"id": world.image}],
-            "subnetSelectorTerms": [{"id": each} for each in subnets],
-            "securityGroupSelectorTerms": [{"id": each} for each in groups],
-            "role": "node",
-            **spec,
-        },
-    }
-
-
-def claim(name: str, *capacity_types: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodeClaim",
-        "metadata": {"name": name},
-        "spec": {
-            "nodeClassRef": {"group": "capacity-broker.io", "kind": "EC2NodeClass", "name": "training"},
-            "requirements": [
-                {
-                    "key": "node.kubernetes.io/instance-type",
-                    "operator": "In",
-                    "values": ["p5.48xlarge"],
-                },
-                {
-                    "key": "karpenter.sh/capacity-type",
-                    "operator": "In",
-                    "values": list(capacity_types or ("reserved",)),
-                },
-            ],
-        },
-    }
+from .kit import World, claim, files, node_class, run
 
 
 def planned(world: World, path: str) -> tuple[int, list[dict[str, Any]]]:
@@ -260,14 +164,6 @@ def test_inventory_counts_what_idles(world: World) -> None:
     assert "\x1b[" not in table
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[Client, str]]:
-    with ApiServer(Cluster()) as server:
-        path = tmp_path / "kubeconfig"
-        path.write_text(server.kubeconfig())
-        yield Client(InProcessTransport(server.cluster)), str(path)
-
-
 def test_crds_are_installed_and_karpenters_own_left_alone(cluster: tuple[Client, str]) -> None:
     client, kubeconfig = cluster
     first = json.loads(run("crds", "install", "--kubeconfig", kubeconfig, "-o", "json").stdout)
@@ -280,41 +176,6 @@ def test_crds_are_installed_and_karpenters_own_left_alone(cluster: tuple[Client,
     rows = {row["name"]: row["did"] for row in install(client)}
     assert rows[theirs] == "kept"
     assert client.get(manifests.CRD, theirs)["metadata"]["resourceVersion"] == before
-
-
-def test_explain_tells_each_attempt_with_its_code_and_request(cluster: tuple[Client, str]) -> None:
-    client, kubeconfig = cluster
-    install(client)
-    attempts = [
-        Attempt(
-            claim="train-0",
-            node_class="training",
-            pool="reserved:p5.48xlarge:us-east-1a:cr-1",
-            outcome=Outcome.REFUSED,
-            at=datetime(2026, 11, 21, 3, 0, tzinfo=UTC),
-            code="ReservationCapacityExceeded",
-            class_=ErrorClass.RESERVATION_FULL,
-            request_id="11111111-2222",
-            next_step="the next option is tried",
-        )
-    ]
-    document = claim("train-0")
-    document["metadata"]["annotations"] = {ATTEMPTS: dump(attempts)}
-    client.create(NodeClaim.KIND, document)
-    rows = json.loads(run("explain", "claim", "train-0", "--kubeconfig", kubeconfig, "-o", "json").stdout)
-    assert [(r["code"], r["class"], r["request_id"]) for r in rows] == [
-        ("ReservationCapacityExceeded", "reservation-full", "11111111-2222")
-    ]
-    text = run("explain", "claim", "train-0", "--kubeconfig", kubeconfig).stdout
-    assert text.startswith("NodeClaim train-0, class training")
-    assert "11111111-2222" in text
-
-
-def test_explain_of_a_claim_that_is_not_there(cluster: tuple[Client, str]) -> None:
-    client, kubeconfig = cluster
-    install(client)
-    result = run("explain", "claim", "nope", "--kubeconfig", kubeconfig)
-    assert isinstance(result.exception, NotFound)
 
 
 def test_run_without_a_cluster_name_says_which_option(

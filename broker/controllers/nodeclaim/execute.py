@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import orjson
@@ -190,20 +191,20 @@ class Executor:
         """
         attempts: list[Attempt] = []
         for pair in answered.dealt.pairs:
-            asked = {attempt.pool for attempt in before.get(pair.claim.uid, ())}
+            asked = {pool for a in before.get(pair.claim.uid, ()) for pool in (a.pool, *a.also)}
             passed = [
                 self.record(
                     pair.claim.name,
                     ready,
-                    pool=str(each.pool),
+                    pool=str(first.pool),
                     outcome=Outcome.SKIPPED,
-                    code=each.reason,
-                    class_=each.class_,
-                    message=each.message,
+                    code=first.reason,
+                    class_=first.class_,
+                    message=first.message,
                     next_step="the next option is taken",
+                    also=tuple(str(each.pool) for each in alike),
                 )
-                for each in list(skipped.get(pair.claim.uid, ()))[:MOST_SKIPPED]
-                if str(each.pool) not in asked
+                for first, *alike in _alike(skipped.get(pair.claim.uid, ()), asked)
             ]
             option = answered.group.option(pair.instance.instance_type, pair.instance.zone)
             elsewhere = pair.instance.reservation_id
@@ -229,8 +230,8 @@ class Executor:
         attempts = []
         for code, errors in by_code.items():
             first = errors[0]
-            option = answered.group.option(first.instance_type, first.zone)
-            more = f" (and {len(errors) - 1} more pools)" if len(errors) > 1 else ""
+            tried = [answered.group.option(each.instance_type, each.zone) for each in errors]
+            option, *others = dict.fromkeys(tried)
             attempts.append(
                 self.record(
                     left.claim.name,
@@ -239,9 +240,10 @@ class Executor:
                     outcome=Outcome.REFUSED,
                     code=code,
                     class_=first.class_,
-                    message=first.message + more,
+                    message=first.message,
                     request_id=answered.request_id,
                     next_step=answer(first.class_, option=option).next_step,
+                    also=tuple(str(each.pool) for each in others),
                 )
             )
         return attempts
@@ -320,6 +322,15 @@ class Executor:
             attempts,
         )
         return True
+
+
+def _alike(skipped: Iterable[Skipped], asked: Collection[str]) -> list[list[Skipped]]:
+    """Options that were passed over for one and the same reason, together: those after another stay so."""
+    left = (each for each in skipped if str(each.pool) not in asked)
+    return [
+        list(alike)
+        for _, alike in groupby(left, key=lambda each: (each.pool.capacity_type, each.reason, each.class_))
+    ][:MOST_SKIPPED]
 
 
 def _marks(claim: NodeClaim, launch: str) -> dict[str, Any]:

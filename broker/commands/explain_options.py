@@ -1,0 +1,194 @@
+"""What a waiting claim could be launched into now, in the planner's order, and why not the options before.
+
+Invariant: nothing is decided here. Classes, prospects and the plan come from the functions that the launch
+loop calls, over EC2 as it is now, all claims that wait, and the refusals that the claims themselves record;
+nothing is changed in EC2 or the cluster. What the running broker may know beyond that: shortages whose
+claims are gone, and slots that it took since EC2's last count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.answers import launched, scopes, spilled
+from broker.capacity.model import Attempt, Claim, Inventory, Option, Outcome, Pool, Skipped
+from broker.capacity.options import misfits
+from broker.capacity.plan import plan
+from broker.capacity.prospects import Shops
+from broker.capacity.shortages import Shortages
+from broker.commands.plan import Considered, considered
+from broker.controllers.nodeclaim.report import ATTEMPTS
+from broker.oncall.journal import load
+from providers.base import CapacityProvider
+from providers.model import CapacityType, ErrorClass, InstanceType
+
+KINDS: Mapping[str, CapacityType] = {"reserved": "reserved", "on-demand": "on-demand", "spot": "spot"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """`decision` in a sentence; `rows`, one an option, in the order in which they are considered."""
+
+    decision: str
+    rows: Sequence[Mapping[str, Any]] = ()
+
+
+def outlook(
+    one: NodeClaim,
+    claims: Iterable[NodeClaim],
+    classes: Iterable[EC2NodeClass],
+    provider: CapacityProvider,
+    *,
+    now: datetime,
+) -> Outlook:
+    """Raises ProviderError where EC2 cannot be read."""
+    every = list(claims)
+    waiting = [each for each in every if not each.status.provider_id and not each.deleting]
+    named = {each.spec.node_class_ref.name for each in (*waiting, one)}
+    found = considered(
+        [each for each in classes if each.name in named], waiting, provider, now=now, where="in the cluster"
+    )
+    mine = next((each for each in found.waiting if each.name == one.name), None)
+    if mine is None:
+        return Outlook(decision=f"not planned: {found.refused.get(one.name, 'it is being deleted')}")
+    types = provider.instance_types()
+    shortages = remembered(every, found.inventory, now)
+    result = plan(found.waiting, found.classes, types, found.inventory, shortages, now)
+    assigned = next((each for each in result.assignments if each.claim.uid == mine.uid), None)
+    unplaced = next((each for each in result.unplaced if each.claim.uid == mine.uid), None)
+    told = result.skipped.get(mine.uid, ()) or (unplaced.skipped if unplaced else ())
+    chosen = assigned.option if assigned else None
+    rows = list(_rows(mine, found, types, shortages, chosen, told, now))
+    if chosen is not None:
+        return Outlook(decision=f"is launched next into {chosen.pool}", rows=rows)
+    if unplaced is None:
+        return Outlook(decision="not planned", rows=rows)
+    again = f"; tried again at {unplaced.retry_at:%H:%M:%SZ}" if unplaced.retry_at else ""
+    return Outlook(decision=f"waits: {unplaced.reason}: {unplaced.message}{again}", rows=rows)
+
+
+def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime) -> Shortages:
+    """The shortages that follow from what the claims record of EC2's answers, oldest first."""
+    shortages = Shortages()
+    for attempt in sorted(_attempts(claims), key=lambda each: each.at):
+        if attempt.outcome in (Outcome.LAUNCHED, Outcome.SPILLED):
+            shortages = _served(shortages, attempt, inventory)
+        elif attempt.outcome is Outcome.REFUSED and attempt.class_ is not None:
+            for pool in (attempt.pool, *attempt.also):
+                if option := _option(pool, inventory):
+                    shortages = _refused(shortages, attempt, attempt.class_, option, inventory)
+    return shortages.observed(inventory, now)
+
+
+def _attempts(claims: Iterable[NodeClaim]) -> Iterator[Attempt]:
+    for claim in claims:
+        yield from load(
+            claim.annotations.get(ATTEMPTS, ""), claim=claim.name, node_class=claim.spec.node_class_ref.name
+        )
+
+
+def _refused(
+    shortages: Shortages, attempt: Attempt, class_: ErrorClass, option: Option, inventory: Inventory
+) -> Shortages:
+    for scope in scopes(class_, option):
+        shortages = shortages.record(
+            scope,
+            class_=class_,
+            code=attempt.code,
+            now=attempt.at,
+            free=inventory.free(scope.key) if scope.kind == "reservation" else 0,
+            message=attempt.message,
+        )
+    return shortages
+
+
+def _served(shortages: Shortages, attempt: Attempt, inventory: Inventory) -> Shortages:
+    option = _option(attempt.pool, inventory)
+    if option is None:
+        return shortages
+    if attempt.outcome is Outcome.SPILLED:
+        return spilled(shortages, option, now=attempt.at)
+    named = option.pool.reservation
+    return launched(shortages, option, reservation_id=named if named.startswith("cr-") else "")
+
+
+def _option(text: str, inventory: Inventory) -> Option | None:
+    """The option that a pool's name stands for; None for a name that somebody made up."""
+    kind, _, rest = text.partition(":")
+    instance_type, _, rest = rest.partition(":")
+    zone, _, reservation = rest.partition(":")
+    if kind not in KINDS or not instance_type or not zone:
+        return None
+    pool = Pool(capacity_type=KINDS[kind], instance_type=instance_type, zone=zone, reservation=reservation)
+    if kind != "reserved":
+        return Option(pool=pool)
+    group = inventory.groups.get(reservation)
+    there = [
+        odcr.id
+        for odcr in inventory.odcrs.values()
+        if (odcr.instance_type, odcr.zone) == (instance_type, zone)
+        and (
+            odcr.id == reservation
+            or (group is not None and odcr.id in group.member_ids)
+            or (not reservation and odcr.match_criteria == "open")
+        )
+    ]
+    return Option(pool=pool, odcr_ids=tuple(there))
+
+
+def _rows(
+    claim: Claim,
+    found: Considered,
+    types: Mapping[str, InstanceType],
+    shortages: Shortages,
+    chosen: Option | None,
+    told: Iterable[Skipped],
+    now: datetime,
+) -> Iterator[dict[str, Any]]:
+    shops = Shops(found.classes, types, found.inventory, shortages, now)
+    prospect = shops.prospect(claim)
+    why = {each.pool: each for each in told}
+    place = prospect.options.index(chosen) if chosen in prospect.options else len(prospect.options)
+    for number, option in enumerate(prospect.options):
+        skipped = prospect.refused.get(option) or why.get(option.pool)
+        if option == chosen:
+            yield _row(option, found.inventory, verdict="next")
+        elif skipped is not None:
+            yield _row(option, found.inventory, verdict="skipped", skipped=skipped)
+        elif number < place:
+            yield _row(option, found.inventory, verdict="skipped", reason="SlotsTaken")
+        else:
+            yield _row(option, found.inventory, verdict="then")
+    for skipped in misfits(claim, prospect.suited, shops.known(claim.node_class)):
+        yield _row(Option(pool=skipped.pool), found.inventory, verdict="unfit", skipped=skipped)
+
+
+def _row(
+    option: Option, inventory: Inventory, *, verdict: str, skipped: Skipped | None = None, reason: str = ""
+) -> dict[str, Any]:
+    pool = option.pool
+    reserved = pool.capacity_type == "reserved"
+    held = option.odcr_ids or ((pool.reservation,) if pool.reservation in inventory.odcrs else ())
+    return {
+        "pool": str(pool),
+        "capacity_type": pool.capacity_type,
+        "instance_type": pool.instance_type,
+        "zone": pool.zone,
+        "reservation": pool.reservation,
+        "odcrs": list(held),
+        "free": sum(inventory.free(each) for each in held) if reserved else None,
+        "usd_hour": option.price,
+        "verdict": verdict,
+        "reason": skipped.reason if skipped else reason,
+        "class": str(skipped.class_ or "") if skipped else "",
+        "message": skipped.message
+        if skipped
+        else "its free slots go to claims that come before"
+        if reason
+        else "",
+    }

@@ -1,0 +1,46 @@
+"""Local AWS and an embedded API server, as the commands find them: by a URL and a kubeconfig."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+
+from broker.kube.client import Client
+from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.transports import InProcessTransport
+from providers.local import LocalAws
+
+from .kit import REGION, World
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[LocalAws]:
+    with LocalAws() as server:
+        yield server
+
+
+@pytest.fixture
+def world(aws: LocalAws) -> World:
+    aws.reset()
+    ec2 = boto3.client("ec2", endpoint_url=aws.endpoint, region_name=REGION)
+    odcr = ec2.create_capacity_reservation(
+        InstanceType="p5.48xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone="us-east-1a",
+        InstanceCount=2,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+    images = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
+    image = next(i["ImageId"] for i in images if i.get("Platform", "").lower() != "windows")
+    return World(endpoint=aws.endpoint, odcr=odcr, image=image, ec2=ec2)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[Client, str]]:
+    with ApiServer(Cluster()) as server:
+        path = tmp_path / "kubeconfig"
+        path.write_text(server.kubeconfig())
+        yield Client(InProcessTransport(server.cluster)), str(path)

@@ -1,0 +1,265 @@
+"""`explain claim`: the record of what was tried, and what is open to a claim that waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.model import Attempt, Outcome
+from broker.commands import explain
+from broker.commands.crds import install
+from broker.controllers.nodeclaim.report import ATTEMPTS
+from broker.kube.client import Client
+from broker.kube.errors import NotFound
+from broker.oncall.journal import dump
+from providers.model import ErrorClass
+
+from .kit import World, claim, node_class, run
+
+Cluster = tuple[Client, str]
+P5 = "p5.48xlarge"
+
+
+def attempt(pool: str, outcome: Outcome = Outcome.REFUSED, **more: Any) -> Attempt:
+    known: dict[str, Any] = {"at": datetime(2026, 11, 21, 3, 0, tzinfo=UTC)}
+    return Attempt(claim="train-0", node_class="training", pool=pool, outcome=outcome, **known | more)
+
+
+def put(client: Client, document: dict[str, Any], attempts: Sequence[Attempt] = ()) -> None:
+    if attempts:
+        document["metadata"]["annotations"] = {ATTEMPTS: dump(attempts)}
+    client.create(NodeClaim.KIND, document)
+
+
+def explained(world: World, kubeconfig: str, name: str = "train-0") -> dict[str, Any]:
+    result = run(
+        "explain", "claim", name, "--kubeconfig", kubeconfig, "--aws-endpoint", world.endpoint, "-o", "json"
+    )
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def text(world: World, kubeconfig: str, name: str = "train-0") -> str:
+    return run("explain", "claim", name, "--kubeconfig", kubeconfig, "--aws-endpoint", world.endpoint).stdout
+
+
+@pytest.fixture
+def training(world: World, cluster: Cluster) -> Cluster:
+    """A cluster with the class of the world's one reservation (two free slots of p5.48xlarge)."""
+    install(cluster[0])
+    cluster[0].create(EC2NodeClass.KIND, node_class(world))
+    return cluster
+
+
+@pytest.mark.covers("CAP-17")
+def test_each_attempt_has_its_code_class_request_and_time(world: World, training: Cluster) -> None:
+    client, kubeconfig = training
+    refused = attempt(
+        "reserved:p5.48xlarge:us-east-1a:cr-1",
+        code="ReservationCapacityExceeded",
+        class_=ErrorClass.RESERVATION_FULL,
+        request_id="11111111-2222",
+        next_step="the next option is tried",
+    )
+    put(client, claim("train-0"), [refused])
+    row = explained(world, kubeconfig)["attempts"][0]
+    assert (row["pool"], row["code"], row["class"], row["request_id"], row["at"]) == (
+        "reserved:p5.48xlarge:us-east-1a:cr-1",
+        "ReservationCapacityExceeded",
+        "reservation-full",
+        "11111111-2222",
+        "2026-11-21T03:00:00Z",
+    )
+    shown = text(world, kubeconfig)
+    assert shown.startswith("NodeClaim train-0, class training")
+    for word in ("2026-11-21 03:00:00Z", "ReservationCapacityExceeded", "AWS request 11111111-2222"):
+        assert word in shown
+
+
+def test_yaml_says_the_same_as_json(world: World, training: Cluster) -> None:
+    client, kubeconfig = training
+    put(client, claim("train-0"))
+    options = ("--kubeconfig", kubeconfig, "--aws-endpoint", world.endpoint)
+    found = yaml.safe_load(run("explain", "claim", "train-0", *options, "-o", "yaml").stdout)
+    assert found == explained(world, kubeconfig)
+
+
+def test_a_launched_claim_is_told_from_its_record_alone(cluster: Cluster) -> None:
+    """Nobody who may only read claims needs AWS for what was done."""
+    client, kubeconfig = cluster
+    install(client)
+    launched = attempt(f"reserved:{P5}:us-east-1a:cr-1", Outcome.LAUNCHED, instance_id="i-0abc")
+    put(client, claim("train-0"), [launched])
+    body = {"status": {"providerID": "aws:///us-east-1a/i-0abc"}}
+    client.patch(NodeClaim.KIND, "train-0", body, subresource="status")
+    result = run(
+        "explain",
+        "claim",
+        "train-0",
+        "--kubeconfig",
+        kubeconfig,
+        "--aws-endpoint",
+        "http://127.0.0.1:1",
+        "-o",
+        "json",
+    )
+    found = json.loads(result.stdout)
+    assert (found["instance"], found["attempts"][0]["instance"]) == ("i-0abc", "i-0abc")
+    assert "options" not in found
+
+
+@pytest.mark.covers("CAP-17")
+def test_a_waiting_claim_sees_what_it_takes_next_and_what_after(world: World, training: Cluster) -> None:
+    client, kubeconfig = training
+    put(client, claim("train-0", "reserved", "on-demand"))
+    found = explained(world, kubeconfig)
+    assert found["decision"] == f"is launched next into reserved:{P5}:us-east-1a:{world.odcr}"
+    first, *rest = found["options"]
+    assert (first["verdict"], first["reservation"], first["free"]) == ("next", world.odcr, 2)
+    assert {(row["verdict"], row["capacity_type"]) for row in rest} == {("then", "on-demand")}
+
+
+@pytest.mark.covers("CAP-17")
+def test_slots_that_go_to_earlier_claims_are_said(world: World, training: Cluster) -> None:
+    client, kubeconfig = training
+    for number in range(3):
+        put(client, claim(f"train-{number}"))
+    third = explained(world, kubeconfig, "train-2")
+    assert third["decision"].startswith("waits: AllReservationsFull")
+    (row,) = third["options"]
+    assert (row["verdict"], row["reason"], row["free"]) == ("skipped", "SlotsTaken", 2)
+    assert explained(world, kubeconfig, "train-1")["options"][0]["verdict"] == "next"
+
+
+@pytest.mark.covers("CAP-17")
+def test_a_refusal_that_any_claim_records_is_remembered(world: World, training: Cluster) -> None:
+    """The reservation refused another claim a minute ago, with slots that EC2 showed free all the time."""
+    client, kubeconfig = training
+    now = datetime.now(UTC)
+    other = attempt(
+        f"reserved:{P5}:us-east-1a:{world.odcr}",
+        at=now - timedelta(minutes=1),
+        code="InsufficientInstanceCapacity",
+        class_=ErrorClass.CAPACITY,
+        message="none left",
+    )
+    put(client, claim("train-1"), [other])
+    put(client, claim("train-0"))
+    found = explained(world, kubeconfig)
+    (row,) = found["options"]
+    assert (row["verdict"], row["reason"], row["class"]) == ("skipped", "ShortageRemembered", "capacity")
+    assert "InsufficientInstanceCapacity: none left" in row["message"]
+    assert f"tried again at {now + timedelta(minutes=2):%H:%M}" in found["decision"]
+
+
+def test_a_refusal_long_ago_is_over(world: World, training: Cluster) -> None:
+    client, kubeconfig = training
+    old = attempt(f"reserved:{P5}:us-east-1a:{world.odcr}", code="X", class_=ErrorClass.CAPACITY)
+    put(client, claim("train-0"), [old])
+    assert explained(world, kubeconfig)["options"][0]["verdict"] == "next"
+
+
+def test_every_pool_of_one_refusal_is_remembered(world: World, training: Cluster) -> None:
+    """A fleet asks many pools at once; each that refused is short, not the first alone."""
+    client, kubeconfig = training
+    zones = ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f"]
+    pools = [f"on-demand:{P5}:{zone}" for zone in zones]
+    refused = attempt(
+        pools[0],
+        at=datetime.now(UTC),
+        code="InsufficientInstanceCapacity",
+        class_=ErrorClass.CAPACITY,
+        also=tuple(pools[1:]),
+    )
+    put(client, claim("train-0", "on-demand"), [refused])
+    found = explained(world, kubeconfig)
+    plain = [row for row in found["options"] if row["verdict"] != "unfit"]
+    assert plain
+    assert {row["reason"] for row in plain} == {"ShortageRemembered"}
+
+
+def test_a_reservation_that_does_not_suit_says_why(world: World, training: Cluster) -> None:
+    client, kubeconfig = training
+    document = claim("train-0", "on-demand")
+    document["spec"]["requirements"][0]["values"] = ["m5.large"]
+    put(client, document)
+    unfit = [row for row in explained(world, kubeconfig)["options"] if row["verdict"] == "unfit"]
+    assert [(row["reservation"], row["reason"]) for row in unfit] == [(world.odcr, "CapacityTypeMismatch")]
+
+
+def test_hundreds_of_equal_options_are_one_line(world: World, training: Cluster) -> None:
+    client, kubeconfig = training
+    document = claim("train-0", "on-demand")
+    del document["spec"]["requirements"][0]
+    put(client, document)
+    many = len(explained(world, kubeconfig)["options"])
+    assert many > 300
+    shown = text(world, kubeconfig)
+    options = shown.partition("Now: ")[2].splitlines()[2:]
+    assert len(options) < 8
+    assert f" {many - 2} options" in shown  # all but the one that is taken and the reservation
+    assert len({line.index("on-demand:") for line in options if "on-demand:" in line}) == 1, "aligned"
+
+
+def test_equal_attempts_are_one_line_with_the_last_time() -> None:
+    rows = [
+        {
+            "at": f"2026-11-21T03:{minute:02}:00Z",
+            "pool": f"on-demand:{P5}:us-east-1a",
+            "also": [],
+            "outcome": "Refused",
+            "code": "InsufficientInstanceCapacity",
+            "class": "capacity",
+            "message": "none",
+            "instance": "",
+            "request_id": f"req-{minute}",
+            "next": "",
+        }
+        for minute in (0, 3, 9, 21)
+    ]
+    (line,) = explain.told_attempts(rows)
+    assert (line["step"], line["when"]) == ("1-4", "4 times, last 2026-11-21 03:21:00Z")
+    assert "req-21" in line["what"]
+    assert len(explain.told_attempts(rows[:3])) == 3
+
+
+def test_without_ec2_the_record_is_told_all_the_same(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    put(client, claim("train-0"), [attempt(f"reserved:{P5}:us-east-1a:cr-1", code="Code", request_id="r-1")])
+    shown = run(
+        "explain", "claim", "train-0", "--kubeconfig", kubeconfig, "--aws-endpoint", "http://127.0.0.1:1"
+    ).stdout
+    assert "AWS request r-1" in shown
+    assert "Now: cannot be told, since EC2 cannot be asked" in shown
+
+
+def test_a_claim_of_karpenters_is_said_to_be_so(cluster: Cluster) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    document = claim("train-0")
+    document["spec"]["nodeClassRef"]["group"] = "karpenter.k8s.aws"
+    put(client, document)
+    shown = run("explain", "claim", "train-0", "--kubeconfig", kubeconfig).stdout
+    assert "not the broker's: spec.nodeClassRef.group is 'karpenter.k8s.aws'" in shown
+
+
+def test_a_claim_that_is_not_there(cluster: Cluster) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    result = run("explain", "claim", "nope", "--kubeconfig", kubeconfig)
+    assert isinstance(result.exception, NotFound)
