@@ -81,6 +81,7 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert second["EndDateType"] == "limited"
     assert second["EndDate"].strftime("%Y-%m-%dT%H:%M:%SZ") == END
     assert {tag["Key"]: tag["Value"] for tag in second["Tags"]} == {
+        "ManagedBy": "terraform",
         "Name": "h100-b",
         "project": "capacity-broker",
         "team": "research",
