@@ -19,6 +19,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Attempt
+from broker.controllers.advisor.loops import AdvisorLoops
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim import ownership
 from broker.controllers.nodeclaim.abandoned import AbandonedNodes
@@ -189,6 +190,20 @@ class Broker:
             every=settings.poll_seconds,
         )
         self._informers += reservations.informers
+        advisor = AdvisorLoops(
+            client,
+            provider,
+            classes=self.classes.cache,
+            pools=self.pools.cache,
+            inventory=self.inventory,
+            resolved=self._nodeclass,
+            clock=clock,
+            recorder=self.recorder,
+            cluster=settings.cluster_name,
+            describe=lambda: self._polls.add("tags"),
+            synced=self._synced,
+            enabled=settings.advise,
+        )
         self._launches = Batcher[str]("launch", clock=clock)
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)
@@ -248,6 +263,7 @@ class Broker:
                 expected=expected,
             ),
             *reservations.loops,
+            *advisor.loops,
         )
         self._wire()
 

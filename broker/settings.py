@@ -80,6 +80,13 @@ class Settings:
             envvar="BROKER_TAKE_OVER_KARPENTER",
         ),
     ] = False
+    advise: Annotated[
+        bool,
+        _option(
+            "Write what capacityReservationSpec resolves to into the selector terms that Karpenter reads.",
+            envvar="BROKER_ADVISE",
+        ),
+    ] = True
     log_level: Annotated[str, _option("debug, info, warning or error.", envvar="BROKER_LOG_LEVEL")] = "info"
     log_format: Annotated[
         str, _option("json or console; auto means console on a terminal.", envvar="BROKER_LOG_FORMAT")

@@ -39,7 +39,10 @@ class CapacityProvider(Protocol):
         """The group and its members now. Class NOT_FOUND when there is none."""
 
     def instance_types(self) -> Mapping[str, InstanceType]:
-        """Types by name with their zones; cached by the provider, refreshed hourly."""
+        """Types by name with their zones and prices; cached by the provider, refreshed hourly."""
+
+    def refresh_prices(self) -> None:
+        """Asks for prices anew; what cannot be had stays as it was, and raises after the rest was had."""
 
     def subnets(self, terms: Sequence[Selector]) -> Sequence[Subnet]:
         """Subnets that any term selects."""
@@ -79,3 +82,6 @@ class CapacityProvider(Protocol):
 
     def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
         """Adds tags to resources."""
+
+    def untag(self, ids: Collection[str], keys: Collection[str]) -> None:
+        """Removes tags, whatever their value; one that is not there is success."""

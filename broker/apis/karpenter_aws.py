@@ -15,6 +15,7 @@ from pydantic import Field
 
 from broker.apis import names
 from broker.apis.core import NodeSelectorRequirement
+from broker.apis.karpenter_aws_accepted import load
 from broker.apis.karpenter_aws_launch import (
     METADATA_DEFAULT,
     BlockDeviceMapping,
@@ -296,10 +297,12 @@ class EC2NodeClass(Object):
 
     @property
     def reservation_ask(self) -> ReservationAsk:
-        """What the class asks of reservations: by the field, or by the annotation where there is none."""
-        return reservation_ask(
-            self.spec.capacity_reservation_spec, annotation=self.annotations.get(names.RESERVATION_SPEC)
-        )
+        """What the class asks of reservations: by the field, by the broker's copy of it while the definition
+        has lost the field, or by the annotation where there is neither."""
+        field = self.spec.capacity_reservation_spec
+        if field is None and (accepted := load(self.annotations.get(names.ACCEPTED_SPEC))):
+            field = accepted.spec
+        return reservation_ask(field, annotation=self.annotations.get(names.RESERVATION_SPEC))
 
 
 class EC2NodeClassSpecV1Beta1(EC2NodeClassSpec):

@@ -111,14 +111,19 @@ RESTRICTED_TAGS: Final = (TAG_EKS_CLUSTER, NODEPOOL, TAG_NODECLAIM, NODECLASS_LA
 # Ours
 BROKER: Final = "capacity-broker.io"
 RESERVATION_SPEC: Final = "capacity-broker.io/capacity-reservation-spec"
+ACCEPTED_SPEC: Final = "capacity-broker.io/accepted-spec"
+ADVISED: Final = "capacity-broker.io/advised"
 GANG: Final = "capacity-broker.io/gang"
 PRIORITY: Final = "capacity-broker.io/priority"
 PODS: Final = "capacity-broker.io/pods"
 LAUNCH: Final = "capacity-broker.io/launch"
+LAUNCH_REQUEST: Final = "capacity-broker.io/launch-request"
 EXPECT: Final = "capacity-broker.io/expect"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
 TAG_LAUNCH: Final = LAUNCH
 TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
+# On reservations: followed by the cluster's and the class's name.
+TAG_ADVISED: Final = ADVISED
 
 # Condition types. Karpenter's on a NodeClaim; its own on an EC2NodeClass are never written by the broker.
 LAUNCHED: Final = "Launched"
@@ -127,8 +132,11 @@ INITIALIZED_CONDITION: Final = "Initialized"
 READY: Final = "Ready"
 DRAINED: Final = "Drained"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"
-# Ours: on claim, class and pool; on the class alone the last two.
+# Ours: the first on claim, class and pool, the others on the class alone.
 CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"
 RESERVATIONS_RESOLVED: Final = "ReservationsResolved"
 LAUNCHABLE: Final = "Launchable"
+RESERVATIONS_ADVISED: Final = "ReservationsAdvised"
+RESERVED_ALLOWED: Final = "ReservedAllowed"
+SPEC_SERVED: Final = "CapacityReservationSpecServed"

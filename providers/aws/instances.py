@@ -16,7 +16,7 @@ from providers.aws.clock import utc
 from providers.model import ErrorClass, Instance, ProviderError
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2.type_defs import FilterTypeDef, InstanceTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, InstanceTypeDef, TagTypeDef
 
 PAGE = 1000
 # EC2 takes up to 1,000 ids; it advises fewer so that a call does not time out.
@@ -57,6 +57,14 @@ def add_tags(aws: Aws, ids: Collection[str], new: Mapping[str, str]) -> None:
     for batch in filters.batches(sorted(set(ids)), BATCH):
         if listed:
             aws.call(aws.ec2.create_tags, Resources=list(batch), Tags=listed)
+
+
+def remove_tags(aws: Aws, ids: Collection[str], keys: Collection[str]) -> None:
+    """Removes tags of resources of any kind, whatever their value."""
+    listed: list[TagTypeDef] = [{"Key": key} for key in sorted(keys)]
+    for batch in filters.batches(sorted(set(ids)), BATCH):
+        if listed:
+            aws.call(aws.ec2.delete_tags, Resources=list(batch), Tags=listed)
 
 
 def _pages(aws: Aws, chosen: Sequence[FilterTypeDef]) -> list[Instance]:

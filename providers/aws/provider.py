@@ -8,6 +8,7 @@ sent.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -17,7 +18,9 @@ from providers.aws.clients import Aws
 from providers.aws.clock import Clock, SystemClock
 from providers.aws.images import Images
 from providers.aws.launch_templates import LaunchTemplates
+from providers.aws.pricing import Prices
 from providers.aws.profiles import Profiles
+from providers.aws.type_store import TypeStore
 from providers.model import (
     Bootstrap,
     ErrorClass,
@@ -54,7 +57,10 @@ class AwsProvider:
         kubernetes_version: str = KUBERNETES,
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
+        isolated_vpc: bool = False,
+        type_folder: Path | None = None,
     ) -> None:
+        """`isolated_vpc`: no call to AWS's price list. `type_folder` keeps instance types between runs."""
         self.cluster = cluster
         clock = clock or SystemClock()
         self._aws = Aws(
@@ -66,6 +72,10 @@ class AwsProvider:
         self._types: TtlCache[str, Mapping[str, InstanceType]] = TtlCache(
             ttl=TYPES_TTL, monotonic=clock.monotonic
         )
+        self._store = TypeStore(type_folder, ttl=TYPES_TTL) if type_folder else None
+        self._endpoint = endpoint_url or ""
+        self._prices = Prices(self._aws, isolated=isolated_vpc)
+        self._priced: tuple[Mapping[str, InstanceType], int, Mapping[str, InstanceType]] | None = None
         self._account: TtlCache[str, str] = TtlCache(ttl=TYPES_TTL, monotonic=clock.monotonic)
 
     def account_id(self) -> str:
@@ -80,7 +90,24 @@ class AwsProvider:
         return groups.group(self._aws, arn)
 
     def instance_types(self) -> Mapping[str, InstanceType]:
-        return self._types.get("types", lambda: instance_types.instance_types(self._aws))
+        types, version, known = self._types.get("types", self._load_types), self._prices.version, self._priced
+        if known is None or known[0] is not types or known[1] != version:
+            known = self._priced = (types, version, self._prices.priced(types))
+        return known[2]
+
+    def _load_types(self) -> Mapping[str, InstanceType]:
+        if self._store is None:
+            return instance_types.instance_types(self._aws)
+        place = (self._endpoint, self._aws.region, self.account_id())
+        now = self._aws.clock.now()
+        found = self._store.load(place, now=now)
+        if found is None:
+            found = instance_types.instance_types(self._aws)
+            self._store.save(place, found, now=now)
+        return found
+
+    def refresh_prices(self) -> None:
+        self._prices.refresh()
 
     def subnets(self, terms: Sequence[Selector]) -> Sequence[Subnet]:
         return network.subnets(self._aws, terms)
@@ -131,3 +158,6 @@ class AwsProvider:
 
     def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
         instances.add_tags(self._aws, ids, tags)
+
+    def untag(self, ids: Collection[str], keys: Collection[str]) -> None:
+        instances.remove_tags(self._aws, ids, keys)

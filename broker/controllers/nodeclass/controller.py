@@ -15,7 +15,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Selection
+from broker.capacity.model import Resolved, Selection
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
@@ -119,6 +119,16 @@ class NodeClassController:
                 f"spec.nodeClassRef.name {name!r}: no such EC2NodeClass; create it or delete the claim",
             )
         raise Unresolved("NodeClassNotReady", f"EC2NodeClass {name} has not been resolved yet", passing=True)
+
+    def found(self, name: str) -> Resolved:
+        """What the class's selection finds, also where only Karpenter can launch it. Raises as `ready`."""
+        with self._lock:
+            outcome = self._outcomes.get(name)
+        known = self._cache.get(name)
+        made = outcome.found if isinstance(outcome, Unresolved) else None
+        if made is None or known is None or _written(known) != _written(made.source):
+            made = self.ready(name)
+        return made.plan.resolved
 
     def group_arns(self) -> Collection[str]:
         """The groups that some class names, which the inventory is to describe."""
@@ -253,7 +263,8 @@ class NodeClassController:
 def _written(node_class: EC2NodeClass) -> Written:
     """What changes when a user's part of the class does, or when another takes its name."""
     annotation = node_class.annotations.get(names.RESERVATION_SPEC, "")
-    return node_class.uid, node_class.metadata.generation, annotation
+    copy = node_class.annotations.get(names.ACCEPTED_SPEC, "")
+    return node_class.uid, node_class.metadata.generation, annotation + copy
 
 
 def _differs(before: LaunchClass | Unresolved | None, after: LaunchClass | Unresolved) -> bool:
@@ -263,4 +274,10 @@ def _differs(before: LaunchClass | Unresolved | None, after: LaunchClass | Unres
             after.surroundings,
             _written(after.source),
         )
+    if isinstance(before, Unresolved) and isinstance(after, Unresolved):
+        kept, made = before.found, after.found
+        if (kept is None or made is None) and kept is not made:
+            return True
+        if kept is not None and made is not None and _differs(kept, made):
+            return True
     return str(before) != str(after) or type(before) is not type(after)

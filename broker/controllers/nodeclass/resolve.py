@@ -12,7 +12,6 @@ from datetime import datetime
 
 import orjson
 
-from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_terms import (
     AMI_FAMILIES,
@@ -21,7 +20,6 @@ from broker.apis.karpenter_aws_terms import (
     SubnetSelectorTerm,
 )
 from broker.apis.meta import Model
-from broker.apis.reservation_spec import reservation_ask
 from broker.capacity.matching import resolve_class
 from broker.capacity.model import Inventory, NodeClass, ReservationTerm, Selection
 from broker.controllers.nodeclass.shape import block_devices, kubelet
@@ -45,13 +43,21 @@ class Unresolved(Exception):
     """A class that cannot launch: `reason` for the condition, `message` with the field and the way out.
 
     `passing`: it will be over in a moment without anybody's doing, and is not worth telling. `cause`: the
-    AWS operation and its code, where AWS refused.
+    AWS operation and its code, where AWS refused. `found`: what the class resolved to all the same, where
+    only the broker's own launches cannot use it.
     """
 
     def __init__(
-        self, reason: str, message: str, *, passing: bool = False, cause: tuple[str, str] = ("", "")
+        self,
+        reason: str,
+        message: str,
+        *,
+        passing: bool = False,
+        cause: tuple[str, str] = ("", ""),
+        found: LaunchClass | None = None,
     ) -> None:
         super().__init__(message)
+        self.found = found
         self.cause = cause
         self.reason = reason
         self.message = message
@@ -81,10 +87,7 @@ class LaunchClass:
 
 def selection(node_class: EC2NodeClass) -> Selection:
     """Which reservations the class asks for. Raises Unresolved for an invalid spec."""
-    ask = reservation_ask(
-        node_class.spec.capacity_reservation_spec,
-        annotation=node_class.annotations.get(names.RESERVATION_SPEC),
-    )
+    ask = node_class.reservation_ask
     if ask.problems:
         raise Unresolved("InvalidCapacityReservationSpec", "; ".join(map(str, ask.problems)))
     if ask.spec is not None:
@@ -113,7 +116,6 @@ def surroundings(
 
     A dry run makes no instance profile for the role.
     """
-    _supported(node_class)
     spec = node_class.spec
     subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
     if not subnets:
@@ -161,7 +163,8 @@ def launch_class(
     now: datetime,
     group_errors: Mapping[str, ProviderError],
 ) -> LaunchClass:
-    """Puts the class's selection beside what EC2 has. Raises Unresolved for an invalid spec.
+    """Puts the class's selection beside what EC2 has. Raises Unresolved for an invalid spec, and with what it
+    found for a class that only others can launch.
 
     `group_errors` says, by ARN, why a group could not be read.
     """
@@ -187,9 +190,11 @@ def launch_class(
         else misfit
         for misfit in found.misfits
     )
-    return LaunchClass(
+    made = LaunchClass(
         plan=replace(plan, resolved=replace(found, misfits=misfits)), surroundings=around, source=node_class
     )
+    _supported(made)
+    return made
 
 
 def _selectors(
@@ -234,14 +239,16 @@ def _placement_group_arn(node_class: EC2NodeClass, provider: CapacityProvider) -
     return provider.placement_group_arn(wanted.name)
 
 
-def _supported(node_class: EC2NodeClass) -> None:
+def _supported(made: LaunchClass) -> None:
+    spec = made.source.spec
     for name in UNSUPPORTED:
-        if getattr(node_class.spec, name):
-            alias = type(node_class.spec).model_fields[name].alias
+        if getattr(spec, name):
+            alias = type(spec).model_fields[name].alias
             raise Unresolved(
                 "FieldNotSupported",
                 f"spec.{alias} is set, which the broker's launches do not carry: remove it, or let Karpenter "
                 "launch this class",
+                found=made,
             )
 
 

@@ -20,6 +20,9 @@ from broker.kube.conditions import condition_body, set_condition, timestamp
 from providers.model import Odcr
 
 INVALID_SPEC = "InvalidCapacityReservationSpec"
+# Karpenter's, where it writes the class's list of reservations itself, each minute anew, and launches into
+# what is there: then the condition alone says what the broker found.
+KARPENTERS_LIST = "CapacityReservationsReady"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,11 @@ class Verdict:
     message: str
 
 
-def verdicts(outcome: LaunchClass | Unresolved) -> list[Verdict]:
-    """The class's conditions for what it resolved to, or for why it did not."""
+def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[Verdict]:
+    """The class's conditions for what it resolved to, or for why it did not.
+
+    `slots`: the message names each reservation with its slots, as nothing else in the status does.
+    """
     if isinstance(outcome, LaunchClass):
         around = outcome.surroundings
         zones = sorted({subnet.zone for subnet in around.subnets})
@@ -44,7 +50,7 @@ def verdicts(outcome: LaunchClass | Unresolved) -> list[Verdict]:
         )
         return [
             Verdict(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
-            _resolved(outcome.plan.selection, outcome.plan.resolved),
+            _resolved(outcome.plan.selection, outcome.plan.resolved, slots=slots),
             Verdict(type=names.LAUNCHABLE, status="True", reason="Resolved", message=text),
         ]
     if outcome.reason == INVALID_SPEC:
@@ -59,9 +65,12 @@ def verdicts(outcome: LaunchClass | Unresolved) -> list[Verdict]:
             ),
             Verdict(type=names.LAUNCHABLE, status="False", reason=INVALID_SPEC, message=why),
         ]
+    made = outcome.found
     return [
         Verdict(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
-        Verdict(
+        _resolved(made.plan.selection, made.plan.resolved, slots=slots)
+        if made
+        else Verdict(
             type=names.RESERVATIONS_RESOLVED,
             status="Unknown",
             reason=outcome.reason,
@@ -71,7 +80,7 @@ def verdicts(outcome: LaunchClass | Unresolved) -> list[Verdict]:
     ]
 
 
-def _resolved(selection: Selection, found: Resolved) -> Verdict:
+def _resolved(selection: Selection, found: Resolved, *, slots: bool) -> Verdict:
     status: ConditionStatus = "False"
     starting = "; ".join(
         f"{odcr.id} is {odcr.state}" + (f" until {timestamp(odcr.start)}" if odcr.start else "")
@@ -84,6 +93,7 @@ def _resolved(selection: Selection, found: Resolved) -> Verdict:
         total = sum(odcr.total for odcr in found.usable)
         status, reason = "True", "ReservationsFound"
         text = f"{len(found.usable)} usable with {free} of {total} slots free"
+        text += ": " + _listed(map(_slots, found.usable), most=8) if slots else ""
         text += f"; {starting}" if starting else ""
     elif found.pending:
         reason, text = "ReservationsPending", starting
@@ -120,7 +130,8 @@ def status_patch(
     before = condition(conditions, names.CAPACITY_RESERVATION)
     # The message names the latest claim; only a turn of the condition is worth a write.
     turned = limit and (before is None or (before.status, before.reason) != (limit.status, limit.reason))
-    told = [*verdicts(outcome), *([limit] if limit and turned else [])]
+    karpenters = condition(conditions, KARPENTERS_LIST) is not None
+    told = [*verdicts(outcome, slots=karpenters), *([limit] if limit and turned else [])]
     for verdict in told:
         conditions = set_condition(
             conditions,
@@ -132,9 +143,10 @@ def status_patch(
             observed_generation=node_class.metadata.generation,
         )
     told_of: dict[str, Any] = {"conditions": [condition_body(condition) for condition in conditions]}
-    if keep:
+    if keep or karpenters:
         return told_of
-    found = outcome.plan.resolved if isinstance(outcome, LaunchClass) else Resolved()
+    made = outcome if isinstance(outcome, LaunchClass) else outcome.found
+    found = made.plan.resolved if made else Resolved()
     rows = [_row(odcr, now) for odcr in (*found.usable, *found.pending)]
     ours = {row["id"] for row in rows} | {misfit.id for misfit in found.misfits}
     # Without selector terms Karpenter lists nothing, so an entry that is not ours is an old one of ours.
@@ -169,6 +181,11 @@ def _row(odcr: Odcr, now: datetime) -> dict[str, Any]:
     return row | ({"endTime": timestamp(odcr.end)} if odcr.end else {})
 
 
-def _listed(values: Iterable[str]) -> str:
+def _slots(odcr: Odcr) -> str:
+    ends = f" until {timestamp(odcr.end)}" if odcr.end else ""
+    return f"{odcr.id} {odcr.instance_type} {odcr.zone} {odcr.available}/{odcr.total}{ends}"
+
+
+def _listed(values: Iterable[str], *, most: int = 4) -> str:
     shown = list(values)
-    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

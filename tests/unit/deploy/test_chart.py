@@ -143,15 +143,25 @@ def test_it_does_not_run_on_nodes_that_it_launched() -> None:
     assert {"key": "karpenter.sh/registered", "operator": "DoesNotExist"} in term["matchExpressions"]
 
 
+def rules(file: str) -> list[Json]:
+    return list(yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text()))
+
+
+def test_rights_that_go_with_a_value_go_without_it() -> None:
+    manifests = helm.render({**helm.GIVEN, "advise": False})
+    assert helm.one(manifests, "ClusterRole")["rules"] == rules("cluster")
+    assert environment(manifests)["BROKER_ADVISE"] == "false"
+
+
 def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
     manifests = helm.render()
     pod = helm.one(manifests, "Deployment")["spec"]["template"]["spec"]
     account = helm.one(manifests, "ServiceAccount")["metadata"]
     assert pod["serviceAccountName"] == account["name"]
     assert account["annotations"] == helm.GIVEN["serviceAccount"]["annotations"]
-    for kind, file in (("ClusterRole", "cluster"), ("Role", "namespace")):
+    for kind, files in (("ClusterRole", ("cluster", "advisor")), ("Role", ("namespace",))):
         role, binding = helm.one(manifests, kind), helm.one(manifests, f"{kind}Binding")
-        assert role["rules"] == yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
+        assert role["rules"] == [rule for file in files for rule in rules(file)]
         assert binding["roleRef"]["name"] == role["metadata"]["name"]
         assert binding["subjects"] == [
             {"kind": "ServiceAccount", "name": account["name"], "namespace": helm.NAMESPACE}

@@ -22,20 +22,25 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.coordination import Lease
 from broker.apis.core import Event, Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.app import LEASE, Broker
 from broker.controllers.reservations.mirror import BROKER, MADE_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.run import lead
-from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
+from tests.cluster.objects import ON_DEMAND, PDB, RESERVED, node_pool
 from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.taps import writes_of
 from tests.unit.deploy import helm
 from tests.unit.deploy.requests import Asked, Recording, allows, grants
 from tests.unit.deploy.strict import Json
 
-CLUSTER_RULES: list[Json] = yaml.safe_load((helm.CHART / "rbac" / "cluster.yaml").read_text())
+CLUSTER_RULES: list[Json] = [
+    rule
+    for file in ("cluster", "advisor")
+    for rule in yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
+]
 OWN_RULES: list[Json] = yaml.safe_load((helm.CHART / "rbac" / "namespace.yaml").read_text())
 # What the client's methods are to RBAC.
 VERBS = {verb: verb for verb in ("get", "list", "watch", "create", "update", "patch", "delete")}
@@ -123,6 +128,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.client.create(OnDemandCapacityReservation.KIND, mirror)
     stack.node_pool()
     stack.node_class(id_=odcr)
+    advised(stack, odcr)
     stack.pod("train")
     # Somebody writes to the claim just before the broker does: it looks again.
     rival = {"metadata": {"annotations": {"team": "a"}}}
@@ -158,6 +164,17 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     stack.until_gone(OnDemandCapacityReservation, "cr-00000000000000000")
     stack.delete(Node, stack.get(NodeClaim, "c-2").status.node_name)
     stack.until_gone(NodeClaim, "c-2")
+
+
+def advised(stack: Stack, odcr: str) -> None:
+    """A class that Karpenter launches gets its terms."""
+    stack.node_class("theirs", id_=odcr)
+    body = node_pool("theirs", node_class="theirs")
+    body["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
+    stack.client.create(NodePool.KIND, body)
+    stack.until(
+        lambda: stack.get(EC2NodeClass, "theirs").spec.capacity_reservation_selector_terms, "terms written"
+    )
 
 
 def _told(stack: Stack) -> bool:

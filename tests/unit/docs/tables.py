@@ -230,7 +230,12 @@ def metrics() -> str:
 def permissions() -> str:
     """The chart's rules, one line each."""
     rows = []
-    for file, where in (("cluster", "the cluster"), ("namespace", "its namespace")):
+    files = (
+        ("cluster", "the cluster"),
+        ("advisor", "the cluster, with `advise`"),
+        ("namespace", "its namespace"),
+    )
+    for file, where in files:
         for rule in yaml.safe_load((CHART / "rbac" / f"{file}.yaml").read_text()):
             (group,), (resource,) = rule["apiGroups"], rule["resources"]
             names: Any = rule.get("resourceNames", ())

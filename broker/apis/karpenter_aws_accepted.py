@@ -1,0 +1,40 @@
+"""The copy of an accepted `capacityReservationSpec` that the broker keeps in an annotation of the class.
+
+Karpenter's own definition of EC2NodeClass knows the field only while it is added there; an upgrade of the
+definition drops it, and the next write of anybody then drops the value from the object for good. The copy
+names the definition (uid and generation) under which the field was last seen, so that a field that is gone
+under the same definition was removed by its user.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from broker.apis.reservation_spec import CapacityReservationSpec, validate_reservation_spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A valid spec as it was written, and the definition that knew its field."""
+
+    spec: CapacityReservationSpec
+    definition: str
+
+    def dump(self) -> str:
+        said: dict[str, Any] = {"spec": self.spec.wire(), "definition": self.definition}
+        return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def load(annotation: str | None) -> Accepted | None:
+    """None where there is no copy, or none that the broker could have made."""
+    try:
+        said = orjson.loads(annotation or "")
+        spec = CapacityReservationSpec.model_validate(said["spec"])
+        accepted = Accepted(spec=spec, definition=str(said["definition"]))
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValidationError):
+        return None
+    return None if validate_reservation_spec(spec) else accepted

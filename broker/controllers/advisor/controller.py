@@ -1,0 +1,304 @@
+"""Resolves `capacityReservationSpec` into the selector terms that Karpenter launches by.
+
+Invariant: the list holds every entry of a user, and the broker's own as the record on the object says;
+nothing is taken away because EC2 or a class could not be read. The list is atomic in Karpenter's CRD, so it
+is patched whole with the resourceVersion that it was read at. A class is advised from when a NodePool of
+Karpenter's uses it until it asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter import NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.reservation_spec import CapacityReservationSpec
+from broker.capacity.model import Resolved
+from broker.controllers.advisor import pools as pools_
+from broker.controllers.advisor import terms, verdicts
+from broker.controllers.advisor.marks import Marked, Marks
+from broker.controllers.advisor.terms import Advice, Record, Term
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import Unresolved
+from broker.controllers.nodeclass.status import INVALID_SPEC, Verdict
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import timestamp
+from broker.kube.controller import Again
+from broker.kube.errors import Forbidden, Invalid
+from broker.kube.events import Recorder
+from providers.base import CapacityProvider
+from providers.model import ErrorClass
+
+LOOK_AGAIN = 300.0
+SOON = 1.0
+LIST = "capacityReservationSelectorTerms"
+
+_log = structlog.get_logger("advisor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What a look at one version of the object leads to."""
+
+    record: Record
+    advice: Advice
+    theirs: tuple[Term, ...]
+    listed: tuple[Term, ...]
+
+
+class Advisor:
+    """Reconciles classes by name, one at a time."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        inventory: InventoryKeeper,
+        resolved: NodeClassController,
+        classes: Cache[EC2NodeClass],
+        pools: Cache[NodePool],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        cluster: str,
+        describe: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._inventory = inventory
+        self._resolved = resolved
+        self._classes = classes
+        self._pools = pools
+        self._clock = clock
+        self._recorder = recorder
+        self._cluster = cluster
+        self.marks = Marks(client, provider, inventory, clock=clock, cluster=cluster, describe=describe)
+        self._last: dict[str, tuple[str, Record]] = {}  # name -> uid and what was written to it
+
+    def reconcile(self, name: str) -> Again | None:
+        node_class = self._classes.get(name)
+        if node_class is None:
+            if name not in self._classes.broken:
+                self._last.pop(name, None)
+                self.marks.take(name)
+            return None
+        if node_class.deleting:
+            return None
+        pools = pools_.of_karpenter(self._pools.list(), name)
+        if not pools and self._record(node_class) == Record():
+            self._say(node_class, [])
+            self.marks.take(name)
+            return None
+        ask = node_class.reservation_ask
+        spec = ask.spec
+        about_pools = _about_pools(spec, pools)
+        try:
+            if ask.problems:
+                raise Unresolved(INVALID_SPEC, "the reservation spec is invalid")
+            found = self._found(node_class, spec)
+        except Unresolved as error:
+            if error.passing:
+                return Again(SOON)
+            self._say(node_class, [verdicts.unresolved(error.reason, error.message), *about_pools])
+            return None
+        try:
+            verdict, again = self._keep(node_class, spec, found)
+        except Invalid as error:
+            verdict, again = verdicts.refused_by_server("TermsRefused", error.message), Again(LOOK_AGAIN)
+        except Forbidden as error:
+            verdict, again = verdicts.refused_by_server("Forbidden", error.message), Again(LOOK_AGAIN)
+        wanted = spec is not None or verdict.status != "True"
+        self._say(self._classes.get(name) or node_class, [verdict, *about_pools] if wanted else [])
+        return again
+
+    def _found(self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None) -> Resolved:
+        """What an id or a group finds; raises Unresolved rather than to take a group that could not be read
+        for an empty one."""
+        if spec is None or spec.preference:
+            return Resolved()
+        error = self._inventory.group_errors.get(spec.group_arn)
+        unread = spec.group_arn not in self._inventory.snapshot().groups
+        if unread and error and error.class_ is not ErrorClass.NOT_FOUND:
+            raise Unresolved("GroupUnreadable", f"{error} (request {error.request_id or 'unknown'})")
+        return self._resolved.found(node_class.name)
+
+    def _keep(
+        self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None, found: Resolved
+    ) -> tuple[Verdict, Again | None]:
+        """Brings list, record and tags to what they should be. Raises ApiError, ProviderError."""
+        name = node_class.name
+        present = [term.wire() for term in node_class.spec.capacity_reservation_selector_terms]
+        intent = self._intent(node_class, present, spec, found)
+        tagged = intent.advice.by_tag
+        if intent.record.yielded and spec is not None and not spec.preference:
+            tagged = terms.own_of(found, self._account)  # so that the offered term selects them
+        marked = self.marks.put(name, tagged) if tagged else Marked()
+        again = Again(LOOK_AGAIN) if marked.refused else None
+        if intent.record.yielded:
+            manager = self._yield(node_class, intent.record)
+            offer = terms.OPEN if spec and spec.preference else self._tag(name)
+            return verdicts.yielded(offer, manager, held=offer in intent.theirs), again
+        if marked.refused:
+            intent = self._intent(node_class, present, spec, found, untaggable=marked.refused)
+        if not marked.waiting:
+            if self._differs(node_class, present, intent) and not self._write(
+                node_class, spec, found, marked.refused
+            ):
+                return verdicts.unresolved("Changing", "the class has changed meanwhile"), Again(SOON)
+            self.marks.take(name, keep=tagged)
+        said = verdicts.advised(
+            intent.advice,
+            usable=len(terms.offered(found)),
+            waiting=marked.waiting,
+            refused=marked.refused,
+        )
+        return said, again
+
+    @property
+    def _account(self) -> str:
+        return self._provider.account_id()
+
+    def _tag(self, name: str) -> Term:
+        return terms.tag_term(self._cluster, name)
+
+    def _record(self, node_class: EC2NodeClass) -> Record:
+        """The object's own; where it was replaced as a whole, what was written last."""
+        there = terms.load(node_class.annotations.get(names.ADVISED))
+        uid, last = self._last.get(node_class.name, ("", Record()))
+        return there if there is not None else last if uid == node_class.uid else Record()
+
+    def _intent(
+        self,
+        node_class: EC2NodeClass,
+        present: list[Term],
+        spec: CapacityReservationSpec | None,
+        found: Resolved,
+        *,
+        untaggable: Collection[str] = (),
+    ) -> Intent:
+        now, record = self._clock.now(), self._record(node_class)
+        theirs, gone = terms.split(present, record)
+        asked_for = terms.asked(spec) if spec else ""
+        record = terms.noticed(record, gone, asked_for=asked_for, now=now)
+        account = self._account if spec and not spec.preference else ""
+        advice = terms.advise(
+            spec,
+            found,
+            theirs,
+            tag=self._tag(node_class.name),
+            account_id=account,
+            untaggable=untaggable,
+        )
+        return Intent(
+            record=record,
+            advice=advice,
+            theirs=tuple(theirs),
+            listed=(*theirs, *advice.terms),
+        )
+
+    def _differs(self, node_class: EC2NodeClass, present: list[Term], intent: Intent) -> bool:
+        there = terms.load(node_class.annotations.get(names.ADVISED)) or Record()
+        wanted = terms.written(intent.record, intent.advice.terms)
+        said = (there.asked, there.removed) == (wanted.asked, wanted.removed)
+        return not (said and terms.same(there.terms, wanted.terms) and terms.same(present, intent.listed))
+
+    def _write(
+        self,
+        node_class: EC2NodeClass,
+        spec: CapacityReservationSpec | None,
+        found: Resolved,
+        untaggable: Collection[str],
+    ) -> bool:
+        """List and record in one patch, from the object as it is now: what the broker does not know of an
+        entry is kept as well. False where a user changed the class meanwhile."""
+        raw = self._client.get(EC2NodeClass.KIND, node_class.name)
+        now_there = EC2NodeClass.decode(raw)
+        if now_there.uid != node_class.uid or now_there.metadata.generation != node_class.metadata.generation:
+            self._classes.observe(raw)
+            return False
+        present = [dict(term) for term in raw["spec"].get(LIST) or ()]
+        intent = self._intent(now_there, present, spec, found, untaggable=untaggable)
+        record = terms.written(intent.record, intent.advice.terms)
+        if record != Record():
+            record = replace(record, at=timestamp(self._clock.now()))
+        body: dict[str, Any] = {
+            "metadata": {
+                "resourceVersion": now_there.metadata.resource_version,
+                "annotations": {names.ADVISED: record.dump() if record != Record() else None},
+            }
+        }
+        if not terms.same(present, intent.listed):
+            body["spec"] = {LIST: list(intent.listed) or None}
+        self._patch(node_class, body, record)
+        _log.info(
+            "selector terms written",
+            nodeclass=node_class.name,
+            form=intent.advice.form,
+            terms=len(intent.advice.terms),
+            removed_before=record.removed,
+        )
+        return True
+
+    def _yield(self, node_class: EC2NodeClass, record: Record) -> str:
+        """Who removed the broker's entries; put down on the object and told once, when it was too often."""
+        before = self._record(node_class)
+        if before.yielded:
+            return before.by
+        raw = self._client.get(EC2NodeClass.KIND, node_class.name)
+        record = replace(record, terms=(), by=_manager(raw, self._client.field_manager))
+        self._patch(
+            node_class,
+            {
+                "metadata": {
+                    "resourceVersion": node_class.metadata.resource_version,
+                    "annotations": {names.ADVISED: record.dump()},
+                }
+            },
+            record,
+        )
+        _log.warning("selector terms left to others", nodeclass=node_class.name, manager=record.by)
+        self._recorder.event(
+            node_class,
+            "Warning",
+            verdicts.YIELDED,
+            f"{record.by} removed the broker's selector terms {record.removed} times: the broker stops "
+            f"writing them; condition {names.RESERVATIONS_ADVISED} has the term to copy",
+        )
+        return record.by
+
+    def _patch(self, node_class: EC2NodeClass, body: dict[str, Any], record: Record) -> None:
+        answer = self._client.patch(EC2NodeClass.KIND, node_class.name, body)
+        self._last[node_class.name] = node_class.uid, record
+        self._classes.observe(answer)
+
+    def _say(self, node_class: EC2NodeClass, told: Iterable[Verdict]) -> None:
+        status = verdicts.conditions_patch(node_class, told, now=self._clock.now())
+        if status is None:
+            return
+        body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
+        answer = self._client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
+        self._classes.observe(answer)
+
+
+def _about_pools(spec: CapacityReservationSpec | None, pools: list[NodePool]) -> list[Verdict]:
+    if spec is None or spec.preference == "none" or not pools:
+        return []
+    only = spec.preference == "capacity-reservations-only"
+    return [verdicts.allowed(pools_.without_reserved(pools), pools_.beyond_reserved(pools), only=only)]
+
+
+def _manager(raw: dict[str, Any], ours: str) -> str:
+    """Who owns the list now, by the object's managedFields."""
+    for entry in raw["metadata"].get("managedFields", ()):
+        fields = entry.get("fieldsV1", {}).get("f:spec", {})
+        if f"f:{LIST}" in fields and entry.get("manager") != ours:
+            return str(entry["manager"])
+    return "another manager"

@@ -1,0 +1,90 @@
+"""The loops that work on classes for Karpenter: the advisor.
+
+Invariant: they wait for the caches that they read and for nothing else, and the broker's own launches wait
+for none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.apis.karpenter import NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.controllers.advisor.controller import Advisor
+from broker.controllers.advisor.pools import class_of
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.controller import Again, Controller
+from broker.kube.events import Recorder
+from broker.kube.queue import WorkQueue
+from providers.base import CapacityProvider
+from providers.model import ProviderError
+
+LONGEST = 60.0
+NOT_YET = 0.1
+
+
+class AdvisorLoops:
+    """`loops` are started and stopped by whoever builds it; what they hear of marks classes dirty."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        *,
+        classes: Cache[EC2NodeClass],
+        pools: Cache[NodePool],
+        inventory: InventoryKeeper,
+        resolved: NodeClassController,
+        clock: Clock,
+        recorder: Recorder,
+        cluster: str,
+        describe: Callable[[], None],
+        synced: Callable[[], bool],
+        enabled: bool,
+    ) -> None:
+        self.loops: tuple[Controller[str], ...] = ()
+        if not enabled:
+            return
+        advisor = Advisor(
+            client,
+            provider,
+            inventory,
+            resolved,
+            classes,
+            pools,
+            clock=clock,
+            recorder=recorder,
+            cluster=cluster,
+            describe=describe,
+        )
+        queue = WorkQueue[str]("advisor", clock=clock, longest=LONGEST)
+
+        def reconcile(name: str) -> Again | None:
+            return advisor.reconcile(name) if synced() else Again(NOT_YET)
+
+        def class_changed(old: EC2NodeClass | None, new: EC2NodeClass | None) -> None:
+            for one in (new, old):
+                if one is not None:
+                    queue.add(one.name)
+
+        def pool_changed(old: NodePool | None, new: NodePool | None) -> None:
+            for pool in (old, new):
+                if pool is not None and (name := class_of(pool)):
+                    queue.add(name)
+
+        def described() -> None:
+            # A new description may show a tag, or that of a class that is gone.
+            for name in {*(one.name for one in classes.list()), *advisor.marks.classes()}:
+                queue.add(name)
+
+        classes.on_change(class_changed)
+        pools.on_change(pool_changed)
+        inventory.on_change(described)
+        resolved.on_change(queue.add)
+        self.loops = (
+            Controller("advisor", reconcile, queue=queue, clock=clock, workers=1, expected=(ProviderError,)),
+        )

@@ -1,0 +1,110 @@
+"""The tags by which a selector term finds a class's reservations: put on where wanted, taken off where not.
+
+Invariant: a tag of this cluster's classes is on exactly the reservations whose class is selected by it, as
+EC2's own description shows; a tag of anybody else is never touched. One call serves many reservations, and is
+not made again before EC2 was described after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from broker.controllers.advisor.terms import tag_key, tag_prefix, untagged
+from broker.controllers.inventory import InventoryKeeper
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from providers.base import CapacityProvider
+from providers.model import ErrorClass, ProviderError
+
+AGAIN = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """`waiting` carry no tag yet as far as EC2 was described; `refused` is why some will not, by id."""
+
+    waiting: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    ids: frozenset[str]
+    at: datetime
+    refused: dict[str, str]
+
+
+class Marks:
+    """Tags reservations for classes, by name."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        inventory: InventoryKeeper,
+        *,
+        clock: Clock,
+        cluster: str,
+        describe: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._inventory = inventory
+        self._clock = clock
+        self._cluster = cluster
+        self._describe = describe
+        self._sent: dict[str, _Sent] = {}
+
+    def put(self, node_class: str, ids: Collection[str]) -> Marked:
+        """Raises ProviderError where EC2 cannot be asked now."""
+        inventory = self._inventory.snapshot()
+        key = tag_key(self._cluster, node_class)
+        missing = untagged(ids, inventory.odcrs.values(), key, node_class)
+        if not missing:
+            self._sent.pop(node_class, None)
+            return Marked()
+        sent = self._sent.get(node_class)
+        if sent is None or not missing <= sent.ids or (inventory.described or sent.at) > sent.at:
+            refused = self._tag(sorted(missing), {key: node_class})
+            sent = self._sent[node_class] = _Sent(ids=missing, at=self._clock.now(), refused=refused)
+            self._describe()
+        return Marked(
+            waiting=tuple(sorted(missing - sent.refused.keys())),
+            refused={id_: why for id_, why in sent.refused.items() if id_ in missing},
+        )
+
+    def take(self, node_class: str, *, keep: Collection[str] = ()) -> None:
+        """Takes the class's tag off all but `keep`. Raises ProviderError."""
+        key = tag_key(self._cluster, node_class)
+        marked = {o.id for o in self._inventory.snapshot().odcrs.values() if o.tags.get(key) == node_class}
+        if wrong := marked - {*keep}:
+            self._client.check()
+            self._provider.untag(sorted(wrong), [key])
+            self._describe()
+
+    def classes(self) -> Iterator[str]:
+        """Every class whose tag is on some reservation, also one that is gone."""
+        prefix = tag_prefix(self._cluster)
+        for odcr in self._inventory.snapshot().odcrs.values():
+            for key, value in odcr.tags.items():
+                if key.startswith(prefix) and key == tag_key(self._cluster, value):
+                    yield value
+
+    def _tag(self, ids: list[str], tags: dict[str, str]) -> dict[str, str]:
+        """Why some cannot be tagged. One that EC2 refuses spoils the whole call, so they are then asked for
+        one by one."""
+        self._client.check()
+        try:
+            self._provider.tag(ids, tags)
+        except ProviderError as error:
+            if error.class_ in AGAIN:
+                raise
+            if error.class_ is ErrorClass.PERMISSION or len(ids) == 1:
+                return dict.fromkeys(ids, f"{error} (request {error.request_id or 'unknown'})")
+            refused: dict[str, str] = {}
+            for id_ in ids:
+                refused |= self._tag([id_], tags)
+            return refused
+        return {}

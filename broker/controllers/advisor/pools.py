@@ -1,0 +1,50 @@
+"""Which NodePools of Karpenter's use a class, and which of them would leave its reservations idle.
+
+Karpenter launches into a reservation only for a NodePool whose requirements allow the capacity type
+`reserved`; a pool that says nothing about the capacity type allows them all
+(https://karpenter.sh/docs/concepts/nodepools/, "Capacity Type").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.apis import names
+from broker.apis.karpenter import NodePool
+from broker.capacity.requirements import InvalidRequirement, Requirements
+
+RESERVED = "reserved"
+OTHERS = ("on-demand", "spot")
+
+
+def of_karpenter(pools: Iterable[NodePool], node_class: str) -> list[NodePool]:
+    """Karpenter's pools of this class, by name."""
+    found = [pool for pool in pools if class_of(pool) == node_class and not pool.deleting]
+    return sorted(found, key=lambda pool: pool.name)
+
+
+def class_of(pool: NodePool) -> str:
+    """The class that Karpenter launches the pool's nodes from; empty for a pool that is not Karpenter's."""
+    ref = pool.spec.template.spec.node_class_ref
+    return ref.name if ref.group == names.KARPENTER_AWS else ""
+
+
+def without_reserved(pools: Iterable[NodePool]) -> list[str]:
+    """Names of the pools that do not allow `reserved`."""
+    return [pool.name for pool in pools if not _allows(pool, RESERVED)]
+
+
+def beyond_reserved(pools: Iterable[NodePool]) -> list[str]:
+    """Names of the pools that allow something else than `reserved`."""
+    return [pool.name for pool in pools if any(_allows(pool, other) for other in OTHERS)]
+
+
+def _allows(pool: NodePool, capacity_type: str) -> bool:
+    template = pool.spec.template
+    try:
+        said = Requirements.of(
+            (item.key, item.operator, item.values) for item in template.spec.requirements
+        ) & Requirements.of_labels(template.metadata.labels)
+    except InvalidRequirement:
+        return True  # Karpenter refuses such a pool, and says so there
+    return said.allows(names.CAPACITY_TYPE, capacity_type)

@@ -1,0 +1,136 @@
+"""What a class is told about its selector terms and its NodePools: conditions with names of the broker's own.
+
+`CapacityReservationsReady` and the others without a mark here are Karpenter's, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from broker.apis import names
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import ConditionStatus, condition
+from broker.controllers.advisor.terms import MOST, PATIENCE, Advice, Term
+from broker.controllers.nodeclass.status import Verdict
+from broker.kube.conditions import condition_body, remove_condition, set_condition
+
+TYPES = (names.RESERVATIONS_ADVISED, names.RESERVED_ALLOWED)
+YIELDED = "ListKeptByOthers"
+FIELD = "spec.capacityReservationSelectorTerms"
+
+
+def advised(
+    advice: Advice,
+    *,
+    usable: int,
+    waiting: Sequence[str] = (),
+    refused: Mapping[str, str] | None = None,
+) -> Verdict:
+    """The list is as the broker wants it. `waiting` are reservations that EC2 has not shown with the tag yet,
+    `refused` why some cannot be tagged, by id."""
+    if waiting:
+        text = f"EC2 shows no tag yet on {_listed(waiting)}; {FIELD} follows when it does"
+        return _verdict("False", "TaggingReservations", text)
+    if advice.left_out:
+        full = f"{FIELD} holds {MOST} terms at most, and none is left for {_listed(advice.left_out)}"
+        if refused:
+            whys = sorted({*refused.values()})
+            return _verdict("False", "TaggingRefused", "; ".join([full, *whys[:4]]))
+        return _verdict("False", "NoRoom", f"{full}: remove terms of your own")
+    if advice.form == "none":
+        return _verdict("True", "NotRequested", "the class asks for no reservation")
+    if advice.form == "open":
+        return _verdict("True", "OpenTerm", "Karpenter selects every open reservation of the account")
+    if not usable:
+        return _verdict("True", "NothingToSelect", "no reservation is usable: see ReservationsResolved")
+    how = "by one tag" if advice.form == "tag" else "by id"
+    return _verdict("True", "TermsWritten", f"Karpenter selects {usable} reservations {how}")
+
+
+def yielded(offer: Term, manager: str, *, held: bool) -> Verdict:
+    """The list is somebody else's; `held`: it has the offered term all the same."""
+    if held:
+        return _verdict("True", "TermsHeld", f"the terms of {manager} hold what the broker offers")
+    text = (
+        f"{manager} removed the broker's terms {PATIENCE} times, so the broker leaves {FIELD} alone: put "
+        f"this term into the manifest: {orjson.dumps(offer).decode()}. To have the broker write again, set "
+        f"annotation {names.ADVISED} to {{}}"
+    )
+    return _verdict("False", YIELDED, text)
+
+
+def unresolved(reason: str, message: str) -> Verdict:
+    """Nothing is changed while it is not known what should be there."""
+    return _verdict("Unknown", reason, f"the terms stay as they are: {message}")
+
+
+def refused_by_server(reason: str, message: str) -> Verdict:
+    return _verdict("False", reason, message)
+
+
+def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> Verdict:
+    """`without` are pools that do not allow `reserved`; `beyond` those that allow more, which matters where
+    the class asks for reservations `only`."""
+    key = names.CAPACITY_TYPE
+    if without:
+        reason = "ReservedNotAllowed"
+        text = (
+            f"{_pools(without)}: {key} does not allow reserved, so Karpenter launches nothing of theirs into "
+            f"the class's reservations; add reserved to its values"
+        )
+    elif only and beyond:
+        reason = "MoreThanReserved"
+        text = (
+            f"{_pools(beyond)}: {key} allows more than reserved, so Karpenter may launch outside of "
+            "reservations, which the class's capacity-reservations-only excludes; require In [reserved]"
+        )
+    else:
+        return Verdict(type=names.RESERVED_ALLOWED, status="True", reason="Allowed", message="")
+    return Verdict(type=names.RESERVED_ALLOWED, status="False", reason=reason, message=text)
+
+
+def conditions_patch(
+    node_class: EC2NodeClass, told: Iterable[Verdict], *, types: Iterable[str] = TYPES, now: datetime
+) -> dict[str, Any] | None:
+    """The status with these conditions and without our others of `types`; None where it is there already."""
+    said = {verdict.type: verdict for verdict in told}
+    before = conditions = node_class.status.conditions
+    for type_ in types:
+        if verdict := said.get(type_):
+            old = condition(conditions, type_)
+            if old and (old.status, old.reason, old.message) == (
+                verdict.status,
+                verdict.reason,
+                verdict.message,
+            ):
+                continue
+            conditions = set_condition(
+                conditions,
+                type_,
+                verdict.status,
+                verdict.reason,
+                verdict.message,
+                now=now,
+                observed_generation=node_class.metadata.generation,
+            )
+        else:
+            conditions = remove_condition(conditions, type_)
+    if conditions == before:
+        return None
+    return {"conditions": [condition_body(each) for each in conditions]}
+
+
+def _verdict(status: ConditionStatus, reason: str, message: str) -> Verdict:
+    return Verdict(type=names.RESERVATIONS_ADVISED, status=status, reason=reason, message=message)
+
+
+def _pools(pools: Sequence[str]) -> str:
+    return f"NodePool {pools[0]}" if len(pools) == 1 else f"NodePools {_listed(pools)}"
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(values[:8]) + (f" and {len(values) - 8} more" if len(values) > 8 else "")
