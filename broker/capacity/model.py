@@ -222,7 +222,9 @@ class Solution:
     def __str__(self) -> str:
         quality = "optimal" if self.optimal else f"not proven optimal, gap at most {self.gap:.1%}"
         size = f"{self.needs} needs, {self.ways} ways"
-        told = f"{self.solver}: {self.reserved} claims in reservations, {quality}, {self.seconds:.3f} s ({size})"
+        told = (
+            f"{self.solver}: {self.reserved} claims in reservations, {quality}, {self.seconds:.3f} s ({size})"
+        )
         return f"{told}; {self.note}" if self.note else told
 
 

@@ -1,26 +1,28 @@
 """Claims that wait at one moment, assigned together.
 
 Invariant: no reservation is planned beyond its free slots, by whichever way it is reached (id, group, open
-match); every slot that some assignment of these claims could use is used; a claim misses a slot only for
-claims before it (higher priority, then older, then by name); a gang is assigned whole or not at all; and the
-result does not depend on the order in which anything is given.
+match); a gang is assigned whole or not at all; and the result does not depend on the order in which anything
+is given. Among all such assignments this one is the best, in this order: most claims in reservations, the
+higher priority first; fewest claims that wait; least on-demand cost; smallest instances; soonest-ending
+reservations; then the older claim before the newer. Where time was too short for that, `Plan.solution` says
+so, and how far from it the plan can be.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from broker.capacity import reasons
-from broker.capacity.flow import Flow
+from broker.capacity.dealing import deal, lacking
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
+from broker.capacity.problem import FOREVER, Rank, Wish, problem_of
 from broker.capacity.prospects import Prospect, Shops
 from broker.capacity.shortages import Shortages
+from broker.capacity.solve import SECONDS, solve
 from providers.model import InstanceType
-
-_FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def plan(
@@ -30,8 +32,16 @@ def plan(
     inventory: Inventory,
     shortages: Shortages,
     now: datetime,
+    *,
+    launched: Mapping[str, int] | None = None,
+    seconds: float = SECONDS,
+    timer: Callable[[], float] = float,
 ) -> Plan:
-    """Who is launched into what now, and why the others are not."""
+    """Who is launched into what now, and why the others are not.
+
+    `launched` counts the claims of each gang that have their instance. `timer` tells the seconds that have
+    passed since some moment, and solving takes at most `seconds`; without a timer no time passes.
+    """
     waiting = sorted(claims, key=order)
     shops = Shops(node_classes, types, inventory, shortages, now)
     prospects: dict[str, Prospect] = {}
@@ -41,13 +51,119 @@ def plan(
             unplaced[claim.uid] = refusal
         else:
             prospects[claim.uid] = shops.prospect(claim)
-    chosen, broken = _match(waiting, prospects, inventory)
+    gangs = _gangs(waiting)
+    broken: dict[str, _Broken] = {}
+    for name, gang in gangs.items():
+        if found := _hopeless(gang, prospects, (launched or {}).get(name, 0)):
+            broken[name] = found
+    wishes = _wishes(waiting, prospects, gangs, broken)
+    problem = problem_of(wishes, inventory, types)
+    solved = solve(problem, seconds=seconds, timer=timer)
+    dealt = deal(problem, solved.taken, wishes, inventory)
+    for name in solved.absent:
+        rank = min(wishes[claim.uid].rank for claim in gangs[name])
+        broken[name] = _Broken(lacking=lacking(gangs[name], rank, wishes, dealt, inventory))
+    chosen: dict[str, Option] = {}
+    for claim in waiting:
+        if claim.uid in wishes and claim.gang not in broken:
+            prospect = prospects[claim.uid]
+            option = prospect.slots[dealt[claim.uid]] if claim.uid in dealt else prospect.plain
+            if option is not None:
+                chosen[claim.uid] = option
     for claim in waiting:
         if claim.uid not in unplaced and claim.uid not in chosen:
             known = shops.known(claim.node_class)
             unplaced[claim.uid] = reasons.unplaced(claim, prospects[claim.uid], known, inventory)
-    for gang, lacking in broken.items():
-        unplaced |= reasons.gang_incomplete(gang, lacking, waiting, unplaced)
+    for name, found in broken.items():
+        considered = [claim for claim in gangs[name] if claim.uid in prospects]
+        unplaced |= reasons.gang_incomplete(name, considered, found.lacking, unplaced, found.message)
+    assignments, skipped = _told(waiting, chosen, prospects, shops, inventory)
+    return Plan(
+        assignments=assignments,
+        unplaced=tuple(unplaced[claim.uid] for claim in waiting if claim.uid in unplaced),
+        skipped=skipped,
+        solution=solved.solution,
+    )
+
+
+def order(claim: Claim) -> tuple[int, datetime, str, str]:
+    """Claims in this order: higher priority first, then older, then by name."""
+    return (-claim.priority, claim.created or FOREVER, claim.name, claim.uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Broken:
+    """Why a gang does not launch: the claims (by name) that found nothing, or what else is amiss."""
+
+    lacking: Sequence[str] = ()
+    message: str = ""
+
+
+def _gangs(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
+    """The claims of each gang, in order."""
+    gangs: dict[str, list[Claim]] = defaultdict(list)
+    for claim in waiting:
+        if claim.gang:
+            gangs[claim.gang].append(claim)
+    return gangs
+
+
+def _hopeless(gang: Sequence[Claim], prospects: Mapping[str, Prospect], launched: int) -> _Broken | None:
+    """Why a gang cannot launch whatever the others do."""
+    size = max(claim.gang_size for claim in gang)
+    if len(gang) + launched < size:
+        exist = f"{len(gang)} wait" + (f" and {launched} have launched" if launched else "")
+        return _Broken(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
+    stuck = [claim.name for claim in gang if not _possible(prospects.get(claim.uid))]
+    return _Broken(lacking=stuck) if stuck else None
+
+
+def _possible(prospect: Prospect | None) -> bool:
+    return prospect is not None and bool(prospect.usable)
+
+
+def _wishes(
+    waiting: Iterable[Claim],
+    prospects: Mapping[str, Prospect],
+    gangs: Mapping[str, Sequence[Claim]],
+    broken: Mapping[str, _Broken],
+) -> dict[str, Wish]:
+    """What is to be solved. A gang stands where its first claim does, and binds if one may not fall back."""
+    dearest = max(
+        (each.plain.price for each in prospects.values() if each.plain and each.plain.price), default=0.0
+    )
+    binding = {
+        name: gang
+        for name, gang in gangs.items()
+        if name not in broken and any(prospects[claim.uid].plain is None for claim in gang)
+    }
+    places = {
+        name: (max(claim.priority for claim in gang), min(claim.created or FOREVER for claim in gang))
+        for name, gang in gangs.items()
+    }
+    wishes: dict[str, Wish] = {}
+    for claim in waiting:
+        if claim.uid not in prospects or claim.gang in broken:
+            continue
+        prospect = prospects[claim.uid]
+        gang = claim.gang if claim.gang in binding else ""
+        priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
+        plain = prospect.plain
+        # An unknown price counts as the dearest that is known.
+        cost = 0.0 if plain is None else dearest if plain.price is None else plain.price
+        rank = Rank(priority=-priority, falls_back=plain is not None, cost=-cost, created=created, gang=gang)
+        wishes[claim.uid] = Wish(slots=prospect.slots, rank=rank, gang=gang)
+    return wishes
+
+
+def _told(
+    waiting: Iterable[Claim],
+    chosen: Mapping[str, Option],
+    prospects: Mapping[str, Prospect],
+    shops: Shops,
+    inventory: Inventory,
+) -> tuple[tuple[Assignment, ...], dict[str, tuple[Skipped, ...]]]:
+    """The assignments, and for each claim the better options that it did not get."""
     told: dict[tuple[int, Option], tuple[tuple[Option, ...], tuple[Skipped, ...]]] = {}
     assignments: list[Assignment] = []
     skipped: dict[str, tuple[Skipped, ...]] = {}
@@ -62,72 +178,4 @@ def plan(
         assignments.append(Assignment(claim=claim, option=option, rest=rest))
         if better:
             skipped[claim.uid] = better
-    return Plan(
-        assignments=tuple(assignments),
-        unplaced=tuple(unplaced[claim.uid] for claim in waiting if claim.uid in unplaced),
-        skipped=skipped,
-    )
-
-
-def order(claim: Claim) -> tuple[int, datetime, str, str]:
-    """Claims in this order: higher priority first, then older, then by name."""
-    return (-claim.priority, claim.created or _FOREVER, claim.name, claim.uid)
-
-
-def _match(
-    waiting: Sequence[Claim], prospects: Mapping[str, Prospect], inventory: Inventory
-) -> tuple[dict[str, Option], dict[str, list[str]]]:
-    """Claims (by uid) with the option each takes, and gangs with the claims that found nothing."""
-    kinds = {uid: id(prospect) for uid, prospect in prospects.items()}
-    by_kind = {id(prospect): prospect for prospect in prospects.values()}
-    flow = Flow(
-        {kind: tuple(prospect.slots) for kind, prospect in by_kind.items()},
-        {each: inventory.free(each) for prospect in by_kind.values() for each in prospect.slots},
-    )
-    matched: list[str] = []
-    chosen: dict[str, Option] = {}
-    broken: dict[str, list[str]] = {}
-    for unit in _units(waiting):
-        before = flow.state() if len(unit) > 1 else None
-        with_slot: list[str] = []
-        without: dict[str, Option] = {}
-        lacking: list[str] = []
-        for claim in sorted(unit, key=lambda each: _flexible(each, prospects)):
-            prospect = prospects.get(claim.uid)
-            if prospect is None:
-                lacking.append(claim.name)
-            elif flow.add(kinds[claim.uid]):
-                with_slot.append(claim.uid)
-            elif prospect.plain is not None:
-                without[claim.uid] = prospect.plain
-            else:
-                lacking.append(claim.name)
-        if lacking and unit[0].gang:
-            broken[unit[0].gang] = lacking
-            if before is not None:
-                flow.restore(before)
-            continue
-        matched += with_slot
-        chosen |= without
-    # Claims of one kind share what the kind holds: the first takes the most preferred.
-    stock = {
-        kind: [prospect.slots[each] for each, count in flow.taken(kind).items() for _ in range(count)]
-        for kind, prospect in by_kind.items()
-    }
-    took = set(matched)
-    chosen |= {claim.uid: stock[kinds[claim.uid]].pop(0) for claim in waiting if claim.uid in took}
-    return chosen, broken
-
-
-def _flexible(claim: Claim, prospects: Mapping[str, Prospect]) -> bool:
-    """Whether a claim has another way than a reserved slot: in its gang it leaves slots to those without."""
-    prospect = prospects.get(claim.uid)
-    return prospect is not None and prospect.plain is not None
-
-
-def _units(waiting: Sequence[Claim]) -> list[list[Claim]]:
-    """Single claims and whole gangs; a gang stands where its first claim does."""
-    units: dict[tuple[str, str], list[Claim]] = defaultdict(list)
-    for claim in waiting:
-        units[("gang", claim.gang) if claim.gang else ("claim", claim.uid)].append(claim)
-    return list(units.values())
+    return tuple(assignments), skipped

@@ -98,20 +98,27 @@ def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | N
 
 
 def gang_incomplete(
-    gang: str, lacking: Sequence[str], waiting: Sequence[Claim], unplaced: Mapping[str, Unplaced]
+    gang: str,
+    members: Sequence[Claim],
+    lacking: Sequence[str],
+    unplaced: Mapping[str, Unplaced],
+    message: str = "",
 ) -> dict[str, Unplaced]:
-    """The other claims of a gang wait for those that found nothing."""
+    """The claims of a gang wait for those that found nothing, which keep their own reason."""
     shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
-    message = f"gang {gang} launches whole or not at all; nothing for {shown}"
+    nothing = f"nothing for {shown}" if lacking else "its slots went to claims that make better use of them"
     retries = [
         each.retry_at
-        for each in unplaced.values()
-        if each.claim.gang == gang and each.claim.name in lacking and each.retry_at is not None
+        for claim in members
+        if claim.name in lacking and (each := unplaced.get(claim.uid)) and each.retry_at is not None
     ]
     return {
         claim.uid: Unplaced(
-            claim=claim, reason="GangIncomplete", message=message, retry_at=max(retries, default=None)
+            claim=claim,
+            reason="GangIncomplete",
+            message=message or f"gang {gang} launches whole or not at all; {nothing}",
+            retry_at=max(retries, default=None),
         )
-        for claim in waiting
-        if claim.gang == gang and claim.name not in lacking
+        for claim in members
+        if claim.name not in lacking
     }

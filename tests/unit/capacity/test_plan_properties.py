@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
-from broker.capacity.plan import order, plan
+from broker.capacity.plan import plan
 from broker.capacity.shortages import Scope, Shortages
 from providers.model import ErrorClass
 
-from .builders import GROUP, NOW, TYPES, claim, inventory, node_class, odcr
+from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr
 
+Objective = tuple[float, ...]
 IDS = ("cr-1", "cr-2", "cr-3")
 SELECTIONS: Mapping[str, Selection] = {
     "id": Selection(reservation_id="cr-1"),
@@ -69,7 +70,7 @@ class World:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, gangs: bool = False) -> World:
+def worlds(draw: st.DrawFn, *, gangs: bool = False, ends: bool = False) -> World:
     odcrs = [
         odcr(
             id_,
@@ -78,6 +79,7 @@ def worlds(draw: st.DrawFn, *, gangs: bool = False) -> World:
             total=4,
             free=draw(st.integers(0, 2)),
             match_criteria=draw(st.sampled_from(["open", "targeted"])),
+            end=draw(st.sampled_from([None, NOW + minutes(90), NOW + minutes(300)])) if ends else None,
         )
         for id_ in IDS
     ]
@@ -114,8 +116,12 @@ def in_reservations(made: Plan) -> list[Claim]:
 @pytest.mark.covers("KRP-20")
 @given(worlds())
 def test_every_slot_that_any_assignment_could_use_is_used_by_whoever_comes_first(world: World) -> None:
+    def place(wanted: Claim) -> tuple[int, bool, float]:
+        price = fallback(wanted)
+        return -wanted.priority, price is not None, -(price or 0.0)
+
     served: list[Claim] = []
-    for wanted in sorted(world.claims, key=order):
+    for wanted in sorted(world.claims, key=place):
         if world.possible([*served, wanted]):
             served.append(wanted)
     most = max(
@@ -128,8 +134,88 @@ def test_every_slot_that_any_assignment_could_use_is_used_by_whoever_comes_first
         default=0,
     )
     got = in_reservations(world.planned())
-    assert {each.name for each in got} == {each.name for each in served}
+    assert sorted(place(each) for each in got) == [place(each) for each in served]
     assert len(got) == most
+
+
+def outcomes(world: World) -> Iterator[Objective]:
+    """The objective of every assignment that there is, larger when better."""
+    effective = {
+        each.name: max(other.priority for other in world.claims if each in (other, *gang_of(world, other)))
+        for each in world.claims
+    }
+    choices = [
+        [*(id_ for id_ in world.usable(one) if world.room(id_)), *(["plain"] if fallback(one) else []), ""]
+        for one in world.claims
+    ]
+    for picks in itertools.product(*choices):
+        taken = dict(zip((each.name for each in world.claims), picks, strict=True))
+        if any(picks.count(id_) > world.room(id_) for id_ in IDS):
+            continue
+        if any(len({bool(taken[each.name]) for each in gang_of(world, one)}) > 1 for one in world.claims):
+            continue
+        yield objective(world, taken, effective)
+
+
+def objective(world: World, taken: Mapping[str, str], effective: Mapping[str, int]) -> Objective:
+    """By priority the claims in reservations; launched; cost; vCPUs; ends. `taken`: id, plain or nothing."""
+    by_name = {each.name: each for each in world.claims}
+    slots = [world.inventory.odcrs[pick] for pick in taken.values() if pick.startswith("cr-")]
+    return (
+        *(
+            sum(pick.startswith("cr-") and effective[name] == priority for name, pick in taken.items())
+            for priority in (2, 1, 0)
+        ),
+        sum(bool(pick) for pick in taken.values()),
+        -round(sum(fallback(by_name[name]) or 0.0 for name, pick in taken.items() if pick == "plain"), 6),
+        -sum(TYPES[each.instance_type].vcpus for each in slots),
+        -sum((each.end or NOW + minutes(1000)).timestamp() for each in slots),
+    )
+
+
+def gang_of(world: World, one: Claim) -> list[Claim]:
+    return [each for each in world.claims if each.gang and each.gang == one.gang]
+
+
+def fallback(one: Claim) -> float | None:
+    """What the claim costs on demand, if it may go there."""
+    if not one.requirements.allows("karpenter.sh/capacity-type", "on-demand"):
+        return None
+    return min(
+        each.on_demand_price or 0.0
+        for each in TYPES.values()
+        if one.requirements.allows("node.kubernetes.io/instance-type", each.name)
+    )
+
+
+def reached(world: World, made: Plan) -> Objective:
+    """The objective of a plan. Which member of a group is taken is EC2's choice: the best that adds up."""
+    options = [
+        each.option.odcr_ids if each.option.pool.capacity_type == "reserved" else ("plain",)
+        for each in made.assignments
+    ]
+    effective = {
+        each.name: max(other.priority for other in world.claims if each in (other, *gang_of(world, other)))
+        for each in world.claims
+    }
+    return max(
+        objective(
+            world,
+            {each.name: "" for each in world.claims}
+            | {one.claim.name: pick for one, pick in zip(made.assignments, picks, strict=True)},
+            effective,
+        )
+        for picks in itertools.product(*options)
+        if all(picks.count(id_) <= world.room(id_) for id_ in IDS)
+    )
+
+
+@pytest.mark.covers("KRP-20", "KRP-22")
+@given(worlds(gangs=True, ends=True))
+def test_no_other_assignment_is_better(world: World) -> None:
+    made = world.planned()
+    assert made.solution.optimal
+    assert reached(world, made) == max(outcomes(world))
 
 
 @pytest.mark.covers("KRP-20")

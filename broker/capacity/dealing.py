@@ -1,0 +1,53 @@
+"""From counts back to claims: who gets which reservation's slot, and who keeps a gang from launching.
+
+Invariant: of interchangeable claims those that come first are served, and claims with the same choice of
+slots take them in order, the best first; no reservation is given beyond its room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice, repeat
+
+from broker.capacity.flow import Flow
+from broker.capacity.model import Claim, Inventory
+from broker.capacity.problem import Problem, Rank, Taken, Wish
+
+
+def deal(problem: Problem, taken: Taken, wishes: Mapping[str, Wish], inventory: Inventory) -> dict[str, str]:
+    """The reservation of each claim (by uid) that has a slot."""
+    first = {uid: place for place, uid in enumerate(wishes)}
+    served: dict[int, list[str]] = defaultdict(list)
+    for bundle, count in zip(problem.bundles, taken.served, strict=True):
+        served[bundle.reach] += bundle.claims[: int(count)]
+    units = [_units(some, inventory) for some in problem.members]
+    stock: dict[int, list[str]] = defaultdict(list)
+    for reach, slot, count in zip(problem.arc_reach, problem.arc_slot, taken.flow, strict=True):
+        if count:
+            stock[int(reach)] += islice(units[slot], int(count))
+    return {
+        uid: odcr_id
+        for reach, uids in served.items()
+        for uid, odcr_id in zip(sorted(uids, key=first.__getitem__), stock[reach], strict=True)
+    }
+
+
+def lacking(
+    gang: Sequence[Claim],
+    rank: Rank,
+    wishes: Mapping[str, Wish],
+    dealt: Mapping[str, str],
+    inventory: Inventory,
+) -> list[str]:
+    """The claims of a gang (by name) for which no slot is left by those who come before it."""
+    before = Counter(odcr_id for uid, odcr_id in dealt.items() if wishes[uid].rank < rank)
+    must = [claim for claim in gang if not wishes[claim.uid].rank.falls_back]
+    edges = {claim.uid: tuple(wishes[claim.uid].slots) for claim in must}
+    room = {each: inventory.free(each) - before[each] for slots in edges.values() for each in slots}
+    flow = Flow(edges, room)
+    return [claim.name for claim in must if not flow.add(claim.uid)]
+
+
+def _units(odcr_ids: Sequence[str], inventory: Inventory) -> Iterator[str]:
+    return chain.from_iterable(repeat(each, inventory.free(each)) for each in odcr_ids)

@@ -1,0 +1,87 @@
+"""Slots given out in one pass, for when there is no time for better.
+
+Invariant: the bundles are served in order of rank, each from the best slots that are left, a gang that binds
+whole or not at all; nothing given is taken back. Let G be the size of the largest gang that binds, or 1. Then
+no plan has more than 1 + G times as many claims in reservations, at any priority and above: whatever another
+plan serves and this one does not (a claim, or a gang of at most G) found a slot that it needs taken by one
+that came before, and each slot taken stands in the way of at most one of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from broker.capacity.flow import Flow
+from broker.capacity.problem import Ints, Problem, Taken
+
+
+def solve(problem: Problem) -> tuple[Taken, frozenset[str]]:
+    """What is given out, and the gangs that launch."""
+    room = problem.room.copy()
+    starts = np.searchsorted(problem.arc_reach, np.arange(problem.reaches + 1))
+    place = starts[:-1].copy()  # each reach's first arc that may have room: slots only fill up
+    served = np.zeros(len(problem.bundles), dtype=np.int64)
+    flow = np.zeros(len(problem.arc_slot), dtype=np.int64)
+    whole: set[str] = set()
+    tried: set[str] = set()
+    for number, bundle in enumerate(problem.bundles):
+        if bundle.must:
+            if bundle.gang not in tried:
+                tried.add(bundle.gang)
+                if (given := fits(problem, bundle.gang, room)) is not None:
+                    whole.add(bundle.gang)
+                    for arc, count in given.items():
+                        flow[arc] += count
+                        room[problem.arc_slot[arc]] -= count
+            served[number] = bundle.count if bundle.gang in whole else 0
+            continue
+        if bundle.gang and bundle.gang not in whole:
+            continue
+        left, end = bundle.count, starts[bundle.reach + 1]
+        while left and place[bundle.reach] < end:
+            arc = place[bundle.reach]
+            count = min(left, int(room[problem.arc_slot[arc]]))
+            flow[arc] += count
+            room[problem.arc_slot[arc]] -= count
+            left -= count
+            if left:
+                place[bundle.reach] += 1
+        served[number] = bundle.count - left
+    return Taken(served=served, flow=flow), frozenset(whole)
+
+
+def bound(problem: Problem, taken: Taken) -> int:
+    """No plan has more claims in reservations than this."""
+    largest = max(
+        (sum(problem.bundles[each].count for each in gang) for gang in problem.gangs.values()), default=1
+    )
+    return min((1 + largest) * taken.reserved, ceiling(problem))
+
+
+def ceiling(problem: Problem) -> int:
+    """No plan at all gives more claims a slot: there are no more claims, or no more slots."""
+    return int(min(problem.counts.sum(), problem.room.sum()))
+
+
+def fits(problem: Problem, gang: str, room: Ints) -> Mapping[int, int] | None:
+    """How many go over which arc when the gang's claims that need a slot all get one; None if they cannot."""
+    starts = np.searchsorted(problem.arc_reach, np.arange(problem.reaches + 1))
+    needs: dict[int, int] = defaultdict(int)
+    for place in problem.gangs[gang]:
+        if problem.bundles[place].must:
+            needs[problem.bundles[place].reach] += problem.bundles[place].count
+    arcs = {reach: range(starts[reach], starts[reach + 1]) for reach in needs}
+    edges = {reach: [int(problem.arc_slot[arc]) for arc in arcs[reach]] for reach in needs}
+    if any(int(room[edges[reach]].sum()) < count for reach, count in needs.items()):
+        return None
+    flow = Flow(edges, {slot: int(room[slot]) for slots in edges.values() for slot in slots})
+    if not all(flow.add(reach) for reach, count in needs.items() for _ in range(count)):
+        return None
+    given: dict[int, int] = {}
+    for reach, found in arcs.items():
+        taken = flow.taken(reach)
+        given |= {arc: taken[slot] for arc in found if (slot := int(problem.arc_slot[arc])) in taken}
+    return given

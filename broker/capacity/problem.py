@@ -1,0 +1,212 @@
+"""What waits and what there is, in numbers: claims of equal needs are counted together, so are equal slots.
+
+Invariant: a bundle's claims are interchangeable (the same slots, the same rank), and so are the reservations
+of one slot class (the same claims reach them, the same size of instance, the same end). Nothing here depends
+on the order in which anything was given.
+
+Rank, best first: priority; whoever has no other way than a slot; whoever would cost most on demand; the
+older; then gang by gang. Slot classes, best first: the smaller instance, then the sooner end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.capacity.matching import ends_at
+from broker.capacity.model import Inventory
+from broker.capacity.types import size_key
+from providers.model import InstanceType
+
+Ints = NDArray[np.int64]
+FOREVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+class Rank(NamedTuple):
+    """Who comes first where slots run out: the smaller tuple. `cost` is that of the way without a slot."""
+
+    priority: int  # negated
+    falls_back: bool
+    cost: float  # negated; 0 without a fallback
+    created: datetime
+    gang: str
+
+
+class Wish(NamedTuple):
+    """One claim's: the slots that it can use, its rank, and the gang that launches with it or not at all."""
+
+    slots: Collection[str]
+    rank: Rank
+    gang: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Interchangeable claims. `gang` is empty unless it binds: unless one of its claims has no other way."""
+
+    reach: int
+    rank: Rank
+    gang: str
+    claims: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.claims)
+
+    @property
+    def must(self) -> bool:
+        """Whether its gang cannot launch without slots for all of these."""
+        return bool(self.gang) and not self.rank.falls_back
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Bundles reach slot classes through reaches: arc i joins `arc_reach[i]` and `arc_slot[i]`.
+
+    Bundles and slot classes are in order, the best first; arcs by reach, then by slot class.
+    """
+
+    bundles: tuple[Bundle, ...]
+    members: tuple[tuple[str, ...], ...]  # the reservations of each slot class
+    room: Ints
+    sizes: Ints  # rank among the sizes, by slot class
+    ends: Ints  # rank among the ends, by slot class
+    reaches: int
+    arc_reach: Ints
+    arc_slot: Ints
+
+    @cached_property
+    def counts(self) -> Ints:
+        return np.array([each.count for each in self.bundles], dtype=np.int64)
+
+    @cached_property
+    def gangs(self) -> dict[str, tuple[int, ...]]:
+        """The bundles of each gang that binds, gangs in order of rank."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for place, bundle in enumerate(self.bundles):
+            if bundle.gang:
+                found[bundle.gang].append(place)
+        return {gang: tuple(places) for gang, places in found.items()}
+
+    @cached_property
+    def must(self) -> NDArray[np.bool_]:
+        return np.array([each.must for each in self.bundles], dtype=bool)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Taken:
+    """How many of each bundle have a slot, and how many go over each arc."""
+
+    served: Ints
+    flow: Ints
+
+    @property
+    def reserved(self) -> int:
+        return int(self.served.sum())
+
+    def problems(self, problem: Problem) -> str:
+        """What is wrong with it; empty when nothing is."""
+        if (self.flow < 0).any() or (self.served < 0).any() or (self.served > problem.counts).any():
+            return "a count is out of its range"
+        used = np.bincount(problem.arc_slot, weights=self.flow, minlength=len(problem.room))
+        if (used > problem.room).any():
+            return "a reservation is used beyond its room"
+        reached = [each.reach for each in problem.bundles]
+        wanted = np.bincount(reached, weights=self.served, minlength=problem.reaches)
+        given = np.bincount(problem.arc_reach, weights=self.flow, minlength=problem.reaches)
+        return "" if (wanted == given).all() else "claims and slots do not add up"
+
+
+def problem_of(
+    wishes: Mapping[str, Wish], inventory: Inventory, types: Mapping[str, InstanceType]
+) -> Problem:
+    """Wishes by claim (uid), those that come first first. Claims without slots and gang are left out."""
+    reaches: dict[tuple[str, ...], int] = {}
+    known: dict[int, int] = {}  # identity of a set of slots that many wishes share → its reach
+    grouped: dict[tuple[int, Rank, str], list[str]] = defaultdict(list)
+    for uid, wish in wishes.items():
+        if (reach := known.get(id(wish.slots))) is None:
+            slots = tuple(wish.slots)
+            reach = known[id(wish.slots)] = reaches.setdefault(slots, len(reaches))
+        if wish.slots or wish.gang:
+            grouped[reach, wish.rank, wish.gang].append(uid)
+    order = _canonical(reaches)
+    bundles = sorted(
+        (
+            Bundle(reach=order[reach], rank=rank, gang=gang, claims=tuple(uids))
+            for (reach, rank, gang), uids in grouped.items()
+        ),
+        key=lambda each: (each.rank, each.reach, each.gang),
+    )
+    ids = sorted({odcr_id for slots in reaches for odcr_id in slots})
+    matrix = _matrix(reaches, order, ids)
+    classes = _classes(matrix, ids, inventory, types)
+    first = np.array([places[0] for _, places in classes], dtype=np.int64)
+    arc_reach, arc_slot = np.nonzero(matrix[:, first]) if len(first) else (np.zeros(0), np.zeros(0))
+    sizes, ends = _ranks(key.size for key, _ in classes), _ranks(key.end for key, _ in classes)
+    members = tuple(tuple(ids[place] for place in places) for _, places in classes)
+    return Problem(
+        bundles=tuple(bundles),
+        members=members,
+        room=np.array([sum(inventory.free(each) for each in some) for some in members], dtype=np.int64),
+        sizes=sizes,
+        ends=ends,
+        reaches=len(reaches),
+        arc_reach=arc_reach.astype(np.int64),
+        arc_slot=arc_slot.astype(np.int64),
+    )
+
+
+class _Class(NamedTuple):
+    """What makes slots interchangeable, in order of preference."""
+
+    size: tuple[int, bool, int, int]
+    end: datetime
+    reached_by: bytes
+
+
+def _canonical(reaches: Mapping[tuple[str, ...], int]) -> dict[int, int]:
+    """Reaches by their slots, whatever they were numbered when they were met."""
+    return {reaches[slots]: place for place, slots in enumerate(sorted(reaches))}
+
+
+def _matrix(
+    reaches: Mapping[tuple[str, ...], int], order: Mapping[int, int], ids: Sequence[str]
+) -> NDArray[np.bool_]:
+    """Who reaches what: a row a reach, a column a reservation."""
+    place = {odcr_id: number for number, odcr_id in enumerate(ids)}
+    matrix = np.zeros((len(reaches), len(ids)), dtype=bool)
+    for slots, reach in reaches.items():
+        matrix[order[reach], [place[each] for each in slots]] = True
+    return matrix
+
+
+def _classes(
+    matrix: NDArray[np.bool_], ids: Sequence[str], inventory: Inventory, types: Mapping[str, InstanceType]
+) -> list[tuple[_Class, list[int]]]:
+    columns = np.ascontiguousarray(np.packbits(matrix, axis=0).T)
+    found: dict[_Class, list[int]] = defaultdict(list)
+    for place, odcr_id in enumerate(ids):
+        odcr = inventory.odcrs[odcr_id]
+        accelerators, bare, vcpus, memory, _ = size_key(types[odcr.instance_type])
+        key = _Class(
+            size=(accelerators, bare, vcpus, memory),
+            end=ends_at(odcr) or FOREVER,
+            reached_by=columns[place].tobytes(),
+        )
+        found[key].append(place)
+    return sorted(found.items(), key=lambda each: (each[0].size, each[0].end, each[1]))
+
+
+def _ranks(values: Iterable[Hashable]) -> Ints:
+    """Each value's place among the distinct values."""
+    given = list(values)
+    places = {value: place for place, value in enumerate(sorted(set(given)))}  # type: ignore[type-var]
+    return np.array([places[value] for value in given], dtype=np.int64)

@@ -1,0 +1,135 @@
+"""How slots are given out: exactly where time allows, and it is said what was done and how good it is.
+
+Invariant: whatever the way, no slot class is used beyond its room and a gang that binds is whole or absent.
+First as if no gang bound (a network, solved exactly); that is the optimum when it happens to leave every gang
+whole, which is the usual case. Else an integer program chooses among the gangs that compete, and the network
+is solved again with that choice. Without the time for either, one greedy pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from broker.capacity import gangs, greedy, network
+from broker.capacity.model import Solution
+from broker.capacity.problem import Ints, Problem, Taken
+
+SECONDS: Final = 5.0  # the default time limit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solved:
+    taken: Taken
+    absent: frozenset[str]  # the gangs that bind and do not launch
+    solution: Solution
+
+
+def solve(problem: Problem, *, seconds: float = SECONDS, timer: Callable[[], float]) -> Solved:
+    """The best that `seconds` allow, as told by `timer`."""
+    began = timer()
+    if len(problem.arc_slot) > seconds * network.ARCS_PER_SECOND:
+        note = f"{len(problem.arc_slot)} ways from claims to slots are too many for {seconds:g} s"
+        return _greedily(problem, note, timer() - began)
+    try:
+        return _exactly(problem, seconds, began, timer)
+    except network.SolverFailed as error:
+        return _greedily(problem, str(error), timer() - began)
+
+
+def _exactly(problem: Problem, seconds: float, began: float, timer: Callable[[], float]) -> Solved:
+    absent: frozenset[str] = frozenset()
+    while True:
+        taken = network.solve(problem, at_most=_without(problem, absent))
+        present = [gang for gang in problem.gangs if gang not in absent]
+        undecided = [gang for gang in present if not _settled(problem, gang, taken)]
+        alone = {gang for gang in undecided if greedy.fits(problem, gang, problem.room) is None}
+        if not alone:
+            break
+        absent |= alone
+    if not undecided:
+        absent |= {gang for gang in present if not _whole(problem, gang, taken)}
+        return _told(problem, taken, absent, "min-cost flow", True, taken.reserved, timer() - began)
+    ceiling = taken.reserved
+    first_guess, fitting = greedy.solve(problem)
+    left = seconds - (timer() - began)
+    rivals = gangs.rivals(problem, undecided, present=present)
+    choice = gangs.choose(problem, rivals, seconds=left, hint=fitting) if left > 0 else None
+    launch = fitting
+    if choice is not None:
+        launch = choice.gangs | {
+            gang for gang in present if gang not in rivals and _whole(problem, gang, taken)
+        }
+    absent = frozenset(problem.gangs) - launch
+    together = np.array([each.must and each.gang in launch for each in problem.bundles], dtype=bool)
+    taken = network.solve(problem, at_most=_without(problem, absent), before_all=together)
+    if not all(_whole(problem, gang, taken) for gang in launch):
+        raise network.SolverFailed("integer program: it chose gangs that do not fit together")
+    if choice is None:
+        bound = min(ceiling, greedy.bound(problem, first_guess))
+        note = "no time for the integer program: gangs were chosen in order"
+        return _told(
+            problem, taken, absent, "greedy gangs, min-cost flow", False, bound, timer() - began, note
+        )
+    note = "" if choice.proven else "the integer program's time ran out"
+    bound = taken.reserved if choice.proven else ceiling
+    name = "integer program, min-cost flow"
+    return _told(problem, taken, absent, name, choice.proven, bound, timer() - began, note)
+
+
+def _greedily(problem: Problem, note: str, seconds: float) -> Solved:
+    taken, launch = greedy.solve(problem)
+    absent = frozenset(problem.gangs) - launch
+    return _told(problem, taken, absent, "greedy", False, greedy.bound(problem, taken), seconds, note)
+
+
+def _told(
+    problem: Problem,
+    taken: Taken,
+    absent: frozenset[str],
+    solver: str,
+    optimal: bool,
+    bound: int,
+    seconds: float,
+    note: str = "",
+) -> Solved:
+    solution = Solution(
+        solver=solver if problem.bundles else "nothing to solve",
+        optimal=optimal,
+        reserved=taken.reserved,
+        bound=bound,
+        needs=len(problem.bundles),
+        ways=len(problem.arc_slot),
+        seconds=seconds,
+        note=note,
+    )
+    return Solved(taken=taken, absent=absent, solution=solution)
+
+
+def _without(problem: Problem, absent: frozenset[str]) -> Ints:
+    """How many of each bundle may have a slot when these gangs do not launch."""
+    return np.where(
+        [each.gang in absent if each.gang else False for each in problem.bundles], 0, problem.counts
+    )
+
+
+def _whole(problem: Problem, gang: str, taken: Taken) -> bool:
+    """Whether every claim of the gang that needs a slot has one."""
+    places = problem.gangs[gang]
+    return all(
+        taken.served[each] == problem.bundles[each].count for each in places if problem.bundles[each].must
+    )
+
+
+def _settled(problem: Problem, gang: str, taken: Taken) -> bool:
+    """Whether the network's optimum says of the gang what the optimum with gangs says.
+
+    A gang with claims that could fall back is only settled when whole: absent, it spares their cost, too.
+    """
+    places = problem.gangs[gang]
+    if _whole(problem, gang, taken):
+        return True
+    return all(problem.bundles[each].must and not taken.served[each] for each in places)
