@@ -29,6 +29,9 @@ class Write:
     name: str  # empty for what the server names, and for collections
     code: int
 
+    def on(self, *resources: str) -> bool:
+        return self.resource.partition("/")[0] in resources
+
 
 def flags(folder: Path) -> tuple[str, ...]:
     policy = folder / "audit-policy.json"

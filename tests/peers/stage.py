@@ -1,0 +1,322 @@
+"""A cluster with unmodified peers and the broker: each a process of its own, on local AWS.
+
+etcd, kube-apiserver and kube-scheduler come from tests/controlplane, Karpenter from its module, with the CRDs
+that it is released with (`make peers`). The broker and Karpenter have a user and an access key each, so that
+the API server's audit log and EC2's log of calls say which of them did what. Only the machines are played.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from unittest import mock
+
+import yaml
+
+from broker.apis import names
+from broker.apis.core import Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Kind
+from broker.commands import crds
+from broker.commands.manifests import CRD
+from broker.demo.kubelets import Kubelets
+from broker.kube.client import Client
+from broker.kube.clock import SystemClock
+from broker.kube.transports import HttpTransport
+from providers.local.control import Control
+from providers.model import Instance
+from tests.cluster.account import CLUSTER, REGION, Account
+from tests.cluster.stack import Provider
+from tests.controlplane import server
+from tests.controlplane.server import ControlPlane, free_port
+from tests.peers.programs import NOBODYS, Program, ProgramError, until
+
+BUILT = Path(__file__).resolve().parents[2] / ".cache" / "peers" / "bin"
+KARPENTER, BROKER, MACHINES = "karpenter", "broker", "machines"
+KEYS = {KARPENTER: "AKIAKARPENTER0000000", BROKER: "AKIABROKER0000000000"}
+UNPLAYED = "tests/no-machine"  # an instance with this tag never becomes a node
+ATTEMPTS = 3  # a port that was free a moment ago may be taken when Karpenter binds it
+
+KINDS = {model.KIND.kind: model for model in (EC2NodeClass, NodeClaim, NodePool, Pod)}
+
+Json = dict[str, Any]
+
+
+def missing() -> str:
+    """Why the peers cannot run here; empty when they can."""
+    folder = server.find()
+    if folder is None or not os.access(folder / "kube-scheduler", os.X_OK):
+        return "no etcd, kube-apiserver and kube-scheduler: run `make peers` (it needs Go)"
+    if not os.access(BUILT / "karpenter", os.X_OK):
+        return f"no Karpenter in {BUILT}: run `make peers` (it needs Go)"
+    return ""
+
+
+class Machines(Provider):
+    """EC2 as the played machines see it: every instance, whoever launched it."""
+
+    def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
+        if ids is None:
+            pages = self._aws.pages(self._aws.ec2.describe_instances)
+            ids = [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
+        return [instance for instance in super().instances(ids) if UNPLAYED not in instance.tags]
+
+
+class LocalAccount:
+    """Local AWS in another process, as `Account` wants it."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.control = Control(endpoint)
+
+
+class Stage:
+    """`with Stage() as stage:` gives a client, an account, and the logs of everyone."""
+
+    def __init__(self, *, broker: bool = True, poll_seconds: float = 2.0) -> None:
+        self._with_broker = broker
+        self._poll = poll_seconds
+        self._exits = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._exits:
+            self._exits.enter_context(_own_credentials())
+            self._folder = Path(self._exits.enter_context(tempfile.TemporaryDirectory(prefix="peers-")))
+            aws = self._start("local-aws", [sys.executable, "-m", "providers.local", "--port", "0"])
+            self.plane = self._exits.enter_context(ControlPlane(users=(KARPENTER, BROKER)))
+            self.plane.scheduler()
+            self.client = self._client(server.ADMIN)
+            self._install_crds()
+            aws.until(lambda: bool(_endpoint(aws)), "listening")
+            self.endpoint = _endpoint(aws)
+            self.aws = Account(LocalAccount(self.endpoint))
+            self._make_account()
+            self.karpenter = self._start_karpenter()
+            if self._with_broker:
+                self.broker = self._start_broker()
+            self.kubelets = Kubelets(
+                self._client(server.ADMIN), self._machines(), clock=SystemClock(), every=0.5
+            )
+            self.kubelets.start()
+            self._exits.callback(self.kubelets.stop)
+            self._wait_for_karpenter()
+            if self._with_broker:
+                self.broker.until(self._broker_ready, "ready")
+            self._exits = self._exits.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.close()
+
+    # ---- what a user does and sees
+
+    def create(self, *bodies: Json) -> None:
+        for body in bodies:
+            self.client.create(KINDS[body["kind"]].KIND, body)
+
+    def claims(self, pool: str = "") -> list[NodeClaim]:
+        """Those of a NodePool, or all."""
+        found = map(NodeClaim.decode, self.client.list(NodeClaim.KIND)[0])
+        return [claim for claim in found if not pool or claim.labels.get(names.NODEPOOL) == pool]
+
+    def pods(self, pool: str) -> list[Pod]:
+        found = self.client.list(Pod.KIND, namespace="default", label_selector=f"pool={pool}")[0]
+        return list(map(Pod.decode, found))
+
+    def bound(self, pool: str) -> int:
+        """How many of a NodePool's pods kube-scheduler gave a node."""
+        return sum(bool(pod.spec.node_name) for pod in self.pods(pool))
+
+    def offer(self, node_class: Json, *pools: Json) -> None:
+        """A class and its NodePools; returns when Karpenter says that it can launch for them.
+
+        The class first: Karpenter logs an error where a NodePool's class is not resolved yet."""
+        for body in (node_class, *pools):
+            kind, name = KINDS[body["kind"]].KIND, body["metadata"]["name"]
+            self.create(body)
+            until(partial(self._ready, kind, name), f"Karpenter accepts {kind.kind} {name}")
+
+    def _ready(self, kind: Kind, name: str) -> bool:
+        return _holds(self.client.get(kind, name), names.READY)
+
+    # ---- what the peers said and did
+
+    def karpenter_errors(self) -> list[Json]:
+        """Karpenter's log lines of level ERROR and above, and what is no log line at all: a panic."""
+        found = []
+        for line in self.karpenter.lines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                entry = {"level": "PANIC", "message": line}
+            if entry.get("level") not in ("DEBUG", "INFO", "WARN"):
+                found.append(entry)
+        return found
+
+    def broker_errors(self) -> list[Json]:
+        entries = [json.loads(line) for line in self.broker.lines() if line.startswith("{")]
+        return [entry for entry in entries if entry.get("level") not in ("debug", "info", "warning")]
+
+    def karpenter_metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples with these labels; 0 while there are none."""
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=10).read().decode()
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if line.startswith(name + "{") and all(each in line for each in wanted)
+        )
+
+    def calls(self, who: str, *actions: str) -> list[Json]:
+        """The calls to AWS that one of the two made, oldest first."""
+        return [
+            call
+            for call in self.aws.server.control.log()
+            if call["access_key"] == KEYS[who] and (not actions or call["action"] in actions)
+        ]
+
+    # ---- how it comes to be
+
+    def _client(self, user: str) -> Client:
+        return Client(HttpTransport.from_kubeconfig(self._kubeconfig(user)), field_manager="test")
+
+    def _kubeconfig(self, user: str) -> Path:
+        path = self._folder / f"{user}.kubeconfig"
+        path.write_text(self.plane.kubeconfig(user=user))
+        return path
+
+    def _environment(self, user: str) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": KEYS[user],
+            "AWS_SECRET_ACCESS_KEY": "local",
+            "KUBECONFIG": str(self._kubeconfig(user)),
+        }
+
+    def _start(self, name: str, command: Sequence[str], environment: Json | None = None) -> Program:
+        program = Program(name, command, folder=self._folder, environment=environment or {})
+        return self._exits.enter_context(program)
+
+    def _install_crds(self) -> None:
+        """Karpenter's as it is released, then what of the broker's they leave to define."""
+        given = [
+            document
+            for file in sorted((BUILT / "crds").glob("*.yaml"))
+            for document in yaml.safe_load_all(file.read_text())
+        ]
+        for definition in given:
+            self.client.apply(CRD, definition)
+        crds.install(self.client)
+        until(
+            lambda: all(_holds(d, "Established") for d in self.client.list(CRD)[0]),
+            "every definition is established",
+        )
+
+    def _make_account(self) -> None:
+        """What Karpenter asks of AWS besides EC2: the cluster, for its service range."""
+        self.aws.client("eks").create_cluster(
+            name=CLUSTER,
+            roleArn="arn:aws:iam::123456789012:role/cluster",
+            resourcesVpcConfig={"subnetIds": list(self.aws.subnets.values())},
+            kubernetesNetworkConfig={"serviceIpv4Cidr": "10.96.0.0/24"},
+        )
+
+    @cached_property
+    def _ca(self) -> str:
+        return b64encode(self.plane.ca.read_bytes()).decode()
+
+    def _start_karpenter(self) -> Program:
+        self._metrics, self._health = free_port(), free_port()
+        command = [
+            str(BUILT / "karpenter"),
+            *("-cluster-name", CLUSTER),
+            *("-cluster-endpoint", self.plane.url),
+            *("-metrics-port", str(self._metrics)),
+            *("-health-probe-port", str(self._health)),
+            "-isolated-vpc=true",  # no Pricing API: it has a table of its own
+            "-disable-dry-run=true",
+            "-disable-leader-election=true",
+        ]
+        return self._start(
+            "karpenter", command, {**self._environment(KARPENTER), "SYSTEM_NAMESPACE": "kube-system"}
+        )
+
+    def _wait_for_karpenter(self) -> None:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self.karpenter.until(lambda: _get(f"http://127.0.0.1:{self._health}/readyz") == "ok", "ready")
+                return
+            except ProgramError as error:
+                if "address already in use" not in str(error) or attempt == ATTEMPTS:
+                    raise
+                self.karpenter = self._start_karpenter()
+
+    def _start_broker(self) -> Program:
+        options = [
+            *("--cluster-name", CLUSTER),
+            *("--cluster-endpoint", self.plane.url),
+            *("--cluster-ca", self._ca),
+            *("--http-port", "0"),
+            *("--poll-seconds", str(self._poll)),
+            *("--orphan-grace-seconds", "5"),
+            *("--log-format", "json"),
+        ]
+        command = [sys.executable, "-m", "broker.cli", "run", *options]
+        return self._start("broker", command, self._environment(BROKER))
+
+    def _broker_ready(self) -> bool:
+        """The leader with everything read; a standby, which it is at first, would say it is ready too."""
+        found = (re.search(r'"url": ?"([^"]+)"', line) for line in self.broker.lines() if '"serving"' in line)
+        url = next((match[1] for match in found if match), "")
+        return bool(url) and "[+]ec2-reservations" in _get(f"{url}/readyz")
+
+    def _machines(self) -> Machines:
+        machines = Machines(cluster=CLUSTER, region=REGION, endpoint_url=self.endpoint)
+        machines.instance_types()
+        return machines
+
+
+@contextmanager
+def _own_credentials() -> Iterator[None]:
+    """This process too never meets the user's account."""
+    with mock.patch.dict(os.environ):
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            del os.environ[name]
+        os.environ.update(AWS_ACCESS_KEY_ID="AKIATEST000000000000", AWS_SECRET_ACCESS_KEY="local", **NOBODYS)
+        yield
+
+
+def _endpoint(aws: Program) -> str:
+    return next((line.partition("AWS_ENDPOINT_URL=")[2] for line in aws.lines()), "")
+
+
+def _holds(body: Json, type_: str) -> bool:
+    conditions = body.get("status", {}).get("conditions", ())
+    return any(c["type"] == type_ and c["status"] == "True" for c in conditions)
+
+
+def _get(url: str) -> str:
+    """The text of an answer of any status; nothing while nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,185 @@
+"""Karpenter as it is released, with the broker beside it: both work, and neither meets what is the other's.
+
+The tests share one cluster, and each has a NodePool, a class and instance types of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.controllers.nodeclaim.status import instance_id, is_true
+from tests.cluster.account import CLUSTER, A
+from tests.peers import objects
+from tests.peers.objects import ON_DEMAND, RESERVED
+from tests.peers.programs import until
+from tests.peers.stage import BROKER, KARPENTER, UNPLAYED, Stage, missing
+
+# One worker starts the peers, once.
+pytestmark = [pytest.mark.peers, pytest.mark.xdist_group("karpenter")]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    reason = missing()
+    if reason and os.environ.get("CI_REQUIRE_PEERS") == "1":
+        pytest.fail(f"CI_REQUIRE_PEERS=1, but {reason}")
+    if reason:
+        pytest.skip(reason)
+    with Stage() as running:
+        yield running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """A claim of each of the two from one class, and after that, for each, an instance that it must end."""
+
+    odcr: str
+    launched: NodeClaim  # by the broker
+    karpenters: NodeClaim
+    abandoned: Mapping[str, str]  # who must end it to its id
+
+
+@pytest.fixture(scope="module", autouse=True)
+def neighbours(stage: Stage) -> Neighbours:
+    """Before every other test, since Karpenter lets an instance without a claim live for half a minute."""
+    odcr = stage.aws.odcr("m5.xlarge", A, 1)
+    spec = {"capacityReservationTarget": {"capacityReservationId": odcr}}
+    stage.offer(
+        objects.node_class("shared", stage.aws, annotations={names.RESERVATION_SPEC: json.dumps(spec)}),
+        objects.node_pool("shared", node_class="shared", types=["m5.xlarge"], capacity=[ON_DEMAND]),
+    )
+    stage.create(objects.claim("launched", node_class="shared", types=["m5.xlarge"]))
+    pods(stage, "shared", 1)
+    until(lambda: is_true(_claim(stage, "launched"), names.READY), "the broker's claim has a node")
+    (karpenters,) = stage.claims("shared")
+    return Neighbours(
+        odcr=odcr,
+        launched=_claim(stage, "launched"),
+        karpenters=karpenters,
+        abandoned={
+            KARPENTER: _abandoned(
+                stage,
+                {
+                    names.TAG_EKS_CLUSTER: CLUSTER,
+                    names.NODEPOOL: "gone",
+                    names.NODECLASS_LABEL: "gone",
+                },
+            ),
+            BROKER: _abandoned(stage, {names.TAG_CLUSTER: CLUSTER, names.TAG_NODECLASS: "gone"}),
+        },
+    )
+
+
+def test_karpenter_launches_into_a_reservation_that_its_class_names(stage: Stage) -> None:
+    odcr = stage.aws.odcr("m5.large", A, 2)
+    stage.offer(
+        objects.node_class("named", stage.aws, terms=[{"id": odcr}]),
+        objects.node_pool("named", node_class="named", types=["m5.large"]),
+    )
+    pods(stage, "named", 3)
+    assert launches(stage, "named") == [(ON_DEMAND, "", ""), (RESERVED, odcr, odcr), (RESERVED, odcr, odcr)]
+    assert stage.aws.free(odcr) == 0
+
+
+@pytest.mark.covers("KRP-26")
+def test_neither_touches_what_the_other_launched(stage: Stage, neighbours: Neighbours) -> None:
+    # Whoever ended the younger one has looked at those that are older.
+    for who, id_ in neighbours.abandoned.items():
+        until(partial(_ended, stage, id_), f"{who} ends an instance that is its own and no claim's")
+
+    assert not _ended(stage, instance_id(neighbours.launched))
+    assert not _ended(stage, instance_id(neighbours.karpenters))
+    assert stage.aws.instance(instance_id(neighbours.launched))["CapacityReservationId"] == neighbours.odcr
+
+    for who, others in ((KARPENTER, neighbours.launched), (BROKER, neighbours.karpenters)):
+        written = {w.name for w in stage.plane.writes() if w.user == who and w.on("nodeclaims", "nodes")}
+        assert not written & {others.name, _claim(stage, others.name).status.node_name}
+        assert instance_id(others) not in json.dumps(stage.calls(who, *ON_INSTANCES))
+    made = {who: _templates(stage, who, "CreateLaunchTemplate") for who in (KARPENTER, BROKER)}
+    assert made[KARPENTER] and made[BROKER] and not made[KARPENTER] & made[BROKER]
+    assert _templates(stage, KARPENTER, "DeleteLaunchTemplate") <= made[KARPENTER]
+    assert _templates(stage, BROKER, "DeleteLaunchTemplate") <= made[BROKER]
+
+
+def test_karpenter_marks_no_claim_drifted_and_logs_no_error(stage: Stage, neighbours: Neighbours) -> None:
+    def looked() -> float:
+        return stage.karpenter_metric("controller_runtime_reconcile_total", controller="nodeclaim.disruption")
+
+    claims = [claim for claim in stage.claims() if claim.labels.get(names.NODEPOOL)]
+    before = looked()
+    for claim in claims:  # each is looked at again
+        stage.client.patch(NodeClaim.KIND, claim.name, {"metadata": {"annotations": {"tests/look": "again"}}})
+    until(lambda: looked() >= before + len(claims), "Karpenter has looked at every claim for drift")
+    # And it does mark one that has drifted, after those that it looked at before.
+    stage.client.patch(
+        NodePool.KIND, "shared", {"spec": {"template": {"metadata": {"labels": {"tests": "changed"}}}}}
+    )
+    shared = neighbours.karpenters.name
+    until(lambda: is_true(_claim(stage, shared), "Drifted"), "Karpenter finds that the NodePool changed")
+
+    drifted = [claim.name for claim in stage.claims() if is_true(claim, "Drifted")]
+    assert drifted == [shared]
+    assert stage.karpenter_errors() == []
+    assert stage.broker_errors() == []
+
+
+# What of EC2 changes an instance.
+ON_INSTANCES = ("TerminateInstances", "StopInstances", "CreateTags", "DeleteTags", "ModifyInstanceAttribute")
+
+
+def launches(stage: Stage, pool: str) -> list[tuple[str, str, str]]:
+    """Of each claim: its capacity type, the reservation that Karpenter says, the one that EC2 says."""
+    return sorted(
+        (
+            claim.labels[names.CAPACITY_TYPE],
+            claim.labels.get(names.RESERVATION_ID, ""),
+            stage.aws.instance(instance_id(claim)).get("CapacityReservationId", ""),
+        )
+        for claim in stage.claims(pool)
+    )
+
+
+def pods(stage: Stage, pool: str, count: int) -> None:
+    """Pods of one node each that only the pool's nodes take; returns when all run."""
+    before = len(stage.pods(pool))
+    for number in range(before, before + count):
+        stage.create(objects.pod(f"{pool}-{number}", pool=pool, requests={"cpu": "1500m"}))
+    until(lambda: stage.bound(pool) == before + count, f"every pod of {pool} has a node")
+
+
+def _abandoned(stage: Stage, marks: Mapping[str, str]) -> str:
+    made = stage.aws.ec2.run_instances(
+        ImageId=stage.aws.image,
+        InstanceType="m5.large",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": k, "Value": v} for k, v in {**marks, UNPLAYED: "true"}.items()],
+            }
+        ],
+    )
+    return str(made["Instances"][0]["InstanceId"])
+
+
+def _claim(stage: Stage, name: str) -> NodeClaim:
+    return NodeClaim.decode(stage.client.get(NodeClaim.KIND, name))
+
+
+def _ended(stage: Stage, id_: str) -> bool:
+    return str(stage.aws.instance(id_)["State"]["Name"]) in ("shutting-down", "terminated")
+
+
+def _templates(stage: Stage, who: str, action: str) -> set[str]:
+    """The names of the launch templates that one of the two made or deleted."""
+    named = {call["params"].get("LaunchTemplateName", "") for call in stage.calls(who, action)}
+    return named - {""}
