@@ -91,6 +91,31 @@ class Control:
     ) -> None:
         self._call("PATCH", f"reservations/{reservation_id}", {"state": state, "shared_with": shared_with})
 
+    # ---- what AWS says
+
+    def notice(
+        self,
+        kind: str,
+        *,
+        instance_id: str | None = None,
+        reservation_id: str | None = None,
+        queue: str | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Let AWS send an event now, by EventBridge's rules or straight into an SQS `queue` (name, URL, ARN).
+
+        Kinds: spot-interruption, rebalance, reservation-interruption, instance-state (`state`), health
+        (`code`, `category`; of a reservation too), capacity-block-delivered, capacity-block-expiring,
+        reservation-state. `in_s` is when what it warns of will be; with `ends` the instance ends then.
+        """
+        body = {"kind": kind, "instance_id": instance_id, "reservation_id": reservation_id, "queue": queue}
+        return dict(self._call("POST", "notices", {**body, **more}))
+
+    def notices(self, detail_type: str | None = None) -> list[dict[str, Any]]:
+        """Every event that AWS sent, oldest first, each with the queues that it went to."""
+        query = f"?detail_type={urllib.parse.quote(detail_type)}" if detail_type else ""
+        return list(self._call("GET", f"notices{query}"))
+
     # ---- what describe shows
 
     def lag(self, describe_s: float) -> None:
@@ -100,6 +125,10 @@ class Control:
     def pending(self, seconds: float) -> None:
         """How long a new reservation shows as pending."""
         self._call("POST", "settings", {"pending_s": seconds})
+
+    def assessment(self, *, seconds: float | None = None, outcome: str | None = None) -> None:
+        """How long EC2 assesses a future-dated reservation, and how that ends: scheduled or unsupported."""
+        self._call("POST", "settings", {"assessment_s": seconds, "assessment_outcome": outcome})
 
     def code(self, situation: str, code: str) -> None:
         """The code for a situation that AWS doesn't document; `state()["codes"]` lists them."""

@@ -5,13 +5,16 @@
     GET    faults        DELETE faults              DELETE faults/ID
     POST   pools         {capacity_type, instance_type, zone, size}  (null: no limit)
     GET    pools         DELETE pools
-    POST   settings      any of {describe_lag_s, slot_release_s, pending_s, check_offerings, codes}
+    POST   settings      any of {describe_lag_s, slot_release_s, pending_s, assessment_s, assessment_outcome,
+                         check_offerings, codes}
     POST   clock         one of {"advance_s": 60}, {"freeze": true or a time}, {"unfreeze": true}
     GET    clock
     GET    calls         {action: count}            DELETE calls       GET calls/log?action=CreateFleet
     POST   reservations  what CreateCapacityReservation takes, and account, region, owner_id, shared_with,
                          reservation_type, interruptible, state, capacity_block_id, source_id
     PATCH  reservations/ID  {state, shared_with}
+    POST   notices       {kind, instance_id or reservation_id, queue, state, in_s, ends, code, category}
+    GET    notices?detail_type=...                  every event that AWS sent, and to which queues
     POST   reset         every knob to its default; AWS's resources stay (/moto-api/reset drops them too)
 
 `handle` is all of it without HTTP: a Control in the same process calls it directly.
@@ -20,90 +23,29 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 from moto.core.common_types import TYPE_RESPONSE
 from moto.core.exceptions import ServiceException
-from moto.ec2.models import ec2_backends
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from providers.local.ec2 import changes
+from providers.local import control_resources
+from providers.local.control_bodies import (
+    Call,
+    ClockBody,
+    FaultBody,
+    PoolBody,
+    Refused,
+    SettingsBody,
+    read,
+)
 from providers.local.ec2.errors import UNDOCUMENTED
 from providers.local.ec2.matching import ON_DEMAND, SPOT
-from providers.local.ec2.reservations import STATES
 from providers.local.ec2.slots import PoolKey
-from providers.local.world import LOCK, World, world
+from providers.local.world import LOCK, world
 
 ROOT = "/moto-api/odcr/"
 PATHS = ("{0}/moto-api/odcr/(?P<what>.+)$",)
-ACCOUNT = "123456789012"
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class FaultBody(Body):
-    action: str
-    stage: str = "request"
-    code: str | None = None
-    message: str | None = None
-    status: int | None = Field(default=None, ge=400, le=599)
-    match: dict[str, Any] = {}
-    times: int = Field(default=1, ge=-1)
-    delay_s: float = Field(default=0.0, ge=0)
-
-
-class PoolBody(Body):
-    capacity_type: str = ON_DEMAND
-    instance_type: str
-    zone: str
-    size: int | None = Field(ge=0)
-
-
-class SettingsBody(Body):
-    describe_lag_s: float | None = Field(default=None, ge=0)
-    slot_release_s: float | None = Field(default=None, ge=0)
-    pending_s: float | None = Field(default=None, ge=0)
-    check_offerings: bool | None = None
-    codes: dict[str, str] | None = None
-
-
-class ClockBody(Body):
-    advance_s: float | None = None
-    freeze: bool | datetime | None = None
-    unfreeze: bool | None = None
-
-
-class ReservationBody(BaseModel):
-    model_config = ConfigDict(extra="allow")  # the rest is CreateCapacityReservation's, checked there
-    account: str = ACCOUNT
-    region: str = "us-east-1"
-    owner_id: str | None = None
-    shared_with: list[str] = []
-    reservation_type: str = "default"
-    interruptible: bool = False
-    state: str | None = None
-    capacity_block_id: str | None = None
-    source_id: str | None = None
-
-
-class ReservationPatch(Body):
-    state: str | None = None
-    shared_with: list[str] | None = None
-
-
-class Call(NamedTuple):
-    here: World
-    rest: str  # of the path, after the noun
-    body: dict[str, Any]
-    query: dict[str, str]
-
-
-class Refused(ValueError):
-    """A control call that makes no sense; its text says which field, which value and what would do."""
 
 
 def respond(request: Any, full_url: str, headers: Any) -> TYPE_RESPONSE:  # noqa: ARG001
@@ -114,9 +56,15 @@ def respond(request: Any, full_url: str, headers: Any) -> TYPE_RESPONSE:  # noqa
     try:
         body = json.loads(request.get_data() or b"{}")
         answer = handle(request.method, what, body, query)
-    except (Refused, ValidationError, json.JSONDecodeError) as refused:
-        return 400, {"Content-Type": "application/json"}, json.dumps({"error": str(refused)})
+    except json.JSONDecodeError as bad:
+        return _refused(f'the body is not JSON: {bad}; send an object, as in {{"size": 3}}')
+    except Refused as refused:
+        return _refused(str(refused))
     return 200, {"Content-Type": "application/json"}, json.dumps(answer, default=str)
+
+
+def _refused(why: str) -> TYPE_RESPONSE:
+    return 400, {"Content-Type": "application/json"}, json.dumps({"error": why})
 
 
 def handle(method: str, what: str, body: dict[str, Any], query: dict[str, str] | None = None) -> Any:
@@ -132,7 +80,7 @@ def handle(method: str, what: str, body: dict[str, Any], query: dict[str, str] |
             return route(Call(here, rest, body, query or {}))
     except ServiceException as refused:
         raise Refused(f"{refused.code}: {refused.message}") from refused
-    except ValidationError:
+    except Refused:
         raise
     except ValueError as bad:
         raise Refused(str(bad)) from bad
@@ -145,6 +93,8 @@ def _state(call: Call) -> Any:
         "describe_lag_s": call.here.describe_lag.total_seconds(),
         "slot_release_s": call.here.slot_release,
         "pending_s": call.here.pending,
+        "assessment_s": call.here.assessment,
+        "assessment_outcome": call.here.assessment_outcome,
         "check_offerings": call.here.check_offerings,
         "codes": dict(call.here.codes),
         "pools": call.here.ledger.limits(),
@@ -154,7 +104,7 @@ def _state(call: Call) -> Any:
 
 
 def _add_fault(call: Call) -> Any:
-    return {"id": call.here.faults.add(**FaultBody.model_validate(call.body).model_dump())}
+    return {"id": call.here.faults.add(**read(FaultBody, call.body).model_dump())}
 
 
 def _list_faults(call: Call) -> Any:
@@ -170,7 +120,7 @@ def _remove_faults(call: Call) -> Any:
 
 
 def _set_pool(call: Call) -> Any:
-    pool = PoolBody.model_validate(call.body)
+    pool = read(PoolBody, call.body)
     if pool.capacity_type not in (ON_DEMAND, SPOT):
         raise Refused(
             f"capacity_type: {pool.capacity_type!r} has no pool of its own; use {ON_DEMAND} or {SPOT} "
@@ -190,7 +140,7 @@ def _clear_pools(call: Call) -> Any:
 
 
 def _set(call: Call) -> Any:
-    settings = SettingsBody.model_validate(call.body)
+    settings = read(SettingsBody, call.body)
     if unknown := set(settings.codes or {}) - set(UNDOCUMENTED):
         raise Refused(f"codes: {', '.join(sorted(unknown))} is none of {', '.join(UNDOCUMENTED)}")
     if settings.describe_lag_s is not None:
@@ -199,6 +149,10 @@ def _set(call: Call) -> Any:
         call.here.slot_release = settings.slot_release_s
     if settings.pending_s is not None:
         call.here.pending = settings.pending_s
+    if settings.assessment_s is not None:
+        call.here.assessment = settings.assessment_s
+    if settings.assessment_outcome is not None:
+        call.here.assessment_outcome = settings.assessment_outcome
     if settings.check_offerings is not None:
         call.here.check_offerings = settings.check_offerings
     call.here.codes.update(settings.codes or {})
@@ -206,7 +160,7 @@ def _set(call: Call) -> Any:
 
 
 def _move_clock(call: Call) -> Any:
-    moved = ClockBody.model_validate(call.body)
+    moved = read(ClockBody, call.body)
     if moved.freeze:
         call.here.clock.freeze(None if moved.freeze is True else moved.freeze)
     if moved.unfreeze:
@@ -230,49 +184,6 @@ def _clear_calls(call: Call) -> Any:
     return {}
 
 
-def _create_reservation(call: Call) -> Any:
-    asked = ReservationBody.model_validate(call.body)
-    if asked.reservation_type not in ("default", "capacity-block"):
-        raise Refused(f"reservation_type: {asked.reservation_type!r} is neither default nor capacity-block")
-    _require_state(asked.state)
-    owner = asked.owner_id or asked.account
-    shared = frozenset(asked.shared_with) | ({asked.account} if owner != asked.account else frozenset())
-    special: dict[str, Any] = {
-        "owner_id": owner,
-        "shared_with": shared,
-        "reservation_type": asked.reservation_type,
-        "interruptible": asked.interruptible,
-        "capacity_block_id": asked.capacity_block_id,
-        "source_id": asked.source_id,
-    }
-    if asked.state:
-        special["state"] = asked.state
-    backend: Any = ec2_backends[asked.account][asked.region]
-    made = changes.create(call.here, backend, asked.model_extra or {}, **special)
-    tags = {str(k): str(v) for k, v in ((asked.model_extra or {}).get("Tags") or {}).items()}
-    if tags:
-        backend.create_tags([made.id], tags)
-    return {"CapacityReservationId": made.id, "CapacityReservationArn": made.arn, "State": made.state}
-
-
-def _patch_reservation(call: Call) -> Any:
-    patch = ReservationPatch.model_validate(call.body)
-    _require_state(patch.state)
-    reservation = call.here.ledger.reservations.get(call.rest)
-    if reservation is None:
-        raise Refused(f"reservations/{call.rest}: there is no such reservation")
-    if patch.shared_with is not None:
-        call.here.ledger.share(reservation, patch.shared_with)
-    if patch.state is not None:
-        call.here.ledger.change(reservation, state=patch.state)
-    return {"CapacityReservationId": reservation.id, "State": reservation.state}
-
-
-def _require_state(state: str | None) -> None:
-    if state is not None and state not in STATES:
-        raise Refused(f"state: {state!r} is none of {', '.join(sorted(STATES))}")
-
-
 def _reset(call: Call) -> Any:
     call.here.reset_knobs()
     return {}
@@ -291,7 +202,9 @@ ROUTES = {
     ("GET", "clock"): _clock,
     ("GET", "calls"): _calls,
     ("DELETE", "calls"): _clear_calls,
-    ("POST", "reservations"): _create_reservation,
-    ("PATCH", "reservations"): _patch_reservation,
+    ("POST", "reservations"): control_resources.create_reservation,
+    ("PATCH", "reservations"): control_resources.patch_reservation,
+    ("POST", "notices"): control_resources.send_notice,
+    ("GET", "notices"): control_resources.list_notices,
     ("POST", "reset"): _reset,
 }

@@ -20,7 +20,7 @@ from moto.moto_api._internal import mock_random
 
 from providers.local.ec2.errors import STATUS
 from providers.local.faults import Fault
-from providers.local.world import world
+from providers.local.world import LOCK, world
 
 CallAction = Callable[[BaseResponse], TYPE_RESPONSE]
 
@@ -35,6 +35,9 @@ def with_faults(stock: CallAction) -> CallAction:
         if not action:
             return stock(response)
         here, params = world(), _params(response)
+        if response.service_name == "sqs":  # what EC2 has to say by now is in the queue when it is asked
+            with LOCK:
+                here.ledger.settle()
         fault = here.faults.take(action, "request", params)
         if fault is not None and fault.code:
             lost, reply = None, refusal(response, fault)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from moto.core.base_backend import BackendDict, BaseBackend
 
@@ -17,6 +18,10 @@ from providers.local.ec2.errors import UNDOCUMENTED
 from providers.local.ec2.idempotency import Replies
 from providers.local.ec2.ledger import Ledger
 from providers.local.faults import Faults
+from providers.local.notices import Notices
+
+if TYPE_CHECKING:
+    from providers.local.ec2.quotes import Quote
 
 LOCK = threading.RLock()
 
@@ -30,10 +35,14 @@ class World(BaseBackend):
         self.replies = Replies()
         self.faults = Faults()
         self.calls = Calls()
+        self.notices = Notices(self.ledger.now)
         self.describe_lag = timedelta()
         self.slot_release = 0.0
         self.pending = 0.0
         self.check_offerings = False
+        self.assessment = 0.0
+        self.assessment_outcome = "scheduled"
+        self.quotes: dict[str, Quote] = {}
 
     def lag(self, seconds: float) -> None:
         self.describe_lag = timedelta(seconds=seconds)
@@ -46,9 +55,11 @@ class World(BaseBackend):
         self.codes.update(UNDOCUMENTED)
         self.faults.clear()
         self.calls.clear()
+        self.notices.clear()
         self.ledger.clear_limits()
         self.describe_lag = timedelta()
-        self.slot_release = self.pending = 0.0
+        self.slot_release = self.pending = self.assessment = 0.0
+        self.assessment_outcome = "scheduled"
         self.check_offerings = False
 
 

@@ -6,7 +6,7 @@ through every change (`world.LOCK`), also when another service of moto launches 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from moto.core.resource_tagging import TaggedResource
@@ -15,7 +15,7 @@ from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import InstanceState, Reservation
 from moto.ec2.utils import filter_reservations
 
-from providers.local.ec2 import errors, fleets, lag, launches, request, templates
+from providers.local.ec2 import errors, events, fleets, lag, launches, request, templates
 from providers.local.ec2.launches import Launch
 from providers.local.ec2.lookups import QuickLookups
 from providers.local.ec2.matching import SPOT, Target
@@ -96,6 +96,7 @@ class LocalEC2Backend(QuickLookups):
                 if profile is not None:
                     self.associate_iam_instance_profile(instance.id, iam_instance_profile_arn=profile.arn)
                     instance.iam_instance_profile = {"Arn": profile.arn, "Id": profile.id}
+            self._tell(here, reservation.instances, "pending", "running")
             return reservation
 
     def _launch_of(self, here: World, image_id: str, count: int, kwargs: Mapping[str, Any]) -> Launch:
@@ -188,6 +189,7 @@ class LocalEC2Backend(QuickLookups):
             here = world()
             here.ledger.settle()
             out = super().terminate_instances(instance_ids)
+            self._tell(here, [i for i, before in out if before.name == "stopped"], "terminated")
             self._left(here, [instance.id for instance, _ in out], "shutting-down", 32)
             return out
 
@@ -208,7 +210,13 @@ class LocalEC2Backend(QuickLookups):
             out: list[tuple[Any, InstanceState]] = launches.start_again(
                 here, occupants, lambda: super(LocalEC2Backend, self).start_instances(instance_ids)
             )
+            self._tell(here, [occupant.instance for occupant in occupants], "pending", "running")
             return out
+
+    def _tell(self, here: World, instances: Iterable[Any], *states: str) -> None:
+        for instance in instances:
+            for state in states:
+                events.state_change(here.notices, instance, state)
 
     def _left(self, here: World, instance_ids: list[str], leaving: str, code: int) -> None:
         """The instances gave up their places; with slow slots they are on their way out for as long."""
@@ -216,8 +224,11 @@ class LocalEC2Backend(QuickLookups):
             occupant = here.ledger.occupants.get(instance_id)
             if occupant is None or occupant.where is None:
                 continue
+            self._tell(here, [occupant.instance], leaving)
             if here.slot_release > 0:
                 self._leave_slowly(here, occupant, InstanceState(leaving, code))
+            else:
+                self._tell(here, [occupant.instance], occupant.instance.state)
             here.ledger.leave(occupant, slot_free_after=here.slot_release)
 
     def _leave_slowly(self, here: World, occupant: Occupant, leaving: InstanceState) -> None:
@@ -228,6 +239,7 @@ class LocalEC2Backend(QuickLookups):
             if instance._state is leaving:
                 instance._state = final
                 here.ledger.glimpse(occupant)
+                self._tell(here, [instance], instance.state)
 
         here.ledger.after(here.slot_release, arrive)
 

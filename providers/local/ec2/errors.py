@@ -43,6 +43,12 @@ UNDOCUMENTED: dict[str, str] = {
     "cancel-wrong-state": "IncorrectState",
     "not-owner": "OperationNotPermitted",
     "block-immutable": "OperationNotPermitted",
+    "interruptible-immutable": "OperationNotPermitted",
+    "fleet-member-immutable": "OperationNotPermitted",
+    "within-commitment": "OperationNotPermitted",
+    "quote-unknown": "InvalidParameterValue",
+    "quote-expired": "InvalidParameterValue",
+    "quote-not-needed": "IncorrectState",
     "fleet-id-target-with-usage-strategy": "InvalidFleetConfig",
 }
 

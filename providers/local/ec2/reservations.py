@@ -102,8 +102,15 @@ class CapacityReservation:
     interruptible: bool = False
     source_id: str | None = None
     commitment: timedelta | None = None
+    committed: int = 0  # instances that the commitment is for
+    delivered: datetime | None = None
+    original_start: datetime | None = None
+    adjusted: bool = False
     delivery_preference: str | None = None
     capacity_block_id: str | None = None
+    ultraserver_type: str | None = None
+    fleet_id: str | None = None
+    billing_owner: str | None = None
     state: str = "active"
     shared_with: frozenset[str] = frozenset()
     slots: Slots = field(default_factory=Slots)
@@ -131,6 +138,11 @@ class CapacityReservation:
         if self.reservation_type == "capacity-block":
             return "capacity-block"
         return "interruptible-capacity-reservation" if self.interruptible else "on-demand"
+
+    @property
+    def committed_until(self) -> datetime | None:
+        starts = self.delivered or self.start_date
+        return starts + self.commitment if self.commitment and starts else None
 
     def visible_to(self, account_id: str) -> bool:
         return account_id == self.owner_id or account_id in self.shared_with
@@ -186,15 +198,22 @@ def describe(reservation: CapacityReservation, view: View, tags: list[dict[str, 
         "ReservationType": reservation.reservation_type,
         "CapacityBlockId": reservation.capacity_block_id,
         "DeliveryPreference": reservation.delivery_preference,
+        "CapacityReservationFleetId": reservation.fleet_id,
+        "UnusedReservationBillingOwnerId": reservation.billing_owner,
+        "OriginalStartDate": reservation.original_start,
+        "AdjustmentStatus": "applied" if reservation.adjusted else None,
         "Interruptible": True if reservation.interruptible else None,
         "Tags": tags,
         "CapacityAllocations": [{"AllocationType": "used", "Count": view.used}] if view.used else [],
     }
-    if reservation.commitment and reservation.start_date:
+    if reservation.commitment:
         shown["CommitmentInfo"] = {
-            "CommittedInstanceCount": reservation.total,
-            "CommitmentEndDate": reservation.start_date + reservation.commitment,
+            "CommittedInstanceCount": reservation.committed,
+            "CommitmentEndDate": reservation.committed_until,
+            "CommitmentDuration": int(reservation.commitment.total_seconds()),
         }
+    if reservation.ultraserver_type:
+        shown["LaunchStatus"] = "launchable" if view.state == "active" else "unlaunchable"
     if reservation.source_id:
         shown["InterruptionInfo"] = {
             "SourceCapacityReservationId": reservation.source_id,

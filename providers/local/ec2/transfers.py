@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from moto.ec2.utils import random_id
 
-from providers.local.ec2 import changes, errors
+from providers.local.ec2 import checks, errors, life
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.ledger import Ledger
 from providers.local.ec2.reservations import CapacityReservation
@@ -50,7 +50,7 @@ def split(world: World, source: CapacityReservation, account_id: str, count: int
     # the source shrinks first, so that nobody outside moves into a slot that is counted twice
     ledger.change(source, total=source.total - count)
     ledger.add(made)
-    changes.expire_at(ledger, made)
+    life.expire_at(world, made)
     return made
 
 
@@ -78,8 +78,8 @@ def move(
 
 
 def _require_active(ledger: Ledger, reservation: CapacityReservation, account_id: str) -> None:
-    changes.require_owner(ledger, reservation, account_id)
-    changes.require_mutable(ledger, reservation)
+    checks.require_owner(ledger, reservation, account_id)
+    checks.require_mutable(ledger, reservation)
     if reservation.state != "active":
         raise Ec2Error(
             ledger.codes["modify-wrong-state"], f"{reservation.id} is {reservation.state}, not active"

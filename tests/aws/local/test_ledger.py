@@ -91,7 +91,7 @@ class Life(RuleBasedStateMachine):
     def cancel(self, reservation: CapacityReservation) -> None:
         ended = not reservation.usable
         try:
-            changes.cancel(self.world, reservation, ACCOUNT)
+            changes.cancel(self.world, reservation, ACCOUNT, {})
         except Ec2Error:
             assert ended
 

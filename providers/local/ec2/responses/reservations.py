@@ -87,7 +87,7 @@ class CapacityReservations(Pipeline):
     def cancel_capacity_reservation(self) -> ActionResult:
         reservation = self._reservation()
         self.error_on_dryrun()
-        changes.cancel(world(), reservation, self.current_account)
+        changes.cancel(world(), reservation, self.current_account, self.params)
         return ActionResult({"Return": True})
 
     def create_capacity_reservation_by_splitting(self) -> ActionResult:

@@ -1,0 +1,166 @@
+"""Control calls that make or change what AWS has, and those that let AWS speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.sqs.exceptions import QueueDoesNotExist
+
+from providers.local.control_bodies import Call, NoticeBody, Refused, ReservationBody, ReservationPatch, read
+from providers.local.ec2 import changes, events
+from providers.local.ec2.reservations import STATES, CapacityReservation
+from providers.local.ec2.slots import Occupant
+
+INSTANCE_STATES = ("pending", "running", "stopping", "stopped", "shutting-down", "terminated")
+
+
+def create_reservation(call: Call) -> Any:
+    asked = read(ReservationBody, call.body)
+    _require_state(asked.state)
+    owner = asked.owner_id or asked.account
+    shared = frozenset(asked.shared_with) | ({asked.account} if owner != asked.account else frozenset())
+    special: dict[str, Any] = {
+        "owner_id": owner,
+        "shared_with": shared,
+        "reservation_type": asked.reservation_type,
+        "interruptible": asked.interruptible,
+        "capacity_block_id": asked.capacity_block_id,
+        "ultraserver_type": asked.ultraserver_type,
+        "source_id": asked.source_id,
+    }
+    if asked.state:
+        special["state"] = asked.state
+    backend: Any = ec2_backends[asked.account][asked.region]
+    made = changes.create(call.here, backend, asked.model_extra or {}, **special)
+    tags = {str(k): str(v) for k, v in ((asked.model_extra or {}).get("Tags") or {}).items()}
+    if tags:
+        backend.create_tags([made.id], tags)
+    return {"CapacityReservationId": made.id, "CapacityReservationArn": made.arn, "State": made.state}
+
+
+def patch_reservation(call: Call) -> Any:
+    patch = read(ReservationPatch, call.body)
+    _require_state(patch.state)
+    reservation = _reservation(call, call.rest, f"reservations/{call.rest}")
+    if patch.shared_with is not None:
+        call.here.ledger.share(reservation, patch.shared_with)
+    if patch.state is not None:
+        call.here.ledger.change(reservation, state=patch.state)
+    return {"CapacityReservationId": reservation.id, "State": reservation.state}
+
+
+def _require_state(state: str | None) -> None:
+    if state is not None and state not in STATES:
+        raise Refused(f"state: {state!r} is none of {', '.join(sorted(STATES))}")
+
+
+def _reservation(call: Call, reservation_id: str | None, field: str) -> CapacityReservation:
+    found = call.here.ledger.reservations.get(reservation_id or "")
+    if found is None:
+        raise Refused(
+            f"{field}: there is no reservation {reservation_id!r}; DescribeCapacityReservations lists them"
+        )
+    return found
+
+
+# ---- notices
+
+
+def list_notices(call: Call) -> Any:
+    return call.here.notices.list(call.query.get("detail_type"))
+
+
+def send_notice(call: Call) -> Any:
+    """One event now; with `ends` what it warns of happens `in_s` later."""
+    asked = read(NoticeBody, call.body)
+    send = KINDS.get(asked.kind)
+    if send is None:
+        raise Refused(f"kind: {asked.kind!r} is none of {', '.join(KINDS)}")
+    if asked.ends and asked.kind not in ENDS_INSTANCE:
+        raise Refused(f"ends: {asked.kind} ends no instance; only {' and '.join(sorted(ENDS_INSTANCE))} do")
+    try:
+        event = send(call, asked)
+    except QueueDoesNotExist as absent:
+        raise Refused(f"queue: {asked.queue!r} does not exist; make it with SQS CreateQueue") from absent
+    if asked.ends:
+        instance = _occupant(call, asked).instance
+        call.here.ledger.after(asked.in_s, lambda: _end(instance))
+    return event
+
+
+def _end(instance: Any) -> None:
+    instance.disable_api_termination = False
+    instance.ec2_backend.terminate_instances([instance.id])
+
+
+def _occupant(call: Call, asked: NoticeBody) -> Occupant:
+    found = call.here.ledger.occupants.get(asked.instance_id or "")
+    if found is None:
+        raise Refused(
+            f"instance_id: there is no instance {asked.instance_id!r}; a notice of kind "
+            f"{asked.kind} is about one that was launched here"
+        )
+    return found
+
+
+def _of_instance(kind: str) -> Callable[[Call, NoticeBody], Any]:
+    def send(call: Call, asked: NoticeBody) -> Any:
+        instance = _occupant(call, asked).instance
+        return events.OF_INSTANCE[kind](call.here.notices, instance, asked.queue)
+
+    return send
+
+
+def _of_reservation(kind: str) -> Callable[[Call, NoticeBody], Any]:
+    def send(call: Call, asked: NoticeBody) -> Any:
+        reservation = _reservation(call, asked.reservation_id, "reservation_id")
+        return events.OF_RESERVATION[kind](call.here.notices, reservation, asked.queue)
+
+    return send
+
+
+def _interruption(call: Call, asked: NoticeBody) -> Any:
+    ends = call.here.ledger.now() + timedelta(seconds=asked.in_s)
+    return events.interruption(call.here.notices, _occupant(call, asked), ends, asked.queue)
+
+
+def _instance_state(call: Call, asked: NoticeBody) -> Any:
+    instance = _occupant(call, asked).instance
+    state = asked.state or instance.state
+    if state not in INSTANCE_STATES:
+        raise Refused(f"state: {state!r} is none of {', '.join(INSTANCE_STATES)}")
+    return events.state_change(call.here.notices, instance, state, asked.queue)
+
+
+def _health(call: Call, asked: NoticeBody) -> Any:
+    if asked.reservation_id:
+        reservation = _reservation(call, asked.reservation_id, "reservation_id")
+        entity, account, region = reservation.id, reservation.owner_id, reservation.region
+    else:
+        instance = _occupant(call, asked).instance
+        entity = instance.id
+        account, region = instance.ec2_backend.account_id, instance.ec2_backend.region_name
+    return events.health(
+        call.here.notices,
+        entity,
+        account=account,
+        region=region,
+        code=asked.code,
+        category=asked.category,
+        starts=call.here.ledger.now() + timedelta(seconds=asked.in_s),
+        text=f"{asked.code} for {entity}",
+        queue=asked.queue,
+    )
+
+
+KINDS: dict[str, Callable[[Call, NoticeBody], Any]] = {
+    **{kind: _of_instance(kind) for kind in events.OF_INSTANCE},
+    **{kind: _of_reservation(kind) for kind in events.OF_RESERVATION},
+    "reservation-interruption": _interruption,
+    "instance-state": _instance_state,
+    "health": _health,
+}
+ENDS_INSTANCE = frozenset({"spot-interruption", "reservation-interruption"})

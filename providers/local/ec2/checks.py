@@ -1,0 +1,96 @@
+"""What a request about a reservation has to satisfy, whichever action carries it.
+
+Source: EC2 API reference, the parameters of CreateCapacityReservation and ModifyCapacityReservation; EC2 User
+Guide, "Work with Capacity Reservations" (who may change what).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from providers.local.clock import aware
+from providers.local.ec2 import errors
+from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.ledger import Ledger
+from providers.local.ec2.matching import ON_DEMAND
+from providers.local.ec2.reservations import CapacityReservation
+
+MOST_AT_ONCE = 1000  # instances in one create, and the largest change in one modify
+
+
+def require_capacity(
+    ledger: Ledger, reservation: CapacityReservation, count: int, *, already_running: int = 0
+) -> None:
+    free = ledger.free(ON_DEMAND, reservation.instance_type, reservation.zone)
+    if free is not None and free < count - already_running:
+        raise errors.no_capacity(reservation.instance_type, reservation.zone)
+
+
+def running_matches(ledger: Ledger, reservation: CapacityReservation) -> int:
+    """Running instances that the new reservation takes in: they need no further machine."""
+    if reservation.match_criteria != "open" or reservation.state not in ("active", "pending"):
+        return 0
+    return min(reservation.total, ledger.would_absorb(reservation))
+
+
+def require_owner(ledger: Ledger, reservation: CapacityReservation, account_id: str) -> None:
+    if reservation.owner_id != account_id:
+        raise Ec2Error(
+            ledger.codes["not-owner"],
+            f"The capacity reservation {reservation.id} is shared with you; only its owner "
+            f"{reservation.owner_id} can change it",
+        )
+
+
+def require_mutable(ledger: Ledger, reservation: CapacityReservation) -> None:
+    """Blocks are never changed; interruptible reservations and members of a fleet only through what made
+    them."""
+    if reservation.reservation_type == "capacity-block":
+        raise Ec2Error(
+            ledger.codes["block-immutable"],
+            f"{reservation.id} is a Capacity Block, which can't be modified or cancelled",
+        )
+    if reservation.interruptible:
+        raise Ec2Error(
+            ledger.codes["interruptible-immutable"],
+            f"{reservation.id} is an interruptible Capacity Reservation; change the allocation of its source"
+            f"{f' {reservation.source_id}' if reservation.source_id else ''} instead",
+        )
+    if reservation.fleet_id:
+        raise Ec2Error(
+            ledger.codes["fleet-member-immutable"],
+            f"{reservation.id} belongs to the Capacity Reservation Fleet {reservation.fleet_id}; modify or "
+            "cancel the fleet instead",
+        )
+
+
+def count_of(value: Any, *, lowest: int, highest: int | None = MOST_AT_ONCE) -> int:
+    count = int(value)
+    if count < lowest or (highest is not None and count > highest):
+        raise errors.invalid("InstanceCount", count, f"Expecting a number from {lowest} to {MOST_AT_ONCE}.")
+    return count
+
+
+def one_of(parameter: str, value: str, accepted: Iterable[str]) -> str:
+    accepted = list(accepted)
+    if value not in accepted:
+        raise errors.invalid(parameter, value, f"Valid values: {', '.join(accepted)}.")
+    return value
+
+
+def end_of(params: Mapping[str, Any], now: datetime) -> tuple[datetime | None, str]:
+    end, kind = params.get("EndDate"), params.get("EndDateType")
+    if kind == "limited" and not end:
+        raise errors.combination("EndDateType limited needs an EndDate")
+    if kind == "unlimited" and end:
+        raise errors.combination("EndDate can't be specified with EndDateType unlimited")
+    if kind:
+        one_of("EndDateType", kind, ("unlimited", "limited"))
+    if not end:
+        return None, "unlimited"
+    at = aware(end)
+    if at <= now:
+        raise errors.invalid("EndDate", at.isoformat(), "It has to be in the future.")
+    return at, "limited"

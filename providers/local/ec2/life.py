@@ -1,0 +1,88 @@
+"""What time does to a reservation: it starts, warns, ends its instances, ends.
+
+Invariant: each step looks at the reservation as it is when its time has come (an end date that was moved
+does nothing at its old time), so steps are only ever added.
+
+A reservation that ends leaves its instances running, outside it. A Capacity Block does not: EC2 terminates
+what runs in it from 30 minutes before its end (60 for UltraServers) and says so 10 minutes earlier (EC2 User
+Guide, "Capacity Blocks for ML", "Monitor Capacity Blocks using EventBridge"). When the warning of each
+instance comes is not documented: here with the block's own.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from providers.local.ec2 import events
+from providers.local.ec2.reservations import CapacityReservation
+from providers.local.world import World
+
+DRAIN = timedelta(minutes=30)
+ULTRASERVER_DRAIN = timedelta(minutes=60)
+NOTICE = timedelta(minutes=10)  # before the drain
+CAN_EXPIRE = frozenset({"active", "pending", "scheduled", "delayed"})
+
+
+def drains_at(block: CapacityReservation) -> datetime | None:
+    """When EC2 begins to terminate what runs in a Capacity Block."""
+    if block.reservation_type != "capacity-block" or block.end_date is None:
+        return None
+    return block.end_date - (ULTRASERVER_DRAIN if block.ultraserver_type else DRAIN)
+
+
+def activate_at(world: World, reservation: CapacityReservation, at: datetime) -> None:
+    waiting = reservation.state
+
+    def activate() -> None:
+        if reservation.state == waiting:
+            activate_now(world, reservation)
+
+    world.ledger.schedule(at, activate)
+
+
+def activate_now(world: World, reservation: CapacityReservation) -> None:
+    world.ledger.change(reservation, state="active")
+    if reservation.reservation_type == "capacity-block":
+        events.block_delivered(world.notices, reservation)
+
+
+def expire_at(world: World, reservation: CapacityReservation) -> None:
+    """Schedule the end of a reservation that has an end date, with what comes before it."""
+    end, ledger = reservation.end_date, world.ledger
+    if end is None:
+        return
+
+    def expire() -> None:
+        if reservation.end_date == end and reservation.state in CAN_EXPIRE:
+            ledger.change(reservation, state="expired")
+            if reservation.commitment:
+                events.reservation_state(world.notices, reservation)
+
+    drain = drains_at(reservation)
+    if drain is not None:
+        _drain_at(world, reservation, end, drain)
+    ledger.schedule(end, expire)
+
+
+def _drain_at(world: World, block: CapacityReservation, end: datetime, drain: datetime) -> None:
+    def warn() -> None:
+        if block.end_date == end and block.usable:
+            events.block_expiring(world.notices, block)
+            for occupant in block.slots.occupants.values():
+                events.interruption(world.notices, occupant, drain)
+
+    def end_instances() -> None:
+        if block.end_date == end and block.usable:
+            terminate(block, len(block.slots.occupants))
+
+    world.ledger.schedule(drain - NOTICE, warn)
+    world.ledger.schedule(drain, end_instances)
+
+
+def terminate(reservation: CapacityReservation, count: int) -> None:
+    """EC2's own termination, of the newest instances first; protection against it is the owner's alone."""
+    if count <= 0:
+        return
+    for occupant in list(reservation.slots.occupants.values())[-count:]:
+        occupant.instance.disable_api_termination = False
+        occupant.instance.ec2_backend.terminate_instances([occupant.instance.id])
