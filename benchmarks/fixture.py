@@ -1,0 +1,239 @@
+"""`python -m benchmarks.fixture`: a Kubernetes API and an AWS at rest, as cheap as can be, in one process.
+
+Kubernetes is the embedded API server, whose store is filled without its checks. AWS is local AWS behind a
+front that remembers each answer to a read until something is written, and that shows the instances itself;
+so what a benchmark measures in the broker does not wait for these two. `GET /count` on the front tells what
+either was asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+import typer
+import urllib3
+
+from benchmarks import resting
+from benchmarks.processes import own_credentials
+from benchmarks.resting import Place
+from broker.apis.crds import load as load_crds
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.embedded.wire import Request, Response
+from providers.aws import AwsProvider
+from providers.local import LocalAws
+from providers.model import Odcr
+from tests.cluster import objects
+from tests.cluster.account import CLUSTER, POOL, REGION, Account
+
+LIST = re.compile(r"^(Describe|Get|List)")
+TAKEN = re.compile(rb"<availableInstanceCount>(\d+)</availableInstanceCount>")
+_TYPED = {"apiVersion": EC2NodeClass.KIND.api_version, "kind": EC2NodeClass.KIND.kind}
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+class CountingCluster(Cluster):
+    """Counts the writes to each resource that are no Lease's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: Counter[str] = Counter()
+
+    def handle(self, request: Request) -> Response:
+        if request.method not in ("GET", "HEAD") and "/leases" not in request.path:
+            self.writes[f"{request.method} {request.path}"] += 1
+        return super().handle(request)
+
+
+class Front:
+    """What stands before local AWS."""
+
+    def __init__(self, endpoint: str, places: Sequence[Place], cluster: CountingCluster) -> None:
+        self.calls: Counter[str] = Counter()
+        self._endpoint = endpoint
+        self._pool = urllib3.PoolManager(maxsize=32)
+        self._kept: dict[bytes, tuple[int, dict[str, str], bytes]] = {}
+        self._shown = {place.instance: resting.described(place) for place in places}
+        self._listed = [*self._shown.values()]
+        self._cluster = cluster
+        self._lock = threading.Lock()
+
+    def count(self) -> dict[str, Any]:
+        with self._lock:
+            return {"aws": dict(self.calls), "writes": dict(self._cluster.writes)}
+
+    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        fields = parse_qs(body.decode()) if body.startswith(b"Action=") else {}
+        action = fields["Action"][0] if fields else path.partition("?")[0].strip("/")
+        with self._lock:
+            self.calls[action] += 1
+        if action == "DescribeInstances":
+            return self._instances(fields, headers, body)
+        if not (LIST.match(action) or action.startswith(("list-", "get-"))):
+            self._kept.clear()
+            return self._forwarded(path, headers, body)
+        key = path.encode() + b"\n" + body
+        if key not in self._kept:
+            self._kept[key] = self._forwarded(path, headers, body)
+        return self._kept[key]
+
+    def _forwarded(
+        self, path: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        sent = {k: v for k, v in headers.items() if k.lower() not in ("connection", "content-length")}
+        answer = self._pool.request("POST", self._endpoint + path, body=body, headers=sent, retries=False)
+        kept = {k: v for k, v in answer.headers.items() if k.lower() in ("content-type", "x-amzn-requestid")}
+        # Each reservation has as many instances here as local AWS does not know of.
+        data = TAKEN.sub(
+            lambda found: (
+                b"<availableInstanceCount>%d</availableInstanceCount>" % max(0, int(found[1]) - resting.SLOTS)
+            ),
+            answer.data,
+        )
+        return answer.status, kept, data
+
+    def _instances(
+        self, fields: Mapping[str, list[str]], headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Ours by id or all of ours; what local AWS itself launched is shown by local AWS."""
+        asked = [value[0] for name, value in fields.items() if ".Value." in name]
+        ids = [value for value in asked if value.startswith("i-")]
+        if ids and not all(id_ in self._shown for id_ in ids):
+            return self._forwarded("/", headers, body)
+        chosen = [self._shown[id_] for id_ in ids] if ids else self._listed
+        start, size = int(fields.get("NextToken", ["0"])[0]), int(fields.get("MaxResults", ["1000"])[0])
+        following = f"<nextToken>{start + size}</nextToken>" if start + size < len(chosen) else ""
+        text = (
+            '<?xml version="1.0" encoding="UTF-8"?>'
+            '<DescribeInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>'
+            f"8f7724cf-496f-496e-8fe3-example{start}</requestId><reservationSet>"
+            f"{''.join(chosen[start : start + size])}</reservationSet>{following}</DescribeInstancesResponse>"
+        )
+        return 200, {"Content-Type": "text/xml"}, text.encode()
+
+
+def serve(front: Front) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._send(200, {"Content-Type": "application/json"}, json.dumps(front.count()).encode())
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            self._send(*front.answer(self.path, dict(self.headers), body))
+
+        def _send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - http.server's name
+            return
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, name="front", daemon=True).start()
+    return server
+
+
+def fill(cluster: Cluster, aws: LocalAws, *, claims: int, nodes: int, odcrs: int) -> list[Place]:
+    """Reservations, groups and classes by the servers' own APIs; claims and nodes into the store."""
+    account = Account(aws)
+    for number in range(odcrs):
+        kind = resting.TYPES[number % len(resting.TYPES)]
+        zone = resting.ZONES[number // len(resting.TYPES) % len(resting.ZONES)]
+        aws.control.reservation(
+            InstanceType=kind,
+            InstancePlatform="Linux/UNIX",
+            AvailabilityZone=zone,
+            InstanceCount=resting.SLOTS,
+            InstanceMatchCriteria="targeted",
+        )
+    provider = AwsProvider(cluster=CLUSTER, region=REGION, endpoint_url=aws.endpoint)
+    found = list(provider.reservations())
+    for crd in load_crds():
+        cluster.create(CRDS, crd)
+    _classes(cluster, account, found)
+    types = provider.instance_types()
+    placed = list(resting.places(found, nodes))
+    with cluster.state.store.lock:
+        for place in placed:
+            claim, node = resting.running(place, types[place.odcr.instance_type])
+            _put(cluster, NodeClaim.KIND.resource, claim, bare=False)
+            _put(cluster, "nodes", node, bare=True)
+        for number in range(claims - nodes):
+            _put(cluster, NodeClaim.KIND.resource, resting.waiting(number, found), bare=False)
+    return placed
+
+
+def _classes(cluster: Cluster, account: Account, found: Sequence[Odcr]) -> None:
+    for each in range(resting.CLASSES):
+        name = resting.class_name(each)
+        members = [odcr for place, odcr in enumerate(found) if resting.class_name(place) == name]
+        arn = str(account.groups.create_group(Name=name, Configuration=POOL)["Group"]["GroupArn"])
+        for start in range(0, len(members), 10):
+            arns = [odcr.arn for odcr in members[start : start + 10]]
+            account.groups.group_resources(Group=name, ResourceArns=arns)
+        body = objects.node_class(
+            name,
+            image=account.image,
+            subnets=[account.subnets[zone] for zone in resting.ZONES],
+            security_group=account.security_group,
+            spec=objects.reservation_spec(group=arn),
+        )
+        cluster.create(
+            EC2NodeClass.KIND.path(),
+            _TYPED | body,
+        )
+
+
+def _put(cluster: Cluster, resource: str, obj: dict[str, Any], *, bare: bool) -> None:
+    cluster.state.store.put(resource, ("", obj["metadata"]["name"]), obj, bare=bare)
+
+
+def main(
+    claims: Annotated[int, typer.Option()] = 10_000,
+    nodes: Annotated[int, typer.Option()] = 5_000,
+    odcrs: Annotated[int, typer.Option()] = 1_000,
+) -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    with own_credentials(), tempfile.TemporaryDirectory() as folder, LocalAws() as aws:
+        cluster = CountingCluster()
+        placed = fill(cluster, aws, claims=claims, nodes=nodes, odcrs=odcrs)
+        with ApiServer(cluster) as api:
+            front = serve(Front(aws.endpoint, placed, cluster))
+            url = f"http://127.0.0.1:{front.server_port}"
+            # The longest answers are remembered before anybody waits for them.
+            warm = AwsProvider(cluster=CLUSTER, region=REGION, endpoint_url=url)
+            warm.instance_types()
+            warm.reservations()
+            file = Path(folder) / "kubeconfig"
+            file.write_text(api.kubeconfig())
+            told = {"kubeconfig": str(file), "aws": url}
+            sys.stdout.write(f"fixture {json.dumps(told)}\n")
+            sys.stdout.flush()
+            stopped.wait()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,127 @@
+"""The cluster at rest with a broker beside it, each in a process of its own, for `steady` and `restart`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.processes import Program, Usage, program, until
+from broker.kube.client import Client
+from broker.kube.transports import HttpTransport
+from tests.cluster.account import CLUSTER, REGION
+
+# So many seconds with less than this share of a core used, and a broker has done what there was to do.
+QUIET, IDLE = 4.0, 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the two servers were asked so far."""
+
+    aws: Counter[str]
+    writes: Counter[str]
+
+    def since(self, before: Counts) -> Counts:
+        return Counts(aws=self.aws - before.aws, writes=self.writes - before.writes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where the two servers are."""
+
+    kubeconfig: Path
+    aws: str
+
+    def client(self) -> Client:
+        return Client(HttpTransport.from_kubeconfig(self.kubeconfig), field_manager="benchmark")
+
+    def counts(self) -> Counts:
+        told = json.loads(_read(f"{self.aws}/count"))
+        return Counts(aws=Counter(told["aws"]), writes=Counter(told["writes"]))
+
+
+class Broker:
+    """`capacity-broker run` as a program, and what it says of itself."""
+
+    def __init__(self, made: Program) -> None:
+        self.program = made
+        self.began = made.began
+        self.url = made.said(r'"?url"?[=:]\s*"?(http://[^\s"]+)')
+
+    def ready(self) -> bool:
+        try:
+            _read(f"{self.url}/readyz")
+        except urllib.error.HTTPError:
+            return False
+        return True
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of /metrics by its name with its labels."""
+        lines = _read(f"{self.url}/metrics").splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def usage(self) -> Usage:
+        return self.program.usage()
+
+    def settle(self, cluster: Cluster) -> None:
+        """Returns when the broker has had nothing to do for some seconds: nothing written, nothing asked, no
+        time of the processor used to speak of."""
+        until(self.ready, "broker that is ready")
+        counts, used, since = cluster.counts(), self.usage().cpu, time.monotonic()
+
+        def quiet() -> bool:
+            nonlocal counts, used, since
+            passed = time.monotonic() - since
+            if cluster.counts() != counts or self.usage().cpu - used > IDLE * QUIET:
+                counts, used, since = cluster.counts(), self.usage().cpu, time.monotonic()
+            return passed >= QUIET
+
+        until(quiet, "broker that is done")
+
+
+@contextmanager
+def resting(*, claims: int, nodes: int, odcrs: int) -> Iterator[Cluster]:
+    sizes = ("--claims", str(claims), "--nodes", str(nodes), "--odcrs", str(odcrs))
+    with program("-m", "benchmarks.fixture", *sizes) as made:
+        told = json.loads(made.said(r"fixture (\{.*\})"))
+        yield Cluster(kubeconfig=Path(told["kubeconfig"]), aws=told["aws"])
+
+
+@contextmanager
+def broker(cluster: Cluster) -> Iterator[Broker]:
+    environment = {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "AWS_ENDPOINT_URL": cluster.aws,
+        "AWS_REGION": REGION,
+        "CLUSTER_NAME": CLUSTER,
+        "CLUSTER_ENDPOINT": "https://blue.example",
+        "CLUSTER_CA_BUNDLE": "bm9uZQ==",
+        "BROKER_HTTP_PORT": "0",
+        "BROKER_LOG_FORMAT": "json",
+    }
+    with program("-m", "broker.cli", "run", environment=environment) as made:
+        yield Broker(made)
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def grouped(writes: Counter[str]) -> dict[str, int]:
+    """Writes by method and resource."""
+    found: Counter[str] = Counter()
+    for written, times in writes.items():
+        method, path = written.split(" ", 1)
+        noun = re.search(r"/v1[a-z0-9]*/(?:namespaces/[^/]+/)?([a-z0-9]+)", path)
+        found[f"{method} {noun[1] if noun else path}{'/status' if path.endswith('/status') else ''}"] += times
+    return dict(found)
