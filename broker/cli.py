@@ -7,6 +7,7 @@ not be asked (a bad option, no credentials, no cluster).
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ from broker.kube.transports import ConfigurationError, HttpTransport
 from broker.settings import Settings, options
 from providers.aws import AwsProvider
 from providers.aws.provider import KUBERNETES
+from providers.aws.type_store import default_folder
 from providers.model import ProviderError
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
@@ -48,7 +50,11 @@ def _client(settings: Settings) -> Client:
 
 
 def _provider(
-    settings: Settings, registry: CollectorRegistry | None = None, *, kubernetes: str = KUBERNETES
+    settings: Settings,
+    registry: CollectorRegistry | None = None,
+    *,
+    kubernetes: str = KUBERNETES,
+    type_folder: Path | None = None,
 ) -> AwsProvider:
     return AwsProvider(
         cluster=settings.cluster_name,
@@ -57,7 +63,14 @@ def _provider(
         profile=settings.aws_profile or None,
         registry=registry,
         kubernetes_version=kubernetes,
+        isolated_vpc=settings.isolated_vpc,
+        type_folder=type_folder,
     )
+
+
+def _asked(settings: Settings, *, kubernetes: str = KUBERNETES) -> AwsProvider:
+    """For a command that asks and ends: it need not fetch what another fetched within the hour."""
+    return _provider(settings, kubernetes=kubernetes, type_folder=default_folder())
 
 
 def kubernetes_version(client: Client) -> str:
@@ -98,7 +111,7 @@ def demo_command(
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
     """What the broker would do with these EC2NodeClasses and NodeClaims. Changes nothing."""
     objects = [o for d in manifests.read(filename) if (o := manifests.decode(d))]
-    rows = plan.rows(objects, _provider(settings), now=SystemClock().now())
+    rows = plan.rows(objects, _asked(settings), now=SystemClock().now())
     if not rows:
         raise manifests.BadManifest(f"{', '.join(filename)}: no NodeClaim to plan (karpenter.sh/v1)")
     show(rows, columns=plan.COLUMNS, format_=output)
@@ -115,7 +128,7 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
     found = explain.prospects(
         one,
         client,
-        lambda: _provider(settings, kubernetes=kubernetes_version(client)),
+        lambda: _asked(settings, kubernetes=kubernetes_version(client)),
         now=SystemClock().now(),
     )
     if output is not Format.TABLE:
@@ -139,7 +152,7 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
 @options
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """Every capacity reservation that the account sees, with what idles and what that costs."""
-    show(inventory.rows(_provider(settings)), columns=inventory.COLUMNS, format_=output)
+    show(inventory.rows(_asked(settings)), columns=inventory.COLUMNS, format_=output)
 
 
 @crds_app.command("print")
@@ -153,6 +166,21 @@ def crds_print() -> None:
 def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
     """Install the definitions that the cluster lacks; Karpenter's own stay as they are."""
     show(crds.install(_client(settings)), columns=crds.COLUMNS, format_=output)
+
+
+@crds_app.command("patch")
+@options
+def crds_patch(
+    settings: Settings,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look; exit 1 where the property is missing or outdated.")
+    ] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Add capacityReservationSpec to Karpenter's definition of EC2NodeClass; nothing else in it changes."""
+    rows = crds.patch(_client(settings), check=check)
+    show(rows, columns=crds.PROPERTY_COLUMNS, format_=output)
+    raise typer.Exit(0 if crds.complete(rows) else 1)
 
 
 def main() -> None:

@@ -87,6 +87,42 @@ class Settings:
             envvar="BROKER_ADVISE",
         ),
     ] = True
+    interruption_queue: Annotated[
+        str,
+        _option(
+            "SQS queue (name, or URL) of EC2's notices about instances; empty: none is read.",
+            envvar="BROKER_INTERRUPTION_QUEUE",
+        ),
+    ] = ""
+    isolated_vpc: Annotated[
+        bool,
+        _option(
+            "The VPC does not reach AWS's price list: use the prices shipped with the broker.",
+            envvar="BROKER_ISOLATED_VPC",
+        ),
+    ] = False
+    vm_memory_overhead_percent: Annotated[
+        float,
+        _option(
+            "Share of an instance's memory that hypervisor and kernel keep; the same as Karpenter's.",
+            envvar="BROKER_VM_MEMORY_OVERHEAD_PERCENT",
+        ),
+    ] = 0.075
+    reserved_enis: Annotated[
+        int,
+        _option(
+            "Network interfaces of each instance that carry no pods; the same as Karpenter's.",
+            envvar="BROKER_RESERVED_ENIS",
+        ),
+    ] = 0
+    keep_definition: Annotated[
+        bool,
+        _option(
+            "Add capacityReservationSpec to Karpenter's definition of EC2NodeClass, and put it back when an "
+            "upgrade drops it.",
+            envvar="BROKER_KEEP_DEFINITION",
+        ),
+    ] = False
     log_level: Annotated[str, _option("debug, info, warning or error.", envvar="BROKER_LOG_LEVEL")] = "info"
     log_format: Annotated[
         str, _option("json or console; auto means console on a terminal.", envvar="BROKER_LOG_FORMAT")

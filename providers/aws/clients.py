@@ -7,7 +7,9 @@ botocore `max_attempts` counts retries; `total_max_attempts=1` is the setting th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -19,12 +21,14 @@ from providers.aws import errors, retry
 from providers.aws.clock import Clock
 from providers.aws.metrics import CallMetrics
 from providers.aws.ratelimit import RateLimiter
-from providers.model import ErrorClass
+from providers.model import ErrorClass, ProviderError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_iam import IAMClient
+    from mypy_boto3_pricing import PricingClient
     from mypy_boto3_resource_groups import ResourceGroupsClient
+    from mypy_boto3_sqs import SQSClient
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_sts import STSClient
 
@@ -35,6 +39,12 @@ CONNECT_TIMEOUT = 5
 # A fleet of hundreds answers in well under a minute; a reply that is later than this is asked for again.
 READ_TIMEOUT = 60
 POOL = 32
+# Where a partition's Price List API answers (AWS General Reference, "AWS Price List endpoints").
+PRICE_LISTS = {"cn-": "cn-northwest-1"}
+
+
+def price_list_region(region: str) -> str:
+    return next((found for prefix, found in PRICE_LISTS.items() if region.startswith(prefix)), "us-east-1")
 
 
 def _user_agent() -> str:
@@ -59,6 +69,8 @@ class Aws:
         self.region = region
         self.clock = clock
         self.metrics = CallMetrics(registry)
+        self._endpoint = endpoint_url
+        self._making = threading.Lock()  # a session is no thing for two threads at once
         self._limiter = RateLimiter(monotonic=clock.monotonic, sleep=clock.sleep)
         self._config = Config(
             retries={"mode": "standard", "total_max_attempts": 1},
@@ -68,7 +80,7 @@ class Aws:
             user_agent_extra=_user_agent(),
         )
         try:
-            session = boto3.Session(profile_name=profile, region_name=region)
+            session = self._session = boto3.Session(profile_name=profile, region_name=region)
             self.ec2: EC2Client = session.client("ec2", endpoint_url=endpoint_url, config=self._config)
             self.groups: ResourceGroupsClient = session.client(
                 "resource-groups", endpoint_url=endpoint_url, config=self._config
@@ -79,16 +91,40 @@ class Aws:
         except errors.RAISED as error:
             raise errors.translate(error, operation="session") from error
 
+    @cached_property
+    def sqs(self) -> SQSClient:
+        """Made when it is first used: most commands never do, and a client takes a while to make."""
+        with self._making:
+            return self._session.client("sqs", endpoint_url=self._endpoint, config=self._config)
+
+    @cached_property
+    def pricing(self) -> PricingClient:
+        """The Price List API answers in a Region of its own."""
+        with self._making:
+            return self._session.client(
+                "pricing",
+                region_name=price_list_region(self.region),
+                endpoint_url=self._endpoint,
+                config=self._config,
+            )
+
     def call(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls a client's method, again where its error's class says so; raises ProviderError."""
         client = cast(Any, method).__self__
         operation = client.meta.method_to_api_mapping[cast(Any, method).__name__]
         service = client.meta.service_model.service_name
         resources = _resources(kwargs)
-        return retry.call(
-            lambda: self._once(service, operation, resources, lambda: method(*args, **kwargs)),
-            sleep=self.clock.sleep,
-        )
+        lost = False
+
+        def once() -> R:
+            nonlocal lost
+            try:
+                return self._once(service, operation, resources, lambda: method(*args, **kwargs))
+            except ProviderError as error:
+                lost = error.lost = lost or error.lost
+                raise
+
+        return retry.call(once, sleep=self.clock.sleep)
 
     def pages(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         """Every page of a call that answers with a NextToken, each a call of its own."""

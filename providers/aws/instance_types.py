@@ -11,7 +11,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from providers.aws.clients import Aws
-from providers.aws.prices import on_demand_price
 from providers.model import Gpu, InstanceType
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 
 
 def instance_types(aws: Aws) -> dict[str, InstanceType]:
-    """Every type of the Region that a node can be, by name."""
+    """Every type of the Region that a node can be, by name, without prices."""
     zones = _zones(aws)
     found: dict[str, InstanceType] = {}
     for page in aws.pages(
@@ -32,7 +31,7 @@ def instance_types(aws: Aws) -> dict[str, InstanceType]:
         MaxResults=TYPES_PAGE,
     ):
         for item in page["InstanceTypes"]:
-            made = _instance_type(item, zones=frozenset(zones[item["InstanceType"]]), region=aws.region)
+            made = _instance_type(item, zones=frozenset(zones[item["InstanceType"]]))
             if made is not None:
                 found[made.name] = made
     return found
@@ -49,9 +48,7 @@ def _zones(aws: Aws) -> defaultdict[str, set[str]]:
     return zones
 
 
-def _instance_type(
-    item: InstanceTypeInfoTypeDef, *, zones: frozenset[str], region: str
-) -> InstanceType | None:
+def _instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> InstanceType | None:
     supported = item.get("ProcessorInfo", {}).get("SupportedArchitectures", [])
     architecture = next((ARCHITECTURES[a] for a in supported if a in ARCHITECTURES), None)
     if architecture is None:
@@ -90,7 +87,6 @@ def _instance_type(
         ebs_mbps=item.get("EbsInfo", {}).get("EbsOptimizedInfo", {}).get("MaximumBandwidthInMbps", 0),
         encryption_in_transit=network.get("EncryptionInTransitSupported", False),
         market_types=frozenset(item.get("SupportedUsageClasses", [])),
-        on_demand_price=on_demand_price(name, region=region),
     )
 
 

@@ -129,8 +129,3 @@ PRICES: Mapping[str, Mapping[str, float]] = {
         **_EACH,
     }
 }
-
-
-def on_demand_price(instance_type: str, *, region: str) -> float | None:
-    """The price of an hour; None where unknown."""
-    return PRICES.get(region, {}).get(instance_type)

@@ -16,14 +16,34 @@ from providers.local import LocalAws
 from .kit import REGION, World
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One folder for all commands of a run, so that they fetch the instance types once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
+
+
+@pytest.fixture(scope="session")
 def aws() -> Iterator[LocalAws]:
     with LocalAws() as server:
         yield server
 
 
+@pytest.fixture(scope="session")
+def image(aws: LocalAws) -> str:
+    """The same after every reset: it comes with local AWS."""
+    ec2 = boto3.client(
+        "ec2",
+        endpoint_url=aws.endpoint,
+        region_name=REGION,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+    found = ec2.describe_images(Filters=[{"Name": "name", "Values": ["amzn2-ami-hvm*x86_64*"]}])
+    return str(found["Images"][0]["ImageId"])
+
+
 @pytest.fixture
-def world(aws: LocalAws) -> World:
+def world(aws: LocalAws, image: str) -> World:
     aws.reset()
     ec2 = boto3.client("ec2", endpoint_url=aws.endpoint, region_name=REGION)
     odcr = ec2.create_capacity_reservation(
@@ -33,8 +53,6 @@ def world(aws: LocalAws) -> World:
         InstanceCount=2,
         InstanceMatchCriteria="targeted",
     )["CapacityReservation"]["CapacityReservationId"]
-    images = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
-    image = next(i["ImageId"] for i in images if i.get("Platform", "").lower() != "windows")
     return World(endpoint=aws.endpoint, odcr=odcr, image=image, ec2=ec2)
 
 

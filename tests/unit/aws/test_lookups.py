@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from providers.aws.cache import TtlCache
 from providers.aws.filters import batches, of_terms
 from providers.aws.images import published
-from providers.aws.prices import PRICES, on_demand_price
 from providers.model import ErrorClass, Gpu, Image, InstanceType, ProviderError, Selector
 
 from .support import ManualClock, Wire, answer, provider
@@ -115,20 +114,6 @@ def test_batches_lose_nothing(items: list[int], size: int) -> None:
     cut = list(batches(items, size))
     assert [item for batch in cut for item in batch] == items
     assert all(1 <= len(batch) <= size for batch in cut)
-
-
-@pytest.mark.parametrize(
-    ("kind", "price"),
-    [("m5.large", 0.096), ("p5.48xlarge", 55.04), ("c6a.48xlarge", 7.344), ("t3.nano", 0.0052)],
-)
-def test_shipped_prices(kind: str, price: float) -> None:
-    assert on_demand_price(kind, region="us-east-1") == price
-
-
-def test_an_unknown_price_is_unknown() -> None:
-    assert on_demand_price("x99.large", region="us-east-1") is None
-    assert on_demand_price("m5.large", region="eu-west-1") is None
-    assert all(price > 0 for price in PRICES["us-east-1"].values())
 
 
 def test_a_value_is_loaded_again_when_it_is_too_old() -> None:

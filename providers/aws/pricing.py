@@ -1,0 +1,130 @@
+"""What an hour costs: AWS's own price list and spot prices, and the shipped table until they were asked for.
+
+Invariant: a price is AWS's for this Region or the shipped table's or unknown, never a guess. A refresh that
+fails keeps what is known, and says so by its error after everything else was refreshed. The Price List API
+has endpoints in a few Regions only, and none that a VPC without internet can reach: then `isolated` leaves
+it alone (AWS Price List API, GetProducts; EC2 API Reference, DescribeSpotPriceHistory).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from providers.aws import prices
+from providers.aws.clients import Aws
+from providers.model import InstanceType, ProviderError
+
+PAGE = 100
+SPOT_PAGE = 1000
+LINUX = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
+# What a node costs: Linux, nothing installed, a used on-demand instance of the Region.
+PRODUCT = {
+    "serviceCode": "AmazonEC2",
+    "operatingSystem": "Linux",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+    "marketoption": "OnDemand",
+}
+# The list has bare metal as a family of its own, sold on dedicated tenancy.
+FAMILIES = (("Compute Instance", "Shared"), ("Compute Instance (bare metal)", "Dedicated"))
+
+
+class Prices:
+    """Prices as last refreshed. Any thread may read; one refreshes."""
+
+    def __init__(self, aws: Aws, *, isolated: bool) -> None:
+        self._aws = aws
+        self._isolated = isolated
+        self._lock = threading.Lock()
+        self._listed: Mapping[str, float] = prices.PRICES.get(aws.region, {})
+        self._spot: Mapping[str, Mapping[str, float]] = {}
+        self.version = 0  # another number after each change
+
+    def refresh(self) -> None:
+        """Asks AWS again. Raises the first ProviderError, after all were asked."""
+        failed: list[ProviderError] = []
+        for load in (self._refresh_spot, self._refresh_listed):
+            try:
+                load()
+            except ProviderError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def priced(self, types: Mapping[str, InstanceType]) -> dict[str, InstanceType]:
+        """The types with the prices of now."""
+        with self._lock:
+            listed, spot = self._listed, self._spot
+        return {
+            name: replace(type_, on_demand_price=listed.get(name), spot_prices=spot.get(name, {}))
+            for name, type_ in types.items()
+        }
+
+    def _refresh_spot(self) -> None:
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for page in self._aws.pages(
+            self._aws.ec2.describe_spot_price_history,
+            ProductDescriptions=list(LINUX),
+            # From now on: EC2 answers with the price that holds, one a type and zone.
+            StartTime=self._aws.clock.now(),
+            MaxResults=SPOT_PAGE,
+        ):
+            for item in page["SpotPriceHistory"]:
+                if price := _number(item.get("SpotPrice")):
+                    found[item.get("InstanceType", "")][item.get("AvailabilityZone", "")] = price
+        with self._lock:
+            self._spot = dict(found)
+            self.version += 1
+
+    def _refresh_listed(self) -> None:
+        if self._isolated:
+            return
+        currency = "CNY" if self._aws.region.startswith("cn-") else "USD"
+        found: dict[str, float] = {}
+        for family, tenancy in FAMILIES:
+            wanted = PRODUCT | {
+                "regionCode": self._aws.region,
+                "productFamily": family,
+                "tenancy": tenancy,
+            }
+            for page in self._aws.pages(
+                self._aws.pricing.get_products,
+                ServiceCode="AmazonEC2",
+                Filters=[
+                    {"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()
+                ],
+                MaxResults=PAGE,
+            ):
+                found |= {
+                    name: price
+                    for text in page["PriceList"]
+                    for name, price in _offers(orjson.loads(text), currency)
+                }
+        if not found:
+            return  # a Region that the list does not know: the shipped table stays
+        with self._lock:
+            self._listed = {**prices.PRICES.get(self._aws.region, {}), **found}
+            self.version += 1
+
+
+def _offers(product: Mapping[str, Any], currency: str) -> Iterator[tuple[str, float]]:
+    """The type of a product and what it costs an hour."""
+    name = product.get("product", {}).get("attributes", {}).get("instanceType", "")
+    for term in product.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term.get("priceDimensions", {}).values():
+            if name and (price := _number(dimension.get("pricePerUnit", {}).get(currency))):
+                yield name, price
+
+
+def _number(text: object) -> float | None:
+    """A price; None for zero, which the list has for what is not sold by the hour."""
+    try:
+        return float(str(text)) or None
+    except ValueError:
+        return None

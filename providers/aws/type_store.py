@@ -1,0 +1,74 @@
+"""Instance types on disk, so that a command does not ask EC2 for a thousand types each time it is run.
+
+Invariant: what is read back is what was written by this version for the same endpoint, Region and account (a
+zone's name is the account's own), and is no older than asked for; anything else is a miss. Writing is atomic,
+and a folder that cannot be written to means no store: it never fails a command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+
+from providers.model import Gpu, InstanceType
+
+_log = structlog.get_logger("aws.types")
+_FIELDS = sorted(field.name for field in dataclasses.fields(InstanceType))
+# Raised when the same answers of EC2 would make other values than before.
+FORMAT = 1
+
+
+def default_folder() -> Path:
+    """Where a person's caches are (XDG Base Directory Specification)."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if named else Path.home() / ".cache") / "capacity-broker"
+
+
+class TypeStore:
+    """One file for each place that types were read from."""
+
+    def __init__(self, folder: Path, *, ttl: float) -> None:
+        self._folder = folder
+        self._ttl = ttl
+
+    def load(self, place: tuple[str, ...], *, now: datetime) -> dict[str, InstanceType] | None:
+        """The types of a place; None where there are none that are fresh."""
+        try:
+            kept = orjson.loads(self._file(place).read_bytes())
+            age = now.timestamp() - kept["at"]
+            if not 0 <= age < self._ttl:
+                return None
+            return {item["name"]: _type(item) for item in kept["types"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, place: tuple[str, ...], types: Mapping[str, InstanceType], *, now: datetime) -> None:
+        body = orjson.dumps({"at": now.timestamp(), "types": list(types.values())}, default=sorted)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=self._folder)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(body)
+            Path(name).replace(self._file(place))
+        except OSError as error:
+            _log.debug("instance types are not kept on disk", folder=str(self._folder), error=str(error))
+
+    def _file(self, place: tuple[str, ...]) -> Path:
+        text = orjson.dumps([FORMAT, _FIELDS, *place])
+        return self._folder / f"types-{hashlib.sha256(text).hexdigest()[:20]}.json"
+
+
+def _type(item: dict[str, Any]) -> InstanceType:
+    item["gpus"] = tuple(Gpu(**gpu) for gpu in item["gpus"])
+    for name in ("zones", "market_types"):
+        item[name] = frozenset(item[name])
+    return InstanceType(**item)

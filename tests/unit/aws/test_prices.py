@@ -1,0 +1,169 @@
+"""Prices: the shipped table, AWS's list, spot prices, and what stays when one of them cannot be had."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from botocore.stub import Stubber
+
+from providers.aws import AwsProvider
+from providers.aws.clients import price_list_region
+from providers.aws.prices import PRICES
+from providers.aws.pricing import FAMILIES, PRODUCT
+from providers.model import ErrorClass, ProviderError
+
+from .support import ManualClock, Wire, answer, provider, refusal
+
+TYPES = answer(
+    "DescribeInstanceTypes",
+    "<instanceTypeSet>"
+    + "".join(
+        f"<item><instanceType>{name}</instanceType><processorInfo><supportedArchitectures><item>x86_64</item>"
+        "</supportedArchitectures></processorInfo></item>"
+        for name in ("m5.large", "c5.metal", "x99.large")
+    )
+    + "</instanceTypeSet>",
+)
+OFFERED = answer("DescribeInstanceTypeOfferings", "<instanceTypeOfferingSet/>")
+
+
+def spot(*rows: tuple[str, str, str]) -> str:
+    items = "".join(
+        f"<item><instanceType>{kind}</instanceType><availabilityZone>{zone}</availabilityZone>"
+        f"<spotPrice>{price}</spotPrice></item>"
+        for kind, zone, price in rows
+    )
+    return answer("DescribeSpotPriceHistory", f"<spotPriceHistorySet>{items}</spotPriceHistorySet>")
+
+
+def product(name: str, price: str, currency: str = "USD") -> str:
+    dimension = {"unit": "Hrs", "pricePerUnit": {currency: price}}
+    return json.dumps(
+        {
+            "product": {"attributes": {"instanceType": name}},
+            "terms": {"OnDemand": {"sku.term": {"priceDimensions": {"sku.term.rate": dimension}}}},
+        }
+    )
+
+
+def asked(family: str, tenancy: str, **more: Any) -> dict[str, Any]:
+    fields = PRODUCT | {"regionCode": "us-east-1", "productFamily": family, "tenancy": tenancy}
+    return {
+        "ServiceCode": "AmazonEC2",
+        "Filters": [{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in fields.items()],
+        "MaxResults": 100,
+        **more,
+    }
+
+
+def listed(aws: AwsProvider, *pages: list[str]) -> Stubber:
+    """AWS's list: these pages for shared tenancy, and a bare metal type."""
+    stub = Stubber(aws._aws.pricing)
+    for number, page in enumerate(pages):
+        following = {"NextToken": str(number + 1)} if number + 1 < len(pages) else {}
+        more = {"NextToken": str(number)} if number else {}
+        stub.add_response("get_products", {"PriceList": page, **following}, asked(*FAMILIES[0], **more))
+    stub.add_response("get_products", {"PriceList": [product("c5.metal", "4.08")]}, asked(*FAMILIES[1]))
+    return stub
+
+
+def wired(made: AwsProvider) -> Wire:
+    wire = Wire(made)
+    wire.reply("DescribeInstanceTypes", (200, TYPES))
+    wire.reply("DescribeInstanceTypeOfferings", (200, OFFERED))
+    wire.reply("DescribeSpotPriceHistory", (200, spot(("m5.large", "us-east-1a", "0.0371"))))
+    return wire
+
+
+@pytest.fixture
+def aws() -> AwsProvider:
+    made = provider()
+    wired(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "price"),
+    [("m5.large", 0.096), ("p5.48xlarge", 55.04), ("c6a.48xlarge", 7.344), ("t3.nano", 0.0052)],
+)
+def test_shipped_prices(kind: str, price: float) -> None:
+    assert PRICES["us-east-1"][kind] == price
+
+
+def test_before_a_refresh_the_shipped_table_holds_and_unknown_is_unknown(aws: AwsProvider) -> None:
+    types = aws.instance_types()
+    assert (types["m5.large"].on_demand_price, types["m5.large"].spot_prices) == (0.096, {})
+    assert types["x99.large"].on_demand_price is None
+    assert aws.instance_types() is types, "unchanged is the same object"
+
+
+def test_a_region_without_a_shipped_table_has_no_prices() -> None:
+    elsewhere = AwsProvider(
+        cluster="blue", region="eu-west-1", endpoint_url="http://127.0.0.1:1", clock=ManualClock()
+    )
+    wired(elsewhere)
+    assert elsewhere.instance_types()["m5.large"].on_demand_price is None
+
+
+def test_a_refresh_brings_the_list_s_prices_and_each_zone_s_spot_price(aws: AwsProvider) -> None:
+    before = aws.instance_types()
+    with listed(aws, [product("m5.large", "0.0900000000")], [product("x99.large", "12.5")]) as stub:
+        aws.refresh_prices()
+        stub.assert_no_pending_responses()
+    types = aws.instance_types()
+    assert {name: type_.on_demand_price for name, type_ in types.items()} == {
+        "m5.large": 0.09,
+        "x99.large": 12.5,
+        "c5.metal": 4.08,
+    }
+    assert types["m5.large"].spot_prices == {"us-east-1a": 0.0371}
+    assert before["m5.large"].on_demand_price == 0.096, "what was handed out is not changed"
+
+
+def test_an_isolated_vpc_asks_for_spot_prices_alone() -> None:
+    aws = provider(isolated_vpc=True)
+    wired(aws)
+    with Stubber(aws._aws.pricing):  # any call would be an error
+        aws.refresh_prices()
+    assert aws.instance_types()["m5.large"].on_demand_price == 0.096
+    assert aws.instance_types()["m5.large"].spot_prices == {"us-east-1a": 0.0371}
+
+
+def test_what_cannot_be_had_stays_and_the_rest_is_refreshed(aws: AwsProvider) -> None:
+    with Stubber(aws._aws.pricing) as stub:
+        stub.add_client_error("get_products", "AccessDeniedException", "pricing:GetProducts", 403)
+        with pytest.raises(ProviderError, match="pricing:GetProducts") as caught:
+            aws.refresh_prices()
+    assert caught.value.class_ is ErrorClass.PERMISSION
+    assert aws.instance_types()["m5.large"].on_demand_price == 0.096
+    assert aws.instance_types()["m5.large"].spot_prices == {"us-east-1a": 0.0371}
+
+
+def test_without_spot_prices_the_list_is_still_read() -> None:
+    aws = provider()
+    wired(aws).reply("DescribeSpotPriceHistory", (403, refusal("UnauthorizedOperation")))
+    with listed(aws, [product("m5.large", "0.09")]), pytest.raises(ProviderError) as caught:
+        aws.refresh_prices()
+    assert caught.value.class_ is ErrorClass.PERMISSION
+    assert aws.instance_types()["m5.large"].on_demand_price == 0.09
+
+
+def test_a_price_of_nothing_or_in_other_money_is_no_price(aws: AwsProvider) -> None:
+    """The list has rows for capacity that is paid elsewhere, at zero."""
+    page = [product("m5.large", "0.0000000000"), product("x99.large", "3", "CNY")]
+    with listed(aws, page):
+        aws.refresh_prices()
+    assert aws.instance_types()["m5.large"].on_demand_price == 0.096
+    assert aws.instance_types()["x99.large"].on_demand_price is None
+
+
+@pytest.mark.parametrize(
+    ("region", "found"),
+    [("eu-west-1", "us-east-1"), ("us-gov-west-1", "us-east-1"), ("cn-north-1", "cn-northwest-1")],
+)
+def test_the_price_list_answers_in_a_region_of_its_own(region: str, found: str) -> None:
+    assert price_list_region(region) == found
+    aws = AwsProvider(cluster="blue", region=region, clock=ManualClock(), endpoint_url="http://127.0.0.1:1")
+    assert aws._aws.pricing.meta.region_name == found
