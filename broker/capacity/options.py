@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,7 +21,6 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Ski
 from broker.capacity.requirements import Requirements
 from broker.capacity.types import (
     CAPACITY_TYPE,
-    INSTANCE_TYPE,
     REGION,
     RESERVATION_ID,
     RESERVATION_INTERRUPTIBLE,
@@ -74,7 +73,8 @@ class Live:
 class Catalog:
     """What all claims of one class choose from, worked out once: types smallest first, options in order.
 
-    `imageless` are the types that the class has no image for.
+    `imageless` are the types that the class has no image for. `labels` and `made` remember what claims asked
+    for before: types by the value of a label, and reserved options.
     """
 
     node_class: NodeClass
@@ -84,6 +84,8 @@ class Catalog:
     reserved: tuple[Live, ...]
     by_type: Mapping[str, tuple[Live, ...]]  # the same
     plain: Mapping[CapacityType, tuple[Option, ...]]
+    labels: dict[str, dict[str | None, set[str]]] = field(default_factory=dict, compare=False, repr=False)
+    made: dict[tuple[str, ...], Option] = field(default_factory=dict, compare=False, repr=False)
 
 
 def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
@@ -146,22 +148,32 @@ def catalog(
 
 def labelled(requirements: Requirements, known: Catalog) -> tuple[Candidate, ...]:
     """The types whose labels satisfy the requirements, zone and kind of capacity apart."""
-    named = requirements.values(INSTANCE_TYPE)  # most claims list their types; then few need a closer look
-    return tuple(
-        each
-        for name, each in known.candidates.items()
-        if (named is None or name in named) and not requirements.unmet(each.labels, among=_TYPE_KEYS)
-    )
+    left = set(known.candidates)
+    for key in requirements:
+        if key in _TYPE_KEYS:
+            values = _values(key, known)
+            left &= set().union(
+                *(names for value, names in values.items() if requirements.allows(key, value))
+            )
+    return tuple(each for name, each in known.candidates.items() if name in left)
+
+
+def _values(key: str, known: Catalog) -> Mapping[str | None, set[str]]:
+    """The types of each value of a label: a requirement is asked once a value, not once a type."""
+    if key not in known.labels:
+        values: dict[str | None, set[str]] = defaultdict(set)
+        for name, each in known.candidates.items():
+            values[each.labels.get(key)].add(name)
+        known.labels[key] = values
+    return known.labels[key]
 
 
 def roomy(candidates: Sequence[Candidate], requests: Mapping[str, float]) -> tuple[Candidate, ...]:
     """Those of the types that the requests fit on."""
-    wanted = [(resource, amount) for resource, amount in requests.items() if amount > 0]
-    return tuple(
-        each
-        for each in candidates
-        if all(amount <= each.allocatable.get(resource, 0.0) for resource, amount in wanted)
-    )
+    for resource, amount in requests.items():
+        if amount > 0:
+            candidates = [each for each in candidates if amount <= each.allocatable.get(resource, 0.0)]
+    return tuple(candidates)
 
 
 def choose(requirements: Requirements, suited: Sequence[Candidate], known: Catalog) -> tuple[Option, ...]:
@@ -239,10 +251,15 @@ def _reserved(requirements: Requirements, suited: Mapping[str, InstanceType], kn
     good: dict[tuple[str, str], list[Odcr]] = defaultdict(list)
     mixed: set[tuple[str, str]] = set()  # where an open or group launch could land in one that is not wanted
     lives = (live for name in suited for live in known.by_type.get(name, ()) if not live.problem)
+    keys = [key for key in requirements if key in _PLACE_KEYS]
+    fitting: dict[tuple[str | None, ...], bool] = {}
     for live in lives:
         odcr = live.odcr
         place = (odcr.instance_type, odcr.zone)
-        if not requirements.unmet(live.labels, among=_PLACE_KEYS):
+        values = tuple(live.labels.get(key) for key in keys)
+        if values not in fitting:
+            fitting[values] = not requirements.unmet(live.labels, among=_PLACE_KEYS)
+        if fitting[values]:
             good[place].append(odcr)
         elif market_of(odcr) == "on-demand":
             mixed.add(place)
@@ -251,12 +268,13 @@ def _reserved(requirements: Requirements, suited: Mapping[str, InstanceType], kn
     for place, odcrs in good.items():
         together = [odcr for odcr in odcrs if market_of(odcr) == "on-demand"]
         if by_match and together and place not in mixed:
-            found.append(_option(selection.group_arn, together))
-            odcrs = [odcr for odcr in odcrs if odcr not in together]
-        found += [_option(odcr.id, [odcr]) for odcr in odcrs]
+            found.append(_option(selection.group_arn, together, known))
+            odcrs = [odcr for odcr in odcrs if market_of(odcr) != "on-demand"]
+        found += [_option(odcr.id, [odcr], known) for odcr in odcrs]
+    places = {name: place for place, name in enumerate(known.candidates)}
 
-    def rank(option: Option) -> tuple[object, datetime, Pool]:
-        return size_key(suited[option.pool.instance_type]), option.ends or _FOREVER, option.pool
+    def rank(option: Option) -> tuple[int, datetime, Pool]:
+        return places[option.pool.instance_type], option.ends or _FOREVER, option.pool
 
     return sorted(found, key=rank)
 
@@ -317,7 +335,14 @@ def market_of(odcr: Odcr) -> Market:
     return "capacity-block" if odcr.reservation_type == "capacity-block" else "on-demand"
 
 
-def _option(reservation: str, odcrs: Sequence[Odcr]) -> Option:
+def _option(reservation: str, odcrs: Sequence[Odcr], known: Catalog) -> Option:
+    key = (reservation, *(odcr.id for odcr in odcrs))
+    if key not in known.made:
+        known.made[key] = _new_option(reservation, odcrs)
+    return known.made[key]
+
+
+def _new_option(reservation: str, odcrs: Sequence[Odcr]) -> Option:
     ordered = sorted(odcrs, key=lambda odcr: (ends_at(odcr) or _FOREVER, odcr.id))
     first = ordered[0]
     return Option(

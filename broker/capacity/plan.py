@@ -164,14 +164,14 @@ def _told(
     inventory: Inventory,
 ) -> tuple[tuple[Assignment, ...], dict[str, tuple[Skipped, ...]]]:
     """The assignments, and for each claim the better options that it did not get."""
-    told: dict[tuple[int, Option], tuple[tuple[Option, ...], tuple[Skipped, ...]]] = {}
+    told: dict[tuple[int, int], tuple[tuple[Option, ...], tuple[Skipped, ...]]] = {}
     assignments: list[Assignment] = []
     skipped: dict[str, tuple[Skipped, ...]] = {}
     for claim in waiting:
         if (option := chosen.get(claim.uid)) is None:
             continue
         prospect = prospects[claim.uid]
-        key = (id(prospect), option)
+        key = (id(prospect), id(option))
         if key not in told:
             told[key] = reasons.passed(claim, prospect, option, shops.known(claim.node_class), inventory)
         rest, better = told[key]

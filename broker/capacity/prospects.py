@@ -28,15 +28,20 @@ class _Need(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
-    """A need's options as they stand: which may be asked, by which reservations, and why not the others.
+class _State:
+    """An option as it stands: the reservations through which it may be asked, or why not and until when."""
 
-    `places` are the positions of the usable options among all, in order.
-    """
+    slots: tuple[str, ...] = ()
+    refused: Skipped | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """A need's options as they stand: which may be asked, by which reservations, and why not the others."""
 
     options: tuple[Option, ...]
     usable: tuple[Option, ...]
-    places: Mapping[Option, tuple[int, int]]
     slots: Mapping[str, Option]  # reservation → the option that draws from it, in order of preference
     plain: Option | None  # the first option that needs no reservation
     refused: Mapping[Option, Skipped]
@@ -64,7 +69,7 @@ class Shops:
         self._labelled: dict[tuple[str, Requirements], tuple[Candidate, ...]] = {}
         self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]]], Prospect] = {}
         self._prospects: dict[_Need, Prospect] = {}
-        self._short: dict[tuple[str, Option], tuple[Skipped, datetime] | None] = {}
+        self._states: dict[int, _State] = {}
 
     def known(self, name: str) -> Catalog:
         if name not in self._known:
@@ -93,23 +98,18 @@ class Shops:
         slots: dict[str, Option] = {}
         refused: dict[Option, Skipped] = {}
         ends: list[datetime] = []
-        places: dict[Option, tuple[int, int]] = {}
-        for place, option in enumerate(options):
-            free = [each for each in option.odcr_ids if self._inventory.free(each)]
-            if option.pool.capacity_type == "reserved" and not free:
-                refused[option] = _full(option, self._inventory)
+        for option in options:
+            state = self._state(option, known)
+            if state.refused is None:
+                usable.append(option)
+                slots |= dict.fromkeys(state.slots, option)
                 continue
-            if short := self._shortage(option, free, known):
-                refused[option], until = short
-                ends.append(until)
-                continue
-            places[option] = (place, len(usable))
-            usable.append(option)
-            slots |= dict.fromkeys(self._shortages.open_reservations(free, self._now), option)
+            refused[option] = state.refused
+            if state.until is not None:
+                ends.append(state.until)
         return Prospect(
             options=options,
             usable=tuple(usable),
-            places=places,
             slots=slots,
             plain=next((option for option in usable if option.pool.capacity_type != "reserved"), None),
             refused=refused,
@@ -117,17 +117,22 @@ class Shops:
             suited=suited,
         )
 
-    def _shortage(
-        self, option: Option, free: Sequence[str], known: Catalog
-    ) -> tuple[Skipped, datetime] | None:
-        """What keeps the option from being asked through its reservations that have room, and until when."""
-        key = (known.node_class.name, option)
-        if key not in self._short:
-            subnets = [each.id for each in known.node_class.subnets if each.zone == option.pool.zone]
-            through = replace(option, odcr_ids=tuple(free))
-            found = self._shortages.active(through, self._now, subnet_ids=subnets)
-            self._short[key] = (_short(option, found), found.until) if found else None
-        return self._short[key]
+    def _state(self, option: Option, known: Catalog) -> _State:
+        """Whether the option may be asked, through which of its reservations, and if not, why and until when."""
+        # A class's catalog makes each option once, and lives as long as this does.
+        if (state := self._states.get(id(option))) is None:
+            state = self._states[id(option)] = self._see(option, known)
+        return state
+
+    def _see(self, option: Option, known: Catalog) -> _State:
+        free = [each for each in option.odcr_ids if self._inventory.free(each)]
+        if option.pool.capacity_type == "reserved" and not free:
+            return _State(refused=_full(option, self._inventory))
+        subnets = [each.id for each in known.node_class.subnets if each.zone == option.pool.zone]
+        through = replace(option, odcr_ids=tuple(free))
+        if short := self._shortages.active(through, self._now, subnet_ids=subnets):
+            return _State(refused=_short(option, short), until=short.until)
+        return _State(slots=self._shortages.open_reservations(free, self._now))
 
 
 def _full(option: Option, inventory: Inventory) -> Skipped:

@@ -25,13 +25,17 @@ def passed(
 
     A claim that leaves the reservations is told of those of its class that do not suit it, too.
     """
-    among_all, among_usable = prospect.places[option]
-    rest = prospect.usable[among_usable + 1 :]
-    better = islice(prospect.options, among_all)
+    rest = prospect.usable[_place(option, prospect.usable) + 1 :]
+    better = islice(prospect.options, _place(option, prospect.options))
     skipped = list(islice(_why_not(better, prospect, inventory), MOST_TOLD))
     if option.pool.capacity_type != "reserved":
         skipped += islice(misfits(claim, prospect.suited, known), MOST_TOLD - len(skipped))
     return rest, tuple(skipped)
+
+
+def _place(option: Option, among: Sequence[Option]) -> int:
+    """Where the option is; by identity, since a plan has each option once."""
+    return next(place for place, each in enumerate(among) if each is option)
 
 
 def _why_not(options: Iterable[Option], prospect: Prospect, inventory: Inventory) -> Iterator[Skipped]:
