@@ -22,7 +22,7 @@ else
 endif
 	@touch $@
 
-.PHONY: help demo test bench moto-suite unit lint types contracts generated acceptance controlplane lock clean
+.PHONY: help demo test bench moto-suite unit lint types contracts generated acceptance controlplane peers lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,7 @@ demo: $(VENV)/.installed ## Local AWS, an API server and the broker on this mach
 test: $(VENV)/.installed ## Every test that this machine can run; says what it left out
 	@command -v go >/dev/null && sh tests/controlplane/build.sh || \
 	  echo "Left out: the real kube-apiserver (no Go on this machine; KUBEBUILDER_ASSETS names a folder that has it)."
+	@test -x .cache/peers/bin/karpenter || echo "Left out: unmodified Karpenter beside the broker: make peers builds it."
 	@echo "Left out: moto's own tests with the extension installed (four minutes): make moto-suite"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not moto_suite" $(ARGS)
 
@@ -62,6 +63,9 @@ acceptance: $(VENV)/.installed ## The acceptance statements that no test covers
 
 controlplane: ## etcd, kube-apiserver and kube-scheduler, built from Go modules
 	sh tests/controlplane/build.sh
+
+peers: controlplane ## The control plane, and Karpenter as released, which the tests run the broker beside
+	sh tests/peers/karpenter/build.sh
 
 lock: ## requirements.lock from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra local --group dev --universal --python-version 3.11 \

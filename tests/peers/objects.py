@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,24 +19,21 @@ def node_class(
     account: Account,
     *,
     terms: Sequence[Json] = (),
-    annotations: Mapping[str, str] | None = None,
-    zones: Sequence[str] = (),
-    **spec: Any,
+    spec: Json | None = None,
 ) -> Json:
-    """An EC2NodeClass that both Karpenter and the broker can launch from."""
+    """An EC2NodeClass that both Karpenter and the broker can launch from.
+
+    `terms` are Karpenter's; `spec` is the broker's, in the annotation: Karpenter's CRD lacks the field."""
     return {
         "kind": "EC2NodeClass",
-        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "metadata": {"name": name, "annotations": {names.RESERVATION_SPEC: json.dumps(spec)} if spec else {}},
         "spec": {
             "amiFamily": "AL2023",
             "amiSelectorTerms": [{"id": account.image}],
-            "subnetSelectorTerms": [
-                {"id": id_} for zone, id_ in account.subnets.items() if not zones or zone in zones
-            ],
+            "subnetSelectorTerms": [{"id": id_} for id_ in account.subnets.values()],
             "securityGroupSelectorTerms": [{"id": account.security_group}],
             "instanceProfile": PROFILE,
             **({"capacityReservationSelectorTerms": [*terms]} if terms else {}),
-            **spec,
         },
     }
 

@@ -62,6 +62,11 @@ class Program:
         self._process.kill()
         self._process.wait()
 
+    def end(self) -> None:
+        """As it wants to: SIGTERM."""
+        self._process.terminate()
+        self._process.wait(timeout=PATIENCE)
+
     def lines(self) -> list[str]:
         return self._log.read_text(errors="replace").splitlines()
 

@@ -90,6 +90,7 @@ class Stage:
         self._with_broker = broker
         self._poll = poll_seconds
         self._exits = ExitStack()
+        self._brokers: list[Program] = []
 
     def __enter__(self) -> Self:
         with self._exits:
@@ -106,7 +107,7 @@ class Stage:
             self._make_account()
             self.karpenter = self._start_karpenter()
             if self._with_broker:
-                self.broker = self._start_broker()
+                self._start_broker()
             self.kubelets = Kubelets(
                 self._client(server.ADMIN), self._machines(), clock=SystemClock(), every=0.5
             )
@@ -114,7 +115,7 @@ class Stage:
             self._exits.callback(self.kubelets.stop)
             self._wait_for_karpenter()
             if self._with_broker:
-                self.broker.until(self._broker_ready, "ready")
+                self._brokers[-1].until(self._broker_ready, "ready")
             self._exits = self._exits.pop_all()
         return self
 
@@ -154,6 +155,12 @@ class Stage:
     def _ready(self, kind: Kind, name: str) -> bool:
         return _holds(self.client.get(kind, name), names.READY)
 
+    def restart_broker(self) -> None:
+        """Another broker in place of the one that runs; returns when it has read everything."""
+        self._brokers[-1].end()
+        self._start_broker()
+        self._brokers[-1].until(self._broker_ready, "ready")
+
     # ---- what the peers said and did
 
     def karpenter_errors(self) -> list[Json]:
@@ -169,7 +176,8 @@ class Stage:
         return found
 
     def broker_errors(self) -> list[Json]:
-        entries = [json.loads(line) for line in self.broker.lines() if line.startswith("{")]
+        """The same of every broker that has run."""
+        entries = [json.loads(line) for one in self._brokers for line in one.lines() if line.startswith("{")]
         return [entry for entry in entries if entry.get("level") not in ("debug", "info", "warning")]
 
     def karpenter_metric(self, name: str, **labels: str) -> float:
@@ -267,7 +275,7 @@ class Stage:
                     raise
                 self.karpenter = self._start_karpenter()
 
-    def _start_broker(self) -> Program:
+    def _start_broker(self) -> None:
         options = [
             *("--cluster-name", CLUSTER),
             *("--cluster-endpoint", self.plane.url),
@@ -278,11 +286,13 @@ class Stage:
             *("--log-format", "json"),
         ]
         command = [sys.executable, "-m", "broker.cli", "run", *options]
-        return self._start("broker", command, self._environment(BROKER))
+        self._brokers.append(self._start(f"broker-{len(self._brokers)}", command, self._environment(BROKER)))
 
     def _broker_ready(self) -> bool:
         """The leader with everything read; a standby, which it is at first, would say it is ready too."""
-        found = (re.search(r'"url": ?"([^"]+)"', line) for line in self.broker.lines() if '"serving"' in line)
+        found = (
+            re.search(r'"url": ?"([^"]+)"', line) for line in self._brokers[-1].lines() if '"serving"' in line
+        )
         url = next((match[1] for match in found if match), "")
         return bool(url) and "[+]ec2-reservations" in _get(f"{url}/readyz")
 

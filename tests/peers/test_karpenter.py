@@ -15,10 +15,12 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.controllers.nodeclaim.status import instance_id, is_true
-from tests.cluster.account import CLUSTER, A
+from tests.cluster.account import CLUSTER, A, B
+from tests.cluster.objects import reservation_spec
 from tests.peers import objects
-from tests.peers.objects import ON_DEMAND, RESERVED
+from tests.peers.objects import ON_DEMAND, RESERVED, Json
 from tests.peers.programs import until
 from tests.peers.stage import BROKER, KARPENTER, UNPLAYED, Stage, missing
 
@@ -51,9 +53,8 @@ class Neighbours:
 def neighbours(stage: Stage) -> Neighbours:
     """Before every other test, since Karpenter lets an instance without a claim live for half a minute."""
     odcr = stage.aws.odcr("m5.xlarge", A, 1)
-    spec = {"capacityReservationTarget": {"capacityReservationId": odcr}}
     stage.offer(
-        objects.node_class("shared", stage.aws, annotations={names.RESERVATION_SPEC: json.dumps(spec)}),
+        objects.node_class("shared", stage.aws, spec=reservation_spec(id_=odcr)),
         objects.node_pool("shared", node_class="shared", types=["m5.xlarge"], capacity=[ON_DEMAND]),
     )
     stage.create(objects.claim("launched", node_class="shared", types=["m5.xlarge"]))
@@ -89,9 +90,59 @@ def test_karpenter_launches_into_a_reservation_that_its_class_names(stage: Stage
     assert stage.aws.free(odcr) == 0
 
 
+@pytest.mark.covers("KRP-31")
+def test_karpenter_launches_into_an_id_that_the_broker_resolved_until_the_reservation_ends(
+    stage: Stage,
+) -> None:
+    odcr = stage.aws.odcr("m5.2xlarge", A, 3)
+    advised(stage, "by-id", reservation_spec(id_=odcr), "m5.2xlarge")
+    until(lambda: shown(stage, "by-id") == {odcr}, "Karpenter has found the reservation")
+    pods(stage, "by-id", 1, cpu="5")
+    assert launches(stage, "by-id") == [(RESERVED, odcr, odcr)]
+
+    # It ends with two free slots: nothing more goes there, and what runs there runs on.
+    stage.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
+    until(lambda: not shown(stage, "by-id"), "Karpenter launches into the reservation no more")
+    pods(stage, "by-id", 1, cpu="5")
+    assert [reserved for _, _, reserved in launches(stage, "by-id")] == ["", ""]
+    assert stage.bound("by-id") == 2
+
+
+@pytest.mark.covers("KRP-31")
+def test_karpenter_launches_into_every_member_of_a_group_that_the_broker_resolved(stage: Stage) -> None:
+    first, second = stage.aws.odcr("c5.large", A), stage.aws.odcr("c5.large", B)
+    group = stage.aws.group(first, second, name="both")
+    advised(stage, "by-group", reservation_spec(group=group), "c5.large")
+    until(lambda: shown(stage, "by-group") == {first, second}, "Karpenter has found the group's members")
+    pods(stage, "by-group", 2)
+    assert launches(stage, "by-group") == sorted((RESERVED, odcr, odcr) for odcr in (first, second))
+
+
+@pytest.mark.covers("KRP-31")
+def test_karpenter_launches_into_open_reservations_by_the_broker_s_term(stage: Stage) -> None:
+    odcr = stage.aws.odcr("g5.12xlarge", A, criteria="open")
+    advised(stage, "by-open", reservation_spec(preference="open"), "g5.12xlarge")
+    until(lambda: shown(stage, "by-open") == {odcr}, "Karpenter has found the open reservation")
+    pods(stage, "by-open", 1)
+    assert launches(stage, "by-open") == [(RESERVED, odcr, odcr)]
+
+
+@pytest.mark.covers("KRP-31")
+def test_karpenter_finds_more_reservations_than_its_list_holds_by_the_broker_s_tag(stage: Stage) -> None:
+    odcrs = {stage.aws.odcr("c5.xlarge", A) for _ in range(31)}
+    group = stage.aws.group(*odcrs, name="many")
+    advised(stage, "by-tag", reservation_spec(group=group), "c5.xlarge")
+    until(lambda: shown(stage, "by-tag") == odcrs, "Karpenter has found all 31 members of the group")
+    pods(stage, "by-tag", 2, cpu="3")
+    found = launches(stage, "by-tag")
+    assert [(type_, said == counted) for type_, said, counted in found] == [(RESERVED, True)] * 2
+    assert len({counted for _, _, counted in found} & odcrs) == 2
+
+
 @pytest.mark.covers("KRP-26")
 def test_neither_touches_what_the_other_launched(stage: Stage, neighbours: Neighbours) -> None:
-    # Whoever ended the younger one has looked at those that are older.
+    # Whoever ended the younger one has looked at those that are older. A new broker looks at once.
+    stage.restart_broker()
     for who, id_ in neighbours.abandoned.items():
         until(partial(_ended, stage, id_), f"{who} ends an instance that is its own and no claim's")
 
@@ -131,6 +182,20 @@ def test_karpenter_marks_no_claim_drifted_and_logs_no_error(stage: Stage, neighb
     assert stage.broker_errors() == []
 
 
+def advised(stage: Stage, name: str, spec: Json | None, *types: str) -> None:
+    """A class that asks the broker for reservations, in a NodePool of Karpenter's."""
+    stage.offer(
+        objects.node_class(name, stage.aws, spec=spec),
+        objects.node_pool(name, node_class=name, types=types),
+    )
+
+
+def shown(stage: Stage, name: str) -> set[str]:
+    """The reservations that Karpenter itself has found for a class."""
+    status = stage.client.get(EC2NodeClass.KIND, name)["status"]
+    return {found["id"] for found in status.get("capacityReservations", ())}
+
+
 # What of EC2 changes an instance.
 ON_INSTANCES = ("TerminateInstances", "StopInstances", "CreateTags", "DeleteTags", "ModifyInstanceAttribute")
 
@@ -147,11 +212,12 @@ def launches(stage: Stage, pool: str) -> list[tuple[str, str, str]]:
     )
 
 
-def pods(stage: Stage, pool: str, count: int) -> None:
-    """Pods of one node each that only the pool's nodes take; returns when all run."""
+def pods(stage: Stage, pool: str, count: int, *, cpu: str = "1500m") -> None:
+    """Pods that only the pool's nodes take, a node each where that has less than twice `cpu`; returns when
+    all run."""
     before = len(stage.pods(pool))
     for number in range(before, before + count):
-        stage.create(objects.pod(f"{pool}-{number}", pool=pool, requests={"cpu": "1500m"}))
+        stage.create(objects.pod(f"{pool}-{number}", pool=pool, requests={"cpu": cpu}))
     until(lambda: stage.bound(pool) == before + count, f"every pod of {pool} has a node")
 
 

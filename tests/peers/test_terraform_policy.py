@@ -9,7 +9,14 @@ import boto3
 from tests.peers.terraform import TERRAFORM
 
 REPOSITORY = TERRAFORM.parent
-SERVICES = {"ec2": "ec2", "groups": "resource-groups", "ssm": "ssm", "iam": "iam"}
+SERVICES = {
+    "ec2": "ec2",
+    "groups": "resource-groups",
+    "ssm": "ssm",
+    "iam": "iam",
+    "sqs": "sqs",
+    "pricing": "pricing",
+}
 
 
 def allowed() -> set[str]:
