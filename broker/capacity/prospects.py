@@ -7,7 +7,7 @@ outside reservations, when nothing about it is short.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -118,7 +118,7 @@ class Shops:
         )
 
     def _state(self, option: Option, known: Catalog) -> _State:
-        """Whether the option may be asked, through which of its reservations, and if not, why and until when."""
+        """Whether the option may be asked, through which reservations, and if not, why and until when."""
         # A class's catalog makes each option once, and lives as long as this does.
         if (state := self._states.get(id(option))) is None:
             state = self._states[id(option)] = self._see(option, known)
