@@ -58,7 +58,7 @@ class _Case:
 
 
 def preempt(ledger: Ledger, ask: Ask, needed: Keys) -> tuple[Target, ...]:
-    """Whom to preempt so that `ask` fits; nobody when it cannot be made to fit."""
+    """Whom to preempt so that `ask`, which does not fit now, does; nobody when nothing would help."""
     node = ledger.node(ask.queue)
     advantaged, others = _sources(node, ask.amounts, needed)
     case = _Case(ledger, ask, needed, node, (advantaged, others, [_Source(node, None, False)]))

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Final
 
 from broker.quota.candidates import Keys, allowed, borrowers, fits
 from broker.quota.classical import give_back
 from broker.quota.ledger import Entry, Ledger
-from broker.quota.model import Ask, Reason, Strategy, Target
+from broker.quota.model import Ask, Policy, Reason, Strategy, Target
 from broker.quota.shares import Share, share
 from broker.quota.tree import Node
 
@@ -96,7 +95,7 @@ class _Decision:
 def preempt_fairly(
     ledger: Ledger, ask: Ask, needed: Keys, strategies: Sequence[Strategy] = DEFAULT
 ) -> tuple[Target, ...]:
-    """Whom to preempt so that `ask` fits; nobody when it cannot be made to fit fairly."""
+    """Whom to preempt so that `ask`, which does not fit now, does; nobody when nothing fair would help."""
     decision = _Decision(ledger, ask, needed)
     candidates = _candidates(decision)
     if not candidates:
@@ -126,17 +125,16 @@ def _candidates(decision: _Decision) -> dict[Node, _Stream]:
     if decision.ancestors and rule.reclaim != "Never":
         *_, root = node.path()
         sources += [(each, rule.reclaim) for each in _borrowing(root, needed) if each is not node]
-    found = {}
-    for each, policy in sources:
-        stream = _Stream(
-            chain.from_iterable(
-                allowed(decision.ledger, each.name, needed, evicted=evicted, policy=policy, ask=decision.ask)
-                for evicted in (True, False)
-            )
+    streams = {each: _Stream(_in_order(decision, each, policy)) for each, policy in sources}
+    return {each: stream for each, stream in streams.items() if stream.head is not None}
+
+
+def _in_order(decision: _Decision, node: Node, policy: Policy) -> Iterator[Entry]:
+    """A queue's candidates, evicted ones first."""
+    for evicted in (True, False):
+        yield from allowed(
+            decision.ledger, node.name, decision.needed, evicted=evicted, policy=policy, ask=decision.ask
         )
-        if stream.head is not None:
-            found[each] = stream
-    return found
 
 
 def _borrowing(cohort: Node, needed: Keys) -> Iterator[Node]:
@@ -215,6 +213,8 @@ class _Order:
                 else:
                     self._cohorts[cohort].append(child)
                 child = cohort
+        for cohorts in self._cohorts.values():
+            cohorts.sort(key=lambda each: each.name)
         for self._root in decision.node.path():
             pass
 

@@ -1,0 +1,313 @@
+"""Preemption by the letter: nothing is kept, everything is added up and searched anew at each step.
+
+What the quota package is compared with: the same rules over plain lists, without indexes, without usage
+that is kept as it changes, without leaving a search early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from broker.quota.model import Ask, Cohort, FlavorResource, Queue, Quota, Reason, Strategy, Workload
+
+Found = set[tuple[str, Reason]]
+Keys = frozenset[FlavorResource]
+
+
+@dataclass
+class World:
+    """Names stand for queues and cohorts (which have names of their own); `gone` is out, `come` is in."""
+
+    queues: dict[str, Queue]
+    cohorts: dict[str, Cohort]
+    workloads: list[Workload]
+    gone: dict[str, Workload] = field(default_factory=dict)
+    come: list[Ask] = field(default_factory=list)
+    # Quotas do not change: added up once each.
+    _quotas: dict[tuple[str, FlavorResource], int] = field(default_factory=dict)
+
+    def spec(self, name: str) -> Queue | Cohort:
+        return self.queues[name] if name in self.queues else self.cohorts[name]
+
+    def quota(self, name: str, key: FlavorResource) -> Quota:
+        return self.spec(name).quotas.get(key, Quota())
+
+    def parent(self, name: str) -> str:
+        return self.queues[name].cohort if name in self.queues else self.cohorts[name].parent
+
+    def path(self, name: str) -> list[str]:
+        path = []
+        while name := self.parent(name):
+            path.append(name)
+        return path
+
+    def children(self, name: str) -> list[str]:
+        return [each for each in (*self.queues, *self.cohorts) if self.parent(each) == name]
+
+    def subtree(self, name: str, key: FlavorResource) -> int:
+        if (name, key) not in self._quotas:
+            lent = (self.subtree(each, key) - self.local(each, key) for each in self.children(name))
+            self._quotas[name, key] = self.quota(name, key).nominal + sum(lent)
+        return self._quotas[name, key]
+
+    def local(self, name: str, key: FlavorResource) -> int:
+        lend = self.quota(name, key).lending_limit
+        return 0 if lend is None else max(0, self.subtree(name, key) - lend)
+
+    def used(self, name: str, key: FlavorResource) -> int:
+        if name in self.queues:
+            held = [
+                each.usage for each in self.workloads if each.queue == name and each.name not in self.gone
+            ]
+            held += [each.amounts for each in self.come if each.queue == name]
+            return sum(each.get(key, 0) for each in held)
+        return sum(max(0, self.used(each, key) - self.local(each, key)) for each in self.children(name))
+
+    def spare(self, name: str, key: FlavorResource) -> int:
+        return max(0, self.local(name, key) - self.used(name, key))
+
+    def available(self, name: str, key: FlavorResource, *, empty: bool = False) -> int:
+        parent = self.parent(name)
+        used = 0 if empty else self.used(name, key)
+        if not parent:
+            return self.subtree(name, key) - used
+        free = self.available(parent, key, empty=empty)
+        limit = self.quota(name, key).borrowing_limit
+        if limit is not None:
+            local = self.local(name, key)
+            free = min(free, self.subtree(name, key) - local - max(0, used - local) + limit)
+        return max(0, self.local(name, key) - used) + free
+
+    def over(self, name: str, keys: Iterable[FlavorResource]) -> bool:
+        return any(self.used(name, key) > self.subtree(name, key) for key in keys)
+
+    def fits(self, ask: Ask, *, borrow: bool) -> bool:
+        return all(
+            value <= max(0, self.available(ask.queue, key))
+            and (borrow or self.used(ask.queue, key) + value <= self.subtree(ask.queue, key))
+            for key, value in ask.amounts.items()
+        )
+
+    def known(self, name: str) -> set[FlavorResource]:
+        """What there is quota for, of the node's own or below it."""
+        return set(self.spec(name).quotas).union(*(self.known(each) for each in self.children(name)))
+
+    def borrows(self, name: str) -> bool:
+        return bool(self.parent(name)) and self.over(name, self.known(name))
+
+    def share(self, name: str) -> tuple[bool, float]:
+        """Zero weight while borrowing, then the number: compared in this order."""
+        if not self.borrows(name):
+            return False, 0.0
+        ratios = [0.0]
+        parent, *_ = path = self.path(name)
+        keys = self.known(path[-1])
+        for resource in {key.resource for key in keys}:
+            same = [key for key in keys if key.resource == resource]
+            beyond = sum(
+                max(0, self.used(name, key) - self.subtree(name, key))
+                for key in same
+                if key in self.known(name)
+            )
+            lendable = sum(self.available(parent, key, empty=True) for key in same)
+            ratios.append(beyond * 1000.0 / lendable if beyond and lendable > 0 else 0.0)
+        weight = self.spec(name).weight
+        return weight == 0, max(ratios) / (weight or 1)
+
+    def rank(self, each: Workload, queue: str) -> tuple[object, ...]:
+        return not each.evicted, each.queue == queue, each.priority, -each.reserved, each.name
+
+    def candidates(self, ask: Ask, keys: Keys, queues: Iterable[str]) -> list[Workload]:
+        rule = self.queues[ask.queue].preemption
+        found = []
+        for each in self.workloads:
+            policy = rule.within if each.queue == ask.queue else rule.reclaim
+            lower = each.priority < ask.priority
+            newer = each.priority == ask.priority and ask.queued < each.queued
+            may = {
+                "Never": False,
+                "LowerPriority": lower,
+                "LowerOrNewerEqualPriority": lower or newer,
+                "Any": True,
+            }[policy]
+            if may and each.queue in queues and keys & set(each.usage):
+                found.append(each)
+        return sorted(found, key=lambda each: self.rank(each, ask.queue))
+
+    def give_back(self, ask: Ask, taken: list[tuple[Workload, Reason]], *, borrow: bool) -> Found:
+        for each in taken[-2::-1]:
+            del self.gone[each[0].name]
+            if self.fits(ask, borrow=borrow):
+                taken.remove(each)
+            else:
+                self.gone[each[0].name] = each[0]
+        return {(each.name, reason) for each, reason in taken}
+
+
+def below(world: World, name: str) -> list[str]:
+    """The queues in a cohort's subtree."""
+    found = [each for each in world.children(name) if each in world.queues]
+    for each in world.children(name):
+        if each in world.cohorts:
+            found += below(world, each)
+    return found
+
+
+def preempt(world: World, ask: Ask, keys: Keys) -> Found:
+    queue = world.queues[ask.queue]
+    rule = queue.preemption
+    rest = dict(ask.amounts)
+    advantage = all(
+        world.used(queue.name, key) + value <= world.subtree(queue.name, key) for key, value in rest.items()
+    )
+    rest = {key: max(0, value - world.spare(queue.name, key)) for key, value in rest.items()}
+    meets: dict[str, tuple[str, bool]] = {}
+    for cohort in world.path(queue.name):
+        for other in below(world, cohort):
+            if other != queue.name and other not in meets:
+                meets[other] = (cohort, advantage)
+        held = all(
+            world.used(cohort, key) + value <= world.subtree(cohort, key) for key, value in rest.items()
+        )
+        rest = {key: max(0, value - world.spare(cohort, key)) for key, value in rest.items()}
+        advantage = advantage or held
+
+    def outside(name: str) -> bool:
+        """Whether the queue and all between it and the common cohort are over their quota."""
+        path = world.path(name)
+        between = path[: path.index(meets[name][0])]
+        return all(world.over(each, keys) for each in (name, *between))
+
+    eligible = [name for name in meets if outside(name)]
+    ordered = world.candidates(ask, keys, [*eligible, queue.name])
+    hierarchical = [each for each in ordered if each.queue != queue.name and meets[each.queue][1]]
+    others = [each for each in ordered if each.queue != queue.name and not meets[each.queue][1]]
+    own = [each for each in ordered if each.queue == queue.name]
+    classes = (hierarchical, others, own)
+    order = [
+        each for evicted in (True, False) for some in classes for each in some if each.evicted == evicted
+    ]
+    below_quota = all(world.used(queue.name, key) < world.subtree(queue.name, key) for key in keys)
+    forbidden = rule.borrow == "Never"
+    if not (hierarchical or others) or (forbidden and not below_quota):
+        attempts = [True]
+    elif forbidden and not hierarchical:
+        attempts = [False, True]
+    else:
+        attempts = [True, False]
+    for borrow in attempts:
+        taken: list[tuple[Workload, Reason]] = []
+        world.gone.clear()
+        for each in order:
+            reason = Reason.IN_QUEUE
+            if each.queue != queue.name:
+                reason = Reason.RECLAIM
+                if not meets[each.queue][1]:
+                    low = each.priority < ask.priority and each.priority <= (
+                        inf if rule.threshold is None else rule.threshold
+                    )
+                    if rule.borrow != "Never" and low:
+                        reason = Reason.RECLAIM_WHILE_BORROWING
+                    elif borrow:
+                        continue
+                if not outside(each.queue):
+                    continue
+            world.gone[each.name] = each
+            taken.append((each, reason))
+            if world.fits(ask, borrow=borrow):
+                return world.give_back(ask, taken, borrow=borrow)
+    return set()
+
+
+def preempt_fairly(world: World, ask: Ask, keys: Keys, strategies: Sequence[Strategy]) -> Found:
+    queue = world.queues[ask.queue]
+    root = world.path(queue.name)[-1] if queue.cohort else ""
+    others = (
+        [each for each in below(world, root) if each != queue.name and world.over(each, keys)] if root else []
+    )
+    left = world.candidates(ask, keys, [queue.name, *others])
+    if not left:
+        return set()
+    taken: list[tuple[Workload, Reason]] = []
+
+    def take(each: Workload, reason: Reason) -> bool:
+        world.gone[each.name] = each
+        taken.append((each, reason))
+        world.come.clear()
+        done = world.fits(ask, borrow=True)
+        world.come.append(ask)
+        return done
+
+    def sides(other: str) -> tuple[str, str]:
+        mine, theirs = [queue.name, *world.path(queue.name)], [other, *world.path(other)]
+        meet = next(each for each in theirs if each in mine)
+        return mine[mine.index(meet) - 1], theirs[theirs.index(meet) - 1]
+
+    def pick(cohort: str, left: list[Workload], dropped: set[str]) -> str:
+        """The queue to take from, or nothing."""
+        with_some = {each.queue for each in left} - dropped
+        path = world.path(queue.name)
+        names = []
+        for name in world.children(cohort):
+            if name in world.queues:
+                usable = name in with_some and (name == queue.name or world.borrows(name))
+            else:
+                usable = (name in path or world.borrows(name)) and bool(pick(name, left, dropped))
+            if usable:
+                names.append(name)
+        if not names:
+            return ""
+
+        def order(name: str) -> tuple[object, ...]:
+            weightless, value = world.share(name)
+            if name in world.cohorts:
+                # Kueue leaves the choice between equal cohorts open.
+                return not weightless, -value, 0, ()
+            return (
+                not weightless,
+                -value,
+                1,
+                world.rank(next(each for each in left if each.queue == name), queue.name),
+            )
+
+        cohorts = sorted((name for name in names if name in world.cohorts), reverse=True)
+        best = min([*cohorts, *(name for name in names if name in world.queues)], key=order)
+        return best if best in world.queues else pick(best, left, dropped)
+
+    def next_queue(left: list[Workload], dropped: set[str]) -> str:
+        if root:
+            return pick(root, left, dropped)
+        return queue.name if left else ""
+
+    done = False
+    world.come.append(ask)
+    refused: list[Workload] = []
+    entitled = not world.over(queue.name, keys)
+    while not done and (name := next_queue(left, set())):
+        head = next(each for each in left if each.queue == name)
+        if name == queue.name or entitled:
+            left.remove(head)
+            done = take(head, Reason.IN_QUEUE if name == queue.name else Reason.RECLAIM)
+            continue
+        ours, theirs = sides(name)
+        before = world.share(theirs)
+        for each in [each for each in left if each.queue == name]:
+            left.remove(each)
+            world.gone[each.name] = each
+            after = world.share(theirs)
+            del world.gone[each.name]
+            mine = world.share(ours)
+            if mine <= after if strategies[0] == "LessThanOrEqualToFinalShare" else mine < before:
+                done = take(each, Reason.FAIR_SHARING)
+                break
+            refused.append(each)
+    dropped: set[str] = set()
+    while not done and len(strategies) > 1 and (name := next_queue(refused, dropped)):
+        ours, theirs = sides(name)
+        if world.share(ours) < world.share(theirs):
+            done = take(next(each for each in refused if each.queue == name), Reason.FAIR_SHARING)
+        dropped.add(name)
+    world.come.clear()
+    return world.give_back(ask, taken, borrow=True) if done else set()

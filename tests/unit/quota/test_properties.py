@@ -1,0 +1,245 @@
+"""What holds of every decision, in random trees, beside the same rules by the letter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import get_args
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from broker.quota.candidates import fits
+from broker.quota.classical import preempt
+from broker.quota.fair import DEFAULT, preempt_fairly
+from broker.quota.ledger import Ledger
+from broker.quota.model import (
+    Ask,
+    BorrowPolicy,
+    Cohort,
+    FlavorResource,
+    Policy,
+    Preemption,
+    Queue,
+    Quota,
+    Reason,
+    Strategy,
+    Target,
+    Workload,
+)
+from broker.quota.tree import Tree
+from tests.unit.quota import naive
+
+KEYS = (FlavorResource("a", "cpu"), FlavorResource("a", "gpu"), FlavorResource("b", "gpu"))
+STRATEGIES: tuple[tuple[Strategy, ...], ...] = (DEFAULT, (DEFAULT[0],), (DEFAULT[1],))
+_amount = st.integers(min_value=0, max_value=6)
+_limit = st.none() | _amount
+
+
+@dataclass(frozen=True)
+class Case:
+    cohorts: Sequence[Cohort]
+    queues: Sequence[Queue]
+    workloads: Sequence[Workload]
+    ask: Ask
+    needed: frozenset[FlavorResource]
+    strategies: tuple[Strategy, ...]
+
+    def ledger(self) -> Ledger:
+        return Ledger(Tree(self.queues, self.cohorts), self.workloads)
+
+    def world(self) -> naive.World:
+        cohorts = {each.name: each for each in self.cohorts}
+        return naive.World({each.name: each for each in self.queues}, cohorts, list(self.workloads))
+
+
+@st.composite
+def quotas(draw: st.DrawFn, *, limits: bool) -> dict[FlavorResource, Quota]:
+    found = {}
+    for key in draw(st.lists(st.sampled_from(KEYS), unique=True)):
+        nominal = draw(_amount)
+        found[key] = Quota(
+            nominal=nominal,
+            borrowing_limit=draw(_limit) if limits else None,
+            lending_limit=draw(_limit) if limits else None,
+        )
+    return found
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    cohorts: list[Cohort] = []
+    for index in range(draw(st.integers(min_value=1, max_value=4))):
+        parent = draw(st.sampled_from(["", *(each.name for each in cohorts)]))
+        cohorts.append(
+            Cohort(
+                name=f"c{index}",
+                parent=parent,
+                quotas=draw(quotas(limits=bool(parent))),
+                weight=draw(st.sampled_from((0.0, 0.5, 1.0, 1.0, 2.0))),
+            )
+        )
+    queues = []
+    for index in range(draw(st.integers(min_value=1, max_value=5))):
+        cohort = draw(st.sampled_from(["", *(each.name for each in cohorts for _ in range(3))]))
+        queues.append(
+            Queue(
+                name=f"q{index}",
+                cohort=cohort,
+                quotas=draw(quotas(limits=bool(cohort))),
+                weight=draw(st.sampled_from((0.0, 0.5, 1.0, 1.0, 2.0))),
+                preemption=Preemption(
+                    within=draw(st.sampled_from(get_args(Policy))),
+                    reclaim=draw(st.sampled_from(get_args(Policy))),
+                    borrow=draw(st.sampled_from(get_args(BorrowPolicy))),
+                    threshold=draw(st.none() | st.integers(min_value=-1, max_value=3)),
+                ),
+            )
+        )
+    names = st.sampled_from([each.name for each in queues])
+    usage = st.dictionaries(st.sampled_from(KEYS), _amount, min_size=1)
+    priority = st.integers(min_value=-1, max_value=3)
+    time = st.integers(min_value=0, max_value=3).map(float)
+    workloads = [
+        Workload(
+            name=f"w{index}",
+            queue=draw(names),
+            usage=draw(usage),
+            priority=draw(priority),
+            queued=draw(time),
+            reserved=draw(time),
+            evicted=draw(st.integers(min_value=0, max_value=5)) == 0,
+        )
+        for index in range(draw(st.integers(min_value=0, max_value=12)))
+    ]
+    amounts = draw(usage)
+    return Case(
+        cohorts,
+        queues,
+        workloads,
+        Ask(queue=draw(names), amounts=amounts, priority=draw(priority), queued=draw(time)),
+        frozenset(draw(st.sets(st.sampled_from(sorted(amounts)), min_size=1))),
+        draw(st.sampled_from(STRATEGIES)),
+    )
+
+
+def used(tree: Tree) -> dict[str, dict[FlavorResource, int]]:
+    return {
+        node.name: {key: value for key, value in node.usage.items() if value}
+        for node in (*tree.queues.values(), *tree.cohorts.values())
+    }
+
+
+def decide(case: Case, ledger: Ledger, *, fair: bool) -> tuple[Target, ...]:
+    if fair:
+        return preempt_fairly(ledger, case.ask, case.needed, case.strategies)
+    return preempt(ledger, case.ask, case.needed)
+
+
+BOTH = pytest.mark.parametrize("fair", [False, True], ids=["classical", "fair"])
+
+
+@BOTH
+@settings(max_examples=150)
+@given(case=cases())
+def test_decides_as_the_rules_by_the_letter(fair: bool, case: Case) -> None:
+    found = {(each.workload.name, each.reason) for each in decide(case, case.ledger(), fair=fair)}
+    if fair:
+        wanted = naive.preempt_fairly(case.world(), case.ask, case.needed, case.strategies)
+    else:
+        wanted = naive.preempt(case.world(), case.ask, case.needed)
+    assert found == wanted
+
+
+@BOTH
+@given(case=cases())
+def test_makes_room_with_nothing_to_spare_and_leaves_the_tree_alone(fair: bool, case: Case) -> None:
+    ledger = case.ledger()
+    before = used(ledger.tree)
+    assume(not fits(ledger.node(case.ask.queue), case.ask.amounts, borrow=True))
+    found = decide(case, ledger, fair=fair)
+    assert used(ledger.tree) == before
+    for each in found:
+        ledger.release(each.workload.name)
+    if found:
+        # A classical decision is made with borrowing or without it; a fair one always with it.
+        assert any(
+            _minimal(case, ledger, found, borrow=borrow) for borrow in ((True,) if fair else (True, False))
+        )
+
+
+def _minimal(case: Case, ledger: Ledger, found: Sequence[Target], *, borrow: bool) -> bool:
+    """Whether all of these out makes room, and any of them back in does not."""
+    node = ledger.node(case.ask.queue)
+    if not fits(node, case.ask.amounts, borrow=borrow):
+        return False
+    for each in found:
+        ledger.admit(each.workload)
+        still = fits(node, case.ask.amounts, borrow=borrow)
+        ledger.release(each.workload.name)
+        if still:
+            return False
+    return True
+
+
+@BOTH
+@given(case=cases())
+def test_nothing_within_its_quota_is_taken_from_another_queue(fair: bool, case: Case) -> None:
+    ledger = case.ledger()
+    for each in decide(case, ledger, fair=fair):
+        if each.workload.queue != case.ask.queue:
+            assert ledger.node(each.workload.queue).over_quota(case.needed)
+            assert each.reason is not Reason.IN_QUEUE
+
+
+@BOTH
+@given(case=cases(), seed=st.integers(min_value=0, max_value=99))
+def test_the_order_in_which_things_are_given_does_not_matter(fair: bool, case: Case, seed: int) -> None:
+    other = Case(
+        Random(seed).sample(case.cohorts, len(case.cohorts)),
+        Random(seed).sample(case.queues, len(case.queues)),
+        Random(seed).sample(case.workloads, len(case.workloads)),
+        case.ask,
+        case.needed,
+        case.strategies,
+    )
+    one, two = decide(case, case.ledger(), fair=fair), decide(other, other.ledger(), fair=fair)
+    assert one == two
+
+
+@given(case=cases())
+def test_usage_kept_is_usage_added_up(case: Case) -> None:
+    ledger, world = case.ledger(), case.world()
+    for removed in [None, *case.workloads]:
+        if removed is not None:
+            ledger.release(removed.name)
+            world.workloads.remove(removed)
+        for node in (*ledger.tree.queues.values(), *ledger.tree.cohorts.values()):
+            for key in KEYS:
+                assert node.uses(key) == world.used(node.name, key)
+                assert node.quota(key) == world.subtree(node.name, key)
+                assert node.available(key) == world.available(node.name, key)
+                assert node.potential(key) == world.available(node.name, key, empty=True)
+                over = node.parent is not None and node in node.parent.over.get(key, ())
+                assert over == (node.parent is not None and world.over(node.name, [key]))
+
+
+@given(case=cases())
+def test_what_is_admitted_within_what_is_available_stays_within_every_limit(case: Case) -> None:
+    ledger = Ledger(Tree(case.queues, case.cohorts))
+    for each in case.workloads:
+        node = ledger.node(each.queue)
+        if all(value <= node.available(key) for key, value in each.usage.items()):
+            ledger.admit(each)
+    for node in (*ledger.tree.queues.values(), *ledger.tree.cohorts.values()):
+        for key in KEYS:
+            quota = node.quotas.get(key, Quota())
+            if quota.borrowing_limit is not None and node.parent is not None:
+                assert node.uses(key) <= node.quota(key) + quota.borrowing_limit
+            if node.parent is None:
+                assert node.uses(key) <= node.quota(key)
+            if quota.lending_limit is not None:
+                # What others may take of this node's quota is at most what it lends.
+                assert node.quota(key) - node.local.get(key, 0) <= max(quota.lending_limit, 0)
