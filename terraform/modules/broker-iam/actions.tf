@@ -18,6 +18,7 @@ locals {
       "ec2:DescribeLaunchTemplates",
       "ec2:DescribePlacementGroups",
       "ec2:DescribeSecurityGroups",
+      "ec2:DescribeSpotPriceHistory",
       "ec2:DescribeSubnets",
       "ec2:GetCapacityReservationUsage",
       "ec2:GetGroupsForCapacityReservation",
@@ -31,6 +32,16 @@ locals {
     ]
     # Finds the AMI that an alias or an ssm selector stands for.
     read_parameters = ["ssm:GetParameters"]
+
+    # What an hour of each type costs; AWS's price list knows neither resources nor Regions.
+    read_prices = ["pricing:GetProducts"]
+
+    # EC2's notices that an instance is about to end, from one queue.
+    read_notices = [
+      "sqs:DeleteMessage",
+      "sqs:GetQueueUrl",
+      "sqs:ReceiveMessage",
+    ]
 
     # Launches. CreateFleet calls RunInstances as the broker, so both are needed on the same resources.
     launch = [

@@ -23,6 +23,18 @@ locals {
       Condition = local.here
     },
     {
+      Sid       = "ReadPrices"
+      Action    = local.actions.read_prices
+      Resource  = ["*"]
+      Condition = {}
+    },
+    {
+      Sid       = "ReadNotices"
+      Action    = local.actions.read_notices
+      Resource  = compact([var.interruption_queue_arn])
+      Condition = {}
+    },
+    {
       # What a launch uses, or makes beside the instance. A shared reservation, image or subnet is another account's.
       Sid    = "LaunchFrom"
       Action = local.actions.launch
@@ -147,6 +159,7 @@ locals {
         { for key, value in statement : key => value if key != "Condition" || length(value) > 0 },
         { Effect = "Allow" },
       )
+      if length(statement.Resource) > 0
     ]
   })
 }

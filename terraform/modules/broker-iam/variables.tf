@@ -40,6 +40,17 @@ variable "reservation_group_names" {
   default     = ["*"]
 }
 
+variable "interruption_queue_arn" {
+  description = "The SQS queue of EC2's notices that the broker reads. null: it reads none."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.interruption_queue_arn == null || can(regex("^arn:[^:]+:sqs:[^:]+:[0-9]{12}:.+$", coalesce(var.interruption_queue_arn, "-")))
+    error_message = "interruption_queue_arn is the ARN of an SQS queue, such as \"arn:aws:sqs:us-east-1:123456789012:capacity-broker\"."
+  }
+}
+
 variable "ownership_tag" {
   description = "Key of the tag that the broker puts on what it makes. The policy lets it change nothing that does not carry it."
   type        = string
