@@ -25,7 +25,14 @@ from providers.local.ec2.responses import LocalEC2Response
 from providers.local.world import LOCK, world
 
 # what can be tagged by its id, beside moto's own
-PREFIXES = {"capacity-reservation": "cr", "placement-group": "pg"}
+PREFIXES = {
+    "capacity-reservation": "cr",
+    "capacity-reservation-fleet": "crf",
+    "capacity-reservation-cancellation-quote": "crcq",
+    "capacity-reservation-modification-quote": "crmq",
+    "capacity-block": "cb",
+    "placement-group": "pg",
+}
 
 _lock = threading.Lock()
 

@@ -86,6 +86,15 @@ class Control:
         """A reservation that no API call makes: of another owner, a Capacity Block, an interruptible one."""
         return dict(self._call("POST", "reservations", body))
 
+    def block_offering(self, **body: Any) -> str:
+        """A Capacity Block on offer: instance_type, zone, count, start, end, and fee, ultraserver_type,
+        ultraservers. The answer is the offering's id; DescribeCapacityBlockOfferings lists it first."""
+        return str(self._call("POST", "block-offerings", body)["CapacityBlockOfferingId"])
+
+    def payment(self, seconds: float) -> None:
+        """How long after a purchase a Capacity Block or its extension is paid; 12 hours are too long."""
+        self._call("POST", "settings", {"payment_s": seconds})
+
     def set_reservation(
         self, reservation_id: str, *, state: str | None = None, shared_with: list[str] | None = None
     ) -> None:
@@ -173,10 +182,10 @@ class Control:
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         if self.endpoint is None:
-            return _in_process(method, path, dict(body or {}))
+            return _in_process(method, path, json.loads(json.dumps(body or {}, default=_plain)))
         request = urllib.request.Request(
             f"{self.endpoint}/moto-api/odcr/{path}",
-            data=json.dumps(body or {}).encode(),
+            data=json.dumps(body or {}, default=_plain).encode(),
             headers=JSON,
             method=method,
         )
@@ -185,6 +194,12 @@ class Control:
                 return json.load(answer)
         except urllib.error.HTTPError as refused:
             raise ControlError(_reason(refused)) from refused
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{value!r} is no JSON")
 
 
 def _reason(refused: urllib.error.HTTPError) -> str:

@@ -5,14 +5,15 @@
     GET    faults        DELETE faults              DELETE faults/ID
     POST   pools         {capacity_type, instance_type, zone, size}  (null: no limit)
     GET    pools         DELETE pools
-    POST   settings      any of {describe_lag_s, slot_release_s, pending_s, assessment_s, assessment_outcome,
-                         check_offerings, codes}
+    POST   settings      any of {describe_lag_s, slot_release_s, pending_s, payment_s, assessment_s,
+                         assessment_outcome, check_offerings, codes}
     POST   clock         one of {"advance_s": 60}, {"freeze": true or a time}, {"unfreeze": true}
     GET    clock
     GET    calls         {action: count}            DELETE calls       GET calls/log?action=CreateFleet
     POST   reservations  what CreateCapacityReservation takes, and account, region, owner_id, shared_with,
                          reservation_type, interruptible, state, capacity_block_id, source_id
     PATCH  reservations/ID  {state, shared_with}
+    POST   block-offerings  {instance_type, zone, count, start, end, fee, ultraserver_type, ultraservers}
     POST   notices       {kind, instance_id or reservation_id, queue, state, in_s, ends, code, category}
     GET    notices?detail_type=...                  every event that AWS sent, and to which queues
     POST   reset         every knob to its default; AWS's resources stay (/moto-api/reset drops them too)
@@ -40,11 +41,13 @@ from providers.local.control_bodies import (
     read,
 )
 from providers.local.ec2.errors import UNDOCUMENTED
+from providers.local.ec2.ledger import BLOCK
 from providers.local.ec2.matching import ON_DEMAND, SPOT
 from providers.local.ec2.slots import PoolKey
 from providers.local.world import LOCK, world
 
 ROOT = "/moto-api/odcr/"
+POOLED = (ON_DEMAND, SPOT, BLOCK)
 PATHS = ("{0}/moto-api/odcr/(?P<what>.+)$",)
 
 
@@ -93,6 +96,7 @@ def _state(call: Call) -> Any:
         "describe_lag_s": call.here.describe_lag.total_seconds(),
         "slot_release_s": call.here.slot_release,
         "pending_s": call.here.pending,
+        "payment_s": call.here.payment,
         "assessment_s": call.here.assessment,
         "assessment_outcome": call.here.assessment_outcome,
         "check_offerings": call.here.check_offerings,
@@ -121,9 +125,9 @@ def _remove_faults(call: Call) -> Any:
 
 def _set_pool(call: Call) -> Any:
     pool = read(PoolBody, call.body)
-    if pool.capacity_type not in (ON_DEMAND, SPOT):
+    if pool.capacity_type not in POOLED:
         raise Refused(
-            f"capacity_type: {pool.capacity_type!r} has no pool of its own; use {ON_DEMAND} or {SPOT} "
+            f"capacity_type: {pool.capacity_type!r} has no pool of its own; use {', '.join(POOLED)} "
             "(what a reservation holds is its instance count)"
         )
     call.here.ledger.limit(PoolKey(pool.capacity_type, pool.instance_type, pool.zone), pool.size)
@@ -149,6 +153,8 @@ def _set(call: Call) -> Any:
         call.here.slot_release = settings.slot_release_s
     if settings.pending_s is not None:
         call.here.pending = settings.pending_s
+    if settings.payment_s is not None:
+        call.here.payment = settings.payment_s
     if settings.assessment_s is not None:
         call.here.assessment = settings.assessment_s
     if settings.assessment_outcome is not None:
@@ -204,6 +210,7 @@ ROUTES = {
     ("DELETE", "calls"): _clear_calls,
     ("POST", "reservations"): control_resources.create_reservation,
     ("PATCH", "reservations"): control_resources.patch_reservation,
+    ("POST", "block-offerings"): control_resources.offer_block,
     ("POST", "notices"): control_resources.send_notice,
     ("GET", "notices"): control_resources.list_notices,
     ("POST", "reset"): _reset,

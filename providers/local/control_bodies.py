@@ -52,6 +52,7 @@ class SettingsBody(Body):
     describe_lag_s: float | None = Field(default=None, ge=0)
     slot_release_s: float | None = Field(default=None, ge=0)
     pending_s: float | None = Field(default=None, ge=0)
+    payment_s: float | None = Field(default=None, ge=0)
     assessment_s: float | None = Field(default=None, ge=0)
     assessment_outcome: Literal["scheduled", "unsupported"] | None = None
     check_offerings: bool | None = None
@@ -81,6 +82,19 @@ class ReservationBody(BaseModel):
 class ReservationPatch(Body):
     state: str | None = None
     shared_with: list[str] | None = None
+
+
+class OfferBody(Body):
+    account: str = ACCOUNT
+    region: str = REGION
+    instance_type: str
+    zone: str
+    count: int = Field(ge=1)
+    start: datetime
+    end: datetime
+    fee: float | None = Field(default=None, ge=0)
+    ultraserver_type: str | None = None
+    ultraservers: int = Field(default=0, ge=0)
 
 
 class NoticeBody(Body):

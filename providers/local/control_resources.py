@@ -7,10 +7,21 @@ from datetime import timedelta
 from typing import Any
 
 from moto.ec2.models import ec2_backends
+from moto.ec2.utils import random_id
 from moto.sqs.exceptions import QueueDoesNotExist
 
-from providers.local.control_bodies import Call, NoticeBody, Refused, ReservationBody, ReservationPatch, read
-from providers.local.ec2 import changes, events
+from providers.local.clock import aware
+from providers.local.control_bodies import (
+    Call,
+    NoticeBody,
+    OfferBody,
+    Refused,
+    ReservationBody,
+    ReservationPatch,
+    read,
+)
+from providers.local.ec2 import block_market, changes, events, zones
+from providers.local.ec2.blocks import Offer
 from providers.local.ec2.reservations import STATES, CapacityReservation
 from providers.local.ec2.slots import Occupant
 
@@ -50,6 +61,36 @@ def patch_reservation(call: Call) -> Any:
     if patch.state is not None:
         call.here.ledger.change(reservation, state=patch.state)
     return {"CapacityReservationId": reservation.id, "State": reservation.state}
+
+
+def offer_block(call: Call) -> Any:
+    """A Capacity Block that DescribeCapacityBlockOfferings lists as it is here, beside the usual ones."""
+    asked = read(OfferBody, call.body)
+    backend: Any = ec2_backends[asked.account][asked.region]
+    zone = zones.of_request(backend, {"AvailabilityZone": asked.zone})
+    start, end = aware(asked.start), aware(asked.end)
+    if end <= start:
+        raise Refused(f"end: {end.isoformat()} is not after start, {start.isoformat()}")
+    if asked.ultraserver_type and (not asked.ultraservers or asked.count % asked.ultraservers):
+        raise Refused(f"ultraservers: {asked.count} instances do not make {asked.ultraservers} UltraServers")
+    offer = Offer(
+        id=random_id(prefix="cb"),
+        account=asked.account,
+        region=asked.region,
+        instance_type=asked.instance_type,
+        zone=zone.name,
+        zone_id=zone.zone_id,
+        count=asked.count,
+        start=start,
+        end=end,
+        fee=block_market.fee(asked.instance_type, asked.count, end - start)
+        if asked.fee is None
+        else asked.fee,
+        ultraserver_type=asked.ultraserver_type,
+        ultraservers=asked.ultraservers if asked.ultraserver_type else 0,
+    )
+    call.here.blocks.scripted.append(offer)
+    return {"CapacityBlockOfferingId": offer.id}
 
 
 def _require_state(state: str | None) -> None:

@@ -14,6 +14,7 @@ from moto.core.base_backend import BackendDict, BaseBackend
 
 from providers.local.calls import Calls
 from providers.local.clock import Clock
+from providers.local.ec2.blocks import Blocks
 from providers.local.ec2.errors import UNDOCUMENTED
 from providers.local.ec2.idempotency import Replies
 from providers.local.ec2.ledger import Ledger
@@ -42,6 +43,8 @@ class World(BaseBackend):
         self.check_offerings = False
         self.assessment = 0.0
         self.assessment_outcome = "scheduled"
+        self.payment = 0.0
+        self.blocks = Blocks()
         self.quotes: dict[str, Quote] = {}
 
     def lag(self, seconds: float) -> None:
@@ -58,7 +61,7 @@ class World(BaseBackend):
         self.notices.clear()
         self.ledger.clear_limits()
         self.describe_lag = timedelta()
-        self.slot_release = self.pending = self.assessment = 0.0
+        self.slot_release = self.pending = self.assessment = self.payment = 0.0
         self.assessment_outcome = "scheduled"
         self.check_offerings = False
 

@@ -24,6 +24,7 @@ from providers.local.ec2.matching import ON_DEMAND, SPOT, Target, Want
 from providers.local.ec2.reservations import ENDED, ID, CapacityReservation
 from providers.local.ec2.slots import Glimpse, Occupant, PoolKey, Slots
 
+BLOCK = "capacity-block"
 REMEMBERED = timedelta(minutes=10)
 
 Scope = tuple[str, str]  # account, Region
@@ -148,8 +149,11 @@ class Ledger:
         limit = self._limits.get(key)
         if limit is None:
             return None
-        held = self._held(key) if capacity_type == ON_DEMAND else 0
+        held = self._held(key) if capacity_type != SPOT else 0
         return limit - held - self._slots(key).used
+
+    def limit_of(self, key: PoolKey) -> int | None:
+        return self._limits.get(key)
 
     def clear_limits(self) -> None:
         self._limits.clear()
@@ -158,7 +162,7 @@ class Ledger:
         return sum(
             r.total
             for r in self.same_shape(key.instance_type, key.zone)
-            if r.usable and r.market == ON_DEMAND
+            if r.market == key.capacity_type and (r.usable or (r.market == BLOCK and r.state not in ENDED))
         )
 
     def _slots(self, where: CapacityReservation | PoolKey) -> Slots:

@@ -17,17 +17,8 @@ from providers.local.ec2 import events
 from providers.local.ec2.reservations import CapacityReservation
 from providers.local.world import World
 
-DRAIN = timedelta(minutes=30)
-ULTRASERVER_DRAIN = timedelta(minutes=60)
 NOTICE = timedelta(minutes=10)  # before the drain
 CAN_EXPIRE = frozenset({"active", "pending", "scheduled", "delayed"})
-
-
-def drains_at(block: CapacityReservation) -> datetime | None:
-    """When EC2 begins to terminate what runs in a Capacity Block."""
-    if block.reservation_type != "capacity-block" or block.end_date is None:
-        return None
-    return block.end_date - (ULTRASERVER_DRAIN if block.ultraserver_type else DRAIN)
 
 
 def activate_at(world: World, reservation: CapacityReservation, at: datetime) -> None:
@@ -48,17 +39,18 @@ def activate_now(world: World, reservation: CapacityReservation) -> None:
 
 def expire_at(world: World, reservation: CapacityReservation) -> None:
     """Schedule the end of a reservation that has an end date, with what comes before it."""
-    end, ledger = reservation.end_date, world.ledger
+    end, drain, ledger = reservation.end_date, reservation.drains_at, world.ledger
     if end is None:
         return
 
     def expire() -> None:
         if reservation.end_date == end and reservation.state in CAN_EXPIRE:
+            if drain is not None:
+                terminate(reservation, len(reservation.slots.occupants))
             ledger.change(reservation, state="expired")
             if reservation.commitment:
                 events.reservation_state(world.notices, reservation)
 
-    drain = drains_at(reservation)
     if drain is not None:
         _drain_at(world, reservation, end, drain)
     ledger.schedule(end, expire)

@@ -130,7 +130,9 @@ def candidates(ledger: Ledger, want: Want) -> list[CapacityReservation]:
         reservation = _targeted(ledger, want, target.reservation_id)
         return [reservation] if fits(want, reservation) else []
     if target.group:
-        found = [r for r in _members(ledger, want, target.group) if fits(want, r)]
+        now = ledger.now()
+        members = _members(ledger, want, target.group)
+        found = [r for r in members if fits(want, r) and not r.is_draining(now)]
         return sorted(found, key=lambda reservation: reservation.placement_group_arn is not None)
     if target.preference == "none" or want.market in RESERVED_MARKETS:
         return []
@@ -155,6 +157,11 @@ def _targeted(ledger: Ledger, want: Want, reservation_id: str) -> CapacityReserv
         raise Ec2Error(
             ledger.codes["id-target-not-usable"],
             f"The capacity reservation {reservation_id} is in the {reservation.state} state",
+        )
+    if reservation.is_draining(ledger.now()):
+        raise Ec2Error(
+            ledger.codes["block-draining"],
+            f"The Capacity Block {reservation_id} ends soon; EC2 is terminating what runs in it",
         )
     if reservation.market != want.market:
         raise Ec2Error(

@@ -61,6 +61,8 @@ STATES = frozenset(
 )
 # A reservation just created may take launches while describe still says pending (up to five minutes).
 USABLE = frozenset({"active", "pending"})
+DRAIN = timedelta(minutes=30)  # of a Capacity Block, before its end
+ULTRASERVER_DRAIN = timedelta(minutes=60)
 ENDED = frozenset({"expired", "cancelled", "failed", "payment-failed", "unsupported"})
 
 
@@ -138,6 +140,16 @@ class CapacityReservation:
         if self.reservation_type == "capacity-block":
             return "capacity-block"
         return "interruptible-capacity-reservation" if self.interruptible else "on-demand"
+
+    @property
+    def drains_at(self) -> datetime | None:
+        """When EC2 begins to terminate what runs in a Capacity Block."""
+        if self.reservation_type != "capacity-block" or self.end_date is None:
+            return None
+        return self.end_date - (ULTRASERVER_DRAIN if self.ultraserver_type else DRAIN)
+
+    def is_draining(self, now: datetime) -> bool:
+        return self.drains_at is not None and now >= self.drains_at
 
     @property
     def committed_until(self) -> datetime | None:

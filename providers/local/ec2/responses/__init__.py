@@ -5,11 +5,11 @@ moto finds a method by the action's name in snake case. The way of every call is
 
 from __future__ import annotations
 
+from providers.local.ec2.responses.capacity_blocks import CapacityBlocks
 from providers.local.ec2.responses.instances import Instances
 from providers.local.ec2.responses.launch_templates import LaunchTemplates
 from providers.local.ec2.responses.placement_groups import PlacementGroups
-from providers.local.ec2.responses.reservations import CapacityReservations
 
 
-class LocalEC2Response(CapacityReservations, Instances, LaunchTemplates, PlacementGroups):
+class LocalEC2Response(CapacityBlocks, Instances, LaunchTemplates, PlacementGroups):
     """Each of its parents goes on to moto's own EC2Response."""

@@ -21,15 +21,15 @@ FILTERS: dict[str, pages.Value[tuple[CapacityReservation, View]]] = {
     "tenancy": lambda row: row[0].tenancy,
     "outpost-arn": lambda row: row[0].outpost_arn,
     "state": lambda row: row[1].state,
-    "start-date": lambda row: _moment(row[0].start_date),
-    "end-date": lambda row: _moment(row[1].end_date),
+    "start-date": lambda row: moment(row[0].start_date),
+    "end-date": lambda row: moment(row[1].end_date),
     "end-date-type": lambda row: row[1].end_date_type,
     "instance-match-criteria": lambda row: row[1].match_criteria,
     "placement-group-arn": lambda row: row[0].placement_group_arn,
 }
 
 
-def _moment(at: Any) -> str | None:
+def moment(at: Any) -> str | None:
     return at.strftime("%Y-%m-%dT%H:%M:%S.000Z") if at else None
 
 
@@ -75,8 +75,10 @@ class CapacityReservations(Pipeline):
         )
 
     def _describe(self, reservation: CapacityReservation, view: View) -> dict[str, Any]:
-        tags = self.ec2_backend.tags.get(reservation.id, {})
-        return reservations.describe(reservation, view, [{"Key": k, "Value": v} for k, v in tags.items()])
+        return reservations.describe(reservation, view, self.tags_of(reservation.id))
+
+    def tags_of(self, resource_id: str) -> list[dict[str, str]]:
+        return [{"Key": k, "Value": v} for k, v in self.ec2_backend.tags.get(resource_id, {}).items()]
 
     def modify_capacity_reservation(self) -> ActionResult:
         reservation = self._reservation()

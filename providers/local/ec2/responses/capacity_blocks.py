@@ -1,0 +1,123 @@
+"""The actions on Capacity Blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from moto.core.responses import ActionResult
+
+from providers.local.ec2 import answers, block_extensions, block_market, blocks, errors, pages
+from providers.local.ec2.blocks import Block, Extension
+from providers.local.ec2.responses.reservations import CapacityReservations, moment
+from providers.local.world import world
+
+KIND = "capacity-block"
+
+FILTERS: dict[str, pages.Value[Block]] = {
+    "capacity-block-id": lambda block: block.id,
+    "ultraserver-type": lambda block: "ultraservers" if block.ultraserver_type else "instances",
+    "availability-zone": lambda block: block.first.zone,
+    "start-date": lambda block: moment(block.first.start_date),
+    "end-date": lambda block: moment(block.first.end_date),
+    "create-date": lambda block: moment(block.created),
+    "state": lambda block: block.first.state,
+}
+STATUS_FILTERS: dict[str, pages.Value[Block]] = {"interconnect-status": lambda _: "ok"}
+EXTENSION_FILTERS: dict[str, pages.Value[Extension]] = {
+    "availability-zone": lambda extension: extension.offer.reservation.zone,
+    "availability-zone-id": lambda extension: extension.offer.reservation.zone_id,
+    "capacity-block-extension-offering-id": lambda extension: extension.offer.id,
+    "capacity-block-extension-status": lambda extension: extension.status,
+    "capacity-reservation-id": lambda extension: extension.offer.reservation.id,
+    "instance-type": lambda extension: extension.offer.reservation.instance_type,
+}
+
+
+class CapacityBlocks(CapacityReservations):
+    def describe_capacity_block_offerings(self) -> ActionResult:
+        self.error_on_dryrun()
+        found = block_market.offers(world(), self.ec2_backend, self.params)
+        return self._listed("CapacityBlockOfferings", found, blocks.describe_offer)
+
+    def purchase_capacity_block(self) -> ActionResult:
+        self.error_on_dryrun()
+        tags = self._parse_tag_specification(KIND)
+        block = block_market.purchase(world(), self.ec2_backend, self.params)
+        if tags.get(KIND):
+            self.ec2_backend.create_tags([block.id], tags[KIND])
+        if tags.get("capacity-reservation"):
+            self.ec2_backend.create_tags([r.id for r in block.reservations], tags["capacity-reservation"])
+        now = world().ledger.now()
+        made = [self._describe(reservation, reservation.view(now)) for reservation in block.reservations]
+        return answers.Named(
+            {
+                "CapacityReservation": made[0],
+                "CapacityReservations": made,
+                "CapacityBlocks": [self._block(block)],
+            }
+        )
+
+    def describe_capacity_blocks(self) -> ActionResult:
+        self.error_on_dryrun()
+        return self._listed("CapacityBlocks", self._blocks(FILTERS), self._block)
+
+    def describe_capacity_block_status(self) -> ActionResult:
+        self.error_on_dryrun()
+        found = [block for block in self._blocks(STATUS_FILTERS) if block.first.state == "active"]
+        return self._listed("CapacityBlockStatuses", found, blocks.describe_status)
+
+    def describe_capacity_block_extension_offerings(self) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        hours = self._get_param("CapacityBlockExtensionDurationHours")
+        found = block_extensions.offers(world(), reservation, self.current_account, hours)
+        return self._listed("CapacityBlockExtensionOfferings", found, blocks.describe_extension_offer)
+
+    def purchase_capacity_block_extension(self) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        offer_id = self._get_param("CapacityBlockExtensionOfferingId")
+        bought = block_extensions.purchase(world(), reservation, self.current_account, offer_id)
+        return answers.Named({"CapacityBlockExtensions": [blocks.describe_extension(bought)]})
+
+    def describe_capacity_block_extension_history(self) -> ActionResult:
+        self.error_on_dryrun()
+        ids = self._get_param("CapacityReservationIds", [])
+        own = [self.ec2_backend.find_reservation(i) for i in ids] if ids else list(self._in_scope().values())
+        filters = self._filters_from_querystring()
+        found = [
+            extension
+            for extension in world().blocks.extensions
+            if extension.offer.reservation in own and pages.passes(extension, filters, EXTENSION_FILTERS, {})
+        ]
+        return self._listed("CapacityBlockExtensions", found, blocks.describe_extension)
+
+    # ---- what they share
+
+    def _in_scope(self) -> Mapping[str, Any]:
+        return world().ledger.in_scope(self.ec2_backend.account_id, self.ec2_backend.region_name)
+
+    def _blocks(self, filters: Mapping[str, pages.Value[Block]]) -> list[Block]:
+        scope, known = self._in_scope(), world().blocks.bought
+        own = {block.id: block for block in known.values() if block.first.id in scope}
+        ids = self._get_param("CapacityBlockIds", [])
+        for block_id in ids:
+            if block_id not in own:
+                raise errors.Ec2Error(
+                    world().codes["block-unknown"], f"The Capacity Block '{block_id}' does not exist"
+                )
+        asked = self._filters_from_querystring()
+        found = [own[block_id] for block_id in dict.fromkeys(ids)] if ids else list(own.values())
+        return [b for b in found if pages.passes(b, asked, filters, self.ec2_backend.tags.get(b.id, {}))]
+
+    def _block(self, block: Block) -> dict[str, Any]:
+        return blocks.describe_block(block, self.tags_of(block.id))
+
+    def _listed(
+        self, member: str, found: Sequence[Any], describe: Callable[[Any], dict[str, Any]]
+    ) -> ActionResult:
+        size = self._get_int_param("MaxResults")
+        pages.check_size(size, lowest=1, highest=1000)
+        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        return answers.Named({member: [describe(row) for row in shown], "NextToken": token})
