@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import structlog
@@ -21,6 +22,7 @@ from pydantic import ValidationError
 
 from broker.apis.meta import Object
 from broker.kube.bugs import contained
+from broker.kube.lean import lean
 from broker.kube.metrics import REGISTRY
 
 T = TypeVar("T", bound=Object)
@@ -37,6 +39,16 @@ OBJECTS = Gauge(
 )
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Generic[T]):
+    """One object of a list, decoded; `error` where it cannot be."""
+
+    key: str
+    version: int
+    value: T | None
+    error: str = ""
 
 
 class Cache(Generic[T]):
@@ -117,7 +129,7 @@ class Cache(Generic[T]):
                 self._gone[key] = version
                 self._remove(key)
             else:
-                self._put(key, version, raw)
+                self._put(self._decode(key, version, raw))
 
     def apply(self, event: str, raw: Raw) -> None:
         """One event of the watch."""
@@ -129,7 +141,7 @@ class Cache(Generic[T]):
             if event == "DELETED":
                 self._remove(key)
             elif version != self._versions.get(key) or not version:
-                self._put(key, version, raw)
+                self._put(self._decode(key, version, raw))
 
     def progress(self, version: int) -> None:
         """The watch has shown every change up to `version`."""
@@ -138,33 +150,45 @@ class Cache(Generic[T]):
             if self._gone:
                 self._gone = {key: at for key, at in self._gone.items() if at > self._progress}
 
+    def read(self, raw: Raw) -> Read[T]:
+        """One object of a list, for `take`: what was sent need not be held until the list is complete."""
+        key, version = key_of(raw), version_of(raw)
+        with self._lock:
+            if version and version == self._versions.get(key):
+                return Read(key, version, self._objects.get(key), self._broken.get(key, ""))
+        return self._decode(key, version, raw)
+
     def replace(self, raws: Iterable[Raw], version: int) -> None:
+        """A complete list at once."""
+        self.take(map(self.read, raws), version)
+
+    def take(self, reads: Iterable[Read[T]], version: int) -> None:
         """A complete list; tells handlers of the differences only."""
+        listed = {read.key: read for read in reads}
         with self._writes:
             # A list older than what was seen is another history: etcd came back from a backup.
             rewound = version < self._progress
             if rewound:
                 self._progress = 0
                 self._gone.clear()
-            listed = {key_of(raw): raw for raw in raws}
             for key, at in [*self._versions.items()]:
                 if key not in listed and (rewound or at <= version):
                     self._remove(key)
-            for key, raw in listed.items():
-                shown, known = version_of(raw), self._versions.get(key, 0)
+            for key, read in listed.items():
+                shown, known = read.version, self._versions.get(key, 0)
                 if shown > max(known, self._gone.get(key, 0)) or not shown or (rewound and shown != known):
-                    self._put(key, shown, raw)
+                    self._put(read)
             self.progress(version)
 
-    def _put(self, key: str, version: int, raw: Raw) -> None:
-        new, error = self._decode(key, raw)
+    def _put(self, read: Read[T]) -> None:
+        key, new, error = read.key, read.value, read.error
         entries = {} if new is None else self._values(key, new)
         if entries is None:
             new, error, entries = None, "an index cannot read it; see the log", {}
         with self._lock:
             old = self._objects.pop(key, None)
             self._unindex(key, old)
-            self._versions[key] = version
+            self._versions[key] = read.version
             self._broken.pop(key, None)
             if new is None:
                 self._broken[key] = error
@@ -189,14 +213,15 @@ class Cache(Generic[T]):
         if old is not None:
             self._tell(self._handlers, key, old, None)
 
-    def _decode(self, key: str, raw: Raw) -> tuple[T | None, str]:
+    def _decode(self, key: str, version: int, raw: Raw) -> Read[T]:
         try:
-            return self._model.model_validate(raw), ""
+            return Read(key, version, lean(self._model.model_validate(raw)))
         except ValidationError as error:
-            return None, "; ".join(
+            said = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {e['input']!r:.100}"
                 for e in error.errors(include_url=False, include_context=False)
             )
+            return Read(key, version, None, said)
 
     def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
         with contained("index", kind=self._kind, object=key):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -20,7 +20,9 @@ from broker.apis.meta import Kind
 from broker.kube.errors import ApiError, Expired, Unavailable, from_reply, from_status
 
 Json = dict[str, Any]
+R = TypeVar("R")
 Items = list[Json]
+Collected = list[R]
 PatchType = Literal["merge", "json", "strategic"]
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
@@ -154,12 +156,32 @@ class Client:
         self, kind: Kind, *, namespace: str | None = None, label_selector: str = "", field_selector: str = ""
     ) -> tuple[Items, str]:
         """Every object and the resourceVersion to watch from, read in pages of one consistent state."""
+        return self.read_all(
+            kind,
+            lambda item: item,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
+
+    def read_all(
+        self,
+        kind: Kind,
+        read: Callable[[Json], R],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> tuple[Collected[R], str]:
+        """As `list`, of what `read` makes of each object: no more than a page is held as it was sent."""
         query = _selectors(label_selector, field_selector) | {"limit": str(PAGE)}
         path = _path(kind, namespace)
-        items: Items = []
+        # Built-in kinds come without them in a list.
+        typed = {"apiVersion": kind.api_version, "kind": kind.kind}
+        items: Collected[R] = []
         page = self.raw("GET", path, query)
         while True:
-            items += page["items"] or ()
+            items += [read(typed | item) for item in page["items"] or ()]
             token = page["metadata"].get("continue", "")
             if not token:
                 break
@@ -169,9 +191,6 @@ class Client:
                 del query["limit"]
                 items.clear()
                 page = self.raw("GET", path, query)
-        for item in items:  # built-in kinds come without them in a list
-            item.setdefault("apiVersion", kind.api_version)
-            item.setdefault("kind", kind.kind)
         return items, page["metadata"].get("resourceVersion", "")
 
     def watch(

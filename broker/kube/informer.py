@@ -150,16 +150,21 @@ class Informer(Generic[T]):
             return error.retry_after if isinstance(error, TooManyRequests) else 0.0
         return 0.0
 
+    def read(self) -> None:
+        """Fills the cache by one list in the caller's thread and follows nothing: for tests and single runs."""
+        self._list()
+
     def _list(self) -> None:
-        items, revision = self._client.list(
+        items, revision = self._client.read_all(
             self._kind,
+            self.cache.read,
             namespace=self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
         )
         LISTS.labels(self._kind.resource).inc()
         self._alive()
-        self.cache.replace(items, number(revision))
+        self.cache.take(items, number(revision))
         self._revision = revision
         self._synced.set()
 
