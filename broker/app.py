@@ -7,7 +7,7 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -57,7 +57,6 @@ LEASE = "capacity-broker"
 REGISTRIES = (REGISTRY, KUBE_REGISTRY)
 SWEEP = 60.0
 LONGEST = 60.0  # between two tries at one object, however often it failed
-NOT_YET = 0.1
 # Annotations that only the broker writes: no reason to look at a claim again.
 OURS = frozenset({names.LAUNCH, ATTEMPTS})
 
@@ -222,10 +221,11 @@ class Broker:
             ),
             Controller(
                 "nodeclass",
-                self._once_synced(self._nodeclass.reconcile),
+                self._nodeclass.reconcile,
                 queue=self._class_queue,
                 clock=clock,
                 workers=2,
+                synced=self._synced,
                 expected=expected,
             ),
             Singleton(
@@ -239,18 +239,20 @@ class Broker:
             ),
             Controller(
                 "nodeclaim",
-                self._once_synced(lifecycle.reconcile),
+                lifecycle.reconcile,
                 queue=self._claim_queue,
                 clock=clock,
                 workers=4,
+                synced=self._synced,
                 expected=expected,
             ),
             Controller(
                 "node",
-                self._once_synced(abandoned.reconcile),
+                abandoned.reconcile,
                 queue=self._node_queue,
                 clock=clock,
                 workers=1,
+                synced=self._synced,
                 expected=expected,
             ),
             Singleton(
@@ -297,10 +299,6 @@ class Broker:
 
     def _synced(self) -> bool:
         return all(ok for name, ok in self.ready().items() if name != "ec2-reservations")
-
-    def _once_synced(self, reconcile: Callable[[str], Again | None]) -> Callable[[str], Again | None]:
-        """Without every cache, a node that is not known yet would look like one that is gone."""
-        return lambda key: reconcile(key) if self._synced() else Again(NOT_YET)
 
     def _wire(self) -> None:
         """Informers and loops mark keys dirty; nothing is decided here."""

@@ -23,6 +23,7 @@ from broker.kube.metrics import REGISTRY
 from broker.kube.queue import K, ShutDown, WorkQueue
 
 Errors = tuple[type[Exception], ...]
+SYNC_POLL = 0.1
 
 # What may go wrong outside; callers add their provider's error.
 EXPECTED: Errors = (ApiError, OSError, HTTPError)
@@ -89,7 +90,8 @@ def _call(
 class Controller(Generic[K]):
     """`workers` threads over one queue, started once and stopped once.
 
-    `expected` are error types of the provider, besides the API's.
+    `expected` are error types of the provider, besides the API's. No key is worked on before `synced`:
+    without every cache, an object that is not known yet would look like one that is gone.
     """
 
     def __init__(
@@ -100,13 +102,16 @@ class Controller(Generic[K]):
         queue: WorkQueue[K],
         clock: Clock,
         workers: int = 4,
+        synced: Callable[[], bool] = lambda: True,
         expected: Errors = (),
     ) -> None:
         self.name = name
         self.queue = queue
         self._reconcile = reconcile
         self._clock = clock
+        self._synced = synced
         self._expected = (*EXPECTED, *expected)
+        self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"{name} {n}", daemon=True) for n in range(workers)
         ]
@@ -117,6 +122,7 @@ class Controller(Generic[K]):
 
     def stop(self, timeout: float | None = 30.0) -> bool:
         """Lets each worker finish the key that it has; whether all have ended within `timeout`."""
+        self._stop.set()
         self.queue.shut_down()
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         for thread in self._threads:
@@ -132,6 +138,9 @@ class Controller(Generic[K]):
         return True
 
     def _work(self) -> None:
+        while not self._synced():
+            if self._clock.wait(self._stop, SYNC_POLL):
+                return
         while True:
             try:
                 key = self.queue.get()

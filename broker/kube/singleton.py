@@ -16,11 +16,10 @@ import structlog
 from broker.kube.backoff import Backoff, Random
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
-from broker.kube.controller import EXPECTED, Again, Errors, attempt
+from broker.kube.controller import EXPECTED, SYNC_POLL, Again, Errors, attempt
 from broker.kube.queue import K
 
 FIRST, LONGEST = 0.2, 60.0  # seconds of back-off
-SYNC_POLL = 0.1
 
 log = structlog.get_logger(__name__)
 
