@@ -58,7 +58,7 @@ REGISTRIES = (REGISTRY, KUBE_REGISTRY)
 SWEEP = 60.0
 LONGEST = 60.0  # between two tries at one object, however often it failed
 # Annotations that only the broker writes: no reason to look at a claim again.
-OURS = frozenset({names.LAUNCH, ATTEMPTS})
+OURS = frozenset({names.LAUNCH, names.LAUNCH_REQUEST, ATTEMPTS})
 
 _log = structlog.get_logger("app")
 
@@ -202,7 +202,9 @@ class Broker:
             describe=lambda: self._polls.add("tags"),
             synced=self._synced,
             enabled=settings.advise,
+            keep_definition=settings.keep_definition,
         )
+        self._informers += advisor.informers
         self._launches = Batcher[str]("launch", clock=clock)
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)

@@ -41,7 +41,8 @@ class ProviderError(Exception):
     """A call that the provider refused as a whole.
 
     `code` is the provider's own code (EC2's error code), `class_` what it is about, `request_id` what
-    AWS support asks for (empty where no reply came).
+    AWS support asks for (empty where no reply came). `lost`: this call, or one that it repeats, may have been
+    carried out all the same.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ProviderError(Exception):
         self.class_ = class_
         self.request_id = request_id
         self.operation = operation
+        self.lost = class_ is ErrorClass.TRANSIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,3 +332,39 @@ class LaunchResult:
     instances: tuple[Instance, ...] = ()
     errors: tuple[LaunchError, ...] = ()
     request_id: str = ""
+
+
+class NoticeKind(StrEnum):
+    """What EC2 announces about instances and reservations."""
+
+    SPOT_INTERRUPTION = "spot-interruption"  # two minutes before it takes a spot instance
+    REBALANCE = "rebalance-recommendation"  # a spot instance is at risk
+    RESERVATION_INTERRUPTION = "reservation-interruption"  # two minutes before, in an interruptible one
+    BLOCK_EXPIRATION = "block-expiration"  # forty minutes before a capacity block ends
+    SCHEDULED_CHANGE = "scheduled-change"  # maintenance or retirement, by AWS Health
+    STOPPED = "instance-stopped"
+    TERMINATED = "instance-terminated"
+    RESERVATION_CHANGED = "reservation-changed"  # began, was delayed, got room back
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One announcement. `type` is EC2's own name of it, `code` AWS Health's."""
+
+    kind: NoticeKind
+    type: str = ""
+    code: str = ""
+    instance_ids: tuple[str, ...] = ()
+    reservation_ids: tuple[str, ...] = ()
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueMessage:
+    """A message that was received and is to be settled: a notice, or the problem with its body."""
+
+    receipt: str
+    body: str = ""
+    notice: Notice | None = None
+    problem: str = ""

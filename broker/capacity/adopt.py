@@ -28,9 +28,9 @@ def adopt(
     """Pairs in the order of the claims, and the orphans that nobody takes, by id.
 
     An orphan that EC2 does not describe yet is left over: nobody knows what it runs in. `class_tag` is the
-    tag that names the class an instance was launched for. Gangs adopt nothing: they launch whole.
+    tag that names the class an instance was launched for. A gang adopts for all of its claims or for none.
     """
-    waiting = sorted((claim for claim in claims if not claim.gang), key=order)
+    waiting = sorted(claims, key=order)
     known = {
         each.id: each for each in orphans if each.alive and each.described and each.instance_type in types
     }
@@ -44,7 +44,14 @@ def adopt(
         for claim in waiting
     }
     flow: Flow[str, str] = Flow(edges, dict.fromkeys(known, 1))
-    taken = [claim for claim in waiting if flow.add(claim.uid)]
+    taken: list[Claim] = []
+    for unit in _units(waiting):
+        before = flow.state() if unit[0].gang else None
+        found = [claim for claim in unit if flow.add(claim.uid)]
+        if before is not None and len(found) < len(unit):
+            flow.restore(before)
+        else:
+            taken += found
     pairs = tuple((claim, known[next(iter(flow.taken(claim.uid)))]) for claim in taken)
     adopted = {instance.id for _, instance in pairs}
     return pairs, tuple(
@@ -86,3 +93,11 @@ def capacity_type(instance: Instance) -> CapacityType:
     if instance.reservation_id:
         return "reserved"
     return "spot" if instance.lifecycle == "spot" else "on-demand"
+
+
+def _units(waiting: Sequence[Claim]) -> list[list[Claim]]:
+    """Single claims and whole gangs; a gang stands where its first claim does."""
+    units: dict[tuple[str, str], list[Claim]] = {}
+    for claim in waiting:
+        units.setdefault(("gang", claim.gang) if claim.gang else ("claim", claim.uid), []).append(claim)
+    return list(units.values())

@@ -19,13 +19,17 @@ GANG_BROKEN = LaunchError(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What one call came to. `errors` are all refusals, also those that other pools made good."""
+    """What one call came to. `errors` are all refusals, also those that other pools made good.
+
+    `launch` is its id where its answer is known.
+    """
 
     group: LaunchGroup
     dealt: Distribution
     errors: tuple[LaunchError, ...]
     uncertain: bool = False
     request_id: str = ""
+    launch: str = ""
 
     def without(self, uids: set[str], why: tuple[LaunchError, ...]) -> Answered:
         """The same with the instances of these claims given back: they are left over."""

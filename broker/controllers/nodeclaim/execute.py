@@ -1,21 +1,19 @@
 """One fleet call, from marking its claims to telling them what came of it.
 
-Order, so that a kill at any point loses nothing: the finalizer and the launch id go on the claim before EC2
-is asked; labels before the providerID, so a claim with a providerID is complete; an instance whose claim
-could not be written is an orphan that the next pass adopts. The client token follows from the launch id and
-everything that is asked, so the same call made again after a lost reply gives the same instances.
+Order, so that a kill at any point loses nothing: the finalizer, the launch id and the call itself go on the
+claims before EC2 is asked; labels before the providerID, so a claim with a providerID is complete; an
+instance whose claim could not be written is an orphan that the next pass adopts. The launch id is the client
+token and stands for one call only: it is made again as it was (`repeat`) until its answer is known.
 """
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-import orjson
 import structlog
 
 from broker.apis import names
@@ -27,6 +25,7 @@ from broker.capacity.model import Attempt, Option, Outcome, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.answered import Answered
+from broker.controllers.nodeclaim.intents import Intent, Intents, written
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import Change, instance_id, missing_finalizer, patch, write
 from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
@@ -43,6 +42,7 @@ from providers.model import (
     InstanceType,
     LaunchError,
     LaunchRequest,
+    LaunchResult,
     ProviderError,
     TemplateRef,
 )
@@ -50,8 +50,9 @@ from providers.model import (
 _log = structlog.get_logger("launch")
 
 MOST_SKIPPED = 8
-# A reply that may have been lost: the call may have worked.
-UNCERTAIN = (ErrorClass.TRANSIENT,)
+# A call that was made is answered again for its token, unless it is turned away before anybody looks at that;
+# any other refusal of a repeat says that there is nothing to repeat.
+AT_THE_DOOR = (ErrorClass.TRANSIENT, ErrorClass.THROTTLING, ErrorClass.PERMISSION)
 
 
 class Executor:
@@ -81,100 +82,149 @@ class Executor:
         self._cluster = cluster
         self._used = used
         self._ids = ids
-        self._settled: set[str] = set()  # uids whose last call was answered: the next one is a new launch
-
-    def forget(self, uids: set[str]) -> None:
-        """Drops what is remembered of claims that are no more."""
-        self._settled &= uids
+        self.intents = Intents()
 
     def launch(self, group: LaunchGroup, ready: LaunchClass) -> Answered:
-        """Marks the claims, makes the template, asks EC2. Raises nothing that concerns EC2."""
-        marked, launch = self._mark(group)
-        if not marked:
+        """Makes the template, marks the claims, asks EC2. Raises nothing that concerns EC2."""
+        group, claims = self._still_waiting(group)
+        if not claims:
             return Answered(group=group, dealt=Distribution(), errors=())
-        group = _only(group, marked)
         try:
-            made = template(
-                ready, group, next(iter(marked.values())), provider=self._provider, cluster=self._cluster
-            )
+            made = template(ready, group, claims[0], provider=self._provider, cluster=self._cluster)
             ref = self._provider.ensure_template(made, owner=ready.source.name)
-            self._used(ref)
-            request = LaunchRequest(
-                token=_token(launch, group, ref.name),
-                template=ref,
-                overrides=group.overrides,
-                count=group.count,
-                market="spot" if group.capacity_type == "spot" else group.market,
-                minimum=group.minimum,
-                tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
-            )
+        except ProviderError as error:
+            return _refused(group, error)
+        self._used(ref)
+        group, request = self._mark(group, claims, ready, ref)
+        if request is None:
+            return Answered(group=group, dealt=Distribution(), errors=())
+        launch = request.token
+        try:
             self._client.check()  # EC2 knows nothing of the Lease
             result = self._provider.launch(request)
+        except ApiError as error:
+            _log.warning("not launched: another process may lead by now", error=str(error))
+            return Answered(group=group, dealt=Distribution(), errors=())
         except ProviderError as error:
-            uncertain = error.class_ in UNCERTAIN
+            uncertain = error.lost and error.class_ in AT_THE_DOOR
             if not uncertain:
-                self._settled |= {c.uid for c in marked.values()}
-            dealt = refused(group, error)
-            return Answered(
-                group=group,
-                dealt=dealt,
-                errors=dealt.left[0].errors if dealt.left else (),
-                uncertain=uncertain,
-                request_id=error.request_id,
-            )
-        self._settled |= {c.uid for c in marked.values()}
-        # A token that an earlier process used gives its instances again, also those that have ended since
-        # and those that another claim has adopted.
-        taken = {instance_id(claim) for claim in self._claims.list()}
-        ours = (i for i in result.instances if i.alive and i.id not in taken)
-        result = replace(result, instances=tuple(self._as_asked(i, group, request) for i in ours))
+                self.intents.answered(launch)
+                self.intents.done(launch)
+            return _refused(group, error, uncertain=uncertain)
+        self.intents.answered(launch)
+        result = self._news(result, request, image=group.image.id)
         for instance in result.instances:
-            if odcr_id := instance.reservation_id or self._meant(instance, group):
-                self._inventory.launched(instance_id=instance.id, odcr_id=odcr_id)
+            option = group.option(instance.instance_type, instance.zone)
+            self._debit(instance, option.odcr_ids)
         return Answered(
             group=group,
             dealt=distribute(group, result),
             errors=result.errors,
             request_id=result.request_id,
+            launch=launch,
         )
 
-    def _as_asked(self, instance: Instance, group: LaunchGroup, request: LaunchRequest) -> Instance:
+    def repeat(self, intent: Intent, request: LaunchRequest) -> Sequence[Instance]:
+        """Makes a call again whose answer nobody saw: its living instances that no claim has.
+
+        What it refused is old news, and told to nobody. Raises ProviderError.
+        """
+        self._client.check()
+        try:
+            result = self._provider.launch(request)
+        except ProviderError as error:
+            if error.class_ not in AT_THE_DOOR:
+                self.intents.answered(intent.launch)
+            raise
+        self.intents.answered(intent.launch)
+        news = self._news(result, request)
+        for instance in news.instances:
+            self._debit(instance, intent.odcrs)
+        return news.instances
+
+    def tidy(self, claims: Iterable[NodeClaim]) -> None:
+        """Takes the parameters of calls off their claims of which nobody waits any more."""
+        for claim in self.intents.over(claims):
+            try:
+                patch(self._client, self._claims, claim, _without_request)
+            except ApiError as error:
+                _log.warning("claim not tidied", claim=claim.name, error=str(error))
+
+    def _still_waiting(self, group: LaunchGroup) -> tuple[LaunchGroup, list[NodeClaim]]:
+        """The group less the claims that were deleted or launched since it was planned."""
+        found = {a.claim.uid: self._claims.get(a.claim.name) for a in group.assignments}
+        claims = [
+            claim
+            for uid, claim in found.items()
+            if claim is not None and claim.uid == uid and not claim.deleting and not claim.status.provider_id
+        ]
+        if group.gang and len(claims) < group.count:
+            return group, []  # a gang that is not whole is not asked for
+        return _only(group, {claim.uid for claim in claims}), claims
+
+    def _news(self, result: LaunchResult, request: LaunchRequest, *, image: str = "") -> LaunchResult:
+        """A token that was used before gives its instances again, also those that have ended since and those
+        that another claim has adopted; and EC2 may not show a new one yet."""
+        taken = {instance_id(claim) for claim in self._claims.list()}
+        ours = (i for i in result.instances if i.alive and i.id not in taken)
+        return replace(result, instances=tuple(self._as_asked(i, request, image) for i in ours))
+
+    def _as_asked(self, instance: Instance, request: LaunchRequest, image: str) -> Instance:
         """One that EC2 does not show yet, with what is true of it whatever EC2 will show."""
         if instance.described:
             return instance
-        return replace(instance, image_id=group.image.id, launched=self._clock.now(), tags=dict(request.tags))
+        return replace(instance, image_id=image, launched=self._clock.now(), tags=dict(request.tags))
 
-    def _meant(self, instance: Instance, group: LaunchGroup) -> str:
-        """The reservation whose slot an instance may hold that EC2 does not show yet: nobody else gets it."""
-        if instance.described:
-            return ""
-        inventory = self._inventory.snapshot()
-        option = group.option(instance.instance_type, instance.zone)
-        return next((each for each in option.odcr_ids if inventory.free(each)), "")
+    def _debit(self, instance: Instance, meant: Sequence[str]) -> None:
+        """The slot that it holds, or may hold where EC2 does not show it yet: nobody else gets it."""
+        odcr_id = instance.reservation_id
+        if not instance.described:
+            inventory = self._inventory.snapshot()
+            odcr_id = next((each for each in meant if inventory.free(each)), "")
+        if odcr_id:
+            self._inventory.launched(instance_id=instance.id, odcr_id=odcr_id)
 
-    def _mark(self, group: LaunchGroup) -> tuple[dict[str, NodeClaim], str]:
-        """Finalizer and launch id on each claim; one that cannot be written waits for another pass."""
-        current = [self._claims.get(a.claim.name) for a in group.assignments]
-        claims = [
-            c
-            for c, a in zip(current, group.assignments, strict=True)
-            if c is not None and c.uid == a.claim.uid and not c.deleting and not c.status.provider_id
-        ]
-        open_ = {c.annotations.get(names.LAUNCH, "") for c in claims if c.uid not in self._settled}
-        whole = len(open_) == 1 and all(c.uid not in self._settled for c in claims)
-        launch = (open_.pop() if whole else "") or self._ids()
-        marked: dict[str, NodeClaim] = {}
-        for claim in claims:
-            try:
-                mine = patch(self._client, self._claims, claim, lambda now: _marks(now, launch))
-            except ApiError as error:
-                _log.warning("claim not launched: it could not be marked", claim=claim.name, error=str(error))
-                continue
-            if not mine.deleting:
-                marked[mine.uid] = mine
-        if group.gang and len(marked) < group.count:
-            return {}, launch  # a gang that is not whole is not asked for
-        return marked, launch
+    def _mark(
+        self, group: LaunchGroup, claims: Sequence[NodeClaim], ready: LaunchClass, ref: TemplateRef
+    ) -> tuple[LaunchGroup, LaunchRequest | None]:
+        """Finalizer and launch id on each claim, the call itself on the last; no call where none is left.
+
+        A claim that cannot be written waits for another pass.
+        """
+        launch = self._ids()
+        marked = {c.uid: c for c in claims[:-1] if self._marked(c, lambda now: _marks(now, launch))}
+        for carrier in (claims[-1], *reversed(marked.values())):
+            marked.pop(carrier.uid, None)
+            if group.gang and len(marked) + 1 < group.count:
+                break
+            asked = _only(group, {*marked, carrier.uid})
+            request = LaunchRequest(
+                token=launch,
+                template=ref,
+                overrides=group.overrides,
+                count=asked.count,
+                market="spot" if group.capacity_type == "spot" else group.market,
+                minimum=asked.minimum,
+                tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
+            )
+            intent = Intent(
+                launch=launch,
+                claims=tuple(a.claim.uid for a in asked.assignments),
+                node_class=ready.source.name,
+                generation=ready.source.metadata.generation,
+                odcrs=group.assignments[0].option.odcr_ids if group.capacity_type == "reserved" else (),
+                request=request,
+            )
+            if self._marked(carrier, lambda now, made=intent: _marks(now, launch, made)):  # type: ignore[misc]
+                return asked, request
+        return _only(group, set()), None
+
+    def _marked(self, claim: NodeClaim, marks: Callable[[NodeClaim], Mapping[str, Any]]) -> bool:
+        try:
+            return not patch(self._client, self._claims, claim, marks).deleting
+        except ApiError as error:
+            _log.warning("claim not launched: it could not be marked", claim=claim.name, error=str(error))
+            return False
 
     def tell(
         self,
@@ -190,6 +240,7 @@ class Executor:
         `skipped` and `before` are, by claim uid, the better options and what was tried in this pass.
         """
         attempts: list[Attempt] = []
+        bound = True
         for pair in answered.dealt.pairs:
             asked = {pool for a in before.get(pair.claim.uid, ()) for pool in (a.pool, *a.also)}
             passed = [
@@ -219,7 +270,9 @@ class Executor:
             )
             attempts += [*passed, made]
             story = [*before.get(pair.claim.uid, ()), *passed, made]
-            self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
+            bound &= self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
+        if bound and answered.launch and not answered.uncertain:
+            self.intents.done(answered.launch)
         return attempts
 
     def refusals(self, answered: Answered, left: LeftOver, ready: LaunchClass) -> list[Attempt]:
@@ -333,29 +386,35 @@ def _alike(skipped: Iterable[Skipped], asked: Collection[str]) -> list[list[Skip
     ][:MOST_SKIPPED]
 
 
-def _marks(claim: NodeClaim, launch: str) -> dict[str, Any]:
+def _marks(claim: NodeClaim, launch: str, intent: Intent | None = None) -> dict[str, Any]:
     """What a claim gets before EC2 is asked for it; nothing more for one that is deleted."""
     if claim.deleting:
         return {}
-    new = claim.annotations.get(names.LAUNCH) != launch
-    return missing_finalizer(claim) | ({"annotations": {names.LAUNCH: launch}} if new else {})
+    old = _without_request(claim).get("annotations", {})
+    return missing_finalizer(claim) | {
+        "annotations": {**old, names.LAUNCH: launch, **(written(intent) if intent else {})}
+    }
 
 
-def _only(group: LaunchGroup, marked: Mapping[str, NodeClaim]) -> LaunchGroup:
-    kept = tuple(a for a in group.assignments if a.claim.uid in marked)
+def _without_request(claim: NodeClaim) -> dict[str, Any]:
+    there = names.LAUNCH_REQUEST in claim.annotations
+    return {"annotations": {names.LAUNCH_REQUEST: None}} if there else {}
+
+
+def _only(group: LaunchGroup, uids: Collection[str]) -> LaunchGroup:
+    kept = tuple(a for a in group.assignments if a.claim.uid in uids)
     return replace(group, assignments=kept, minimum=min(group.minimum, len(kept)))
 
 
-def _token(launch: str, group: LaunchGroup, template_name: str) -> str:
-    asked = [
-        launch,
-        template_name,
-        group.capacity_type,
-        group.market,
-        [[o.instance_type, o.zone, o.subnet_id, o.priority] for o in group.overrides],
-        sorted(a.claim.uid for a in group.assignments),
-    ]
-    return hashlib.sha256(orjson.dumps(asked)).hexdigest()
+def _refused(group: LaunchGroup, error: ProviderError, *, uncertain: bool = False) -> Answered:
+    dealt = refused(group, error)
+    return Answered(
+        group=group,
+        dealt=dealt,
+        errors=dealt.left[0].errors if dealt.left else (),
+        uncertain=uncertain,
+        request_id=error.request_id,
+    )
 
 
 def _requirement_labels(claim: NodeClaim) -> dict[str, str]:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.clock import Clock
@@ -73,7 +74,13 @@ class InstanceView:
         except ProviderError:
             self._doubted = True
             raise
-        self._known, self._taken = dict(listed), now
+        # EC2 lists a new instance late; until then it is known by what the launch said.
+        unseen = {
+            id_: each
+            for id_, each in self._known.items()
+            if not each.described and each.launched and now - each.launched < SETTLED
+        }
+        self._known, self._taken = unseen | listed, now
         self.listing = Listing(taken=now, instances=listed)
         for reader in self._readers:
             reader()
@@ -81,6 +88,10 @@ class InstanceView:
     def put(self, instances: Iterable[Instance]) -> None:
         """What a launch has just given."""
         self._known |= {instance.id: instance for instance in instances}
+
+    def launched_by(self, launch: str) -> list[Instance]:
+        """What is known of the instances that one call gave, ended or not."""
+        return [each for each in self._known.values() if each.tags.get(names.TAG_LAUNCH) == launch]
 
     def drop(self, ids: Iterable[str]) -> None:
         for id_ in ids:

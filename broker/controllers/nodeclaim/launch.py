@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -17,9 +16,8 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity import launches
-from broker.capacity.adopt import adopt
 from broker.capacity.answers import answer, foremost, full, learn
-from broker.capacity.model import Attempt, Claim, Inventory, NodeClass, Outcome, Plan, Skipped, Unplaced
+from broker.capacity.model import Attempt, Inventory, Plan, Unplaced
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.controllers.inventory import InventoryKeeper
@@ -27,9 +25,11 @@ from broker.controllers.nodeclaim.answered import GANG_BROKEN, Answered
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.holds import RETRY, STOPPED, Holds
 from broker.controllers.nodeclaim.instances import InstanceView
+from broker.controllers.nodeclaim.leftovers import Leftovers
 from broker.controllers.nodeclaim.report import Reporter, launched_at, limit
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
+from broker.controllers.nodeclaim.work import Pass
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.bugs import contained
@@ -37,7 +37,7 @@ from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Again
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, Instance, InstanceType, ProviderError
+from providers.model import ErrorClass, InstanceType, ProviderError
 
 ROUNDS = 64
 PARALLEL = 8
@@ -45,21 +45,6 @@ LONGEST_WAIT = 60.0
 DOUBTED = 5.0  # until EC2 is looked at again for what it did not show
 REMEMBERED = "ShortageRemembered"  # the planner's word for refusals that are not over
 _log = structlog.get_logger("launch")
-
-
-@dataclass(slots=True, kw_only=True)
-class Pass:
-    """What one run works on."""
-
-    classes: dict[str, LaunchClass]
-    plans: dict[str, NodeClass]
-    types: Mapping[str, InstanceType]
-    waiting: dict[str, Claim]
-    objects: dict[str, NodeClaim]
-    attempts: dict[str, list[Attempt]] = field(default_factory=dict)
-    repeats: dict[str, int] = field(default_factory=dict)
-    skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
-    held: set[str] = field(default_factory=set)  # launch ids of claims that are not tried now
 
 
 class Launcher:
@@ -93,7 +78,9 @@ class Launcher:
         self._doubt = doubt
         self._shortages = Shortages()
         self._holds = Holds()
+        self._leftovers = Leftovers(claims, inventory, view, executor, reporter, clock=clock, limits=limits)
         self._launching: frozenset[str] = frozenset()
+        self._unsure: frozenset[str] | None = None  # claims whose last call has no answer yet
         self._pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="fleet")
 
     @property
@@ -101,8 +88,8 @@ class Launcher:
         return self._shortages
 
     def launching(self, uid: str) -> bool:
-        """Whether EC2 is being asked for this claim right now."""
-        return uid in self._launching
+        """Whether EC2 is being asked for this claim right now, or was and the answer is not known."""
+        return uid in self._launching or self._unsure is None or uid in self._unsure
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
@@ -110,7 +97,7 @@ class Launcher:
     def run(self, _items: Sequence[str]) -> Again | None:
         """One pass. Raises ProviderError where EC2 cannot be read at all."""
         claims = [claim for claim in self._claims.list() if self._owns(claim)]
-        self._executor.forget({claim.uid for claim in claims})
+        self._unsure = self._leftovers.look(self._claims.list())
         waiting = [c for c in claims if not c.status.provider_id and not c.deleting]
         if not self._inventory.described:
             self._blind(waiting, self._inventory.error)
@@ -127,8 +114,10 @@ class Launcher:
         self._shortages = self._shortages.observed(self._inventory.snapshot(), self._clock.now())
         self._holds.keep({claim.uid for claim in waiting})
         work = self._observe(waiting, types)
-        self._adopt(work, orphans)
+        self._leftovers.settle(work, orphans, self._not_yet(work))
         retry_at = self._launch(work)
+        self._unsure = self._leftovers.look(self._claims.list())
+        self._executor.tidy(self._claims.list())
         now = self._clock.now()
         wakes = [at for at in (*retry_at, *self._holds.ends()) if at > now]
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
@@ -141,7 +130,7 @@ class Launcher:
         for claim in waiting:
             self._reporter.waiting(claim, reason=answer(error.class_).reason, message=str(error))
 
-    def _observe(self, waiting: Iterable[NodeClaim], types: Mapping[str, InstanceType]) -> Pass:
+    def _observe(self, waiting: Sequence[NodeClaim], types: Mapping[str, InstanceType]) -> Pass:
         """The claims that can be planned; each of the others is told why not."""
         work = Pass(classes={}, plans={}, types=types, waiting={}, objects={})
         now = self._clock.now()
@@ -154,65 +143,17 @@ class Launcher:
                     self._reporter.waiting(claim, reason=error.reason, message=error.message)
                 continue
             if self._holds.holds(claim.uid, ready, now=now):
-                work.held.update(filter(None, [claim.annotations.get(names.LAUNCH)]))
                 continue
             work.classes[wanted.node_class] = ready
             work.plans[wanted.node_class] = ready.plan
             work.waiting[claim.uid] = wanted
             work.objects[claim.uid] = claim
+        work.held.update(
+            launch
+            for claim in waiting
+            if claim.uid not in work.waiting and (launch := claim.annotations.get(names.LAUNCH))
+        )
         return work
-
-    def _adopt(self, work: Pass, orphans: Sequence[Instance]) -> None:
-        """Instances of ours without a claim go to claims that wait; the overdue rest is terminated."""
-        if not orphans or self._claims.broken:
-            return  # whose instance it is cannot be told while a claim cannot be read
-        pairs, left = self._pairs(work, orphans)
-        for claim, instance in pairs:
-            ready = work.classes[claim.node_class]
-            pool = f"{'reserved' if instance.reservation_id else 'on-demand'}:{instance.instance_type}:" + (
-                f"{instance.zone}:{instance.reservation_id}" if instance.reservation_id else instance.zone
-            )
-            attempt = self._executor.record(
-                claim.name,
-                ready,
-                pool=pool,
-                outcome=Outcome.ADOPTED,
-                instance_id=instance.id,
-                message="an instance of ours that had no claim",
-            )
-            self._limits(attempt)
-            del work.waiting[claim.uid]
-            if not self._executor.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
-                self._hold(claim.uid, ready)
-        unwanted = [each for each in left if each.tags.get(names.TAG_LAUNCH) not in work.held]
-        try:
-            self._view.terminate(self._view.overdue(unwanted), why="no claim wants them")
-        except ProviderError as error:
-            # The next pass tries again; what waits is launched all the same.
-            _log.warning("instances without a claim could not be terminated", error=str(error))
-
-    def _pairs(
-        self, work: Pass, orphans: Sequence[Instance]
-    ) -> tuple[list[tuple[Claim, Instance]], Sequence[Instance]]:
-        """Who adopts what, and what is left: the claims of an orphan's own launch come before all others."""
-        launches_of = {uid: claim.annotations.get(names.LAUNCH) for uid, claim in work.objects.items()}
-        paired: dict[str, tuple[Claim, Instance]] = {}
-        odcrs, left = self._inventory.snapshot().odcrs, orphans
-        own = sorted({tag for each in orphans if (tag := each.tags.get(names.TAG_LAUNCH))})
-        for launch in (*own, None):
-            among = [each for each in left if launch in (None, each.tags.get(names.TAG_LAUNCH))]
-            claims = [
-                claim
-                for uid, claim in work.waiting.items()
-                if uid not in paired and launch in (None, launches_of.get(uid))
-            ]
-            found, _ = adopt(
-                among, claims, work.plans, work.types, odcrs=odcrs, class_tag=names.TAG_NODECLASS
-            )
-            paired |= {claim.uid: (claim, instance) for claim, instance in found}
-            given = {instance.id for _, instance in found}
-            left = [each for each in left if each.id not in given]
-        return [*paired.values()], left
 
     def _launch(self, work: Pass) -> list[datetime]:
         """Plans and launches until nothing more can be; returns when remembered shortages end."""
@@ -350,12 +291,21 @@ class Launcher:
             attempts = work.attempts.pop(uid, [])
             last = next((a for a in reversed(attempts) if a.code == worst.code), None)
             where = f"{last.pool}: " if last else ""
+            known = self._claims.get(claim.name) or work.objects[uid]
             self._reporter.waiting(
-                self._claims.get(claim.name) or work.objects[uid],
+                known,
                 reason=told.reason,
                 message=f"{where}{worst.code}: {worst.message}; {told.next_step}",
                 attempts=attempts,
+                notes=self._executor.intents.settled(known),
             )
+
+    def _not_yet(self, work: Pass) -> Callable[[str, ProviderError | None], None]:
+        def hold(uid: str, error: ProviderError | None) -> None:
+            ready = work.classes[work.objects[uid].spec.node_class_ref.name]
+            self._hold(uid, ready, STOPPED if error and answer(error.class_).stops else RETRY)
+
+        return hold
 
     def _hold(self, uid: str, ready: LaunchClass, waits: tuple[timedelta, timedelta] = RETRY) -> None:
         self._holds.put(uid, ready, waits, now=self._clock.now())
@@ -373,12 +323,14 @@ class Launcher:
             reason = next((answer(s.class_).reason for s in unplaced.skipped if s.class_), reason)
         if unplaced.retry_at:
             message += f"; tried again at {unplaced.retry_at:%Y-%m-%dT%H:%M:%SZ}"
+        known = self._claims.get(unplaced.claim.name) or work.objects[uid]
         self._reporter.waiting(
-            self._claims.get(unplaced.claim.name) or work.objects[uid],
+            known,
             reason=reason,
             message=message,
             attempts=attempts,
             skipped=unplaced.skipped,
+            notes=self._executor.intents.settled(known),
         )
 
     def _lose_gone(self, claims: Sequence[NodeClaim]) -> None:

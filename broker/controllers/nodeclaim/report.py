@@ -8,7 +8,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 import structlog
@@ -35,6 +35,7 @@ RESERVED = "reserved:"
 # Why a better option was passed over, where that means the same of one reservation.
 FULL = frozenset({"ReservationFull", "SlotsTaken", "ShortageRemembered"})
 MOST_PODS = 10
+NOTHING: Mapping[str, str | None] = {}
 
 _SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, ErrorClass.CAPACITY)
 _log = structlog.get_logger("launch")
@@ -102,8 +103,9 @@ class Reporter:
         message: str,
         attempts: Iterable[Attempt] = (),
         skipped: Iterable[Skipped] = (),
+        notes: Mapping[str, str | None] = NOTHING,
     ) -> None:
-        """The claim could not be launched now."""
+        """The claim could not be launched now. `notes` are annotations that change with it."""
         made = list(attempts)
         before = condition(claim.status.conditions, names.LAUNCHED)
         changes = [Change(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
@@ -115,7 +117,7 @@ class Reporter:
                 )
             ]
         try:
-            current = self._remember(claim, made)
+            current = self._remember(claim, made, notes)
             write(self._client, self._claims, current, *changes, *limits, now=self._clock.now())
         except NotFound:
             return
@@ -135,14 +137,16 @@ class Reporter:
         """The last word of the attempts on the reservations, if they have one."""
         return [change for attempt in attempts if (change := limit(attempt))][-1:]
 
-    def _remember(self, claim: NodeClaim, attempts: list[Attempt]) -> NodeClaim:
-        if not attempts:
+    def _remember(
+        self, claim: NodeClaim, attempts: list[Attempt], notes: Mapping[str, str | None]
+    ) -> NodeClaim:
+        if not attempts and not notes:
             return claim
         return patch(
             self._client,
             self._claims,
             claim,
-            lambda now: {"annotations": self.remembered(now, attempts)},
+            lambda now: {"annotations": {**(self.remembered(now, attempts) if attempts else {}), **notes}},
         )
 
     def say(

@@ -54,7 +54,6 @@ def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
         (orphan("i-1", state="terminated"), {}),
         (orphan("i-1", described=False), {}),
         (orphan("i-1", "x9.large"), {}),
-        (orphan("i-1"), {"gang": "g"}),
     ],
     ids=[
         "another type",
@@ -69,11 +68,18 @@ def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
         "gone",
         "not described yet",
         "a type that is unknown",
-        "a gang launches whole",
     ],
 )
 def test_one_that_fits_nobody_is_left_over(one: Instance, wanted: dict[str, Any]) -> None:
     assert adopted([one], [claim("a", **wanted)]) == ({}, ["i-1"])
+
+
+@pytest.mark.covers("KRP-22", "KRP-25")
+def test_a_gang_adopts_for_all_of_its_claims_or_for_none() -> None:
+    gang = [claim("a", gang="g"), claim("b", gang="g")]
+    assert adopted([orphan("i-1"), orphan("i-2")], gang) == ({"a": "i-1", "b": "i-2"}, [])
+    assert adopted([orphan("i-1")], gang) == ({}, ["i-1"])
+    assert adopted([orphan("i-1")], [*gang, claim("c")]) == ({"c": "i-1"}, [])
 
 
 @pytest.mark.covers("KRP-25")

@@ -1,0 +1,315 @@
+"""A broker without threads, in a world that outlives it: killed at one call, and started again.
+
+Every call of a process to EC2 and to Kubernetes passes its Gate, which counts them and kills the process at
+one: before it is sent, or after it was done and before the answer is seen. From then on nothing that the
+process does arrives. All steps are taken in the caller's thread and time moves only when something waits, so
+the same point is the same point each time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import boto3
+
+from broker.apis.crds import load as load_crds
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.app import Broker
+from broker.commands.manifests import CRD
+from broker.controllers.nodeclaim.status import instance_id
+from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
+from broker.kube.clock import Signal
+from broker.kube.controller import Controller
+from broker.kube.embedded import Cluster
+from broker.kube.singleton import Singleton
+from broker.kube.transports import InProcessTransport
+from providers.local import LocalAws
+from providers.local.control import Control
+from tests.cluster import objects
+from tests.cluster.account import A, Account
+from tests.cluster.stack import SETTINGS, Provider
+
+# What a launch and an end need; the others only look.
+LOOPS = ("inventory", "nodeclass", "launch", "nodeclaim")
+AWS_READS = ("Describe", "Get", "List")
+
+
+class Killed(BaseException):
+    """The process is no more: no handler of its own may go on from here."""
+
+
+class Point(NamedTuple):
+    """Where a process is killed: at its n-th call, before or after that is done."""
+
+    call: int
+    when: Literal["before", "after"]
+
+
+@dataclass
+class Gate:
+    """What one process sends, in order, from `armed` on; and where it ends."""
+
+    kill: Point | None = None
+    armed: bool = False
+    calls: list[str] = field(default_factory=list)
+    dead: bool = False
+
+    def before(self, what: str) -> None:
+        if self.dead:
+            raise Killed(what)
+        if self.armed:
+            self.calls.append(what)
+            self._reached(Point(len(self.calls) - 1, "before"))
+
+    def after(self) -> None:
+        if self.armed:
+            self._reached(Point(len(self.calls) - 1, "after"))
+
+    def _reached(self, point: Point) -> None:
+        if point == self.kill:
+            self.dead = True
+            raise Killed(f"{point.when} {self.calls[point.call]}")
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """What the watch would have brought is no call of the broker's."""
+        armed, self.armed = self.armed, False
+        yield
+        self.armed = armed and not self.dead
+
+
+def points(calls: list[str]) -> list[Point]:
+    """Before every call, and after each that changes something: after a read the world is as before it."""
+    found: list[Point] = []
+    for number, what in enumerate(calls):
+        found.append(Point(number, "before"))
+        if not reads(what):
+            found.append(Point(number, "after"))
+    return found
+
+
+def reads(what: str) -> bool:
+    return what.startswith(AWS_READS) or what.partition(" ")[0] in READS
+
+
+class Wire:
+    """A process's way to the API server."""
+
+    def __init__(self, inner: Transport, gate: Gate) -> None:
+        self._inner, self._gate = inner, gate
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        self._gate.before(f"{request.method} {request.path}")
+        reply = self._inner.request(request, timeout=timeout)
+        self._gate.after()
+        return reply
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        raise AssertionError(f"nothing is watched here: {request.path}, {timeout}")
+
+
+class StepClock:
+    """Whoever waits has waited at once; EC2's clock follows with `World.tick`."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self._began = datetime.now(UTC)
+
+    def now(self) -> datetime:
+        return self._began + timedelta(seconds=self.ahead)
+
+    def monotonic(self) -> float:
+        return 1000.0 + self.ahead
+
+    def wait(self, signal: Signal, timeout: float | None = None) -> bool:
+        if isinstance(signal, threading.Event) and signal.is_set():
+            return True
+        assert timeout is not None, "nobody would ever wake a process of one thread"
+        self.sleep(timeout)
+        return False
+
+    def sleep(self, seconds: float) -> None:
+        self.ahead += max(seconds, 0.0)
+
+
+class Session:
+    """boto3's, with one client a service for all processes: making one takes longer than a call."""
+
+    gate = Gate()
+
+    def __init__(self, **given: Any) -> None:
+        self._given = given
+
+    def client(self, service: str, *, endpoint_url: str, config: Any) -> Any:
+        key = (service, self._given["region_name"], endpoint_url)
+        if key not in _clients:
+            made: Any = boto3.Session(**self._given).client(  # type: ignore[call-overload]
+                service, endpoint_url=endpoint_url, config=config
+            )
+            made.meta.events.register("before-call", lambda model, **_: Session.gate.before(model.name))
+            made.meta.events.register("after-call", lambda **_: Session.gate.after())
+            _clients[key] = made
+        return _clients[key]
+
+
+_clients: dict[tuple[str, ...], Any] = {}
+
+
+class World:
+    """A cluster and an account; `start` begins a process, which may be killed."""
+
+    def __init__(self, server: LocalAws, number: int) -> None:
+        self.server, self.control = server, Control()
+        self.settings = replace(SETTINGS, cluster_name=f"walk-{number}", poll_seconds=30.0)
+        self.clock = StepClock()
+        self.control.freeze(self.clock.now())
+        self._told = self.lag = 0.0
+        self.aws = account(server)
+        self.transport = InProcessTransport(Cluster())
+        self.client = Client(self.transport, field_manager="test")
+        for crd in _crds():
+            self.client.create(CRD, crd)
+        self.process: Process | None = None
+
+    def late(self, seconds: float) -> None:
+        """EC2 describes things as they were so long ago; `instances` sees them as they are."""
+        self.lag = seconds
+        self.control.lag(seconds)
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Time passes; EC2's clock comes up to the broker's."""
+        self.clock.sleep(seconds)
+        self.control.advance(self.clock.ahead - self._told)
+        self._told = self.clock.ahead
+
+    # ---- what a user does
+
+    def node_class(self, name: str = "gpu", *, zones: tuple[str, ...] = (A,), **spec: str) -> str:
+        body = objects.node_class(
+            name,
+            image=self.aws.image,
+            subnets=[self.aws.subnets[zone] for zone in zones],
+            security_group=self.aws.security_group,
+            spec=objects.reservation_spec(**spec),
+        )
+        self.client.create(EC2NodeClass.KIND, body)
+        return name
+
+    def claim(self, name: str, **more: Any) -> str:
+        more = {"node_class": "gpu", "types": ("m5.large",), "capacity": (objects.RESERVED,)} | more
+        self.client.create(NodeClaim.KIND, objects.claim(name, **more))
+        return name
+
+    def claims(self, count: int, **more: Any) -> list[str]:
+        return [self.claim(f"c-{n}", **more) for n in range(count)]
+
+    def delete(self, name: str) -> None:
+        self.client.delete(NodeClaim.KIND, name)
+
+    # ---- what can be seen
+
+    def all_claims(self) -> list[NodeClaim]:
+        return [NodeClaim.decode(item) for item in self.client.list(NodeClaim.KIND)[0]]
+
+    def instances(self, *, ended: bool = False) -> list[dict[str, Any]]:
+        """EC2's own list of this cluster's instances, as they are now."""
+        chosen = [{"Name": "tag:capacity-broker.io/cluster", "Values": [self.settings.cluster_name]}]
+        self.control.lag(0)
+        found = self.aws.ec2.describe_instances(Filters=chosen)["Reservations"]
+        self.control.lag(self.lag)
+        listed = [instance for reservation in found for instance in reservation["Instances"]]
+        dead = ("shutting-down", "terminated")
+        return [i for i in listed if ended or i["State"]["Name"] not in dead]
+
+    # ---- processes
+
+    def start(self, gate: Gate | None = None) -> Process:
+        """A new process, which knows what Kubernetes and EC2 tell it and nothing else."""
+        if self.process is not None:
+            self.process.bury()
+        self.process = Process(self, gate or Gate())
+        return self.process
+
+
+@cache
+def _crds() -> list[objects.Json]:
+    return list(load_crds())
+
+
+_accounts: dict[str, Account] = {}
+
+
+def account(server: LocalAws, *, fresh: bool = False) -> Account:
+    """The network and role of the account since it was last emptied."""
+    if fresh or server.endpoint not in _accounts:
+        server.reset()
+        _accounts[server.endpoint] = Account(server)
+    return _accounts[server.endpoint]
+
+
+class Process:
+    """One broker; `turn` does once what its threads would do."""
+
+    def __init__(self, world: World, gate: Gate) -> None:
+        self.world, self.gate = world, gate
+        Session.gate = gate
+        provider = Provider(
+            cluster=world.settings.cluster_name,
+            region=world.settings.region,
+            endpoint_url=world.server.endpoint,
+            clock=world.clock,
+        )
+        with gate.unseen():
+            provider.instance_types()
+        self.broker = Broker(Client(Wire(world.transport, gate)), provider, world.settings, clock=world.clock)
+        found: dict[str, Any] = {loop.name: loop for loop in vars(self.broker)["_loops"]}
+        self._loops: list[Singleton[str] | Controller[str]] = [found[name] for name in LOOPS]
+        self._due = dict.fromkeys(LOOPS, 0.0)
+
+    def turn(self) -> None:
+        """Every cache is brought up to date, every loop does what is due."""
+        self.world.tick()
+        for loop in self._loops:
+            with self.gate.unseen():
+                for informer in vars(self.broker)["_informers"]:
+                    informer.read()
+            if isinstance(loop, Controller):
+                for _ in range(len(loop.queue)):
+                    loop.step()
+            else:
+                self._once(loop)
+        self.world.tick()
+
+    def _once(self, loop: Singleton[str]) -> None:
+        items = loop.batcher.take(0.0)
+        if items or self.world.clock.monotonic() >= self._due[loop.name]:
+            again = loop.step(items)
+            after = float("inf") if again is None else again
+            self._due[loop.name] = self.world.clock.monotonic() + after
+
+    def until(self, done: Callable[[], bool], what: str, *, seconds: float = 900.0) -> None:
+        """Turns until it is so, for at most so much of the world's time."""
+        end = self.world.clock.monotonic() + seconds
+        while not done():
+            if self.world.clock.monotonic() >= end:
+                raise AssertionError(f"never came: {what}")
+            self.turn()
+            if not done():
+                self.world.tick(1.0)
+
+    def bury(self) -> None:
+        """Its helper threads end; whatever they would still send goes nowhere."""
+        self.gate.dead = True
+        self.broker.launcher.close()
+
+
+def held(claims: list[NodeClaim]) -> dict[str, str]:
+    """Instance by claim, of the claims that have one."""
+    return {claim.name: instance_id(claim) for claim in claims if claim.status.provider_id}
