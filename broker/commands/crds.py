@@ -1,6 +1,7 @@
-"""`capacity-broker crds print|install`: the definitions of the kinds that the broker reads.
+"""`capacity-broker crds print|install|patch`: the definitions of the kinds that the broker reads.
 
-Karpenter's own definitions are never replaced: where a cluster has them, they stay, and the command says so.
+Karpenter's own definitions are never replaced: where a cluster has them, they stay, and `install` says so;
+`patch` adds the one property that the broker's field needs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import yaml
 
 from broker.apis import names
 from broker.apis.crds import load
+from broker.apis.karpenter_aws_definition import NAME, PROPERTY, definition
+from broker.apis.karpenter_aws_definition import patch as changes
 from broker.commands.manifests import CRD
 from broker.kube.client import Client
-from broker.kube.errors import NotFound
+from broker.kube.errors import Invalid, NotFound
 
 COLUMNS = {"name": "NAME", "did": "DID", "why": "WHY"}
+PROPERTY_COLUMNS = {"version": "VERSION", "property": PROPERTY}
 MARK = f"{names.BROKER}/managed"
+TRIES = 5
 
 
 def text() -> str:
@@ -40,5 +45,42 @@ def install(client: Client) -> list[dict[str, Any]]:
             rows.append({"name": name, "did": "updated", "why": ""})
         else:
             why = "made by others (Karpenter's chart, kubectl): left as it is"
+            if name == NAME and definition(there).missing:
+                why += f"; capacity-broker crds patch adds {PROPERTY}"
             rows.append({"name": name, "did": "kept", "why": why})
     return rows
+
+
+def patch(client: Client, *, check: bool = False, tries: int = TRIES) -> list[dict[str, Any]]:
+    """Adds the property to every version of EC2NodeClass that lacks it, or has another one; `check` only
+    looks. Raises ApiError, and ValueError where there is no such kind."""
+    try:
+        there = client.get(CRD, NAME)
+    except NotFound as error:
+        raise ValueError(
+            f"this cluster has no {NAME}: install Karpenter, or run capacity-broker crds install"
+        ) from error
+    found = definition(there)
+    lacking = {**dict.fromkeys(found.missing, "missing"), **dict.fromkeys(found.outdated, "outdated")}
+    if lacking and not check:
+        try:
+            client.patch(CRD, NAME, changes(there), type="json")
+        except Invalid:
+            if tries <= 1:
+                raise
+            return patch(client, tries=tries - 1)  # somebody changed it since it was read
+    return [
+        {"version": version, "property": _did(lacking.get(version, ""), check=check)}
+        for version in found.versions
+    ]
+
+
+def complete(rows: list[dict[str, Any]]) -> bool:
+    """Whether the field is kept now, in whatever version an object is written."""
+    return all(row["property"] not in ("missing", "outdated") for row in rows)
+
+
+def _did(lacking: str, *, check: bool) -> str:
+    if not lacking:
+        return "there"
+    return lacking if check else {"missing": "added", "outdated": "updated"}[lacking]

@@ -9,44 +9,49 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.kube.client import Client
-from tests.cluster import objects
-from tests.cluster.account import A, B, tags
+from broker.controllers.advisor.terms import PATIENCE, load, tag_key
+from broker.kube.client import Client, Json
+from tests.cluster.account import CLUSTER, B, tags
+from tests.cluster.karpenter import LIST, Karpenter, conditions, ids, pool, requirements, terms, until_terms
+from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
+from tests.cluster.taps import writes_of
 
-LIST = "capacityReservationSelectorTerms"
 ADVISED = names.RESERVATIONS_ADVISED
+ALLOWED = names.RESERVED_ALLOWED
+OPEN = {"instanceMatchCriteria": "open"}
+KEY = tag_key(CLUSTER, "gpu")
+TAG = {"tags": {KEY: "gpu"}}
 
 
-def terms(stack: Stack, name: str = "gpu") -> list[dict[str, Any]]:
-    """The class's selector terms, as the API server serves them."""
-    return list(stack.client.get(EC2NodeClass.KIND, name)["spec"].get(LIST, []))
+def record(stack: Stack, name: str = "gpu") -> str | None:
+    return stack.get(EC2NodeClass, name).annotations.get(names.ADVISED)
 
 
-def until_terms(stack: Stack, *wanted: dict[str, Any], name: str = "gpu") -> None:
-    stack.until(lambda: terms(stack, name) == [*wanted], f"{name} has the terms {wanted}")
+def tagged(stack: Stack) -> set[str]:
+    """The reservations that carry the class's tag, as EC2 says."""
+    found = stack.aws.ec2.describe_capacity_reservations()["CapacityReservations"]
+    return {odcr["CapacityReservationId"] for odcr in found if tags(odcr).get(KEY) == "gpu"}
 
 
-def pool(
-    stack: Stack,
-    name: str = "gpu",
-    *,
-    node_class: str = "gpu",
-    capacity: tuple[str, ...] = (objects.RESERVED, objects.ON_DEMAND),
-) -> str:
-    """A NodePool of Karpenter's."""
-    body = objects.node_pool(name, node_class=node_class)
-    template = body["spec"]["template"]["spec"]
-    template["nodeClassRef"]["group"] = names.KARPENTER_AWS
-    template["requirements"] = (
-        [{"key": names.CAPACITY_TYPE, "operator": "In", "values": [*capacity]}] if capacity else []
-    )
-    stack.client.create(NodePool.KIND, body)
-    return name
+def written(stack: Stack) -> list[tuple[str, str]]:
+    """Writes of the broker to classes themselves, not to their status."""
+    path = EC2NodeClass.KIND.path()
+    return [w for w in stack.tap.writes() if w[1].startswith(path) and not w[1].endswith("/status")]
 
 
-def ids(*odcrs: str) -> list[dict[str, Any]]:
-    return [{"id": odcr} for odcr in sorted(odcrs)]
+def until_quiet(stack: Stack) -> None:
+    """Returns when the broker has described EC2 anew, twice, and looked at every class after it."""
+    stack.polls(2)
+    stack.passes()
+
+
+def listing(theirs: list[Json]) -> Any:
+    """Selector terms that a user wrote, for `Stack.node_class`."""
+    return {LIST: theirs}
+
+
+# ---- what becomes which term
 
 
 @pytest.mark.covers("KRP-31")
@@ -54,11 +59,12 @@ def test_an_id_becomes_a_term_once_a_pool_of_karpenter_s_uses_the_class(stack: S
     odcr = stack.aws.odcr()
     stack.start()
     stack.node_class(id_=odcr)
-    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
-    assert terms(stack) == []
+    stack.node_pool("ours")
+    until_quiet(stack)
+    assert terms(stack) == [] and record(stack) is None
     pool(stack)
     until_terms(stack, {"id": odcr})
-    stack.until_class(ADVISED, "True", reason="TermsWritten")
+    assert stack.until_class(ADVISED, "True", reason="TermsWritten").message.endswith("1 reservations by id")
 
 
 @pytest.mark.covers("KRP-31")
@@ -76,3 +82,370 @@ def test_the_terms_follow_the_members_of_a_group(stack: Stack) -> None:
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=second)
     until_terms(stack)
     stack.until_class(ADVISED, "True", reason="NothingToSelect")
+
+
+@pytest.mark.covers("KRP-31")
+@pytest.mark.parametrize("preference", ["open", "capacity-reservations-only"])
+def test_open_becomes_the_term_for_open_reservations(stack: Stack, preference: str) -> None:
+    stack.start()
+    stack.node_class(preference=preference)
+    pool(stack, capacity=(RESERVED,))
+    until_terms(stack, OPEN)
+    stack.until_class(ADVISED, "True", reason="OpenTerm")
+
+
+@pytest.mark.covers("KRP-31")
+def test_none_takes_the_broker_s_terms_away_and_leaves_the_user_s(stack: Stack) -> None:
+    odcr, other = stack.aws.odcr(), stack.aws.odcr("c5.large")
+    stack.start()
+    stack.node_class(id_=odcr, **listing([{"id": other}]))
+    pool(stack)
+    until_terms(stack, {"id": other}, {"id": odcr})
+    none = {"capacityReservationTarget": None, "capacityReservationPreference": "none"}
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"capacityReservationSpec": none}})
+    until_terms(stack, {"id": other})
+    stack.until_class(ADVISED, "True", reason="NotRequested")
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_spec_that_is_removed_takes_terms_record_and_conditions_with_it(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr)
+    pool(stack)
+    until_terms(stack, {"id": odcr})
+    stack.until_class(ADVISED, "True")
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"capacityReservationSpec": None}})
+    stack.until(lambda: stack.class_says(ADVISED) is None, "the condition is gone")
+    assert LIST not in stack.client.get(EC2NodeClass.KIND, "gpu")["spec"]
+    assert record(stack) is None and stack.class_says(ALLOWED) is None
+
+
+# ---- whose terms they are
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_user_s_terms_stay_in_their_place_and_are_not_repeated(stack: Stack) -> None:
+    first, second = stack.aws.odcr(), stack.aws.odcr("m5.xlarge", B)
+    theirs: list[Json] = [{"tags": {"team": "a"}}, {"id": second}]
+    stack.start()
+    stack.node_class(group=stack.aws.group(first, second), **listing(theirs))
+    pool(stack)
+    until_terms(stack, *theirs, {"id": first})
+    own = load(record(stack))
+    assert own is not None and own.terms == ({"id": first},)
+    stack.edit(EC2NodeClass, "gpu", {"spec": {LIST: [{"id": first}]}})
+    until_terms(stack, *ids(first, second))
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_broker_that_starts_anew_knows_its_own_terms(stack: Stack) -> None:
+    first, second = stack.aws.odcr(), stack.aws.odcr("m5.xlarge", B)
+    stack.start()
+    stack.node_class(id_=first, **listing([{"tags": {"team": "a"}}]))
+    pool(stack)
+    until_terms(stack, {"tags": {"team": "a"}}, {"id": first})
+    stack.stop()
+    target = {"capacityReservationTarget": {"capacityReservationId": second}}
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"capacityReservationSpec": target}})
+    stack.start()
+    until_terms(stack, {"tags": {"team": "a"}}, {"id": second})
+
+
+@pytest.mark.covers("KRP-31")
+def test_terms_are_written_over_nothing_that_somebody_wrote_just_before(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    karpenter, mine = Karpenter(stack), {"tags": {"team": "a"}}
+
+    def meanwhile(_: object) -> None:
+        stack.edit(EC2NodeClass, "gpu", {"spec": {LIST: [mine]}})
+        karpenter.reconcile()
+
+    stack.tap.on(writes_of("ec2nodeclasses", "gpu"), meanwhile)
+    pool(stack)
+    until_terms(stack, mine, {"id": odcr})
+    assert stack.get(EC2NodeClass, "gpu").metadata.finalizers == (names.NODECLASS_FINALIZER,)
+    assert {*Karpenter.CONDITIONS} <= {*conditions(stack)}
+
+
+@pytest.mark.covers("KRP-31")
+def test_somebody_who_keeps_applying_the_list_is_left_alone_and_told_the_tag_term(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr)
+    pool(stack)
+    until_terms(stack, {"id": odcr})
+    stack.tap.forget()
+    mine = {"tags": {"team": "a"}}
+    gitops = GitOps(stack)
+    for _ in range(PATIENCE - 1):
+        gitops.apply(mine)
+        until_terms(stack, mine, {"id": odcr})
+    gitops.apply(mine)
+    found = stack.until_class(ADVISED, "False", reason="ListKeptByOthers")
+    assert "argocd" in found.message and f'{{"tags":{{"{KEY}":"gpu"}}}}' in found.message
+    stack.until_event("gpu", "ListKeptByOthers", kind="EC2NodeClass")
+    stack.until(lambda: tagged(stack) == {odcr}, "the reservation carries the tag that is offered")
+
+    stack.tap.forget()
+    gitops.apply(mine)
+    stack.stop()
+    stack.start()
+    gitops.apply(mine)
+    until_quiet(stack)
+    assert written(stack) == [] and terms(stack) == [mine]
+
+    gitops.apply(mine, TAG)
+    stack.until_class(ADVISED, "True", reason="TermsHeld")
+    assert terms(stack) == [mine, TAG] and tagged(stack) == {odcr}
+
+
+@pytest.mark.covers("KRP-31")
+def test_whoever_gave_the_list_back_has_the_broker_write_again(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr)
+    pool(stack)
+    for _ in range(PATIENCE):
+        until_terms(stack, {"id": odcr})
+        stack.edit(EC2NodeClass, "gpu", {"spec": {LIST: None}})
+    stack.until_class(ADVISED, "False", reason="ListKeptByOthers")
+    stack.edit(EC2NodeClass, "gpu", {"metadata": {"annotations": {names.ADVISED: "{}"}}})
+    until_terms(stack, {"id": odcr})
+    stack.until_class(ADVISED, "True", reason="TermsWritten")
+
+
+@pytest.mark.covers("KRP-31")
+def test_one_who_replaces_the_whole_object_is_not_fought_either(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr)
+    pool(stack)
+    for _ in range(PATIENCE):
+        until_terms(stack, {"id": odcr})
+        stack.edit(
+            EC2NodeClass, "gpu", {"metadata": {"annotations": {names.ADVISED: None}}, "spec": {LIST: None}}
+        )
+    stack.until_class(ADVISED, "False", reason="ListKeptByOthers")
+    stack.tap.forget()
+    stack.edit(EC2NodeClass, "gpu", {"metadata": {"annotations": {names.ADVISED: None}}})
+    until_quiet(stack)
+    assert written(stack) == [] and terms(stack) == []
+
+
+class GitOps:
+    """Applies the class's list from a manifest, over whatever is there."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.client = Client(stack.client.transport, field_manager="argocd")
+
+    def apply(self, *listed: Json) -> None:
+        body: Json = {"metadata": {"name": "gpu"}, "spec": {LIST: [*listed]}}
+        self.client.apply(EC2NodeClass.KIND, body)
+
+
+# ---- more than the list holds
+
+
+@pytest.mark.covers("KRP-31")
+def test_more_than_30_are_selected_by_one_tag_until_they_are_fewer(stack: Stack) -> None:
+    odcrs = [stack.aws.odcr("m5.large", B) for _ in range(31)]
+    stack.start()
+    stack.node_class(group=stack.aws.group(*odcrs))
+    pool(stack)
+    until_terms(stack, TAG)
+    assert tagged(stack) == {*odcrs}
+    assert stack.calls("CreateTags") == 1
+    stack.until_class(ADVISED, "True", reason="TermsWritten")
+    stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcrs[0])
+    until_terms(stack, *ids(*odcrs[1:]))
+    stack.until(lambda: tagged(stack) == set(), "the tag is taken off")
+
+
+@pytest.mark.covers("KRP-31")
+def test_the_tag_term_is_written_only_when_ec2_shows_the_tag_on_all(stack: Stack) -> None:
+    theirs = [{"tags": {"team": f"t-{n}"}} for n in range(29)]
+    first, second = stack.aws.odcr(), stack.aws.odcr("m5.xlarge", B)
+    group = stack.aws.group(first)
+    stack.start()
+    stack.node_class(group=group, **listing(theirs))
+    pool(stack)
+    until_terms(stack, *theirs, {"id": first})
+    stack.control.lag(3600)  # describes show nothing that changes from now on
+    stack.aws.join("team", second)
+    stack.until(lambda: stack.calls("CreateTags") > 0, "the tag is asked for")
+    stack.until_class(ADVISED, "False", reason="TaggingReservations")
+    assert terms(stack) == [*theirs, {"id": first}]
+    stack.control.lag(0)
+    until_terms(stack, *theirs, TAG)
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_tag_that_the_role_may_not_set_is_told_and_takes_nothing_away(stack: Stack) -> None:
+    theirs = [{"tags": {"team": f"t-{n}"}} for n in range(29)]
+    odcrs = [stack.aws.odcr(), stack.aws.odcr("m5.xlarge", B)]
+    stack.control.fault(action="CreateTags", code="UnauthorizedOperation", status=403, times=-1)
+    stack.start()
+    stack.node_class(group=stack.aws.group(*odcrs), **listing(theirs))
+    pool(stack)
+    found = stack.until_class(ADVISED, "False", reason="TaggingRefused")
+    assert "UnauthorizedOperation" in found.message and max(odcrs) in found.message
+    assert terms(stack) == [*theirs, {"id": min(odcrs)}]
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_full_list_of_the_user_s_own_is_told(stack: Stack) -> None:
+    theirs = [{"tags": {"team": f"t-{n}"}} for n in range(30)]
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr, **listing(theirs))
+    pool(stack)
+    assert odcr in stack.until_class(ADVISED, "False", reason="NoRoom").message
+    assert terms(stack) == theirs and tagged(stack) == set()
+
+
+@pytest.mark.covers("KRP-31")
+def test_the_tags_of_a_deleted_class_are_taken_off_also_after_a_restart(stack: Stack) -> None:
+    odcrs = [stack.aws.odcr("m5.large", B) for _ in range(31)]
+    stack.start()
+    stack.node_class(group=stack.aws.group(*odcrs))
+    pool(stack)
+    until_terms(stack, TAG)
+    stack.aws.ec2.create_tags(Resources=odcrs[:1], Tags=[{"Key": "team", "Value": "a"}])
+    stack.stop()
+    stack.delete(EC2NodeClass, "gpu")
+    stack.start()
+    stack.until(lambda: tagged(stack) == set(), "the tag is taken off")
+    assert tags(stack.aws.reservation(odcrs[0])) == {"team": "a"}
+
+
+# ---- what nobody asked for
+
+
+@pytest.mark.covers("KRP-31")
+def test_terms_stay_while_the_group_cannot_be_read(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(group=stack.aws.group(odcr))
+    pool(stack)
+    until_terms(stack, {"id": odcr})
+    stack.stop()
+    stack.control.fault(action="ListGroupResources", code="ThrottlingException", status=429, times=-1)
+    stack.start()
+    stack.until_class(ADVISED, "Unknown", reason="GroupUnreadable")
+    assert terms(stack) == [{"id": odcr}]
+    stack.control.clear_faults()
+    stack.until_class(ADVISED, "True", reason="TermsWritten")
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_class_that_only_karpenter_can_launch_is_advised_all_the_same(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr, context="reserved")
+    pool(stack)
+    until_terms(stack, {"id": odcr})
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True", reason="ReservationsFound")
+    stack.until_class(names.LAUNCHABLE, "False", reason="FieldNotSupported")
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_steady_class_is_written_no_more(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr)
+    pool(stack)
+    until_terms(stack, {"id": odcr})
+    stack.until_class(ADVISED, "True")
+    until_quiet(stack)
+    stack.tap.forget()
+    for reason in ("Resolved", "Again"):
+        Karpenter(stack).reconcile(listed=(entry(odcr),), reason=reason)
+        until_quiet(stack)
+    path = EC2NodeClass.KIND.path()
+    # Where Karpenter keeps the list itself, the message names the slots: once.
+    assert [w for w in stack.tap.writes() if w[1].startswith(path)] in (
+        [],
+        [("PATCH", EC2NodeClass.KIND.path(name="gpu", subresource="status"))],
+    )
+    assert conditions(stack)["AMIsReady"]["reason"] == "Again"
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_broker_that_is_told_not_to_advise_writes_no_class(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start(advise=False)
+    stack.node_class(id_=odcr)
+    pool(stack)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    until_quiet(stack)
+    assert written(stack) == [] and stack.class_says(ADVISED) is None
+
+
+# ---- what the class says
+
+
+def entry(odcr: str) -> Json:
+    """A row of Karpenter's own."""
+    return {
+        "id": odcr,
+        "availabilityZone": "us-east-1a",
+        "instanceType": "m5.large",
+        "instanceMatchCriteria": "targeted",
+        "ownerID": "123456789012",
+    }
+
+
+@pytest.mark.covers("KRP-09")
+def test_a_list_that_karpenter_keeps_is_left_to_it_and_the_message_has_the_slots(stack: Stack) -> None:
+    odcr, other = stack.aws.odcr(count=3), stack.aws.odcr("c5.large")
+    stack.node_class(id_=odcr)
+    karpenter = Karpenter(stack)
+    karpenter.reconcile(listed=(entry(other),))
+    stack.start()
+    pool(stack)
+    until_terms(stack, {"id": odcr})
+    karpenter.reconcile(listed=(entry(other), entry(odcr)))
+    until_quiet(stack)
+    status: Any = stack.client.get(EC2NodeClass.KIND, "gpu")["status"]
+    assert [row["id"] for row in status["capacityReservations"]] == [other, odcr]
+    said = stack.until_class(names.RESERVATIONS_RESOLVED, "True", reason="ReservationsFound")
+    assert f"{odcr} m5.large us-east-1a 3/3" in said.message
+    stack.aws.rival(odcr)
+    stack.until(
+        lambda: f"{odcr} m5.large us-east-1a 2/3" in (stack.class_says(said.type) or said).message,
+        "the slots are told anew",
+    )
+    assert {*Karpenter.CONDITIONS} <= {*conditions(stack)}
+
+
+@pytest.mark.covers("KRP-32")
+def test_pools_that_do_not_allow_reserved_are_named(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.start()
+    stack.node_class(id_=odcr)
+    pool(stack, "good")
+    pool(stack, "silent", capacity=())
+    pool(stack, "worse", capacity=(ON_DEMAND,))
+    pool(stack, "worst", capacity=("spot",))
+    pool(stack, "other", node_class="other", capacity=("spot",))
+    stack.until(
+        lambda: "NodePools worse, worst:" in getattr(stack.class_says(ALLOWED), "message", ""),
+        "both are named",
+    )
+    stack.until_class(ALLOWED, "False", reason="ReservedNotAllowed")
+    for name in ("worse", "worst"):
+        template = {"spec": {"requirements": requirements(RESERVED)}}
+        stack.edit(NodePool, name, {"spec": {"template": template}})
+    stack.until_class(ALLOWED, "True", reason="Allowed")
+
+
+@pytest.mark.covers("KRP-32")
+def test_a_pool_that_may_leave_the_reservations_is_named_where_the_class_excludes_it(stack: Stack) -> None:
+    stack.start()
+    stack.node_class(preference="capacity-reservations-only")
+    pool(stack)
+    assert "NodePool gpu" in stack.until_class(ALLOWED, "False", reason="MoreThanReserved").message

@@ -1,0 +1,112 @@
+"""A cluster's definition (CRD) of EC2NodeClass: whether it knows `capacityReservationSpec`, and what adds it.
+
+Invariant: the patch adds that one property, to every version that is served or stored, and nothing else.
+`spec.versions` is an atomic list, so the patch is a JSON patch that tests each place that it writes to: where
+somebody changed the definition meanwhile, it is refused as a whole
+(https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy, RFC 6902).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from broker.apis import crds, names
+from broker.apis.meta import Kind, Model, Object
+
+Json = dict[str, Any]
+
+NAME = f"ec2nodeclasses.{names.KARPENTER_AWS}"
+PROPERTY = "capacityReservationSpec"
+# A status field that only the broker's own definition has.
+OWN = "capacityReservationMisfits"
+PLACE = ("schema", "openAPIV3Schema", "properties", "spec", "properties")
+
+
+class DefinitionSpec(Model):
+    """Versions as they are: a schema is nothing to be decoded."""
+
+    versions: tuple[Json, ...] = ()
+
+
+class CustomResourceDefinition(Object):
+    """A definition, as far as the broker reads it."""
+
+    KIND: ClassVar[Kind] = crds.KIND
+
+    spec: DefinitionSpec = DefinitionSpec()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What one version of the definition knows.
+
+    `identity` changes with whatever is changed in it. `own`: it is the broker's, which Karpenter's chart does
+    not touch. `missing` and `outdated` are versions without the property, and with another one.
+    """
+
+    identity: str
+    own: bool
+    versions: tuple[str, ...]
+    missing: tuple[str, ...]
+    outdated: tuple[str, ...]
+
+    @property
+    def serves(self) -> bool:
+        """Whether the field is kept in whatever version an object is written."""
+        return bool(self.versions) and not self.missing
+
+
+def definition(raw: Mapping[str, Any]) -> Definition:
+    found = [(version["name"], _properties(version).get(PROPERTY)) for _, version in _used(raw)]
+    meta = raw.get("metadata", {})
+    return Definition(
+        identity=f"{meta.get('uid', '')}/{meta.get('generation', 0)}",
+        own=any(OWN in _properties(version, "status") for _, version in _used(raw)),
+        versions=tuple(name for name, _ in found),
+        missing=tuple(name for name, there in found if there is None),
+        outdated=tuple(name for name, there in found if there not in (None, wanted())),
+    )
+
+
+def patch(raw: Mapping[str, Any]) -> list[Json]:
+    """The JSON patch that gives every version the property; empty where there is nothing to do."""
+    changes: list[Json] = []
+    for index, version in _used(raw):
+        there = _properties(version).get(PROPERTY)
+        if there == wanted():
+            continue
+        at = f"/spec/versions/{index}"
+        place = "/".join((at, *PLACE, PROPERTY))
+        changes.append({"op": "test", "path": f"{at}/name", "value": version["name"]})
+        if there is not None:
+            changes.append({"op": "test", "path": place, "value": there})
+        changes.append({"op": "add", "path": place, "value": wanted()})
+    if not changes:
+        return []
+    # Without the version that was read, a property that another added meanwhile would be replaced unseen.
+    seen = {"op": "test", "path": "/metadata/resourceVersion", "value": raw["metadata"]["resourceVersion"]}
+    return [seen, *changes]
+
+
+@lru_cache
+def wanted() -> Json:
+    """The property's schema, as the broker's own definition has it."""
+    own = next(crd for crd in crds.load() if crd["metadata"]["name"] == NAME)
+    found: Json = _properties(own["spec"]["versions"][0])[PROPERTY]
+    return found
+
+
+def _used(raw: Mapping[str, Any]) -> Iterator[tuple[int, Json]]:
+    """Versions that objects are read or kept in, with their places in the list."""
+    for index, version in enumerate(raw.get("spec", {}).get("versions", ())):
+        if version.get("served") or version.get("storage"):
+            yield index, version
+
+
+def _properties(version: Mapping[str, Any], field: str = "spec") -> Json:
+    schema = version.get("schema", {}).get("openAPIV3Schema", {})
+    found: Json = schema.get("properties", {}).get(field, {}).get("properties", {})
+    return found

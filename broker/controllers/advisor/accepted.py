@@ -1,0 +1,136 @@
+"""Keeps a copy of each accepted `capacityReservationSpec`, and writes it back into a field that was lost.
+
+Invariant: no user's value is lost by a change of the definition, and none comes back that a user removed. A
+field that is gone under the definition that the copy names (the identity changes with every change of it) was
+removed; gone under another, it was pruned. What decides is asked of the API server itself, once all of its
+replicas may be taken to know the definition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.karpenter_aws_accepted import Accepted, load
+from broker.apis.karpenter_aws_definition import PROPERTY
+from broker.apis.reservation_spec import validate_reservation_spec
+from broker.controllers.advisor.definition import DefinitionKeeper
+from broker.controllers.advisor.verdicts import conditions_patch
+from broker.controllers.nodeclass.status import Verdict
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.controller import Again
+from broker.kube.events import Recorder
+
+SOON = 1.0
+UNCONFIRMED = ""  # the definition of a copy whose field may not have been kept
+
+_log = structlog.get_logger("accepted")
+
+
+class AcceptedKeeper:
+    """Reconciles classes by name."""
+
+    def __init__(
+        self,
+        client: Client,
+        classes: Cache[EC2NodeClass],
+        definition: DefinitionKeeper,
+        *,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> None:
+        self._client = client
+        self._classes = classes
+        self._definition = definition
+        self._clock = clock
+        self._recorder = recorder
+
+    def reconcile(self, name: str) -> Again | None:
+        """Raises ApiError."""
+        one, known = self._classes.get(name), self._definition.current()
+        if one is None or one.deleting or known is None:
+            return None
+        copy = load(one.annotations.get(names.ACCEPTED_SPEC))
+        if copy is None and known.own:
+            return None  # no chart of Karpenter's takes the field away
+        self._say(one, served=known.serves or copy is None)
+        if not known.serves:
+            return None
+        one = self._classes.get(name) or one
+        field = one.spec.capacity_reservation_spec
+        if field is not None and validate_reservation_spec(field):
+            return None  # not accepted
+        wanted = Accepted(spec=field, definition=known.identity) if field is not None else None
+        if (wanted and wanted.dump()) == (copy and copy.dump()):
+            return None
+        if wait := self._definition.unsettled():
+            return Again(wait)
+        if not self._definition.confirmed(known.identity):
+            return Again(SOON)
+        if wanted is not None:
+            return self._copy(one, wanted)
+        if copy is not None and copy.definition != known.identity:
+            return self._restore(one, copy)
+        self._patch(one, {"metadata": {"annotations": {names.ACCEPTED_SPEC: None}}})
+        _log.info("the user removed the spec: its copy goes as well", nodeclass=name)
+        return None
+
+    def _copy(self, one: EC2NodeClass, wanted: Accepted) -> Again | None:
+        spec = wanted.spec.wire()
+        kept = self._patch(
+            one,
+            {
+                "metadata": {"annotations": {names.ACCEPTED_SPEC: wanted.dump()}},
+                "spec": {PROPERTY: spec},
+            },
+        )
+        if kept:
+            return None
+        # A replica that does not know the property took the write: what is gone now no user removed.
+        unsure = Accepted(spec=wanted.spec, definition=UNCONFIRMED)
+        now_there = self._classes.get(one.name) or one
+        self._patch(now_there, {"metadata": {"annotations": {names.ACCEPTED_SPEC: unsure.dump()}}})
+        return Again(SOON)
+
+    def _restore(self, one: EC2NodeClass, copy: Accepted) -> Again | None:
+        """The copy names the new definition only when the field was seen under it."""
+        if not self._patch(one, {"spec": {PROPERTY: copy.spec.wire()}}):
+            return Again(SOON)
+        _log.info("spec written back", nodeclass=one.name)
+        self._recorder.event(
+            one,
+            "Normal",
+            "SpecRestored",
+            f"spec.{PROPERTY} was dropped by a change of the definition, and is written back from annotation "
+            f"{names.ACCEPTED_SPEC}",
+        )
+        return None
+
+    def _patch(self, one: EC2NodeClass, body: dict[str, Any]) -> bool:
+        """Whether the object has the field after it."""
+        body.setdefault("metadata", {})["resourceVersion"] = one.metadata.resource_version
+        answer = self._client.patch(EC2NodeClass.KIND, one.name, body)
+        self._classes.observe(answer)
+        return PROPERTY in answer.get("spec", {})
+
+    def _say(self, one: EC2NodeClass, *, served: bool) -> None:
+        lost = Verdict(
+            type=names.SPEC_SERVED,
+            status="False",
+            reason="PropertyMissing",
+            message=f"the definition of EC2NodeClass no longer has spec.{PROPERTY}; the broker goes on with "
+            f"the copy in annotation {names.ACCEPTED_SPEC}. Run capacity-broker crds patch",
+        )
+        status = conditions_patch(
+            one, [] if served else [lost], types=(names.SPEC_SERVED,), now=self._clock.now()
+        )
+        if status is None:
+            return
+        body = {"metadata": {"resourceVersion": one.metadata.resource_version}, "status": status}
+        answer = self._client.patch(EC2NodeClass.KIND, one.name, body, subresource="status")
+        self._classes.observe(answer)

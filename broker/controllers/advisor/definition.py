@@ -1,0 +1,117 @@
+"""Watches the definition of EC2NodeClass: says when it lacks `capacityReservationSpec`, puts it back if told.
+
+Invariant: the broker's own definition is left to `crds install`; of another's only the one property is
+written. Who applies a definition without it again and again wins: after a few times in an hour the broker
+only says so.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+from prometheus_client import Gauge
+
+from broker.apis.karpenter_aws_definition import (
+    NAME,
+    PROPERTY,
+    CustomResourceDefinition,
+    Definition,
+    definition,
+    patch,
+)
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.controller import Again
+from broker.kube.errors import Invalid
+from broker.oncall.metrics import REGISTRY
+
+HOUR = 3600.0
+PATIENCE = 5
+# API servers learn of a changed definition one after the other.
+SETTLED = 5.0
+SOON = 1.0
+
+_log = structlog.get_logger("definition")
+_MISSING = Gauge(
+    "capacity_broker_definition_missing",
+    "Versions of EC2NodeClass whose definition lacks capacityReservationSpec.",
+    registry=REGISTRY,
+)
+
+
+class DefinitionKeeper:
+    """`current` is for whoever must know whether the field is kept; `run` is one look at the definition."""
+
+    def __init__(
+        self, client: Client, cache: Cache[CustomResourceDefinition], *, clock: Clock, keep: bool
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._clock = clock
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._seen: tuple[str, float] = ("", 0.0)  # the identity, and since when it is known
+        self._told = ""
+        self._put_back: list[float] = []
+
+    def current(self) -> Definition | None:
+        """As last seen; None where there is none, or where it may not be read."""
+        there = self._cache.get(NAME)
+        if there is None:
+            return None
+        found = definition(there.wire())
+        with self._lock:
+            if self._seen[0] != found.identity:
+                self._seen = found.identity, self._clock.monotonic()
+        return found
+
+    def unsettled(self) -> float:
+        """Seconds until every API server may be taken to know the definition as it is now."""
+        with self._lock:
+            return max(0.0, self._seen[1] + SETTLED - self._clock.monotonic())
+
+    def confirmed(self, identity: str) -> bool:
+        """Whether the API server itself has the definition that `current` showed. Raises ApiError."""
+        raw = self._client.get(CustomResourceDefinition.KIND, NAME)
+        self._cache.observe(raw)
+        return definition(raw).identity == identity
+
+    def run(self) -> Again | None:
+        """Raises ApiError."""
+        found, there = self.current(), self._cache.get(NAME)
+        _MISSING.set(len(found.missing) if found and not found.own else 0)
+        if found is None or there is None or found.own or not (found.missing or found.outdated):
+            self._told = ""
+            return None
+        lacking = ", ".join((*found.missing, *found.outdated))
+        if self._told != found.identity:
+            self._told = found.identity
+            _log.warning(
+                f"the definition of EC2NodeClass lacks {PROPERTY}, or has an older one: "
+                + ("it is put back" if self._keep else "run capacity-broker crds patch"),
+                versions=lacking,
+            )
+        if not self._keep:
+            return None
+        now = self._clock.monotonic()
+        self._put_back = [at for at in self._put_back if at > now - HOUR]
+        if len(self._put_back) >= PATIENCE:
+            _log.warning(
+                f"somebody takes {PROPERTY} out of the definition again and again: it is left so for now",
+                times=len(self._put_back),
+            )
+            return Again(self._put_back[0] + HOUR - now)
+        self._put_back.append(now)
+        try:
+            answer = self._client.patch(CustomResourceDefinition.KIND, NAME, patch(there.wire()), type="json")
+        except Invalid as error:
+            # Somebody changed it meanwhile: a test of the patch does not hold.
+            _log.info("definition read anew", why=error.message)
+            self._put_back.pop()
+            self._cache.observe(self._client.get(CustomResourceDefinition.KIND, NAME))
+            return Again(SOON)
+        self._cache.observe(answer)
+        _log.info(f"{PROPERTY} added to the definition of EC2NodeClass", versions=lacking)
+        return None

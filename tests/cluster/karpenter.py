@@ -1,0 +1,165 @@
+"""Karpenter's own definition of EC2NodeClass, and Karpenter's writes to classes as a test plays them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from broker.apis import names
+from broker.apis.crds import load as load_crds
+from broker.apis.karpenter import NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.karpenter_aws_definition import NAME, OWN, PROPERTY
+from broker.commands.manifests import CRD
+from broker.kube.client import Client, Json
+from tests.cluster import objects
+from tests.cluster.stack import Stack
+
+LIST = "capacityReservationSelectorTerms"
+
+
+@lru_cache
+def _own() -> Json:
+    return next(crd for crd in load_crds() if crd["metadata"]["name"] == NAME)
+
+
+def theirs() -> Json:
+    """A definition as Karpenter ships it: v1 alone, without anything of the broker's."""
+    made: Json = yaml.safe_load(yaml.safe_dump(_own()))
+    made["spec"]["versions"] = made["spec"]["versions"][:1]
+    schema = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    del schema["spec"]["properties"][PROPERTY]
+    del schema["status"]["properties"][OWN]
+    listed = schema["status"]["properties"]["capacityReservations"]["items"]["properties"]
+    del listed["totalInstanceCount"], listed["availableInstanceCount"]
+    listed["state"]["enum"] = ["active", "expiring"]
+    made["metadata"]["annotations"] = {"controller-gen.kubebuilder.io/version": "v0.20.0"}
+    return made
+
+
+def pool(
+    stack: Stack,
+    name: str = "gpu",
+    *,
+    node_class: str = "gpu",
+    capacity: tuple[str, ...] = (objects.RESERVED, objects.ON_DEMAND),
+) -> str:
+    """A NodePool of Karpenter's; without `capacity` it says nothing about capacity types."""
+    body = objects.node_pool(name, node_class=node_class)
+    template = body["spec"]["template"]["spec"]
+    template["nodeClassRef"]["group"] = names.KARPENTER_AWS
+    template["requirements"] = requirements(*capacity)
+    stack.client.create(NodePool.KIND, body)
+    return name
+
+
+def requirements(*capacity: str) -> list[Json]:
+    return [{"key": names.CAPACITY_TYPE, "operator": "In", "values": [*capacity]}] if capacity else []
+
+
+def terms(stack: Stack, name: str = "gpu") -> list[Json]:
+    """The class's selector terms, as the API server serves them."""
+    return list(stack.client.get(EC2NodeClass.KIND, name)["spec"].get(LIST, []))
+
+
+def until_terms(stack: Stack, *wanted: Json, name: str = "gpu") -> None:
+    stack.until(lambda: terms(stack, name) == [*wanted], f"{name} has the terms {wanted}")
+
+
+def ids(*odcrs: str) -> list[Json]:
+    return [{"id": odcr} for odcr in sorted(odcrs)]
+
+
+class Karpenter:
+    """What Karpenter's class controller writes, by its own field manager: a finalizer, its conditions and its
+    list of reservations, each with the resourceVersion; the conditions of others it keeps."""
+
+    CONDITIONS = ("AMIsReady", "CapacityReservationsReady", "SubnetsReady", "ValidationSucceeded", "Ready")
+
+    def __init__(self, stack: Stack) -> None:
+        self.client = Client(stack.client.transport, field_manager="karpenter")
+
+    def reconcile(
+        self, name: str = "gpu", *, listed: tuple[Json, ...] = (), reason: str = "Resolved"
+    ) -> None:
+        one = self.client.get(EC2NodeClass.KIND, name)
+        if names.NODECLASS_FINALIZER not in one["metadata"].get("finalizers", ()):
+            one = self._patch(one, {"metadata": {"finalizers": [names.NODECLASS_FINALIZER]}})
+        others = [
+            each
+            for each in one.get("status", {}).get("conditions", ())
+            if each["type"] not in self.CONDITIONS
+        ]
+        own = [
+            {
+                "type": type_,
+                "status": "True",
+                "reason": reason,
+                "message": "",
+                "lastTransitionTime": "2026-11-21T03:00:00Z",
+            }
+            for type_ in self.CONDITIONS
+        ]
+        status = {"conditions": [*own, *others], "capacityReservations": [*listed]}
+        self._patch(one, {"status": status}, subresource="status")
+
+    def _patch(self, one: Json, body: Json, *, subresource: str | None = None) -> Json:
+        body.setdefault("metadata", {})["resourceVersion"] = one["metadata"]["resourceVersion"]
+        name = one["metadata"]["name"]
+        return self.client.patch(EC2NodeClass.KIND, name, body, subresource=subresource)
+
+
+def conditions(stack: Stack, name: str = "gpu") -> dict[str, Json]:
+    status: Any = stack.client.get(EC2NodeClass.KIND, name).get("status", {})
+    return {each["type"]: each for each in status.get("conditions", ())}
+
+
+def served(stack: Stack) -> bool:
+    """Whether the API server keeps the field in a class that is written now."""
+    body = {
+        "apiVersion": EC2NodeClass.KIND.api_version,
+        "kind": EC2NodeClass.KIND.kind,
+        **objects.node_class(
+            "probe",
+            image="ami-1",
+            subnets=["subnet-1"],
+            security_group="sg-1",
+            spec={"capacityReservationPreference": "open"},
+        ),
+    }
+    answer = stack.client.raw("POST", EC2NodeClass.KIND.path(), {"dryRun": "All"}, body)
+    return PROPERTY in answer["spec"]
+
+
+def apply_definition(stack: Stack, wanted: Json) -> None:
+    """What a chart's upgrade does: every version of the definition as the chart has it."""
+    there = stack.client.get(CRD, NAME)
+    body = {
+        **wanted,
+        "metadata": {
+            **wanted["metadata"],
+            "name": NAME,
+            "resourceVersion": there["metadata"]["resourceVersion"],
+        },
+    }
+    stack.client.update(CRD, body)
+    keeps = (
+        PROPERTY
+        in wanted["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    )
+    stack.until(lambda: served(stack) is keeps, "the definition is in force")
+
+
+@contextmanager
+def installed(stack: Stack) -> Iterator[None]:
+    """Karpenter's definition in place of the broker's; given back, since the real API server keeps it."""
+    apply_definition(stack, theirs())
+    try:
+        yield
+    finally:
+        stack.stop()
+        apply_definition(stack, _own())
