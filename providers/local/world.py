@@ -22,6 +22,7 @@ from providers.local.faults import Faults
 from providers.local.notices import Notices
 
 if TYPE_CHECKING:
+    from providers.local.ec2.interruptible import Allocation
     from providers.local.ec2.quotes import Quote
 
 LOCK = threading.RLock()
@@ -45,6 +46,7 @@ class World(BaseBackend):
         self.assessment_outcome = "scheduled"
         self.payment = 0.0
         self.blocks = Blocks()
+        self.allocations: dict[str, Allocation] = {}
         self.quotes: dict[str, Quote] = {}
 
     def lag(self, seconds: float) -> None:

@@ -22,7 +22,11 @@ ACTIONS = frozenset(
     {
         "CreateCapacityReservation",
         "CreateCapacityReservationBySplitting",
+        "CreateCapacityReservationCancellationQuote",
+        "CreateCapacityReservationDateChangeQuote",
+        "CreateCapacityReservationFleet",
         "CreateFleet",
+        "CreateInterruptibleCapacityReservationAllocation",
         "CreateLaunchTemplate",
         "CreateLaunchTemplateVersion",
         "MoveCapacityReservationInstances",

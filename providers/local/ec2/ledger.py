@@ -93,12 +93,17 @@ class Ledger:
         return self._shapes.get((instance_type, zone), {}).values()
 
     def share(self, reservation: CapacityReservation, accounts: Iterable[str]) -> None:
-        """Share with these accounts and no others; instances of those that lost it run on outside."""
+        """Share with these accounts and no others; instances of those that lost it run on outside,
+        those of an interruptible reservation end."""
         sharing = frozenset(accounts) - {reservation.owner_id}
         for account in reservation.shared_with - sharing:
             self._scopes[account, reservation.region].pop(reservation.id)
             for occupant in list(reservation.slots.occupants.values()):
-                if occupant.want.account_id == account:
+                if occupant.want.account_id != account:
+                    continue
+                if reservation.interruptible:
+                    occupant.instance.ec2_backend.terminate_instances([occupant.instance.id])
+                else:
                     self.move(occupant, self._pool_of(occupant.want))
         reservation.shared_with = sharing
         for account in sharing:

@@ -104,6 +104,7 @@ class Want:
 def fits(want: Want, reservation: CapacityReservation) -> bool:
     return (
         reservation.usable
+        and not reservation.reclaiming
         and reservation.visible_to(want.account_id)
         and reservation.instance_type == want.instance_type
         and reservation.zone == want.zone
@@ -148,7 +149,7 @@ def _targeted(ledger: Ledger, want: Want, reservation_id: str) -> CapacityReserv
             f"The capacity reservation {reservation_id} is scheduled and not active before "
             f"{reservation.start_date}",
         )
-    if reservation.state == "unavailable":
+    if reservation.state == "unavailable" or reservation.reclaiming:
         raise Ec2Error(
             "InvalidCapacityReservationState.Unavailable",
             f"The capacity reservation {reservation_id} is being reclaimed",

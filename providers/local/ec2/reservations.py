@@ -103,6 +103,7 @@ class CapacityReservation:
     reservation_type: ReservationType = "default"
     interruptible: bool = False
     source_id: str | None = None
+    reclaiming: bool = False  # an interruptible reservation, while its owner takes capacity back
     commitment: timedelta | None = None
     committed: int = 0  # instances that the commitment is for
     delivered: datetime | None = None
@@ -184,6 +185,23 @@ class CapacityReservation:
         )
 
 
+def adjustment(reservation: CapacityReservation) -> dict[str, Any]:
+    """How the last change of date went; nothing where there was none."""
+    if not reservation.adjusted or reservation.commitment is None:
+        return {}
+    details = {
+        "StartDate": reservation.start_date,
+        "EndDate": reservation.end_date,
+        "EndDateType": reservation.end_date_type,
+        "CommitmentEndDate": reservation.committed_until,
+        "CommitmentDuration": int(reservation.commitment.total_seconds()),
+    }
+    return {
+        "AdjustmentStatus": "applied",
+        "AdjustmentDetails": {name: value for name, value in details.items() if value is not None},
+    }
+
+
 def describe(reservation: CapacityReservation, view: View, tags: list[dict[str, str]]) -> dict[str, Any]:
     """The API's shape of a reservation."""
     shown: dict[str, Any] = {
@@ -213,7 +231,7 @@ def describe(reservation: CapacityReservation, view: View, tags: list[dict[str, 
         "CapacityReservationFleetId": reservation.fleet_id,
         "UnusedReservationBillingOwnerId": reservation.billing_owner,
         "OriginalStartDate": reservation.original_start,
-        "AdjustmentStatus": "applied" if reservation.adjusted else None,
+        **adjustment(reservation),
         "Interruptible": True if reservation.interruptible else None,
         "Tags": tags,
         "CapacityAllocations": [{"AllocationType": "used", "Count": view.used}] if view.used else [],

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from providers.local.ec2.responses.capacity_blocks import CapacityBlocks
 from providers.local.ec2.responses.instances import Instances
+from providers.local.ec2.responses.interruptible import InterruptibleAllocations
 from providers.local.ec2.responses.launch_templates import LaunchTemplates
 from providers.local.ec2.responses.placement_groups import PlacementGroups
 
 
-class LocalEC2Response(CapacityBlocks, Instances, LaunchTemplates, PlacementGroups):
+class LocalEC2Response(CapacityBlocks, InterruptibleAllocations, Instances, LaunchTemplates, PlacementGroups):
     """Each of its parents goes on to moto's own EC2Response."""

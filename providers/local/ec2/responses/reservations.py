@@ -7,7 +7,17 @@ from typing import Any
 from moto.core.responses import ActionResult
 
 from providers.local import groups
-from providers.local.ec2 import answers, changes, errors, pages, reservations, transfers
+from providers.local.ec2 import (
+    answers,
+    changes,
+    errors,
+    interruptible,
+    pages,
+    quotes,
+    reservations,
+    transfers,
+)
+from providers.local.ec2.quotes import Quote
 from providers.local.ec2.reservations import CapacityReservation, View
 from providers.local.ec2.responses.pipeline import Pipeline
 from providers.local.world import world
@@ -31,6 +41,10 @@ FILTERS: dict[str, pages.Value[tuple[CapacityReservation, View]]] = {
 
 def moment(at: Any) -> str | None:
     return at.strftime("%Y-%m-%dT%H:%M:%S.000Z") if at else None
+
+
+# what GetCapacityReservationUsage shows beside the counts
+INTERRUPTIBLE = ("Interruptible", "InterruptibleCapacityAllocation", "InterruptionInfo")
 
 
 class CapacityReservations(Pipeline):
@@ -75,7 +89,10 @@ class CapacityReservations(Pipeline):
         )
 
     def _describe(self, reservation: CapacityReservation, view: View) -> dict[str, Any]:
-        return reservations.describe(reservation, view, self.tags_of(reservation.id))
+        shown = reservations.describe(reservation, view, self.tags_of(reservation.id))
+        if allocation := world().allocations.get(reservation.id):
+            shown["InterruptibleCapacityAllocation"] = interruptible.describe(allocation)
+        return shown
 
     def tags_of(self, resource_id: str) -> list[dict[str, str]]:
         return [{"Key": k, "Value": v} for k, v in self.ec2_backend.tags.get(resource_id, {}).items()]
@@ -84,7 +101,7 @@ class CapacityReservations(Pipeline):
         reservation = self._reservation()
         self.error_on_dryrun()
         changes.modify(world(), reservation, self.current_account, self.params)
-        return ActionResult({"Return": True})
+        return ActionResult({"Return": True, **reservations.adjustment(reservation)})
 
     def cancel_capacity_reservation(self) -> ActionResult:
         reservation = self._reservation()
@@ -127,7 +144,7 @@ class CapacityReservations(Pipeline):
         self.error_on_dryrun()
         here = world()
         view = reservation.seen(here.clock.now() - here.describe_lag)
-        used: dict[str, int] = {}
+        shown, used = self._describe(reservation, view), dict[str, int]()
         for occupant in reservation.slots.occupants.values():
             if self.current_account in (reservation.owner_id, occupant.want.account_id):
                 used[occupant.want.account_id] = used.get(occupant.want.account_id, 0) + 1
@@ -141,6 +158,7 @@ class CapacityReservations(Pipeline):
                 "InstanceUsages": [
                     {"AccountId": account, "UsedInstanceCount": count} for account, count in used.items()
                 ],
+                **{name: shown[name] for name in INTERRUPTIBLE if name in shown},
             }
         )
 
@@ -152,6 +170,60 @@ class CapacityReservations(Pipeline):
             found, size=self._get_int_param("MaxResults"), token=self._get_param("NextToken")
         )
         return ActionResult({"CapacityReservationGroups": shown, "NextToken": token})
+
+    # ---- quotes
+
+    def create_capacity_reservation_cancellation_quote(self) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        quote = quotes.for_cancellation(world(), reservation, self.current_account)
+        return self._quoted(quote, "CapacityReservationCancellationQuote", "cancellation-quote")
+
+    def create_capacity_reservation_date_change_quote(self) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        start = self._get_param("NewStartDate")
+        if not start:
+            raise errors.missing("NewStartDate")
+        quote = quotes.for_date_change(world(), reservation, self.current_account, start)
+        return self._quoted(quote, "CapacityReservationModificationQuote", "modification-quote")
+
+    def describe_capacity_reservation_cancellation_quotes(self) -> ActionResult:
+        return self._quotes("cancellation", "CapacityReservationCancellationQuote")
+
+    def describe_capacity_reservation_date_change_quotes(self) -> ActionResult:
+        return self._quotes("date-change", "CapacityReservationModificationQuote")
+
+    def _quoted(self, quote: Quote, member: str, kind: str) -> ActionResult:
+        resource = f"capacity-reservation-{kind}"
+        if tags := self._parse_tag_specification(resource).get(resource):
+            self.ec2_backend.create_tags([quote.id], tags)
+        return answers.Named({member: quotes.describe(quote, world().ledger.now(), self.tags_of(quote.id))})
+
+    def _quotes(self, kind: str, member: str) -> ActionResult:
+        self.error_on_dryrun()
+        here, backend = world(), self.ec2_backend
+        scope = here.ledger.in_scope(backend.account_id, backend.region_name)
+        own = {q.id: q for q in here.quotes.values() if q.kind == kind and q.reservation.id in scope}
+        ids = self._get_param(f"{member}Ids", [])
+        for quote_id in ids:
+            if quote_id not in own:
+                raise errors.Ec2Error(here.codes["quote-unknown"], f"There is no quote {quote_id}")
+        filters, now = self._filters_from_querystring(), here.ledger.now()
+        fields: dict[str, pages.Value[Quote]] = {
+            "capacity-reservation-id": lambda quote: quote.reservation.id,
+            "quote-state": lambda quote: quote.state(now),
+        }
+        found = [
+            quote
+            for quote in ([own[quote_id] for quote_id in dict.fromkeys(ids)] or own.values())
+            if pages.passes(quote, filters, fields, backend.tags.get(quote.id, {}))
+        ]
+        size = self._get_int_param("MaxResults")
+        pages.check_size(size, lowest=1, highest=1000)
+        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        described = [quotes.describe(quote, now, self.tags_of(quote.id)) for quote in shown]
+        return answers.Named({f"{member}s": described, "NextToken": token})
 
     def modify_instance_capacity_reservation_attributes(self) -> ActionResult:
         self.error_on_dryrun()

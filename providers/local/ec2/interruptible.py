@@ -1,0 +1,219 @@
+"""Interruptible reservations: unused capacity lent out of a source reservation, and taken back.
+
+Invariant: an instance of the source's capacity is in the source or in its interruptible reservation, never in
+both; what is lent less what was asked back is on its way for as long as the allocation is `updating`.
+
+To take back, free instances come first; then running ones are warned and terminated two minutes later, and
+each slot is the source's when EC2 has freed it. While that lasts, the reservation takes no launch (EC2
+answers InvalidCapacityReservationState.Unavailable). At zero it is cancelled, or kept if it was made to be
+retained.
+
+Sources: EC2 User Guide, "Interruptible Capacity Reservations for capacity owners"; API reference,
+CreateInterruptibleCapacityReservationAllocation and UpdateInterruptibleCapacityReservationAllocation. Which
+of the running instances go first is not documented: here the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from moto.ec2.utils import random_id
+
+from providers.local.ec2 import checks, errors, events
+from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.reservations import CapacityReservation
+from providers.local.ec2.slots import Occupant
+from providers.local.world import World
+
+NOTICE = timedelta(minutes=2)
+MOST_AT_ONCE = 1000
+ADHOC = "adhoc"
+OVER = ("canceled", "failed")
+
+
+@dataclass(eq=False, kw_only=True)
+class Allocation:
+    source: CapacityReservation
+    lent: CapacityReservation
+    target: int
+    at_zero: str = "default"
+    status: str = "active"
+    leaving: list[Occupant] = field(default_factory=list)
+    asked_back: int = 0  # of the reclamation that is under way
+
+
+def of(world: World, source: CapacityReservation) -> Allocation | None:
+    """The one allocation that a source can have at a time."""
+    found = world.allocations.get(source.id)
+    return found if found is not None and found.status not in OVER else None
+
+
+def allocate(
+    world: World, source: CapacityReservation, account_id: str, params: Mapping[str, Any]
+) -> Allocation:
+    ledger = world.ledger
+    checks.require_owner(ledger, source, account_id)
+    checks.require_mutable(ledger, source)
+    if source.state != "active" or source.end_date is not None:
+        raise Ec2Error(
+            ledger.codes["allocate-wrong-state"],
+            f"{source.id} is {source.state}{' and has an end date' if source.end_date else ''}; capacity is "
+            "lent from an active reservation without an end date",
+        )
+    if of(world, source) is not None:
+        raise Ec2Error(
+            ledger.codes["allocation-exists"],
+            f"{source.id} has an interruptible allocation already; update that one",
+        )
+    count = checks.count_of(params.get("InstanceCount"), lowest=1)
+    _require_free(source, count)
+    lent = CapacityReservation(
+        id=random_id(prefix="cr"),
+        owner_id=source.owner_id,
+        region=source.region,
+        partition=source.partition,
+        instance_type=source.instance_type,
+        platform=source.platform,
+        zone=source.zone,
+        zone_id=source.zone_id,
+        total=count,
+        created=ledger.now(),
+        start_date=ledger.now(),
+        tenancy=source.tenancy,
+        match_criteria="targeted",
+        ebs_optimized=source.ebs_optimized,
+        placement_group_arn=source.placement_group_arn,
+        interruptible=True,
+        source_id=source.id,
+    )
+    allocation = Allocation(
+        source=source, lent=lent, target=count, at_zero=params.get("ZeroSizePreference") or "default"
+    )
+    world.allocations[source.id] = allocation
+    # the source shrinks first, so that nobody outside moves into a slot that is counted twice
+    ledger.change(source, total=source.total - count)
+    ledger.add(lent)
+    return allocation
+
+
+def update(
+    world: World, source: CapacityReservation, account_id: str, params: Mapping[str, Any]
+) -> Allocation:
+    ledger = world.ledger
+    checks.require_owner(ledger, source, account_id)
+    allocation = of(world, source)
+    if allocation is None:
+        raise Ec2Error(
+            ledger.codes["allocation-absent"], f"{source.id} has no interruptible allocation to update"
+        )
+    if allocation.status != "active":
+        raise Ec2Error(
+            ledger.codes["modify-wrong-state"], f"The allocation of {source.id} is {allocation.status}"
+        )
+    if params.get("ZeroSizePreference"):
+        allocation.at_zero = params["ZeroSizePreference"]
+    if params.get("TargetInstanceCount") is None:
+        if not params.get("ZeroSizePreference"):
+            raise errors.missing("TargetInstanceCount")
+        return allocation
+    target = int(params["TargetInstanceCount"])
+    growth = target - allocation.lent.total
+    if target < 0 or abs(growth) > MOST_AT_ONCE:
+        raise errors.invalid(
+            "TargetInstanceCount", target, f"It may change by at most {MOST_AT_ONCE} in one request."
+        )
+    allocation.target = target
+    if growth > 0:
+        _require_free(source, growth)
+        ledger.change(source, total=source.total - growth)
+        ledger.change(allocation.lent, total=allocation.lent.total + growth)
+    elif growth < 0 or target == 0:
+        _reclaim(world, allocation)
+    return allocation
+
+
+def _require_free(source: CapacityReservation, count: int) -> None:
+    if count > source.available:
+        raise errors.invalid(
+            "InstanceCount", count, f"{source.id} has {source.available} unused instances to lend."
+        )
+
+
+# ---- taking back
+
+
+def _reclaim(world: World, allocation: Allocation) -> None:
+    lent, ledger = allocation.lent, world.ledger
+    allocation.asked_back = lent.total - allocation.target
+    _return(world, allocation, min(lent.available, allocation.asked_back))
+    short = lent.total - allocation.target
+    if short <= 0:
+        _finish(world, allocation)
+        return
+    allocation.status = "canceling" if _ends(allocation) else "updating"
+    running = list(lent.slots.occupants.values())
+    allocation.leaving = running[len(running) - min(short, len(running)) :]
+    lent.reclaiming = True
+    ends = ledger.now() + NOTICE
+    for occupant in allocation.leaving:
+        events.interruption(world.notices, occupant, ends)
+    ledger.schedule(ends, lambda: _terminate(world, allocation))
+
+
+def _terminate(world: World, allocation: Allocation) -> None:
+    for occupant in allocation.leaving:
+        if occupant.where is allocation.lent:
+            occupant.instance.disable_api_termination = False
+            occupant.instance.ec2_backend.terminate_instances([occupant.instance.id])
+    allocation.leaving = []
+    _take_freed(world, allocation)
+
+
+def _take_freed(world: World, allocation: Allocation) -> None:
+    """What EC2 has freed goes back; the rest when its slots come free."""
+    lent = allocation.lent
+    _return(world, allocation, min(lent.available, lent.total - allocation.target))
+    if lent.total > allocation.target:
+        world.ledger.after(max(1.0, world.slot_release / 10), lambda: _take_freed(world, allocation))
+    else:
+        _finish(world, allocation)
+
+
+def _return(world: World, allocation: Allocation, count: int) -> None:
+    if count > 0:
+        world.ledger.change(allocation.lent, total=allocation.lent.total - count)
+        world.ledger.change(allocation.source, total=allocation.source.total + count)
+
+
+def _ends(allocation: Allocation) -> bool:
+    return allocation.target == 0 and allocation.at_zero != "retain"
+
+
+def _finish(world: World, allocation: Allocation) -> None:
+    lent, source = allocation.lent, allocation.source
+    lent.reclaiming = False
+    if _ends(allocation):
+        world.ledger.change(lent, state="cancelled")
+        allocation.status = "canceled"
+    else:
+        world.ledger.note(lent)
+        allocation.status = "active"
+    events.reclaimed(world.notices, source, count=allocation.asked_back, target=allocation.target)
+
+
+# ---- as the API shows it
+
+
+def describe(allocation: Allocation) -> dict[str, Any]:
+    """InterruptibleCapacityAllocation, which the source carries."""
+    return {
+        "InstanceCount": allocation.lent.total,
+        "TargetInstanceCount": allocation.target,
+        "Status": allocation.status,
+        "InterruptibleCapacityReservationId": allocation.lent.id,
+        "InterruptionType": ADHOC,
+        "ZeroSizePreference": allocation.at_zero,
+    }

@@ -1,0 +1,35 @@
+"""The actions on interruptible allocations."""
+
+from __future__ import annotations
+
+from moto.core.responses import ActionResult
+
+from providers.local.ec2 import answers, interruptible
+from providers.local.ec2.responses.reservations import CapacityReservations
+from providers.local.world import world
+
+
+class InterruptibleAllocations(CapacityReservations):
+    def create_interruptible_capacity_reservation_allocation(self) -> ActionResult:
+        source = self._reservation()
+        self.error_on_dryrun()
+        tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
+        made = interruptible.allocate(world(), source, self.current_account, self.params)
+        if tags:
+            self.ec2_backend.create_tags([made.lent.id], tags)
+        return answers.Named(
+            {
+                "SourceCapacityReservationId": source.id,
+                "TargetInstanceCount": made.target,
+                "Status": made.status,
+                "InterruptionType": interruptible.ADHOC,
+            }
+        )
+
+    def update_interruptible_capacity_reservation_allocation(self) -> ActionResult:
+        source = self._reservation()
+        self.error_on_dryrun()
+        updated = interruptible.update(world(), source, self.current_account, self.params)
+        shown = interruptible.describe(updated)
+        del shown["ZeroSizePreference"]
+        return answers.Named({"SourceCapacityReservationId": source.id, **shown})
