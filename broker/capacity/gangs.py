@@ -1,30 +1,32 @@
-"""Which gangs launch, by an integer program: all of a gang or none of it, a yes or no each.
+"""Which gangs launch, by branch and bound: all of a gang or none of it.
 
-Invariant: of the gangs that bind, those chosen fit together, and with them the objective is the best that any
-choice reaches, level by level: most claims in reservations by priority, most claims launched, least on-demand
-cost, smallest instances, soonest ends, gangs that come first. Only the gangs are decided here; who of the
-others gets which slot follows from them (see `network`), and for any choice of gangs the rest is a network,
-so yes and no are the only variables that have to be whole numbers.
+Invariant: the gangs chosen fit together, and with them the objective is the best that any choice reaches,
+level by level: most claims in reservations by priority, most claims launched, least on-demand cost, smallest
+instances, soonest ends. Only gangs are decided here; who gets which slot follows from them (see `network`).
 
-The solver is SCIP, as OR-tools brings it. Each level is solved with the levels before it held.
+Gangs of equal needs are counted together, so that a hundred of eight nodes each are one number to find. A
+part of the search says how many of each kind launch at least and at most. Its bound is the network's optimum
+with those at least served first and the rest taken apart into single claims: no choice in that part is
+better, level by level. It is divided at a kind that the network leaves in pieces. (Land and Doig, 1960.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.linear_solver import pywraplp
 
-from broker.capacity.network import SolverFailed
-from broker.capacity.problem import Problem
+from broker.capacity.network import give, weights
+from broker.capacity.problem import Bundle, Problem, Taken
 
-MOST_ARCS: Final = 200_000  # more than SCIP is of use for
 _DOLLAR: Final = 10_000  # costs are counted in hundredths of a cent
-_RADIX: Final = 1_000_000  # levels are solved as one while their product stays below this
+
+Objective = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +37,48 @@ class Choice:
     proven: bool
 
 
-class _Terms(dict[int, float]):
-    """A sum of variables (by index), each with its factor."""
+class _Part(NamedTuple):
+    """A gang's claims of one need. Those that `must` have no other way than a slot."""
 
-    def plus(self, variable: Any, factor: float) -> None:
-        self[variable.index()] = self.get(variable.index(), 0.0) + factor
+    reach: int
+    must: bool
+    cost: int
+    claims: int
 
-    def into(self, expression: Any, variables: Sequence[Any]) -> None:
-        """Makes it the solver's objective, or the left side of its constraint."""
-        for index, factor in self.items():
-            expression.SetCoefficient(variables[index], factor)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """Gangs of equal needs, those that come first first."""
+
+    priority: int  # negated
+    parts: tuple[_Part, ...]
+    gangs: tuple[str, ...]
+
+
+class _Lot(NamedTuple):
+    """Claims that count as one: so many for each gang of a kind, or of no gang."""
+
+    reach: int
+    priority: int  # negated
+    falls_back: bool
+    cost: int
+    kind: int | None
+    claims: int
+
+
+class _Node(NamedTuple):
+    """A part of the search: how many gangs of each kind launch at least and at most, and what that comes to.
+
+    `bound` is None where so many do not fit. `counts` gangs launch whole in the network's optimum; `reached`
+    is its objective if that is all there is of gangs in it. `split` is the kind to divide at, if any.
+    """
+
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+    bound: Objective | None
+    counts: tuple[int, ...] = ()
+    reached: Objective | None = None
+    split: int | None = None
 
 
 def rivals(problem: Problem, undecided: Iterable[str], *, present: Collection[str]) -> list[str]:
@@ -60,50 +94,155 @@ def rivals(problem: Problem, undecided: Iterable[str], *, present: Collection[st
 
 
 def choose(
-    problem: Problem, gangs: Sequence[str], *, seconds: float, hint: frozenset[str] = frozenset()
-) -> Choice | None:
-    """The best choice among rivals; None when none was found in time."""
-    reached = _reached(problem, gangs)
-    named = set(gangs)
-    bundles = [
-        place
-        for place, each in enumerate(problem.bundles)
-        if (each.gang in named if each.gang else reached[each.reach])
+    problem: Problem,
+    gangs: Sequence[str],
+    *,
+    fitting: Collection[str],
+    until: float,
+    timer: Callable[[], float],
+) -> Choice:
+    """The best choice among rivals that `timer` leaves time for; at worst those that are `fitting`."""
+    search = _Search(problem, gangs)
+    counts = tuple(sum(gang in fitting for gang in kind.gangs) for kind in search.kinds)
+    best = search.node(least=counts, most=counts)
+    heap: list[tuple[list[int], int, _Node]] = []  # the best bound first; of equals the latest, the deepest
+    bounds = [((0,) * len(search.kinds), tuple(len(kind.gangs) for kind in search.kinds))]
+    serial = 0
+    while bounds or heap:
+        for least, most in bounds:
+            if timer() >= until:
+                return Choice(gangs=search.first(best.counts), proven=False)
+            node = search.node(least=least, most=most)
+            if _better(node.reached, best.reached):
+                best = node
+            if node.split is not None and node.bound is not None:
+                serial -= 1
+                heapq.heappush(heap, ([-level for level in node.bound], serial, node))
+        if not heap:
+            break
+        _, _, node = heapq.heappop(heap)
+        bounds = search.halves(node) if _better(node.bound, best.reached) else []
+    return Choice(gangs=search.first(best.counts), proven=True)
+
+
+class _Search:
+    """The problem of some gangs and all that share slots with them."""
+
+    def __init__(self, problem: Problem, gangs: Sequence[str]) -> None:
+        reached = _reached(problem, gangs)
+        arcs = reached[problem.arc_reach]
+        self._problem = replace(
+            problem, bundles=(), arc_reach=problem.arc_reach[arcs], arc_slot=problem.arc_slot[arcs]
+        )
+        self.kinds = _kinds(problem, gangs)
+        self._lots = _lots(problem, reached, self.kinds)
+        self._priorities = sorted({lot.priority for lot in self._lots})
+
+    def node(self, *, least: tuple[int, ...], most: tuple[int, ...]) -> _Node:
+        """The network's optimum in this part of the search."""
+        reaches: list[int] = []
+        at_most: list[int] = []
+        order: list[tuple[object, ...]] = []
+        for lot in self._lots:
+            alone = lot.kind is None
+            low, high = (0, 1) if lot.kind is None else (least[lot.kind], most[lot.kind])
+            sure = 0 if alone or lot.falls_back else low * lot.claims
+            rank = (lot.priority, lot.falls_back, -lot.cost, alone, lot.kind or 0)
+            reaches += [lot.reach, lot.reach]
+            at_most += [sure, high * lot.claims - sure]
+            order += [(False, *rank), (True, *rank)]
+        taken = give(
+            self._problem,
+            reaches=np.array(reaches, dtype=np.int64),
+            at_most=np.array(at_most, dtype=np.int64),
+            weights=weights(order),
+        )
+        if (taken.served[::2] != np.array(at_most[::2])).any():
+            return _Node(least, most, None)
+        served = (taken.served[::2] + taken.served[1::2]).tolist()
+        counts, pieces = list(most), set()
+        for lot, count in zip(self._lots, served, strict=True):
+            if lot.kind is not None and not lot.falls_back:
+                counts[lot.kind] = min(counts[lot.kind], count // lot.claims)
+        for lot, count in zip(self._lots, served, strict=True):
+            if lot.kind is not None:
+                whole = counts[lot.kind] * lot.claims
+                if count > whole or (count < whole and not lot.falls_back):
+                    pieces.add(lot.kind)
+        bound = self._objective(taken, served, launched=most, paying=least)
+        if pieces:
+            return _Node(least, most, bound, tuple(counts), None, min(pieces))
+        reached = self._objective(taken, served, launched=counts, paying=counts)
+        open_ = (kind for kind, count in enumerate(counts) if count < most[kind])
+        return _Node(least, most, bound, tuple(counts), reached, next(open_) if reached != bound else None)
+
+    def halves(self, node: _Node) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Fewer of the kind that is in pieces, or more."""
+        split = node.split
+        assert split is not None
+        fewer = (*node.most[:split], node.counts[split], *node.most[split + 1 :])
+        more = (*node.least[:split], node.counts[split] + 1, *node.least[split + 1 :])
+        return [(node.least, fewer), (more, node.most)]
+
+    def first(self, counts: Sequence[int]) -> frozenset[str]:
+        """So many gangs of each kind."""
+        return frozenset(
+            gang for kind, count in zip(self.kinds, counts, strict=True) for gang in kind.gangs[:count]
+        )
+
+    def _objective(
+        self, taken: Taken, served: Sequence[int], *, launched: Sequence[int], paying: Sequence[int]
+    ) -> Objective:
+        """Larger when better. Of each kind so many gangs are `launched`, so many `paying` for the rest."""
+        by_priority = dict.fromkeys(self._priorities, 0)
+        running = saved = 0
+        for lot, count in zip(self._lots, served, strict=True):
+            by_priority[lot.priority] += count
+            if not lot.falls_back:
+                running += count
+            elif lot.kind is not None:
+                running += launched[lot.kind] * lot.claims
+                saved -= lot.cost * paying[lot.kind] * lot.claims
+            saved += lot.cost * count
+        used = (
+            -int((taken.flow * ranks[self._problem.arc_slot]).sum())
+            for ranks in (self._problem.sizes, self._problem.ends)
+        )
+        return (*by_priority.values(), running, saved, *used)
+
+
+def _better(one: Objective | None, other: Objective | None) -> bool:
+    return one is not None and (other is None or one > other)
+
+
+def _kinds(problem: Problem, gangs: Iterable[str]) -> list[_Kind]:
+    found: dict[tuple[int, tuple[_Part, ...]], list[str]] = defaultdict(list)
+    for gang in gangs:
+        bundles = [problem.bundles[place] for place in problem.gangs[gang]]
+        parts = sorted(_Part(each.reach, each.must, _cost(each), each.count) for each in bundles)
+        found[bundles[0].rank.priority, tuple(parts)].append(gang)
+    return [
+        _Kind(priority=priority, parts=parts, gangs=tuple(some)) for (priority, parts), some in found.items()
     ]
-    arcs = [int(arc) for arc in np.nonzero(reached[problem.arc_reach])[0]]
-    if len(arcs) > MOST_ARCS:
-        return None
-    solver = pywraplp.Solver.CreateSolver("SCIP")
-    if solver is None:
-        raise SolverFailed("this OR-tools was built without SCIP")
-    launches = {gang: solver.BoolVar(f"launches_{place}") for place, gang in enumerate(gangs)}
-    served = _served(solver, problem, bundles, launches)
-    flows = {arc: solver.NumVar(0, solver.infinity(), "") for arc in arcs}
-    _balance(solver, problem, bundles, served, launches, flows)
-    levels = _levels(problem, bundles, served, launches, flows)
-    chosen: frozenset[str] | None = None
-    solver.SetHint([*launches.values()], [float(gang in hint) for gang in gangs])
-    parameters = pywraplp.MPSolverParameters()
-    parameters.SetDoubleParam(parameters.RELATIVE_MIP_GAP, 0.0)
-    variables = solver.variables()
-    for terms in filter(None, levels):
-        left = seconds - solver.wall_time() / 1000
-        if left <= 0:
-            return Choice(gangs=chosen, proven=False) if chosen is not None else None
-        solver.SetTimeLimit(max(1, int(left * 1000)))
-        objective = solver.Objective()
-        objective.Clear()
-        terms.into(objective, variables)
-        objective.SetMaximization()
-        status = solver.Solve(parameters)
-        if status not in (solver.OPTIMAL, solver.FEASIBLE):
-            return Choice(gangs=chosen, proven=False) if chosen is not None else None
-        chosen = frozenset(gang for gang in gangs if launches[gang].solution_value() > 0.5)
-        if status != solver.OPTIMAL:
-            return Choice(gangs=chosen, proven=False)
-        # Every factor is whole, and so is the optimum.
-        terms.into(solver.Constraint(round(objective.Value()), solver.infinity()), variables)
-    return Choice(gangs=chosen or frozenset(), proven=True)
+
+
+def _lots(problem: Problem, reached: NDArray[np.bool_], kinds: Sequence[_Kind]) -> list[_Lot]:
+    alone: dict[tuple[int, int, bool, int], int] = defaultdict(int)
+    for bundle in problem.bundles:
+        if not bundle.gang and reached[bundle.reach]:
+            alone[bundle.reach, bundle.rank.priority, bundle.rank.falls_back, _cost(bundle)] += bundle.count
+    return [
+        *(_Lot(*key, kind=None, claims=count) for key, count in alone.items()),
+        *(
+            _Lot(part.reach, kind.priority, not part.must, part.cost, kind=place, claims=part.claims)
+            for place, kind in enumerate(kinds)
+            for part in kind.parts
+        ),
+    ]
+
+
+def _cost(bundle: Bundle) -> int:
+    return round(-bundle.rank.cost * _DOLLAR)
 
 
 def _reached(problem: Problem, gangs: Iterable[str]) -> NDArray[np.bool_]:
@@ -119,123 +258,3 @@ def _reached(problem: Problem, gangs: Iterable[str]) -> NDArray[np.bool_]:
         if (more == reached).all():
             return reached
         reached = more
-
-
-def _served(
-    solver: Any, problem: Problem, bundles: Iterable[int], launches: Mapping[str, Any]
-) -> dict[int, Any]:
-    """A variable for how many of each bundle have a slot, where that is not all or none of them."""
-    served: dict[int, Any] = {}
-    for place in bundles:
-        bundle = problem.bundles[place]
-        if bundle.must:
-            continue
-        served[place] = solver.NumVar(0, bundle.count, "")
-        if bundle.gang:
-            whole = solver.Constraint(-solver.infinity(), 0)
-            whole.SetCoefficient(served[place], 1)
-            whole.SetCoefficient(launches[bundle.gang], -bundle.count)
-    return served
-
-
-def _balance(
-    solver: Any,
-    problem: Problem,
-    bundles: Iterable[int],
-    served: Mapping[int, Any],
-    launches: Mapping[str, Any],
-    flows: Mapping[int, Any],
-) -> None:
-    """Who has a slot has it over an arc, and no slot class gives more than its room."""
-    wanted: dict[int, _Terms] = {}
-    for place in bundles:
-        bundle = problem.bundles[place]
-        terms = wanted.setdefault(bundle.reach, _Terms())
-        terms.plus(*_taking(problem, place, served, launches))
-    given: dict[int, _Terms] = {}
-    for arc, flow in flows.items():
-        wanted.setdefault(int(problem.arc_reach[arc]), _Terms()).plus(flow, -1)
-        given.setdefault(int(problem.arc_slot[arc]), _Terms()).plus(flow, 1)
-    variables = solver.variables()
-    for terms in wanted.values():
-        terms.into(solver.Constraint(0, 0), variables)
-    for slot, terms in given.items():
-        terms.into(solver.Constraint(-solver.infinity(), int(problem.room[slot])), variables)
-
-
-def _taking(
-    problem: Problem, place: int, served: Mapping[int, Any], launches: Mapping[str, Any]
-) -> tuple[Any, float]:
-    """How many of a bundle have a slot: a variable and its factor."""
-    bundle = problem.bundles[place]
-    return (launches[bundle.gang], bundle.count) if bundle.must else (served[place], 1)
-
-
-def _levels(
-    problem: Problem,
-    bundles: Sequence[int],
-    served: Mapping[int, Any],
-    launches: Mapping[str, Any],
-    flows: Mapping[int, Any],
-) -> Iterator[_Terms]:
-    """What is to be made large, the most important first."""
-    yield from _by_priority(problem, bundles, served, launches)
-    launched, saved = _Terms(), _Terms()
-    for place in bundles:
-        bundle = problem.bundles[place]
-        if bundle.gang:
-            launched.plus(launches[bundle.gang], bundle.count)
-        elif not bundle.rank.falls_back:
-            launched.plus(served[place], 1)
-        cost = round(-bundle.rank.cost * _DOLLAR)
-        if bundle.rank.falls_back and cost:
-            saved.plus(served[place], cost)
-            if bundle.gang:
-                saved.plus(launches[bundle.gang], -cost * bundle.count)
-    yield launched
-    yield saved
-    for ranks in (problem.sizes, problem.ends):
-        used = _Terms()
-        for arc, flow in flows.items():
-            used.plus(flow, -int(ranks[problem.arc_slot[arc]]))
-        yield used
-    first = _Terms()
-    for place, variable in enumerate(launches.values()):
-        first.plus(variable, len(launches) - place)
-    yield first
-
-
-def _by_priority(
-    problem: Problem, bundles: Sequence[int], served: Mapping[int, Any], launches: Mapping[str, Any]
-) -> Iterator[_Terms]:
-    """How many of each priority have a slot, several priorities in one sum while its factors stay small."""
-    found: dict[int, list[int]] = {}
-    for place in bundles:
-        found.setdefault(problem.bundles[place].rank.priority, []).append(place)
-    held: list[list[int]] = []
-    radix: list[int] = []
-    for _, places in sorted(found.items()):
-        most = 1 + sum(problem.bundles[place].count for place in places)
-        if held and int(np.prod(radix)) * most > _RADIX:
-            yield _mixed(problem, held, radix, served, launches)
-            held, radix = [], []
-        held.append(places)
-        radix.append(most)
-    if held:
-        yield _mixed(problem, held, radix, served, launches)
-
-
-def _mixed(
-    problem: Problem,
-    held: Sequence[Sequence[int]],
-    radix: Sequence[int],
-    served: Mapping[int, Any],
-    launches: Mapping[str, Any],
-) -> _Terms:
-    terms, weight = _Terms(), 1
-    for places, most in zip(reversed(held), reversed(radix), strict=True):
-        for place in places:
-            variable, factor = _taking(problem, place, served, launches)
-            terms.plus(variable, factor * weight)
-        weight *= most
-    return terms

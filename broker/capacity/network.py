@@ -1,21 +1,21 @@
 """Slots given out by a minimum-cost flow: exact, since without gangs the constraints are a network's.
 
-Invariant: whoever comes first by rank has a slot unless only those before make that impossible, and the
+Invariant: whoever weighs most has a slot unless only those that weigh more make that impossible, and the
 slots used are the best that can be used by so many. Both hold at once: in a bipartite graph the takers of an
 optimal set and the slots of an optimal set can be matched with each other (Mendelsohn and Dulmage, 1958), and
 both kinds of set are the bases of a matroid, whose optimum follows from the order of the weights alone
-(Edmonds and Fulkerson, 1965). So ranks serve as costs, numbers stay small, and no level of the objective is
-approximate.
+(Edmonds and Fulkerson, 1965). So places in an order serve as costs, numbers stay small, and no level of the
+objective is approximate.
 
 The solver is OR-tools' SimpleMinCostFlow, a cost-scaling push-relabel on integers.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from ortools.graph.python import min_cost_flow
 
 from broker.capacity.problem import Ints, Problem, Taken
@@ -27,18 +27,33 @@ class SolverFailed(Exception):
     """The solver gave no answer, or one that does not hold."""
 
 
-def solve(problem: Problem, *, at_most: Ints, before_all: NDArray[np.bool_] | None = None) -> Taken:
-    """At most so many of each bundle, in order of rank; those of `before_all` come before all others."""
+def solve(problem: Problem, *, at_most: Ints, first: frozenset[str] = frozenset()) -> Taken:
+    """At most so many of each bundle, in order of rank; what these gangs must have comes before all."""
+    order = [(not (each.must and each.gang in first), each.rank) for each in problem.bundles]
+    reaches = np.array([each.reach for each in problem.bundles], dtype=np.int64)
+    taken = give(problem, reaches=reaches, at_most=at_most, weights=weights(order))
+    if wrong := taken.problems(problem):
+        raise SolverFailed(f"min-cost flow: {wrong}")
+    return taken
+
+
+def weights(order: Sequence[Any]) -> Ints:
+    """A weight for each place in an order, the first the largest; equal places weigh the same."""
+    places = {key: place for place, key in enumerate(sorted(set(order), reverse=True), start=1)}
+    return np.array([places[key] for key in order], dtype=np.int64)
+
+
+def give(problem: Problem, *, reaches: Ints, at_most: Ints, weights: Ints) -> Taken:
+    """Slots for takers given by their reach, number and weight."""
     total = int(at_most.sum())
     slots, source = len(problem.room), problem.reaches + len(problem.room)
     sink = source + 1
     flow = min_cost_flow.SimpleMinCostFlow()
-    bundles = flow.add_arcs_with_capacity_and_unit_cost(
-        np.full(len(problem.bundles), source),
-        np.array([each.reach for each in problem.bundles], dtype=np.int64),
+    takers = flow.add_arcs_with_capacity_and_unit_cost(
+        np.full(len(reaches), source),
+        reaches,
         at_most,
-        # More than any difference between slots: they never cost a claim its place.
-        -(slots + 1) * _weights(problem, before_all),
+        -(slots + 1) * weights,  # more than any difference between slots: they never cost a taker its place
     )
     arcs = flow.add_arcs_with_capacity_and_unit_cost(
         problem.arc_reach,
@@ -54,16 +69,5 @@ def solve(problem: Problem, *, at_most: Ints, before_all: NDArray[np.bool_] | No
     flow.set_node_supply(sink, -total)
     status = flow.solve()
     if status != flow.OPTIMAL:
-        raise SolverFailed(f"minimum-cost flow: {status}")
-    taken = Taken(served=flow.flows(bundles), flow=flow.flows(arcs))
-    if wrong := taken.problems(problem):
-        raise SolverFailed(f"minimum-cost flow: {wrong}")
-    return taken
-
-
-def _weights(problem: Problem, before_all: NDArray[np.bool_] | None) -> Ints:
-    """Larger for whoever comes first; equal ranks weigh the same."""
-    first = before_all if before_all is not None else np.zeros(len(problem.bundles), dtype=bool)
-    keys = [(not first[place], each.rank) for place, each in enumerate(problem.bundles)]
-    places = {key: place for place, key in enumerate(sorted(set(keys), reverse=True), start=1)}
-    return np.array([places[key] for key in keys], dtype=np.int64)
+        raise SolverFailed(f"min-cost flow: {status}")
+    return Taken(served=flow.flows(takers), flow=flow.flows(arcs))

@@ -2,8 +2,8 @@
 
 Invariant: whatever the way, no slot class is used beyond its room and a gang that binds is whole or absent.
 First as if no gang bound (a network, solved exactly); that is the optimum when it happens to leave every gang
-whole, which is the usual case. Else an integer program chooses among the gangs that compete, and the network
-is solved again with that choice. Without the time for either, one greedy pass.
+whole, which is the usual case. Else branch and bound chooses among the gangs that compete, and the network is
+solved again with that choice. Without the time for either, one greedy pass.
 """
 
 from __future__ import annotations
@@ -54,29 +54,18 @@ def _exactly(problem: Problem, seconds: float, began: float, timer: Callable[[],
         absent |= {gang for gang in present if not _whole(problem, gang, taken)}
         return _told(problem, taken, absent, "min-cost flow", True, taken.reserved, timer() - began)
     ceiling = taken.reserved
-    first_guess, fitting = greedy.solve(problem)
-    left = seconds - (timer() - began)
+    _, fitting = greedy.solve(problem)
     rivals = gangs.rivals(problem, undecided, present=present)
-    choice = gangs.choose(problem, rivals, seconds=left, hint=fitting) if left > 0 else None
-    launch = fitting
-    if choice is not None:
-        launch = choice.gangs | {
-            gang for gang in present if gang not in rivals and _whole(problem, gang, taken)
-        }
+    choice = gangs.choose(problem, rivals, fitting=fitting, until=began + seconds, timer=timer)
+    settled = {gang for gang in present if gang not in rivals and _whole(problem, gang, taken)}
+    launch = choice.gangs | settled
     absent = frozenset(problem.gangs) - launch
-    together = np.array([each.must and each.gang in launch for each in problem.bundles], dtype=bool)
-    taken = network.solve(problem, at_most=_without(problem, absent), before_all=together)
+    taken = network.solve(problem, at_most=_without(problem, absent), first=launch)
     if not all(_whole(problem, gang, taken) for gang in launch):
-        raise network.SolverFailed("integer program: it chose gangs that do not fit together")
-    if choice is None:
-        bound = min(ceiling, greedy.bound(problem, first_guess))
-        note = "no time for the integer program: gangs were chosen in order"
-        return _told(
-            problem, taken, absent, "greedy gangs, min-cost flow", False, bound, timer() - began, note
-        )
-    note = "" if choice.proven else "the integer program's time ran out"
+        raise network.SolverFailed("branch and bound: it chose gangs that do not fit together")
+    note = "" if choice.proven else f"{seconds:g} s were too short to try every choice of gangs"
     bound = taken.reserved if choice.proven else ceiling
-    name = "integer program, min-cost flow"
+    name = "branch and bound over min-cost flows"
     return _told(problem, taken, absent, name, choice.proven, bound, timer() - began, note)
 
 
