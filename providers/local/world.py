@@ -24,6 +24,7 @@ from providers.local.notices import Notices
 if TYPE_CHECKING:
     from providers.local.ec2.interruptible import Allocation
     from providers.local.ec2.quotes import Quote
+    from providers.local.ec2.reservation_fleets import ReservationFleet
 
 LOCK = threading.RLock()
 
@@ -47,6 +48,7 @@ class World(BaseBackend):
         self.payment = 0.0
         self.blocks = Blocks()
         self.allocations: dict[str, Allocation] = {}
+        self.reservation_fleets: dict[str, ReservationFleet] = {}
         self.quotes: dict[str, Quote] = {}
 
     def lag(self, seconds: float) -> None:

@@ -52,6 +52,7 @@ UNDOCUMENTED: dict[str, str] = {
     "allocate-wrong-state": "IncorrectState",
     "allocation-exists": "IncorrectState",
     "allocation-absent": "IncorrectState",
+    "reservation-fleet-unknown": "InvalidCapacityReservationFleetId.NotFound",
     "within-commitment": "OperationNotPermitted",
     "quote-unknown": "InvalidParameterValue",
     "quote-expired": "InvalidParameterValue",

@@ -10,7 +10,15 @@ from providers.local.ec2.responses.instances import Instances
 from providers.local.ec2.responses.interruptible import InterruptibleAllocations
 from providers.local.ec2.responses.launch_templates import LaunchTemplates
 from providers.local.ec2.responses.placement_groups import PlacementGroups
+from providers.local.ec2.responses.reservation_fleets import CapacityReservationFleets
 
 
-class LocalEC2Response(CapacityBlocks, InterruptibleAllocations, Instances, LaunchTemplates, PlacementGroups):
+class LocalEC2Response(
+    CapacityBlocks,
+    InterruptibleAllocations,
+    CapacityReservationFleets,
+    Instances,
+    LaunchTemplates,
+    PlacementGroups,
+):
     """Each of its parents goes on to moto's own EC2Response."""
