@@ -103,14 +103,12 @@ class Advisor:
         try:
             if ask.problems:
                 raise Unresolved(INVALID_SPEC, "the reservation spec is invalid")
-            found = self._found(node_class, spec)
+            verdict, again = self._keep(node_class, spec, self._found(node_class, spec))
         except Unresolved as error:
             if error.passing:
                 return Again(SOON)
             self._say(node_class, [verdicts.unresolved(error.reason, error.message), *about_pools])
             return None
-        try:
-            verdict, again = self._keep(node_class, spec, found)
         except Invalid as error:
             verdict, again = verdicts.refused_by_server("TermsRefused", error.message), Again(LOOK_AGAIN)
         except Forbidden as error:
@@ -152,7 +150,7 @@ class Advisor:
             if self._differs(node_class, present, intent) and not self._write(
                 node_class, spec, found, marked.refused
             ):
-                return verdicts.unresolved("Changing", "the class has changed meanwhile"), Again(SOON)
+                raise Unresolved("NodeClassNotReady", "the class has changed meanwhile", passing=True)
             self.marks.take(name, keep=tagged)
         said = verdicts.advised(
             intent.advice,

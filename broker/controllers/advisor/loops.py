@@ -21,7 +21,7 @@ from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again, Controller
+from broker.kube.controller import Controller
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.queue import WorkQueue
@@ -30,7 +30,6 @@ from providers.base import CapacityProvider
 from providers.model import ProviderError
 
 LONGEST = 60.0
-NOT_YET = 0.1
 ONLY_IT = f"metadata.name={NAME}"
 
 Loop = Controller[str] | Singleton[str]
@@ -75,9 +74,6 @@ class AdvisorLoops:
         )
         queue = WorkQueue[str]("advisor", clock=clock, longest=LONGEST)
 
-        def reconcile(name: str) -> Again | None:
-            return advisor.reconcile(name) if synced() else Again(NOT_YET)
-
         def class_changed(old: EC2NodeClass | None, new: EC2NodeClass | None) -> None:
             for one in (new, old):
                 if one is not None:
@@ -100,9 +96,6 @@ class AdvisorLoops:
         copies = WorkQueue[str]("accepted", clock=clock, longest=LONGEST)
         looks = Batcher[str]("definition", clock=clock)
 
-        def keep(name: str) -> Again | None:
-            return accepted.reconcile(name) if synced() else Again(NOT_YET)
-
         def definition_changed(*_: object) -> None:
             looks.add("definition")
             for one in classes.list():
@@ -115,7 +108,15 @@ class AdvisorLoops:
         definitions.on_change(definition_changed)
         self.informers = (definitions,)
         self.loops = (
-            Controller("advisor", reconcile, queue=queue, clock=clock, workers=1, expected=(ProviderError,)),
+            Controller(
+                "advisor",
+                advisor.reconcile,
+                queue=queue,
+                clock=clock,
+                synced=synced,
+                workers=1,
+                expected=(ProviderError,),
+            ),
             Singleton("definition", lambda _: definition.run(), batcher=looks, clock=clock),
-            Controller("accepted", keep, queue=copies, clock=clock, workers=1),
+            Controller("accepted", accepted.reconcile, queue=copies, clock=clock, synced=synced, workers=1),
         )

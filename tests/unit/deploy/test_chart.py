@@ -151,6 +151,10 @@ def test_rights_that_go_with_a_value_go_without_it() -> None:
     manifests = helm.render({**helm.GIVEN, "advise": False})
     assert helm.one(manifests, "ClusterRole")["rules"] == rules("cluster")
     assert environment(manifests)["BROKER_ADVISE"] == "false"
+    manifests = helm.render({**helm.GIVEN, "keepDefinition": True})
+    all_ = [rule for file in ("cluster", "advisor", "definition") for rule in rules(file)]
+    assert helm.one(manifests, "ClusterRole")["rules"] == all_
+    assert environment(manifests)["BROKER_KEEP_DEFINITION"] == "true"
 
 
 def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:

@@ -29,7 +29,8 @@ from broker.controllers.reservations.mirror import BROKER, MADE_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
 from broker.run import lead
-from tests.cluster.objects import ON_DEMAND, PDB, RESERVED, node_pool
+from tests.cluster.karpenter import installed, pool, served, until_terms
+from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.taps import writes_of
 from tests.unit.deploy import helm
@@ -38,7 +39,7 @@ from tests.unit.deploy.strict import Json
 
 CLUSTER_RULES: list[Json] = [
     rule
-    for file in ("cluster", "advisor")
+    for file in ("cluster", "advisor", "definition")
     for rule in yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
 ]
 OWN_RULES: list[Json] = yaml.safe_load((helm.CHART / "rbac" / "namespace.yaml").read_text())
@@ -98,7 +99,12 @@ def leading(stack: Stack, recording: Recording) -> Iterator[Broker]:
     stop = threading.Event()
     provider = stack.provider()
     provider.instance_types()
-    settings: Any = {**vars(SETTINGS), "leader_election": True, "namespace": helm.NAMESPACE}
+    settings: Any = {
+        **vars(SETTINGS),
+        "leader_election": True,
+        "namespace": helm.NAMESPACE,
+        "keep_definition": True,
+    }
     thread = threading.Thread(
         target=lead,
         args=(Client(recording), provider, type(SETTINGS)(**settings)),
@@ -127,6 +133,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     mirror = {"metadata": {"name": "cr-00000000000000000", "labels": {MADE_BY: BROKER}}}
     stack.client.create(OnDemandCapacityReservation.KIND, mirror)
     stack.node_pool()
+    stack.until(lambda: served(stack), "the field is added to Karpenter's definition")
     stack.node_class(id_=odcr)
     advised(stack, odcr)
     stack.pod("train")
@@ -167,13 +174,12 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
 
 
 def advised(stack: Stack, odcr: str) -> None:
-    """A class that Karpenter launches gets its terms."""
+    """A class that Karpenter launches gets its terms, and its spec is copied."""
     stack.node_class("theirs", id_=odcr)
-    body = node_pool("theirs", node_class="theirs")
-    body["spec"]["template"]["spec"]["nodeClassRef"]["group"] = names.KARPENTER_AWS
-    stack.client.create(NodePool.KIND, body)
+    pool(stack, "theirs", node_class="theirs")
+    until_terms(stack, {"id": odcr}, name="theirs")
     stack.until(
-        lambda: stack.get(EC2NodeClass, "theirs").spec.capacity_reservation_selector_terms, "terms written"
+        lambda: names.ACCEPTED_SPEC in stack.get(EC2NodeClass, "theirs").annotations, "copied", step=1.0
     )
 
 
@@ -227,7 +233,7 @@ def test_every_call_in_the_code_is_allowed() -> None:
 
 def test_the_roles_are_enough_and_no_more(stack: Stack) -> None:
     recording = Recording(stack.tap, ACCOUNT)
-    with granted(stack.client):
+    with installed(stack), granted(stack.client):
         with leading(stack, recording) as broker:
             life(stack, broker, recording)
         assert stack.get(Lease, LEASE, namespace=helm.NAMESPACE).spec.holder_identity in (None, "")

@@ -233,6 +233,7 @@ def permissions() -> str:
     files = (
         ("cluster", "the cluster"),
         ("advisor", "the cluster, with `advise`"),
+        ("definition", "the cluster, with `keepDefinition`"),
         ("namespace", "its namespace"),
     )
     for file, where in files:

@@ -98,7 +98,7 @@ def test_every_loop_is_shown() -> None:
 WORDS = """
 True False Unknown Normal Warning Valid Ready Available LimitExceeded Resolved Mirrored Not NotNeeded
 Exists DoesNotExist In NotIn Gt Gte Lt Lte Gi NoSchedule NoExecute Failed Succeeded PodScheduled Unschedulable
-EC2NodeClass DaemonSet Node Custom Bottlerocket Outpost
+CapacityReservationsReady EC2NodeClass DaemonSet Node Custom Bottlerocket Outpost
 Adopted Launched Refused Skipped Spilled NoInstances SpilledToOnDemand
 """
 NO_REASONS = frozenset(WORDS.split())
@@ -129,6 +129,7 @@ def test_every_reason_is_explained_and_every_explained_reason_is_given() -> None
     tables_ = re.findall(r"^\| (`[A-Z][^|]*) \|", SPEC.read_text(), re.MULTILINE)
     explained = {word for cell in tables_ for word in re.findall(r"`([A-Z]\w+)`", cell)}
     conditions = {"CapacityReservationSpecValid", "ReservationsResolved", "Launchable", "CapacityReservation"}
+    conditions |= {"ReservationsAdvised", "ReservedAllowed", "CapacityReservationSpecServed"}
     assert len(explained) > 40
     assert explained - conditions - set(given) - set(errors.TABLE) - {"Launched"} == set()
 
