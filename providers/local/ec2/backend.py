@@ -16,6 +16,7 @@ from moto.ec2.models.instances import InstanceState, Reservation
 from moto.ec2.utils import filter_reservations
 
 from providers.local.ec2 import errors, events, fleets, lag, launches, request, templates
+from providers.local.ec2.fleet_filling import check_reserved
 from providers.local.ec2.launches import Launch
 from providers.local.ec2.lookups import QuickLookups
 from providers.local.ec2.matching import SPOT, Target
@@ -164,9 +165,11 @@ class LocalEC2Backend(QuickLookups):
         with LOCK:
             here = world()
             here.ledger.settle()
+            params = request.current("CreateFleet") or {}
             if args or not fleets.is_ours(kwargs):
+                check_reserved("", kwargs.get("fleet_type", ""), params.get("ReservedCapacityOptions") or {})
                 return super().create_fleet(*args, **kwargs)
-            return fleets.create(here, self, kwargs, request.current("CreateFleet") or {})
+            return fleets.create(here, self, kwargs, params)
 
     def erase(self, reservation: Reservation) -> None:
         """Take a launch back, as if it had never been: a fleet below its minimum launches nothing."""

@@ -1,0 +1,194 @@
+"""Ways to fill an instant fleet: pool after pool, reservations first, or reservations only.
+
+Invariant: each pool has at most one error, that of its last refusal, and none once it launched all that was
+asked of it. Sources: EC2 API reference, CreateFleet, ReservedCapacityOptionsRequest (kinds of reservation in
+the order named, On-Demand only as a fallback that is asked for) and CreateFleetError (its `Lifecycle`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instances import Reservation
+
+from providers.local.ec2 import errors, fleet_launch, matching
+from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.matching import ONLY, Target, Want
+from providers.local.ec2.pools import Pool
+from providers.local.world import World
+
+RESERVATIONS_FIRST = "use-capacity-reservations-first"
+RESERVED_MARKET = {
+    "on-demand-capacity-reservation": matching.ON_DEMAND,
+    "capacity-block": "capacity-block",
+    "interruptible-capacity-reservation": "interruptible-capacity-reservation",
+}
+
+
+@dataclass
+class Filling:
+    """A fleet on its way to its target."""
+
+    target: float
+    got: float = 0.0
+    errors: dict[int, tuple[Pool, EC2ClientError, str]] = field(default_factory=dict)
+    launched: list[tuple[Pool, Want, Reservation]] = field(default_factory=list)
+
+    @property
+    def missing(self) -> float:
+        return self.target - self.got
+
+    def refused(self, pool: Pool, error: EC2ClientError, lifecycle: str) -> None:
+        self.errors[id(pool)] = (pool, error, lifecycle)
+
+
+Fill = Callable[[Filling, list[Pool]], None]
+
+
+def way_to_fill(
+    world: World,
+    run: fleet_launch.Run,
+    kind: str,
+    options: Mapping[str, Any],
+    reserved: Mapping[str, Any],
+) -> Fill:
+    if kind == "reserved-capacity":
+        return lambda filling, ordered: _reserved(world, run, filling, ordered, reserved)
+    usage = (options.get("CapacityReservationOptions") or {}).get("UsageStrategy")
+    if usage == RESERVATIONS_FIRST:
+        return lambda filling, ordered: _reservations_first(world, run, filling, ordered)
+    return lambda filling, ordered: _one_after_another(run, filling, ordered)
+
+
+def _one_after_another(run: fleet_launch.Run, filling: Filling, ordered: list[Pool]) -> None:
+    for pool in ordered:
+        assert pool.want is not None
+        _attempt(run, filling, pool, pool.want)
+
+
+def _reservations_first(world: World, run: fleet_launch.Run, filling: Filling, ordered: list[Pool]) -> None:
+    used = []
+    for pool in ordered:
+        assert pool.want is not None
+        if pool.want.target.reservation_id:
+            code = world.codes["fleet-id-target-with-usage-strategy"]
+            why = f"A launch template that targets a reservation by id is not used with {RESERVATIONS_FIRST}"
+            filling.refused(pool, Ec2Error(code, why), pool.want.market)
+        else:
+            used.append((pool, pool.want))
+    for pool, want in used:
+        if any(reservation.available for reservation in matching.candidates(world.ledger, want)):
+            _attempt(run, filling, pool, want, spill=False, partly=True)
+    for pool, want in used:
+        _attempt(run, filling, pool, want)
+
+
+def _reserved(
+    world: World, run: fleet_launch.Run, filling: Filling, ordered: list[Pool], options: Mapping[str, Any]
+) -> None:
+    """`reserved-capacity`: kinds of reservation in order, On-Demand only if the request says so."""
+    named = _named_targets(options)
+    for kind in options.get("ReservationTypes") or list(RESERVED_MARKET):
+        for pool in ordered:
+            assert pool.want is not None
+            choices = named or [replace(pool.want.target, preference=ONLY)]
+            _into_kind(world, run, filling, pool, kind, choices)
+    if (options.get("ReservedCapacityFallbackOptions") or {}).get("MarketTypes"):
+        for pool in ordered:
+            assert pool.want is not None
+            want = replace(pool.want, market=matching.ON_DEMAND, target=Target("none"))
+            _attempt(run, filling, pool, want)
+
+
+def _into_kind(
+    world: World,
+    run: fleet_launch.Run,
+    filling: Filling,
+    pool: Pool,
+    kind: str,
+    choices: list[Target],
+) -> None:
+    """One pool into one kind of reservation, through each target that has that kind."""
+    assert pool.want is not None
+    market = RESERVED_MARKET[kind]
+    refused = False
+    for choice in choices:
+        want = replace(pool.want, market=market, target=choice)
+        if _leads_to(world, want):
+            _attempt(run, filling, pool, want, spill=False, lifecycle=kind)
+            refused = True
+    if not refused and filling.missing > 0 and id(pool) not in filling.errors:
+        want = replace(pool.want, market=market, target=choices[0])
+        filling.refused(pool, matching.refusal(want, run.codes), kind)
+
+
+def _leads_to(world: World, want: Want) -> bool:
+    """Whether a target can hold reservations of the market at all; EC2 says what is wrong with an id."""
+    if want.target.reservation_id:
+        known = world.ledger.in_scope(want.account_id, want.region).get(want.target.reservation_id)
+        return known is None or known.market == want.market
+    return bool(want.target.group) or want.market == matching.ON_DEMAND
+
+
+def _named_targets(options: Mapping[str, Any]) -> list[Target]:
+    target = options.get("CapacityReservationTarget") or {}
+    named = [Target(ONLY, reservation_id=i) for i in target.get("CapacityReservationIds") or []]
+    return named + [Target(ONLY, group=a) for a in target.get("CapacityReservationResourceGroupArns") or []]
+
+
+def check_reserved(kind: str, fleet_type: str, options: Mapping[str, Any]) -> None:
+    """What EC2 refuses of ReservedCapacityOptions before it tries anything."""
+    if not options:
+        return
+    if fleet_type != "instant" or kind != "reserved-capacity":
+        raise errors.combination(
+            "ReservedCapacityOptions needs a fleet of type instant with DefaultTargetCapacityType "
+            "reserved-capacity"
+        )
+    if options.get("AllocationStrategy") not in (None, "prioritized"):
+        raise errors.invalid(
+            "AllocationStrategy", options["AllocationStrategy"], "Valid values: prioritized."
+        )
+    for asked in options.get("ReservationTypes") or []:
+        if asked not in RESERVED_MARKET:
+            raise errors.invalid("ReservationTypes", asked, f"Valid values: {', '.join(RESERVED_MARKET)}.")
+    fallback = options.get("ReservedCapacityFallbackOptions") or {}
+    for market in fallback.get("MarketTypes") or []:
+        if market != "on-demand":
+            raise errors.invalid("MarketTypes", market, "Valid values: on-demand.")
+    target = options.get("CapacityReservationTarget") or {}
+    if target.get("CapacityReservationIds") and target.get("CapacityReservationResourceGroupArns"):
+        raise errors.combination(
+            "CapacityReservationTarget takes CapacityReservationIds or "
+            "CapacityReservationResourceGroupArns, not both"
+        )
+
+
+def _attempt(
+    run: fleet_launch.Run,
+    filling: Filling,
+    pool: Pool,
+    want: Want,
+    *,
+    spill: bool = True,
+    partly: bool = False,
+    lifecycle: str | None = None,
+) -> None:
+    """One launch of what is missing into one pool; what it refuses is the pool's error."""
+    if filling.missing <= 0:
+        return
+    count = math.ceil(filling.missing / pool.weight)
+    try:
+        reservation = run(pool, want, count, spill)
+    except EC2ClientError as refused:
+        filling.refused(pool, refused, lifecycle or want.market)
+        return
+    filling.launched.append((pool, want, reservation))
+    filling.got += len(reservation.instances) * pool.weight
+    filling.errors.pop(id(pool), None)
+    if len(reservation.instances) < count and not partly:
+        filling.refused(pool, matching.refusal(want, run.codes), lifecycle or want.market)
