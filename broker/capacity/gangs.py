@@ -54,6 +54,11 @@ class _Kind:
     parts: tuple[_Part, ...]
     gangs: tuple[str, ...]
 
+    @property
+    def pays(self) -> bool:
+        """Whether it has claims that may fall back."""
+        return not all(part.must for part in self.parts)
+
 
 class _Lot(NamedTuple):
     """Claims that count as one: so many for each gang of a kind, or of no gang."""
@@ -173,15 +178,18 @@ class _Search:
         if pieces:
             return _Node(least, most, bound, tuple(counts), None, min(pieces))
         reached = self._objective(taken, served, launched=counts, paying=counts)
-        open_ = (kind for kind, count in enumerate(counts) if count < most[kind])
-        return _Node(least, most, bound, tuple(counts), reached, next(open_) if reached != bound else None)
+        # Gangs that leave claims to fall back cost something: fewer of them may be better, or may not.
+        paying = (place for place, kind in enumerate(self.kinds) if kind.pays and least[place] < most[place])
+        return _Node(least, most, bound, tuple(counts), reached, next(paying) if reached != bound else None)
 
     def halves(self, node: _Node) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Fewer of the kind that is in pieces, or more."""
+        """The same with fewer gangs of the kind to divide at, and with more."""
         split = node.split
-        assert split is not None
-        fewer = (*node.most[:split], node.counts[split], *node.most[split + 1 :])
-        more = (*node.least[:split], node.counts[split] + 1, *node.least[split + 1 :])
+        if split is None:
+            return []
+        count = min(node.counts[split], node.most[split] - 1)
+        fewer = (*node.most[:split], count, *node.most[split + 1 :])
+        more = (*node.least[:split], count + 1, *node.least[split + 1 :])
         return [(node.least, fewer), (more, node.most)]
 
     def first(self, counts: Sequence[int]) -> frozenset[str]:
