@@ -20,6 +20,8 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Attempt
 from broker.controllers.advisor.loops import AdvisorLoops
+from broker.controllers.interruption.notices import BY_INSTANCE, NoticeKeeper, by_instance
+from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim import ownership
 from broker.controllers.nodeclaim.abandoned import AbandonedNodes
@@ -34,6 +36,8 @@ from broker.controllers.nodeclaim.template import ClusterFacts
 from broker.controllers.nodeclaim.termination import BY_NODE, Termination
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.status import Verdict
+from broker.controllers.prices import EVERY as PRICES
+from broker.controllers.prices import PriceKeeper
 from broker.controllers.reservations.loops import ReservationLoops
 from broker.controllers.templates import TemplateSweeper
 from broker.kube.batch import Batcher
@@ -73,7 +77,10 @@ class Broker:
         self.journal = Journal()
         self.classes = Informer(client, EC2NodeClass, clock=clock)
         self.claims = Informer(
-            client, NodeClaim, clock=clock, indexes={BY_PROVIDER_ID: lambda c: [c.status.provider_id]}
+            client,
+            NodeClaim,
+            clock=clock,
+            indexes={BY_PROVIDER_ID: lambda c: [c.status.provider_id], BY_INSTANCE: by_instance},
         )
         self.pools = Informer(client, NodePool, clock=clock)
         self.nodes = Informer(
@@ -96,6 +103,7 @@ class Broker:
         )
         self._client = client
         self._take_over = settings.take_over_karpenter
+        self._karpenter = ownership.Lessees()
         self._karpenter_gone: bool | None = None  # as the API server itself said at the last poll
 
         self.recorder = Recorder(client, "capacity-broker", clock)
@@ -269,6 +277,24 @@ class Broker:
             *reservations.loops,
             *advisor.loops,
         )
+        if not settings.aws_endpoint:  # what stands in for AWS has prices of nothing
+            keeper = PriceKeeper(provider, clock=clock)
+            batcher = Batcher[str]("prices", clock=clock)
+            self._loops += (Singleton("prices", keeper.run, batcher=batcher, clock=clock, every=PRICES),)
+        notices = NoticeKeeper(
+            client,
+            self.claims.cache,
+            self.nodes.cache,
+            clock=clock,
+            recorder=self.recorder,
+            owns=self._owns,
+            full=self.inventory.full,
+            describe=lambda: self._polls.add("notice"),
+        )
+        queue = settings.interruption_queue
+        self._reader = (
+            QueueReader(provider, queue, notices.take, clock=clock, synced=self._synced) if queue else None
+        )
         self._wire()
 
     def start(self) -> None:
@@ -277,9 +303,13 @@ class Broker:
         self.recorder.start()
         for loop in self._loops:
             loop.start()
+        if self._reader is not None:
+            self._reader.start()
 
     def stop(self) -> None:
         """Lets what is under way end, then stops reading."""
+        if self._reader is not None:
+            self._reader.stop()
         for loop in reversed(self._loops):
             loop.stop()
         self.launcher.close()
@@ -377,14 +407,11 @@ class Broker:
             self._reporter.pool_limit(pool, change)
 
     def _owns(self, claim: NodeClaim) -> bool:
-        alive = not self._karpenter_gone or self._karpenter_alive()
+        # What the cache has heard since the poll can only take claims back.
+        alive = not self._karpenter_gone or self._karpenter.moved(self.leases.cache.list())
         return ownership.owned(
             claim, groups=ownership.groups(take_over=self._take_over, karpenter_alive=alive)
         )
-
-    def _karpenter_alive(self) -> bool:
-        now = self._clock.now()
-        return any(ownership.alive(lease, now=now) for lease in self.leases.cache.list())
 
     def _look_for_karpenter(self) -> None:
         """A Lease that runs out makes no event, and a cache that hears nothing makes one look run out: every
@@ -397,10 +424,9 @@ class Broker:
             _log.warning("Karpenter's Lease cannot be read: its claims are left alone", error=str(error))
             self._karpenter_gone = False
             return
-        now = self._clock.now()
-        gone = not any(ownership.alive(Lease.decode(item), now=now) for item in items)
+        gone = not self._karpenter.alive(map(Lease.decode, items), now=self._clock.monotonic())
         if gone != self._karpenter_gone:
-            said = "taken over: its Lease has run out" if gone else "not taken over: its Lease is alive"
+            said = "taken over: nobody renews its Lease" if gone else "not taken over: its Lease is alive"
             _log.warning(f"Karpenter's claims are {said}")
             self._karpenter_gone = gone
             for claim in self.claims.cache.list():

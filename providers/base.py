@@ -17,6 +17,7 @@ from providers.model import (
     LaunchRequest,
     LaunchResult,
     Odcr,
+    QueueMessage,
     ReservationGroup,
     SecurityGroup,
     Selector,
@@ -85,3 +86,9 @@ class CapacityProvider(Protocol):
 
     def untag(self, ids: Collection[str], keys: Collection[str]) -> None:
         """Removes tags, whatever their value; one that is not there is success."""
+
+    def receive(self, queue: str, *, wait: int) -> Sequence[QueueMessage]:
+        """EC2's notices in a queue (name or URL): at once where there are any, else none after `wait` s."""
+
+    def settle(self, queue: str, messages: Sequence[QueueMessage]) -> None:
+        """These were dealt with; the others of the queue are received again."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import boto3
+import botocore.session
 from botocore.config import Config
+from botocore.utils import parse_timestamp
 from prometheus_client import CollectorRegistry
 
 from providers.aws import errors, retry
@@ -54,6 +57,21 @@ def _user_agent() -> str:
         return "capacity-broker"
 
 
+def _core() -> botocore.session.Session:
+    core = botocore.session.Session()
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
+    return core
+
+
+def _moment(value: Any) -> datetime:
+    """As the SDK reads a timestamp, which takes it longer than all else of an instance."""
+    try:
+        found = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        found = None
+    return found if found is not None and found.tzinfo else parse_timestamp(value)
+
+
 class Aws:
     """The clients of one account and Region."""
 
@@ -80,7 +98,9 @@ class Aws:
             user_agent_extra=_user_agent(),
         )
         try:
-            session = self._session = boto3.Session(profile_name=profile, region_name=region)
+            session = self._session = boto3.Session(
+                botocore_session=_core(), profile_name=profile, region_name=region
+            )
             self.ec2: EC2Client = session.client("ec2", endpoint_url=endpoint_url, config=self._config)
             self.groups: ResourceGroupsClient = session.client(
                 "resource-groups", endpoint_url=endpoint_url, config=self._config

@@ -152,7 +152,7 @@ _SHAPES: tuple[tuple[re.Pattern[str], ErrorClass], ...] = tuple(
         (r"^Insufficient\w*Capacity", ErrorClass.CAPACITY),
         (r"(Limit|Count|Quota)\w*Exceeded", ErrorClass.QUOTA),
         (r"(Unauthorized|AccessDenied|^AuthFailure|ExpiredToken)", ErrorClass.PERMISSION),
-        (r"(NotFound|NoSuch|DoesNotExist)", ErrorClass.NOT_FOUND),
+        (r"(NotFound|NoSuch|DoesNotExist|NonExistent)", ErrorClass.NOT_FOUND),
         (r"(Malformed|^InvalidParameter|^MissingParameter|^Invalid)", ErrorClass.CONFIGURATION),
     )
 )

@@ -11,7 +11,7 @@ each architecture and accelerator, whose ids AWS publishes as SSM parameters (Am
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -92,9 +92,12 @@ def _bad_alias(alias: str, why: str) -> ProviderError:
 
 
 class Images:
-    """Finds images; ids that SSM publishes are remembered, for an hour where they may change."""
+    """Finds images; ids that SSM publishes are remembered, for an hour where they may change.
 
-    def __init__(self, aws: Aws, *, kubernetes_version: str) -> None:
+    `kubernetes_version` is asked each time: the cluster may have been upgraded.
+    """
+
+    def __init__(self, aws: Aws, *, kubernetes_version: Callable[[], str]) -> None:
         self._aws = aws
         self._version = kubernetes_version
         self._parameters: TtlCache[tuple[str, ...], dict[str, str]] = TtlCache(
@@ -121,14 +124,15 @@ class Images:
         return sorted(newest, key=lambda image: image.deprecated)
 
     def _of_alias(self, alias: str) -> list[Image]:
-        wanted = published(alias, kubernetes_version=self._version)
+        version = self._version()
+        wanted = published(alias, kubernetes_version=version)
         ids = self._ids(tuple(item.parameter for item in wanted))
         accelerators = {ids[item.parameter]: item.accelerator for item in wanted if item.parameter in ids}
         if not accelerators:
             raise ProviderError(
                 "AliasNotFound",
                 f"amiSelectorTerms alias {alias!r}: AWS publishes no image of it for Kubernetes "
-                f"{self._version} in {self._aws.region}; looked for {wanted[0].parameter} "
+                f"{version} in {self._aws.region}; looked for {wanted[0].parameter} "
                 f"and {len(wanted) - 1} more",
                 class_=ErrorClass.NOT_FOUND,
                 operation="images",

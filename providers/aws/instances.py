@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from providers.aws import filters, tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
+from providers.aws.listings import Listing
 from providers.model import ErrorClass, Instance, ProviderError
 
 if TYPE_CHECKING:
@@ -21,6 +22,23 @@ if TYPE_CHECKING:
 PAGE = 1000
 # EC2 takes up to 1,000 ids; it advises fewer so that a call does not time out.
 BATCH = 500
+# What DescribeInstances tells of an instance and nobody here asks for; most of its answer.
+UNREAD = (
+    "blockDeviceMapping",
+    "capacityReservationSpecification",
+    "cpuOptions",
+    "enclaveOptions",
+    "groupSet",
+    "hibernationOptions",
+    "iamInstanceProfile",
+    "maintenanceOptions",
+    "metadataOptions",
+    "monitoring",
+    "networkInterfaceSet",
+    "privateDnsNameOptions",
+    "productCodes",
+    "usageOperationUpdateTime",
+)
 
 
 def described(aws: Aws, ids: Collection[str]) -> dict[str, Instance]:
@@ -32,10 +50,22 @@ def described(aws: Aws, ids: Collection[str]) -> dict[str, Instance]:
     return found
 
 
-def of_cluster(aws: Aws, cluster: str) -> list[Instance]:
+def listing(aws: Aws) -> Listing[Instance]:
+    """What `of_cluster` reads."""
+    return Listing(
+        aws,
+        "DescribeInstances",
+        element="reservationSet",
+        member="Reservations",
+        decode=lambda reservation: [_instance(item) for item in reservation.get("Instances", [])],
+        unread=UNREAD,
+    )
+
+
+def of_cluster(listed: Listing[Instance], cluster: str) -> list[Instance]:
     """Every instance with the cluster's tag, in every state that EC2 still shows, by id."""
-    found = _pages(aws, [{"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]}])
-    return sorted(found, key=lambda instance: instance.id)
+    chosen = [{"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]}]
+    return sorted(listed.read(Filters=chosen, MaxResults=PAGE), key=lambda instance: instance.id)
 
 
 def terminate(aws: Aws, ids: Collection[str]) -> None:

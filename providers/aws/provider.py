@@ -7,7 +7,7 @@ sent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -20,6 +20,7 @@ from providers.aws.images import Images
 from providers.aws.launch_templates import LaunchTemplates
 from providers.aws.pricing import Prices
 from providers.aws.profiles import Profiles
+from providers.aws.queue import Queues
 from providers.aws.type_store import TypeStore
 from providers.model import (
     Bootstrap,
@@ -31,6 +32,7 @@ from providers.model import (
     LaunchResult,
     Odcr,
     ProviderError,
+    QueueMessage,
     ReservationGroup,
     SecurityGroup,
     Selector,
@@ -54,7 +56,7 @@ class AwsProvider:
         region: str,
         endpoint_url: str | None = None,
         profile: str | None = None,
-        kubernetes_version: str = KUBERNETES,
+        kubernetes_version: str | Callable[[], str] = KUBERNETES,
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
         isolated_vpc: bool = False,
@@ -66,9 +68,17 @@ class AwsProvider:
         self._aws = Aws(
             region=region, clock=clock, endpoint_url=endpoint_url, profile=profile, registry=registry
         )
+        self._reservations = reservations.listing(self._aws)
+        self._instances = instances.listing(self._aws)
         self._templates = LaunchTemplates(self._aws, cluster=cluster)
-        self._images = Images(self._aws, kubernetes_version=kubernetes_version)
+        self._images = Images(
+            self._aws,
+            kubernetes_version=kubernetes_version
+            if callable(kubernetes_version)
+            else lambda: str(kubernetes_version),
+        )
         self._profiles = Profiles(self._aws, cluster=cluster)
+        self._queues = Queues(self._aws)
         self._types: TtlCache[str, Mapping[str, InstanceType]] = TtlCache(
             ttl=TYPES_TTL, monotonic=clock.monotonic
         )
@@ -84,7 +94,7 @@ class AwsProvider:
         )
 
     def reservations(self) -> Sequence[Odcr]:
-        return reservations.reservations(self._aws)
+        return reservations.reservations(self._reservations)
 
     def group(self, arn: str) -> ReservationGroup:
         return groups.group(self._aws, arn)
@@ -149,7 +159,7 @@ class AwsProvider:
 
     def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
         if ids is None:
-            return instances.of_cluster(self._aws, self.cluster)
+            return instances.of_cluster(self._instances, self.cluster)
         found = instances.described(self._aws, ids)
         return [found[i] for i in sorted(found)]
 
@@ -161,3 +171,9 @@ class AwsProvider:
 
     def untag(self, ids: Collection[str], keys: Collection[str]) -> None:
         instances.remove_tags(self._aws, ids, keys)
+
+    def receive(self, queue: str, *, wait: int) -> Sequence[QueueMessage]:
+        return self._queues.receive(queue, wait=wait)
+
+    def settle(self, queue: str, messages: Sequence[QueueMessage]) -> None:
+        self._queues.settle(queue, messages)

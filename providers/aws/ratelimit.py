@@ -37,6 +37,9 @@ REQUESTS: Mapping[str, Rate] = {
     "AssociateCapacityReservationBillingOwner": Rate(1, 0.5),
     "DisassociateCapacityReservationBillingOwner": Rate(1, 0.5),
     "DescribeInstanceTopology": Rate(1, 1),
+    # SQS limits no standard queue; a storm of notices is to be read as fast as it comes.
+    "ReceiveMessage": Rate(1000, 100),
+    "DeleteMessageBatch": Rate(1000, 100),
 }
 
 # Buckets that count instances, not calls.

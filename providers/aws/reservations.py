@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from providers.aws import tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
+from providers.aws.listings import Listing
 from providers.model import Odcr
 
 if TYPE_CHECKING:
@@ -20,14 +21,21 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 
-def reservations(aws: Aws) -> list[Odcr]:
+def listing(aws: Aws) -> Listing[Odcr]:
+    """What `reservations` reads."""
+    return Listing(
+        aws,
+        "DescribeCapacityReservations",
+        element="capacityReservationSet",
+        member="CapacityReservations",
+        decode=lambda item: [_odcr(item)],
+        unread=("capacityAllocationSet", "createDate"),
+    )
+
+
+def reservations(listed: Listing[Odcr]) -> list[Odcr]:
     """Every reservation that the account owns or was given to share, by id."""
-    found = [
-        _odcr(item)
-        for page in aws.pages(aws.ec2.describe_capacity_reservations, MaxResults=PAGE)
-        for item in page["CapacityReservations"]
-    ]
-    return sorted(found, key=lambda odcr: odcr.id)
+    return sorted(listed.read(MaxResults=PAGE), key=lambda odcr: odcr.id)
 
 
 def _odcr(item: CapacityReservationTypeDef) -> Odcr:

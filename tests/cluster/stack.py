@@ -79,6 +79,9 @@ class Provider(AwsProvider):
 
         self._aws.ec2.meta.events.register(event, then)
 
+    def refresh_prices(self) -> None:
+        """moto answers with thousands of invented ones, and takes seconds for it."""
+
     def instance_types(self) -> Mapping[str, InstanceType]:
         with Provider._loading:
             if not Provider.known:

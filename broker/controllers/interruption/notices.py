@@ -1,0 +1,161 @@
+"""What an announcement of EC2's means for the claims that it is about.
+
+Invariant: instances that are no claim's of ours, and claims that are being deleted, are left alone; a claim
+is deleted, never its instance, so that its node is cordoned and drained like any other's. Which announcements
+end a claim is Karpenter's rule (its interruption controller): all that end the instance do, and a rebalance
+recommendation is only told. A message may come twice; the second time changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import Counter, Histogram
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.reservations.each import each
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.events import Recorder
+from broker.oncall.metrics import REGISTRY
+from providers.model import Notice, NoticeKind, QueueMessage
+
+BY_INSTANCE = "instanceID"
+MALFORMED = "malformed"
+
+_RECEIVED = Counter(
+    "capacity_broker_interruption_messages",
+    "Messages received from the interruption queue, by what they announce.",
+    ["kind"],
+    registry=REGISTRY,
+)
+_DRAINED = Counter(
+    "capacity_broker_interruption_claims",
+    "Claims that an announcement was about, by what was done: drain, or tell.",
+    ["kind", "action", "nodepool"],
+    registry=REGISTRY,
+)
+_AGE = Histogram(
+    "capacity_broker_interruption_message_age_seconds",
+    "Time from EC2's announcement to the broker's answer.",
+    registry=REGISTRY,
+    buckets=(0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600),
+)
+_log = structlog.get_logger("interruption")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The event's reason, what it says, and whether the claim ends with it."""
+
+    reason: str
+    says: str
+    drains: bool = True
+
+
+ANSWERS: Mapping[NoticeKind, Answer] = {
+    NoticeKind.SPOT_INTERRUPTION: Answer(
+        reason="SpotInterrupted", says="EC2 takes the spot instance {id} in two minutes"
+    ),
+    NoticeKind.REBALANCE: Answer(
+        reason="SpotRebalanceRecommendation",
+        says="EC2 expects to take the spot instance {id} sooner than others",
+        drains=False,
+    ),
+    NoticeKind.RESERVATION_INTERRUPTION: Answer(
+        reason="CapacityReservationInterrupted",
+        says="the owner of interruptible reservation {odcr} takes it back: EC2 ends {id} in two minutes",
+    ),
+    NoticeKind.BLOCK_EXPIRATION: Answer(
+        reason="CapacityBlockEnding", says="capacity block {odcr} ends soon, and EC2 ends {id} before"
+    ),
+    NoticeKind.SCHEDULED_CHANGE: Answer(
+        reason="InstanceUnhealthy", says="AWS Health announces {code} for {id}"
+    ),
+    NoticeKind.STOPPED: Answer(reason="InstanceStopping", says="instance {id} stops or has stopped"),
+    NoticeKind.TERMINATED: Answer(reason="InstanceTerminating", says="instance {id} ends or has ended"),
+}
+# What is known of reservations is old then.
+REFRESHES = frozenset(
+    {NoticeKind.RESERVATION_CHANGED, NoticeKind.BLOCK_EXPIRATION, NoticeKind.RESERVATION_INTERRUPTION}
+)
+
+
+class NoticeKeeper:
+    """`take` answers one message; any thread may call it, one at a time."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Cache[NodeClaim],
+        nodes: Cache[Node],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        owns: Callable[[NodeClaim], bool],
+        full: Callable[[str], None],
+        describe: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._nodes = nodes
+        self._clock = clock
+        self._recorder = recorder
+        self._owns = owns
+        self._full = full  # hears of a reservation that gives nothing more
+        self._describe = describe  # asks for a new description of the reservations
+
+    def take(self, message: QueueMessage) -> None:
+        """Raises ApiError, after every claim had its turn: the message is to be received again."""
+        notice = message.notice
+        _RECEIVED.labels(notice.kind if notice else MALFORMED).inc()
+        if notice is None:
+            _log.error("message is no notice", problem=message.problem, body=message.body[:1000])
+            return
+        if notice.kind in REFRESHES:
+            self._describe()
+        if (answer := ANSWERS.get(notice.kind)) is not None:
+            each(self._about(notice), lambda claim: self._answer(claim, notice, answer))
+        if notice.at is not None:
+            _AGE.observe(max(0.0, (self._clock.now() - notice.at).total_seconds()))
+
+    def _about(self, notice: Notice) -> list[NodeClaim]:
+        found: Iterable[NodeClaim] = (
+            claim for id_ in notice.instance_ids for claim in self._claims.by(BY_INSTANCE, id_)
+        )
+        if notice.reservation_ids:
+            found = (
+                claim
+                for claim in self._claims.list()
+                if claim.labels.get(names.RESERVATION_ID) in notice.reservation_ids
+            )
+        return [claim for claim in found if self._owns(claim) and not claim.deleting]
+
+    def _answer(self, claim: NodeClaim, notice: Notice, answer: Answer) -> None:
+        odcr = claim.labels.get(names.RESERVATION_ID, "")
+        if notice.kind is NoticeKind.RESERVATION_INTERRUPTION and odcr:
+            self._full(odcr)
+        if answer.drains:
+            self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
+        said = answer.says.format(id=instance_id(claim), odcr=odcr or "(unknown)", code=notice.code)
+        then = ": the claim is deleted, so that its node drains before" if answer.drains else ""
+        nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
+        for one in (claim, *nodes):
+            self._recorder.event(one, "Warning" if answer.drains else "Normal", answer.reason, said + then)
+        _log.warning(
+            "notice of EC2's", claim=claim.name, kind=str(notice.kind), type=notice.type, odcr=odcr or None
+        )
+        pool = claim.labels.get(names.NODEPOOL, "")
+        _DRAINED.labels(notice.kind, "drain" if answer.drains else "tell", pool).inc()
+
+
+def by_instance(claim: NodeClaim) -> list[str]:
+    """The claims' index that `NoticeKeeper` reads."""
+    return [id_] if (id_ := instance_id(claim)) else []

@@ -1,0 +1,108 @@
+"""The thread that waits for EC2's notices.
+
+Invariant: a message is settled only after it was answered, so that one whose answer failed is received again;
+nothing is answered before the caches are complete, or after `stop` has returned. `stop` does not wait for the
+long poll: what that still brings is left in the queue for whoever leads next.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+from prometheus_client import Counter
+
+from broker.kube.backoff import Backoff, Random
+from broker.kube.bugs import contained
+from broker.kube.clock import Clock
+from broker.kube.controller import Again, attempt
+from broker.kube.errors import ApiError
+from broker.oncall.metrics import REGISTRY
+from providers.base import CapacityProvider
+from providers.model import ProviderError, QueueMessage
+
+NAME = "interruption"
+FIRST, LONGEST = 1.0, 60.0  # seconds of back-off
+SYNC_POLL = 0.1
+LONG_POLL = 20  # seconds; SQS's most, and its advice
+
+_SETTLED = Counter(
+    "capacity_broker_interruption_messages_deleted",
+    "Messages deleted from the interruption queue, since they were dealt with.",
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("interruption")
+
+
+class QueueReader:
+    """Receives from `queue` and gives each message to `take`, in a thread of its own."""
+
+    def __init__(
+        self,
+        provider: CapacityProvider,
+        queue: str,
+        take: Callable[[QueueMessage], None],
+        *,
+        clock: Clock,
+        synced: Callable[[], bool],
+        random: Random = random_module.random,
+    ) -> None:
+        self._provider = provider
+        self._queue = queue
+        self._take = take
+        self._clock = clock
+        self._synced = synced
+        self._backoff = Backoff(first=FIRST, longest=LONGEST, random=random)
+        self._stop = threading.Event()
+        self._acting = threading.Lock()
+        self._thread = threading.Thread(target=self._loop, name=NAME, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Lets an answer that is under way end; no other begins."""
+        self._stop.set()
+        with self._acting:
+            return
+
+    def _loop(self) -> None:
+        while not self._synced():
+            if self._clock.wait(self._stop, SYNC_POLL):
+                return
+        while not self._stop.is_set():
+            outcome = attempt(
+                NAME, self.step, clock=self._clock, expected=(ProviderError, ApiError), queue=self._queue
+            )
+            if outcome.failed:
+                self._clock.wait(self._stop, self._backoff.next(at_least=outcome.wait))
+            else:
+                self._backoff.reset()
+
+    def step(self) -> Again | None:
+        """One long poll and its answers. Raises ProviderError; ApiError after every message had its turn."""
+        messages = self._provider.receive(self._queue, wait=LONG_POLL)
+        with self._acting:
+            if not self._stop.is_set():
+                self._answer(messages)
+        return None
+
+    def _answer(self, messages: Sequence[QueueMessage]) -> None:
+        done: list[QueueMessage] = []
+        failed: ApiError | None = None
+        for message in messages:
+            # A bug in the answer to one message must not keep it in the queue forever.
+            with contained(NAME, body=message.body[:1000]):
+                try:
+                    self._take(message)
+                except ApiError as error:
+                    failed = failed or error
+                    continue
+            done.append(message)
+        if done:
+            self._provider.settle(self._queue, done)
+            _SETTLED.inc(len(done))
+        if failed is not None:
+            raise failed

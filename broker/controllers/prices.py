@@ -1,0 +1,48 @@
+"""Prices are asked for anew twice a day; what cannot be had is told, and asked for again a quarter later.
+
+Invariant: no decision waits for a price: until one is known the provider's shipped table holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+from prometheus_client import Gauge
+
+from broker.kube.clock import Clock
+from broker.kube.controller import Again
+from broker.oncall.metrics import REGISTRY
+from providers.base import CapacityProvider
+from providers.model import ProviderError
+
+EVERY = 12 * 3600.0
+AGAIN = 15 * 60.0
+
+_AT = Gauge(
+    "capacity_broker_prices_refreshed_timestamp_seconds",
+    "When all prices were last asked for with success; 0 before.",
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("prices")
+
+
+class PriceKeeper:
+    """`run` is called by a Singleton."""
+
+    def __init__(self, provider: CapacityProvider, *, clock: Clock) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._said = ""
+
+    def run(self, _items: Sequence[str]) -> Again | None:
+        try:
+            self._provider.refresh_prices()
+        except ProviderError as error:
+            if self._said != (said := str(error)):
+                _log.warning("prices could not be refreshed; those known before hold", error=said)
+            self._said = said
+            return Again(AGAIN)
+        self._said = ""
+        _AT.set(self._clock.now().timestamp())
+        return None

@@ -1,0 +1,70 @@
+"""One SQS queue: messages are received, and deleted when they were dealt with.
+
+Invariant: a message is deleted only by `settle`; whatever was received and not settled comes back when its
+visibility timeout is over (Amazon SQS developer guide, "Amazon SQS visibility timeout"). A body that is no
+notice is handed out as such, so that it can be told and settled, not received forever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from providers.aws import filters
+from providers.aws.clients import Aws
+from providers.aws.notices import parse
+from providers.model import QueueMessage
+
+_log = structlog.get_logger("aws.queue")
+
+# SQS's own limits: messages of one call, seconds of a long poll.
+BATCH = 10
+LONGEST_POLL = 20
+
+
+class Queues:
+    """Queues by name or URL; the URL of a name is asked for once."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+        self._urls: dict[str, str] = {}
+
+    def receive(self, queue: str, *, wait: int) -> list[QueueMessage]:
+        """Up to ten messages, as soon as there is one, else after `wait` seconds none."""
+        answer = self._aws.call(
+            self._aws.sqs.receive_message,
+            QueueUrl=self._url(queue),
+            MaxNumberOfMessages=BATCH,
+            WaitTimeSeconds=min(wait, LONGEST_POLL),
+        )
+        return [
+            _message(item.get("ReceiptHandle", ""), item.get("Body", ""))
+            for item in answer.get("Messages", [])
+        ]
+
+    def settle(self, queue: str, messages: Sequence[QueueMessage]) -> None:
+        """Deletes them; one that SQS does not delete comes back."""
+        for batch in filters.batches([each.receipt for each in messages], BATCH):
+            answer = self._aws.call(
+                self._aws.sqs.delete_message_batch,
+                QueueUrl=self._url(queue),
+                Entries=[{"Id": str(number), "ReceiptHandle": one} for number, one in enumerate(batch)],
+            )
+            for failed in answer.get("Failed", []):
+                _log.warning("message not deleted", queue=queue, code=failed["Code"])
+
+    def _url(self, queue: str) -> str:
+        if "://" in queue:
+            return queue
+        if queue not in self._urls:
+            answer = self._aws.call(self._aws.sqs.get_queue_url, QueueName=queue)
+            self._urls[queue] = answer["QueueUrl"]
+        return self._urls[queue]
+
+
+def _message(receipt: str, body: str) -> QueueMessage:
+    try:
+        return QueueMessage(receipt=receipt, body=body, notice=parse(body))
+    except ValueError as error:
+        return QueueMessage(receipt=receipt, body=body, problem=str(error))

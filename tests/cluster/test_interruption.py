@@ -1,0 +1,139 @@
+"""EC2's notices in a queue: what becomes of the claims that they are about, and of all others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.status import instance_id
+from tests import events
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND
+from tests.cluster.stack import Stack
+
+QUEUE = "notices"
+
+
+class Queue:
+    """The interruption queue, as EventBridge fills it."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._sqs = stack.aws.client("sqs")
+        self._url: str = self._sqs.create_queue(QueueName=QUEUE)["QueueUrl"]
+
+    def put(self, body: str) -> None:
+        self._sqs.send_message(QueueUrl=self._url, MessageBody=body)
+
+    def empty(self) -> bool:
+        """No message waits, and none was received without being settled."""
+        shown: dict[str, Any] = self._sqs.get_queue_attributes(QueueUrl=self._url, AttributeNames=["All"])
+        keys = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+        return all(shown["Attributes"][key] == "0" for key in keys)
+
+
+@pytest.fixture
+def queue(stack: Stack) -> Queue:
+    return Queue(stack)
+
+
+def launched(stack: Stack, *names_: str) -> list[str]:
+    """Claims on demand with their nodes, and a broker that reads the queue; their instances."""
+    stack.node_class(preference="none")
+    for name in names_:
+        stack.claim(name, capacity=(ON_DEMAND,))
+    stack.start(interruption_queue=QUEUE)
+    stack.until_ready(*names_)
+    return [instance_id(stack.get(NodeClaim, name)) for name in names_]
+
+
+@pytest.mark.covers("KRP-29")
+@pytest.mark.parametrize(
+    ("notice", "reason"),
+    [
+        (events.spot_interruption, "SpotInterrupted"),
+        (events.reservation_interruption, "CapacityReservationInterrupted"),
+        (events.health, "InstanceUnhealthy"),
+        (lambda id_: events.state_change(id_, "stopping"), "InstanceStopping"),
+        (lambda id_: events.state_change(id_, "shutting-down"), "InstanceTerminating"),
+    ],
+)
+def test_a_notice_that_an_instance_ends_ends_its_claim(
+    stack: Stack, queue: Queue, notice: Callable[[str], str], reason: str
+) -> None:
+    (mine, _) = launched(stack, "c-0", "c-1")
+    node = stack.get(NodeClaim, "c-0").status.node_name
+    queue.put(notice(mine))
+    said = stack.until_event("c-0", reason)
+    assert mine in said.message
+    stack.until_event(node, reason, kind="Node")
+    stack.until_gone(NodeClaim, "c-0")
+    stack.until(queue.empty, "the message is deleted")
+    assert stack.aws.instance(mine)["State"]["Name"] == "terminated"
+    assert stack.is_true("c-1", names.READY), "nobody else's claim"
+
+
+def test_the_node_is_drained_before_its_instance_ends(stack: Stack, queue: Queue) -> None:
+    (mine,) = launched(stack, "c-0")
+    node = stack.get(NodeClaim, "c-0").status.node_name
+    stack.pod("web", node=node, labels={"app": "web"})
+    stack.budget("web", app="web")
+    queue.put(events.spot_interruption(mine))
+    stack.until_event("c-0", "EvictionBlocked")
+    assert any(t.key == names.DISRUPTED_TAINT for t in stack.get(Node, node).spec.taints), "cordoned"
+    assert stack.aws.instance(mine)["State"]["Name"] == "running"
+
+
+def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: Queue) -> None:
+    """EC2's word comes from EventBridge; the block's end date has not been reached."""
+    odcr = stack.aws.odcr("m5.large", A, 1)
+    stack.node_class(id_=odcr)
+    stack.claim("c-0")
+    stack.start(interruption_queue=QUEUE)
+    stack.until_ready("c-0")
+    queue.put(events.block_expiration("cr-0ffffffffffffffff"))
+    queue.put(events.block_expiration(odcr))
+    said = stack.until_event("c-0", "CapacityBlockEnding")
+    assert odcr in said.message
+    stack.until_gone(NodeClaim, "c-0")
+
+
+def test_a_rebalance_recommendation_is_only_told(stack: Stack, queue: Queue) -> None:
+    (mine,) = launched(stack, "c-0")
+    queue.put(events.rebalance(mine))
+    said = stack.until_event("c-0", "SpotRebalanceRecommendation")
+    assert said.type == "Normal"
+    stack.until(queue.empty, "the message is deleted")
+    assert not stack.get(NodeClaim, "c-0").deleting
+
+
+def test_foreign_instances_and_what_is_no_notice_are_deleted_and_change_nothing(
+    stack: Stack, queue: Queue
+) -> None:
+    launched(stack, "c-0")
+    for body in (
+        "hello",
+        json.dumps({"detail-type": "x"}),
+        events.spot_interruption("i-0ffffffffffffffff"),
+        events.event("EC2 AMI State Change", {"State": "available"}),
+    ):
+        queue.put(body)
+    stack.until(queue.empty, "every message is deleted")
+    assert stack.is_true("c-0", names.READY)
+    assert not stack.get(NodeClaim, "c-0").deleting
+
+
+def test_a_message_that_comes_twice_says_it_once(stack: Stack, queue: Queue) -> None:
+    (mine, other) = launched(stack, "c-0", "c-1")
+    queue.put(events.spot_interruption(mine))
+    stack.until_gone(NodeClaim, "c-0")
+    queue.put(events.spot_interruption(mine))
+    queue.put(events.rebalance(other))
+    stack.until_event("c-1", "SpotRebalanceRecommendation")
+    stack.until(queue.empty, "every message is deleted")
+    assert len([e for e in stack.events("c-0") if e.reason == "SpotInterrupted"]) == 1
