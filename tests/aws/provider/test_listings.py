@@ -1,0 +1,80 @@
+"""Long listings read again and again say what EC2 says now, and decode only what is new."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.aws import instances, reservations
+from providers.aws.listings import items
+
+from .world import World
+
+
+def test_a_second_reading_shows_what_changed_and_what_did_not(world: World) -> None:
+    kept, resized = world.reserve(2), world.reserve(3)
+    first = {odcr.id: odcr for odcr in world.aws.reservations()}
+    world.ec2.modify_capacity_reservation(CapacityReservationId=resized, InstanceCount=5)
+    world.ec2.create_tags(Resources=[kept], Tags=[{"Key": "team", "Value": "ml"}])
+    made = world.reserve(1)
+    second = {odcr.id: odcr for odcr in world.aws.reservations()}
+    assert set(second) == {kept, resized, made}
+    assert (second[resized].total, second[resized].available) == (5, 5)
+    assert dict(second[kept].tags) == {"team": "ml"} and not first[kept].tags
+    assert world.aws.reservations() == sorted(second.values(), key=lambda odcr: odcr.id)
+
+
+def test_what_has_not_changed_is_not_decoded_again(world: World) -> None:
+    for _ in range(3):
+        world.reserve(1)
+    decoded: list[str] = []
+    aws = world.provider()._aws
+    listing = reservations.listing(aws)
+    plain, listing._decode = listing._decode, lambda item: decoded.append(item) or plain(item)  # type: ignore[func-returns-value,assignment,return-value]
+    first = listing.read()
+    assert len(decoded) == 3
+    assert listing.read() == first
+    assert len(decoded) == 3
+
+
+def test_listed_instances_are_those_that_the_sdk_decodes(world: World) -> None:
+    image = world.image()
+    made = world.ec2.run_instances(
+        ImageId=image,
+        MinCount=3,
+        MaxCount=3,
+        InstanceType="m5.large",
+        TagSpecifications=[
+            {
+                "ResourceType": "instance",
+                "Tags": [
+                    {"Key": "capacity-broker.io/cluster", "Value": world.aws.cluster},
+                    {"Key": "odd <item>", "Value": "</reservationSet>"},
+                ],
+            }
+        ],
+    )["Instances"]
+    ids = [instance["InstanceId"] for instance in made]
+    listed = world.aws.instances()
+    assert [i.id for i in listed] == sorted(ids)
+    assert listed == world.aws.instances(ids) == world.aws.instances()
+    world.ec2.terminate_instances(InstanceIds=ids[:1])
+    assert {i.id: i.alive for i in world.aws.instances()} == {id_: id_ != ids[0] for id_ in ids}
+
+
+def test_a_call_that_is_no_listing_is_left_alone(world: World) -> None:
+    world.reserve(1)
+    world.aws.reservations()
+    assert len(world.aws._aws.ec2.describe_capacity_reservations()["CapacityReservations"]) == 1
+
+
+@pytest.mark.parametrize("unread", [[], instances.UNREAD])
+@given(depths=st.lists(st.integers(0, 3), max_size=5))
+def test_outermost_items_whatever_is_in_them(unread: list[str], depths: list[int]) -> None:
+    def nested(depth: int) -> bytes:
+        inner = b"<set>" + nested(depth - 1) * 2 + b"</set>" if depth else b"x"
+        return b"<item>" + inner + b"</item>"
+
+    listed = [nested(depth) for depth in depths]
+    assert [*items(b"\n  ".join(listed))] == listed
