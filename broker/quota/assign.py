@@ -14,7 +14,7 @@ distance borrowed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.quota.classical import preempt
@@ -22,6 +22,7 @@ from broker.quota.fair import DEFAULT, preempt_fairly
 from broker.quota.flavors import Flavor, PodSet, misfit
 from broker.quota.ledger import Ledger
 from broker.quota.model import (
+    Amounts,
     Ask,
     FlavorResource,
     Fungibility,
@@ -34,6 +35,7 @@ from broker.quota.model import (
 from broker.quota.tree import Node
 
 PODS: Final = "pods"
+_Targets = tuple[Target, ...]
 
 # What preemption could do for one flavor and resource, and how far would be borrowed afterwards.
 Oracle = Callable[[FlavorResource, int], tuple[Possibility, int]]
@@ -95,31 +97,45 @@ class Rules:
     strategies: Sequence[Strategy] = DEFAULT
 
 
-def targets(ledger: Ledger, ask: Ask, needed: frozenset[FlavorResource], rules: Rules) -> tuple[Target, ...]:
+def targets(ledger: Ledger, ask: Ask, needed: frozenset[FlavorResource], rules: Rules) -> _Targets:
     """Whom to preempt for `ask`, by the cluster's way of sharing."""
     if rules.fair:
         return preempt_fairly(ledger, ask, needed, rules.strategies)
     return preempt(ledger, ask, needed)
 
 
-def simulation(ledger: Ledger, queue: str, priority: int, queued: float, rules: Rules) -> Oracle:
-    """What preemption would do, found by deciding it for one flavor and resource alone."""
-    node = ledger.node(queue)
+class Simulation:
+    """What preemption would do for a workload, decided at most once for the same amounts."""
 
-    def ask_one(key: FlavorResource, value: int) -> tuple[Possibility, int]:
-        ask = Ask(queue=queue, amounts={key: value}, priority=priority, queued=queued)
-        found = targets(ledger, ask, frozenset((key,)), rules)
+    def __init__(self, ledger: Ledger, queue: str, priority: int, queued: float, rules: Rules) -> None:
+        self._ledger = ledger
+        self._ask = Ask(queue=queue, amounts={}, priority=priority, queued=queued)
+        self._rules = rules
+        self._known: dict[
+            tuple[frozenset[tuple[FlavorResource, int]], frozenset[FlavorResource]], _Targets
+        ] = {}
+
+    def targets(self, amounts: Amounts, needed: frozenset[FlavorResource]) -> _Targets:
+        """Whom to preempt for these amounts."""
+        key = (frozenset(amounts.items()), needed)
+        if key not in self._known:
+            ask = replace(self._ask, amounts=amounts)
+            self._known[key] = targets(self._ledger, ask, needed, self._rules)
+        return self._known[key]
+
+    def __call__(self, key: FlavorResource, value: int) -> tuple[Possibility, int]:
+        """For one flavor and resource alone: what could be done, and how far would be borrowed then."""
+        node = self._ledger.node(self._ask.queue)
+        found = self.targets({key: value}, frozenset((key,)))
         if not found:
             return Possibility.NO_CANDIDATES, node.level(key, value)[0]
         for each in found:
-            ledger.node(each.workload.queue).remove(each.workload.usage)
+            self._ledger.node(each.workload.queue).remove(each.workload.usage)
         level, _ = node.level(key, value)
         for each in found:
-            ledger.node(each.workload.queue).add(each.workload.usage)
-        own = any(each.workload.queue == queue for each in found)
+            self._ledger.node(each.workload.queue).add(each.workload.usage)
+        own = any(each.workload.queue == node.name for each in found)
         return (Possibility.PREEMPT if own else Possibility.RECLAIM), level
-
-    return ask_one
 
 
 def assign(

@@ -53,7 +53,7 @@ class _Case:
         return any(
             next(self.entries(source, evicted=evicted), None) is not None
             for source in sources
-            for evicted in (False, True)
+            for evicted in self.ledger.turns
         )
 
 
@@ -104,7 +104,7 @@ def _sources(node: Node, amounts: Amounts, needed: Keys) -> tuple[list[_Source],
 def _attempt(case: _Case, *, borrow: bool) -> tuple[Target, ...]:
     taken: list[Target] = []
     try:
-        for evicted in (True, False):
+        for evicted in case.ledger.turns:
             for sources in case.classes:
                 for target in _walk(case, sources, evicted=evicted, borrow=borrow):
                     case.ledger.node(target.workload.queue).remove(target.workload.usage)

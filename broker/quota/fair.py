@@ -12,8 +12,8 @@ Shares are compared where the two queues' paths to the root part.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Final
 
 from broker.quota.candidates import Keys, allowed, borrowers, fits
@@ -24,6 +24,9 @@ from broker.quota.shares import Share, share
 from broker.quota.tree import Node
 
 DEFAULT: Final[tuple[Strategy, ...]] = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
+
+# Of a queue to take from: its share, then its first candidate.
+_Key = tuple[bool, float, bool, bool, int, float, str]
 
 
 class _Stream:
@@ -131,7 +134,7 @@ def _candidates(decision: _Decision) -> dict[Node, _Stream]:
 
 def _in_order(decision: _Decision, node: Node, policy: Policy) -> Iterator[Entry]:
     """A queue's candidates, evicted ones first."""
-    for evicted in (True, False):
+    for evicted in decision.ledger.turns:
         yield from allowed(
             decision.ledger, node.name, decision.needed, evicted=evicted, policy=policy, ask=decision.ask
         )
@@ -191,28 +194,31 @@ def _second(decision: _Decision, refused: Mapping[Node, _Stream]) -> bool:
 class _Order:
     """Which queue to take from next: from the root, the child with the largest share, down to a queue.
 
-    A subtree that stopped borrowing is left for good, since shares only fall; not so the preemptor's own
-    path. Between equal shares a cohort comes before a queue, and of two queues the one with the better
-    candidate.
+    Shares only fall, so a subtree that stopped borrowing is left for good, unless it is the preemptor's
+    own path, and a queue found at the top of its heap under its present share is the one. Between equal
+    shares a cohort comes before a queue, and of two queues the one with the better candidate.
     """
 
     def __init__(self, decision: _Decision, candidates: Mapping[Node, _Stream]) -> None:
         self._decision = decision
         self._candidates = candidates
-        self._queues: dict[Node, deque[Node]] = {}
+        self._queues: dict[Node, list[tuple[_Key, str, Node]]] = {}
         self._cohorts: dict[Node, list[Node]] = {}
         self._root: Node | None = None
         self._dropped: set[Node] = set()
-        for node in sorted(candidates, key=lambda each: each.name):
+        for node in candidates:
             child = node
             for cohort in node.path():
-                if child.queue is not None:
-                    self._queues.setdefault(cohort, deque()).append(child)
+                if child is node:
+                    if (key := self._key(node)) is not None:
+                        self._queues.setdefault(cohort, []).append((key, node.name, node))
                 elif child in self._cohorts.setdefault(cohort, []):
                     break
                 else:
                     self._cohorts[cohort].append(child)
                 child = cohort
+        for queues in self._queues.values():
+            heapify(queues)
         for cohorts in self._cohorts.values():
             cohorts.sort(key=lambda each: each.name)
         for self._root in decision.node.path():
@@ -240,23 +246,27 @@ class _Order:
                 return found
             self._cohorts[cohort].remove(child)
 
+    def _key(self, node: Node) -> _Key | None:
+        """Smaller is sooner; None for a queue that nothing is taken from any more."""
+        head = self._candidates[node].head
+        known = self._decision.share(node)
+        own = node is self._decision.node
+        if head is None or node in self._dropped or not (known.borrows or own):
+            return None
+        return not known.weightless, -known.value, not head[3].evicted, own, *head[:3]
+
     def _largest_queue(self, cohort: Node) -> tuple[Node | None, tuple[bool, float]]:
-        best: Node | None = None
-        best_share, best_entry = (False, -1.0), None
-        waiting = self._queues.get(cohort, ())
-        for node in list(waiting):
-            head = self._candidates[node].head
-            known = self._decision.share(node)
-            own = node is self._decision.node
-            if head is None or node in self._dropped or not (known.borrows or own):
-                self._queues[cohort].remove(node)
-                continue
-            entry = (not head[3].evicted, own, *head[:3])
-            if known.order > best_share or (
-                known.order == best_share and best_entry is not None and entry < best_entry
-            ):
-                best, best_share, best_entry = node, known.order, entry
-        return best, best_share
+        queues = self._queues.get(cohort)
+        while queues:
+            kept, name, node = queues[0]
+            key = self._key(node)
+            if key is None:
+                heappop(queues)
+            elif key != kept:
+                heapreplace(queues, (key, name, node))
+            else:
+                return node, self._decision.share(node).order
+        return None, (False, -1.0)
 
     def _largest_cohort(self, cohort: Node) -> tuple[Node | None, tuple[bool, float]]:
         best: Node | None = None

@@ -28,6 +28,7 @@ class Ledger:
     def __init__(self, tree: Tree, workloads: Iterable[Workload] = ()) -> None:
         self.tree = tree
         self.workloads: dict[str, Workload] = {}
+        self.evicted = 0  # how many of them are on their way out
         self._indexes: dict[tuple[str, bool], _Index] = {}
         for workload in workloads:
             self.admit(workload)
@@ -38,6 +39,7 @@ class Ledger:
             raise ValueError(f"workload {workload.name} holds quota already; release it first")
         self.node(workload.queue).add(workload.usage)
         self.workloads[workload.name] = workload
+        self.evicted += workload.evicted
         index = self._indexes.setdefault((workload.queue, workload.evicted), {})
         for key in workload.usage:
             insort(index.setdefault(key, []), entry(workload))
@@ -45,6 +47,7 @@ class Ledger:
     def release(self, name: str) -> Workload:
         """Gives a workload's quota back."""
         workload = self.workloads.pop(name)
+        self.evicted -= workload.evicted
         self.node(workload.queue).remove(workload.usage)
         index = self._indexes[workload.queue, workload.evicted]
         wanted = entry(workload)
@@ -58,6 +61,11 @@ class Ledger:
         evicted = replace(self.release(name), evicted=True)
         self.admit(evicted)
         return evicted
+
+    @property
+    def turns(self) -> tuple[bool, ...]:
+        """Whether to look at evicted workloads, in the order of preemption: them first, if there are any."""
+        return (True, False) if self.evicted else (False,)
 
     def node(self, queue: str) -> Node:
         if node := self.tree.queues.get(queue):

@@ -1,0 +1,224 @@
+"""How fast entitlement is decided: rounds of admission, and one preemption, beside the same done plainly.
+
+Time in the world of the rounds stands still while a round decides and jumps to the next workload's end
+when nothing more can be admitted, so that only deciding is measured. Kueue's published figure for this
+shape, 50,000 workloads in 1,179 s, is of a whole Kueue with its API server and 50 requests a second: what
+a deciding process would write is counted, not timed. Times are the deciding thread's processor time.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks.figures import Figure, run
+from benchmarks.quota_world import (
+    KEY,
+    RULES,
+    SECONDS,
+    admitted,
+    heads,
+    plain_admit,
+    plain_preempt,
+    queues,
+)
+from broker.quota.classical import preempt
+from broker.quota.cycle import Decision, Head, Outcome, decide
+from broker.quota.fair import preempt_fairly
+from broker.quota.ledger import Ledger
+from broker.quota.model import Ask, Workload
+from broker.quota.tree import Tree
+from broker.quota.waiting import Waiting
+
+NEEDED = frozenset((KEY,))
+KUEUE = (
+    42.4  # admissions a second: kueue v0.20, test/performance/scheduler/configs/large-scale, 50,000 / 1,179 s
+)
+
+
+@dataclass(slots=True)
+class Rounds:
+    """A cluster's days in fast motion."""
+
+    ledger: Ledger
+    waiting: Waiting
+    arrivals: list[tuple[float, Head]]
+    now: float = 0.0
+    # When each ends, its name, and when it was admitted.
+    running: list[tuple[float, str, float]] = field(default_factory=list)
+    heads: dict[str, Head] = field(default_factory=dict)
+    counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    victims: int = 0
+    seconds: float = 0.0
+
+    def finish(self) -> None:
+        """Rounds until nobody waits and nobody runs."""
+        while self.arrivals or len(self.waiting) or self.running:
+            self.arrive()
+            began = time.thread_time()
+            taken = list(self.waiting.heads())
+            decisions = decide(self.ledger, taken, RULES)
+            changed = [self.act(each) for each in decisions]
+            self.seconds += time.thread_time() - began
+            if not any(changed):
+                self.pass_time()
+
+    def arrive(self) -> None:
+        while self.arrivals and self.arrivals[-1][0] <= self.now:
+            self.waiting.push(self.arrivals.pop()[1])
+
+    def act(self, decision: Decision) -> bool:
+        """Does what was decided; whether quota changed hands."""
+        head = decision.head
+        self.counts[decision.outcome] += 1
+        if decision.outcome is Outcome.WAIT:
+            self.waiting.set_aside(head)
+            return False
+        if decision.outcome is Outcome.PREEMPT:
+            for target in decision.targets:
+                self.victims += 1
+                self.ledger.release(target.workload.name)
+                self.waiting.push(self.heads.pop(target.workload.name))
+            self.waiting.wake({head.queue})
+            self.waiting.push(head)
+            return True
+        self.ledger.admit(
+            Workload(
+                name=head.name,
+                queue=head.queue,
+                usage=decision.assignment.usage,
+                priority=head.priority,
+                queued=head.queued,
+                reserved=self.now,
+            )
+        )
+        self.heads[head.name] = head
+        cores = head.pod_sets[0].requests["cpu"] // 1000
+        heapq.heappush(self.running, (self.now + SECONDS[cores], head.name, self.now))
+        return True
+
+    def pass_time(self) -> None:
+        """To the next moment at which a workload comes or ends; one that was preempted since does not
+        end.
+        """
+        moments = [each[0][0] for each in (self.running[:1], self.arrivals[-1:]) if each]
+        self.now = min(moments, default=self.now)
+        freed: set[str] = set()
+        while self.running and self.running[0][0] <= self.now:
+            _, name, since = heapq.heappop(self.running)
+            held = self.ledger.workloads.get(name)
+            if held is not None and held.reserved == since:
+                self.ledger.release(name)
+                freed.add(self.heads.pop(name).queue)
+        self.waiting.wake(freed)
+
+
+def measure(*, small: bool) -> Sequence[Figure]:
+    """Decisions about entitlement, in the shape of Kueue's large-scale test."""
+    return [*_rounds(small), *_preemptions(small)]
+
+
+def _rounds(small: bool) -> list[Figure]:
+    shape = (2, 10) if small else (10, 100)
+    made = queues(*shape)
+    tree = Tree(made)
+    every = sorted(((head.queued, head) for head in heads(made, 50)), key=lambda each: -each[0])
+    rounds = Rounds(Ledger(tree), Waiting(tree), list(every))
+    rounds.finish()
+    admissions, decisions = rounds.counts[Outcome.ADMIT], sum(rounds.counts.values())
+    plain = _plain_rate(*shape, 20 if small else 200)
+    size = f"{len(every):,} workloads, {len(made):,} queues"
+    # An admission and an eviction each write a workload's status once.
+    writes = admissions + rounds.victims
+    return [
+        Figure(
+            name=f"decisions a second ({size})",
+            measured=decisions / rounds.seconds,
+            least=KUEUE,
+            baseline=plain,
+            of="adding up the cohort's usage for each decision",
+        ),
+        Figure(
+            name="admissions a second, deciding only",
+            measured=admissions / rounds.seconds,
+            least=KUEUE,
+            baseline=KUEUE,
+            of="Kueue's published rate, with its API writes",
+        ),
+        Figure(name="of the decisions: admitted", measured=admissions),
+        Figure(name="of the decisions: preempts others", measured=rounds.counts[Outcome.PREEMPT]),
+        Figure(name="of the decisions: waits", measured=rounds.counts[Outcome.WAIT]),
+        Figure(name="API writes that these need, not timed", measured=writes),
+        Figure(name="deciding all of it", measured=rounds.seconds, unit="s"),
+    ]
+
+
+def _plain_rate(cohorts: int, each: int, many: int) -> float:
+    made = queues(cohorts, each)
+    workloads = list(admitted(cohorts, each, 20 * len(made)).workloads.values())
+    wanting = [next(heads([made[number % len(made)]], 50)) for number in range(many)]
+    began = time.thread_time()
+    for head in wanting:
+        plain_admit(workloads, made, head)
+    return many / (time.thread_time() - began)
+
+
+def _preemptions(small: bool) -> list[Figure]:
+    return [
+        figure
+        for cohorts, each in (((2, 10), (1, 20)) if small else ((10, 100), (1, 1000)))
+        for figure in _one_preemption(cohorts, each)
+    ]
+
+
+def _one_preemption(cohorts: int, each: int) -> list[Figure]:
+    """Queues that use less than their own ask for the rest of it, in a cohort that others fill."""
+    ledger = admitted(cohorts, each, 20 * cohorts * each)
+    under = [node for node in ledger.tree.queues.values() if node.uses(KEY) < node.quota(KEY)]
+    # As in a broker that runs: the collector does not walk through what stays.
+    gc.collect()
+    gc.freeze()
+    asks = [
+        Ask(queue=node.name, amounts={KEY: node.quota(KEY) - node.uses(KEY)}, priority=200)
+        for node in under[:: max(1, len(under) // 100)]
+    ]
+    for ask in asks[:2]:
+        found = [target.workload.name for target in preempt(ledger, ask, NEEDED)]
+        if not found or sorted(found) != sorted(plain_preempt(ledger, ask)):
+            raise AssertionError(f"the plain way preempts others for {ask}: {found}")
+    plain = median(_milliseconds(lambda ask: plain_preempt(ledger, ask), asks[:2]))
+    where = f"{len(ledger.workloads):,} admitted, {cohorts} x {each} queues"
+    figures = []
+    for name, times in (
+        ("classical", _milliseconds(lambda ask: preempt(ledger, ask, NEEDED), asks)),
+        ("fair sharing", _milliseconds(lambda ask: preempt_fairly(ledger, ask, NEEDED), asks)),
+    ):
+        figures += [
+            Figure(
+                name=f"one preemption, {name}, {where}",
+                measured=median(times),
+                unit="ms",
+                most=10,
+                baseline=plain if name == "classical" else None,
+                of="every workload looked at, usage added up anew" if name == "classical" else "",
+            ),
+            Figure(name=f"  slowest of {len(times)}", measured=max(times), unit="ms", most=10),
+        ]
+    return figures
+
+
+def _milliseconds(work: Callable[[Ask], object], asks: Sequence[Ask]) -> list[float]:
+    times = []
+    for ask in asks:
+        began = time.thread_time()
+        work(ask)
+        times.append((time.thread_time() - began) * 1000)
+    return times
+
+
+if __name__ == "__main__":
+    run(measure)

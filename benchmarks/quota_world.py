@@ -1,0 +1,144 @@
+"""Queues and workloads in the shape of Kueue's large-scale test, and the same decisions made plainly.
+
+Its generator (test/performance/scheduler): cohorts of equal queues, each with 20 cores of its own and 100
+to borrow, that reclaim from anybody and preempt lower priority among their own; of ten workloads seven
+ask for 1 core at priority 50 and run 0.2 s, two for 5 at 100 and 0.5 s, one for 20 at 200 and 1 s; each
+queue gets a small one every 0.1 s, a middling one every 0.5 s and a large one every 1.2 s.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from broker.quota.assign import Rules
+from broker.quota.cycle import Head
+from broker.quota.flavors import Flavor, PodSet
+from broker.quota.ledger import Ledger
+from broker.quota.model import (
+    Ask,
+    FlavorResource,
+    Preemption,
+    Queue,
+    Quota,
+    ResourceGroup,
+    Workload,
+)
+from broker.quota.tree import Tree
+
+KEY = FlavorResource("default", "cpu")
+RULES = Rules(flavors={"default": Flavor(name="default")})
+# Cores, priority, seconds that one runs, seconds between two, how many of ten.
+SHAPES = ((1, 50, 0.2, 0.1, 7), (5, 100, 0.5, 0.5, 2), (20, 200, 1.0, 1.2, 1))
+SECONDS = {shape[0]: shape[2] for shape in SHAPES}
+
+
+def queues(cohorts: int, each: int, *, cores: int = 20) -> list[Queue]:
+    return [
+        Queue(
+            name=f"queue-{cohort:02}-{number:03}",
+            cohort=f"cohort-{cohort:02}",
+            groups=(ResourceGroup(frozenset(("cpu",)), ("default",)),),
+            quotas={KEY: Quota(nominal=cores * 1000, borrowing_limit=100_000)},
+            preemption=Preemption(within="LowerPriority", reclaim="Any"),
+        )
+        for cohort in range(cohorts)
+        for number in range(each)
+    ]
+
+
+def heads(made: Sequence[Queue], each: int) -> Iterator[Head]:
+    """So many workloads for each queue; each waits from the moment at which it is created."""
+    for queue in made:
+        number = 0
+        for cores, priority, _, every, of_ten in SHAPES:
+            for turn in range(each * of_ten // 10):
+                yield Head(
+                    name=f"{queue.name}-{number:04}",
+                    queue=queue.name,
+                    pod_sets=(PodSet(requests={"cpu": cores * 1000}),),
+                    priority=priority,
+                    queued=(turn + 1) * every,
+                )
+                number += 1
+
+
+def admitted(cohorts: int, each: int, workloads: int) -> Ledger:
+    """A full cluster: half of each cohort's queues borrow what the other half leaves idle."""
+    made = queues(cohorts, each)
+    ledger = Ledger(Tree(made))
+    per_queue = workloads // len(made)
+    for number, queue in enumerate(made):
+        # An even queue holds twice as many as an odd one, of a size with which the cohort is just full.
+        count = per_queue + (per_queue // 3 if number % 2 == 0 else -(per_queue // 3))
+        for index in range(count):
+            ledger.admit(
+                Workload(
+                    name=f"{queue.name}-{index:04}",
+                    queue=queue.name,
+                    usage={KEY: 20_000 // per_queue},
+                    priority=(50, 100, 200)[index % 3],
+                    queued=float(index),
+                    reserved=float((index * 7919 + number) % 10_007),
+                )
+            )
+    return ledger
+
+
+def plain_preempt(ledger: Ledger, ask: Ask) -> list[str]:
+    """`preempt` without an index: every workload looked at, usage added up anew at each step.
+
+    For cohorts of one layer and one resource, which is what is measured here.
+    """
+    tree = ledger.tree
+    cohort = tree.queues[ask.queue].parent
+    members = {node.name for node in cohort.queues} if cohort else {ask.queue}
+    quota = sum(tree.queues[name].quota(KEY) for name in members)
+    gone: set[str] = set()
+    wanted = ask.amounts[KEY]
+
+    def used() -> dict[str, int]:
+        found: dict[str, int] = defaultdict(int)
+        for each in ledger.workloads.values():
+            if each.queue in members and each.name not in gone:
+                found[each.queue] += each.usage[KEY]
+        return found
+
+    held = used()
+    found = [
+        each
+        for each in ledger.workloads.values()
+        if (
+            each.queue in members
+            and each.queue != ask.queue
+            and held[each.queue] > tree.queues[each.queue].quota(KEY)
+        )
+        or (each.queue == ask.queue and each.priority < ask.priority)
+    ]
+    found.sort(key=lambda each: (each.queue == ask.queue, each.priority, -each.reserved, each.name))
+    taken: list[str] = []
+    for each in found:
+        held = used()
+        if each.queue != ask.queue and held[each.queue] <= tree.queues[each.queue].quota(KEY):
+            continue
+        gone.add(each.name)
+        taken.append(each.name)
+        if wanted <= quota - sum(used().values()):
+            for name in taken[-2::-1]:
+                gone.remove(name)
+                if wanted <= quota - sum(used().values()):
+                    taken.remove(name)
+                else:
+                    gone.add(name)
+            return taken
+    return []
+
+
+def plain_admit(workloads: Sequence[Workload], made: Sequence[Queue], head: Head) -> bool:
+    """Whether a head fits, by adding up what everybody in its cohort holds."""
+    by_name = {queue.name: queue for queue in made}
+    cohort = by_name[head.queue].cohort
+    members = {queue.name for queue in made if queue.cohort == cohort}
+    used = sum(each.usage[KEY] for each in workloads if each.queue in members)
+    quota = sum(queue.quotas[KEY].nominal for queue in made if queue.cohort == cohort)
+    return used + head.pod_sets[0].requests["cpu"] <= quota

@@ -1,0 +1,204 @@
+"""One round of admission: the heads of the queues together.
+
+Invariant: each head is judged against what was held when the round began, then taken in order, and
+admitted or given its victims only if it still fits with what the round gave away before it. Nothing is
+promised twice: not quota, not a victim. A head that must wait for quota of its own, and has no way to
+take it back later, keeps others of the round from it. The tree is as before on return; who acts on the
+decisions changes the ledger.
+
+The rule is Kueue's cycle (pkg/scheduler/scheduler.go), but a head whose victims were promised to an
+earlier one waits for the next round, where Kueue would judge it again in the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from broker.quota import order
+from broker.quota.assign import Assignment, Rules, Simulation, assign
+from broker.quota.candidates import fits
+from broker.quota.flavors import PodSet
+from broker.quota.ledger import Ledger
+from broker.quota.model import Amounts, FlavorResource, Mode, Quota, Target
+from broker.quota.partial import reduced
+from broker.quota.tree import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A workload that waits for quota, the first of its queue."""
+
+    name: str
+    queue: str
+    pod_sets: tuple[PodSet, ...]
+    priority: int = 0
+    queued: float = 0.0
+
+
+class Outcome(StrEnum):
+    ADMIT = "Admit"
+    PREEMPT = "Preempt"
+    WAIT = "Wait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What becomes of a head; `why` is for people, and empty when it is admitted."""
+
+    head: Head
+    outcome: Outcome
+    assignment: Assignment = field(default_factory=Assignment)
+    targets: tuple[Target, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    head: Head
+    node: Node
+    assignment: Assignment
+    targets: tuple[Target, ...]
+
+    @property
+    def name(self) -> str:
+        return self.head.name
+
+    @property
+    def usage(self) -> Amounts:
+        return self.assignment.usage
+
+    @property
+    def level(self) -> int:
+        return self.assignment.level
+
+    @property
+    def priority(self) -> int:
+        return self.head.priority
+
+    @property
+    def queued(self) -> float:
+        return self.head.queued
+
+
+@dataclass(slots=True)
+class _Round:
+    """The tree as it changes during a round, and how to undo that."""
+
+    ledger: Ledger
+    promised: set[str] = field(default_factory=set)
+    added: list[tuple[Node, Amounts]] = field(default_factory=list)
+    removed: list[tuple[Node, Amounts]] = field(default_factory=list)
+
+    def add(self, node: Node, amounts: Amounts) -> None:
+        node.add(amounts)
+        self.added.append((node, amounts))
+
+    def take(self, found: Iterable[Target]) -> None:
+        for each in found:
+            node = self.ledger.node(each.workload.queue)
+            node.remove(each.workload.usage)
+            self.removed.append((node, each.workload.usage))
+            self.promised.add(each.workload.name)
+
+    def undo(self) -> None:
+        for node, amounts in self.added:
+            node.remove(amounts)
+        for node, amounts in self.removed:
+            node.add(amounts)
+
+
+def decide(ledger: Ledger, heads: Iterable[Head], rules: Rules) -> list[Decision]:
+    """What becomes of each head in this round, at most one a queue, in the order in which they were
+    taken.
+    """
+    decisions: list[Decision] = []
+    entries: list[_Entry] = []
+    for head in heads:
+        entry = _nominate(ledger, head, rules)
+        if isinstance(entry, Decision):
+            decisions.append(entry)
+        else:
+            entries.append(entry)
+    this = _Round(ledger)
+    try:
+        for entry in order.fairly(entries) if rules.fair else order.classical(entries):
+            decisions.append(_settle(this, entry))
+    finally:
+        this.undo()
+    return decisions
+
+
+def _nominate(ledger: Ledger, head: Head, rules: Rules) -> _Entry | Decision:
+    """What the head would get now; a decision at once where no other head matters."""
+    try:
+        node = ledger.node(head.queue)
+    except LookupError as error:
+        return Decision(head=head, outcome=Outcome.WAIT, why=str(error.args[0]))
+    oracle = Simulation(ledger, head.queue, head.priority, head.queued, rules)
+
+    def attempt(pod_sets: Sequence[PodSet]) -> _Entry | None:
+        given = assign(node, pod_sets, rules, oracle)
+        if given.mode is Mode.FIT:
+            return _Entry(head, node, given, ())
+        if given.mode is Mode.PREEMPT and (found := oracle.targets(given.usage, given.needed)):
+            return _Entry(head, node, given, found)
+        return None
+
+    whole = assign(node, head.pod_sets, rules, oracle)
+    if whole.mode is Mode.FIT:
+        return _Entry(head, node, whole, ())
+    found = oracle.targets(whole.usage, whole.needed) if whole.mode is Mode.PREEMPT else ()
+    if not found and (less := reduced(head.pod_sets, attempt)) is not None:
+        return less
+    if whole.mode is Mode.NO_FIT:
+        return Decision(head=head, outcome=Outcome.WAIT, assignment=whole, why="; ".join(whole.reasons))
+    return _Entry(head, node, whole, found)
+
+
+def _settle(this: _Round, entry: _Entry) -> Decision:
+    """What the entry gets after those before it."""
+    head, node, assignment = entry.head, entry.node, entry.assignment
+
+    def wait(why: str) -> Decision:
+        return Decision(head=head, outcome=Outcome.WAIT, assignment=assignment, why=why)
+
+    if assignment.mode is Mode.PREEMPT and not entry.targets:
+        if node.preemption.reclaim != "Any":
+            this.add(node, _reserved(node, assignment))
+        return wait(f"{'; '.join(assignment.reasons)}; nothing may be preempted for it")
+    if taken := [each.workload.name for each in entry.targets if each.workload.name in this.promised]:
+        return wait(f"workload {taken[0]} makes room for another one; the next round decides")
+    before = len(this.removed)
+    this.take(entry.targets)
+    if not fits(node, assignment.usage, borrow=True):
+        for owner, amounts in this.removed[before:]:
+            owner.add(amounts)
+        del this.removed[before:]
+        this.promised.difference_update(each.workload.name for each in entry.targets)
+        return wait("a workload before it in this round took the quota")
+    this.add(node, assignment.usage)
+    return Decision(
+        head=head,
+        outcome=Outcome.PREEMPT if entry.targets else Outcome.ADMIT,
+        assignment=assignment,
+        targets=entry.targets,
+        why="; ".join(assignment.reasons),
+    )
+
+
+def _reserved(node: Node, assignment: Assignment) -> dict[FlavorResource, int]:
+    """What a head that can only wait keeps from the others of the round: its own quota, borrowed quota too
+    where it would borrow."""
+    reserved = {}
+    for key, value in assignment.usage.items():
+        quota = node.quotas.get(key, Quota())
+        used = node.uses(key)
+        if assignment.level == 0:
+            reserved[key] = max(0, min(value, quota.nominal - used))
+        elif quota.borrowing_limit is None:
+            reserved[key] = value
+        else:
+            reserved[key] = max(0, min(value, quota.nominal + quota.borrowing_limit - used))
+    return reserved

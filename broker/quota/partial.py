@@ -1,0 +1,68 @@
+"""How many pods of a workload are admitted when not all of them can be.
+
+Invariant: every pod set gets at least its least count and at most its count; pods are given up from the
+last pod set to the first, as few as the search finds enough, and then given back from the first on where
+that still fits. The rule is Kueue's partial admission (pkg/scheduler/flavorassigner/podset_reducer.go).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from broker.quota.flavors import PodSet
+
+T = TypeVar("T")
+
+
+def reduced(pod_sets: Sequence[PodSet], attempt: Callable[[list[PodSet]], T | None]) -> T | None:
+    """What `attempt` gave for the largest counts that it accepts; None when it accepts none.
+
+    `attempt` refuses with None, and accepts any counts below ones that it accepts.
+    """
+    spare = [each.count - (each.count if each.min_count is None else each.min_count) for each in pod_sets]
+    if not any(spare):
+        return None
+    accepted: dict[tuple[int, ...], T] = {}
+
+    def tried(counts: Sequence[int]) -> bool:
+        given = attempt([replace(each, count=count) for each, count in zip(pod_sets, counts, strict=True)])
+        if given is not None:
+            accepted[tuple(counts)] = given
+        return given is not None
+
+    def without(pods: int) -> list[int]:
+        counts = [each.count for each in pod_sets]
+        for index in range(len(counts) - 1, -1, -1):
+            taken = min(spare[index], pods)
+            counts[index] -= taken
+            pods -= taken
+        return counts
+
+    fewest = bisect_left(range(sum(spare) + 1), True, key=lambda pods: tried(without(pods)))
+    if fewest > sum(spare):
+        return None
+    counts = without(fewest)
+    full = [each.count for each in pod_sets]
+    # With one pod set cut short, more pods of it were refused already.
+    if sum(count < most for count, most in zip(counts, full, strict=True)) > 1:
+        for index, most in enumerate(full):
+            _grow(counts, index, most, tried)
+    return accepted[tuple(counts)]
+
+
+def _grow(counts: list[int], index: int, most: int, tried: Callable[[Sequence[int]], bool]) -> None:
+    """Raises one count as far as it is accepted."""
+    if counts[index] == most:
+        return
+
+    def refused(count: int) -> bool:
+        return not tried([*counts[:index], count, *counts[index + 1 :]])
+
+    if not refused(most):
+        counts[index] = most
+        return
+    sizes = range(counts[index] + 1, most)
+    counts[index] += bisect_left(sizes, True, key=refused)
