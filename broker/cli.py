@@ -7,6 +7,7 @@ not be asked (a bad option, no credentials, no cluster).
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import ConfigurationError, HttpTransport
+from broker.kube.version import ServerVersion
 from broker.settings import Settings, options
 from providers.aws import AwsProvider
 from providers.aws.provider import KUBERNETES
@@ -53,7 +55,7 @@ def _provider(
     settings: Settings,
     registry: CollectorRegistry | None = None,
     *,
-    kubernetes: str = KUBERNETES,
+    kubernetes: str | Callable[[], str] = KUBERNETES,
     type_folder: Path | None = None,
 ) -> AwsProvider:
     return AwsProvider(
@@ -73,12 +75,6 @@ def _asked(settings: Settings, *, kubernetes: str = KUBERNETES) -> AwsProvider:
     return _provider(settings, kubernetes=kubernetes, type_folder=default_folder())
 
 
-def kubernetes_version(client: Client) -> str:
-    """The cluster's, as the names of images have it: its nodes are to be neither older nor newer."""
-    told = client.raw("GET", "/version")
-    return f"{told['major']}.{str(told['minor']).rstrip('+')}"
-
-
 @app.command("run")
 @options
 def run_command(settings: Settings) -> None:
@@ -86,7 +82,9 @@ def run_command(settings: Settings) -> None:
     from broker.run import serve
 
     aws, client = CollectorRegistry(auto_describe=True), _client(settings)
-    provider = _provider(settings, aws, kubernetes=kubernetes_version(client))
+    version = ServerVersion(client, clock=SystemClock())
+    version()  # without an API server nothing is begun
+    provider = _provider(settings, aws, kubernetes=version)
     serve(settings, client, provider, registries=[aws])
 
 
@@ -111,10 +109,14 @@ def demo_command(
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
     """What the broker would do with these EC2NodeClasses and NodeClaims. Changes nothing."""
     objects = [o for d in manifests.read(filename) if (o := manifests.decode(d))]
-    rows = plan.rows(objects, _asked(settings), now=SystemClock().now())
+    clock = SystemClock()
+    rows, solution = plan.rows(
+        objects, _asked(settings), now=clock.now(), seconds=settings.plan_seconds, timer=clock.monotonic
+    )
     if not rows:
         raise manifests.BadManifest(f"{', '.join(filename)}: no NodeClaim to plan (karpenter.sh/v1)")
     show(rows, columns=plan.COLUMNS, format_=output)
+    typer.echo(f"Solved by {solution}", err=output is not Format.TABLE)
     raise typer.Exit(0 if all(row["launches"] for row in rows) else 1)
 
 
@@ -128,7 +130,7 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
     found = explain.prospects(
         one,
         client,
-        lambda: _asked(settings, kubernetes=kubernetes_version(client)),
+        lambda: _asked(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
         now=SystemClock().now(),
     )
     if output is not Format.TABLE:

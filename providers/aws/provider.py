@@ -70,8 +70,6 @@ class AwsProvider:
         )
         self._reservations = reservations.listing(self._aws)
         self._instances = instances.listing(self._aws)
-        self._reservations = reservations.listing(self._aws)
-        self._instances = instances.listing(self._aws)
         self._templates = LaunchTemplates(self._aws, cluster=cluster)
         self._images = Images(
             self._aws,

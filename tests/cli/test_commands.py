@@ -11,7 +11,7 @@ import pytest
 from broker import cli
 from broker.commands import manifests
 from broker.commands.crds import install
-from broker.kube.client import Client, Reply, Request, Stream
+from broker.kube.client import Client
 from providers.local import LocalAws
 
 from .kit import World, claim, files, node_class, run
@@ -111,26 +111,6 @@ def test_plan_without_claims_is_no_success(
         cli.main()
     assert ended.value.code == 2
     assert f"{path}: no NodeClaim to plan" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("told", "version"),
-    [({"major": "1", "minor": "34"}, "1.34"), ({"major": "1", "minor": "31+"}, "1.31")],
-)
-def test_images_are_of_the_cluster_s_version(told: dict[str, str], version: str) -> None:
-    """EKS writes a plus after the minor version."""
-    asked: list[str] = []
-
-    class Server:
-        def request(self, request: Request, *, timeout: float) -> Reply:
-            asked.append(request.path)
-            return Reply(status=200, body=json.dumps(told).encode())
-
-        def stream(self, request: Request, *, timeout: float) -> Stream:
-            raise AssertionError(request.path)
-
-    assert cli.kubernetes_version(Client(Server())) == version
-    assert asked == ["/version"]
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,34 @@ def test_taking_over_is_refused_while_karpenter_s_lease_is_alive(stack: Stack) -
 @pytest.mark.covers("KRP-26")
 @pytest.mark.parametrize("how", ["no lease", "released", "expired"])
 def test_taking_over_works_when_karpenter_is_gone(stack: Stack, how: str) -> None:
+    """One that is held by a name is watched for its duration first, however old it says it is."""
     if how != "no lease":
         lease(stack, holder="" if how == "released" else "karpenter-0", age=60.0 if how == "expired" else 0.0)
     stack.node_class(preference="none")
     stack.start(take_over_karpenter=True)
     stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    if how == "expired":
+        stack.polls(2)
+        assert not stack.get(NodeClaim, "theirs").metadata.finalizers
+        stack.advance(15)
+    stack.until_ready("theirs")
+
+
+@pytest.mark.covers("KRP-26")
+@pytest.mark.parametrize("skew", [-3600.0, 3600.0], ids=["an hour behind", "an hour ahead"])
+def test_karpenter_s_clock_need_not_be_ours(stack: Stack, skew: float) -> None:
+    """It renews, by a clock of its own: alive. It stops: gone after the Lease's duration, by our clock."""
+    lease(stack, age=skew)
+    stack.node_class(preference="none")
+    stack.start(take_over_karpenter=True)
+    stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
+    for turn in range(1, 4):
+        stack.passes(1)
+        lease(stack, age=skew - 10 * turn)
+        stack.advance(10)
+    stack.passes()
+    assert not stack.aws.instances()
+    stack.advance(15)
     stack.until_ready("theirs")
 
 
@@ -126,6 +149,8 @@ def test_a_claim_that_karpenter_left_behind_is_ended_by_who_takes_over(stack: St
     )
     stack.delete(NodeClaim, "theirs")
     stack.start(take_over_karpenter=True)
+    stack.polls(2)
+    stack.advance(15)
     stack.until_gone(NodeClaim, "theirs")
     assert stack.aws.instance(id_)["State"]["Name"] == "terminated"
 

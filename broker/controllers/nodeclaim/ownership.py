@@ -2,13 +2,12 @@
 
 A claim is the broker's when its nodeClassRef names our group. Karpenter acts only on claims whose
 nodeClassRef is of its own group (karpenter pkg/utils/nodeclaim, IsManaged), so the two sets never meet;
-taking Karpenter's over is a setting that holds only while Karpenter's own Lease has run out.
+taking Karpenter's over is a setting that holds only while nobody renews Karpenter's own Lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable
 
 from broker.apis import names
 from broker.apis.coordination import Lease
@@ -17,7 +16,10 @@ from broker.apis.karpenter import NodeClaim
 KIND = "EC2NodeClass"
 KARPENTER_LEASE_SELECTOR = "metadata.name=karpenter-leader-election"
 
+DURATION = 15  # seconds, where the Lease does not say
+
 Owns = Callable[[NodeClaim], bool]
+Record = tuple[object, ...]
 
 
 def owned(claim: NodeClaim, *, groups: frozenset[str]) -> bool:
@@ -31,8 +33,36 @@ def groups(*, take_over: bool, karpenter_alive: bool) -> frozenset[str]:
     return frozenset({names.BROKER})
 
 
-def alive(lease: Lease | None, *, now: datetime) -> bool:
-    """Whether somebody holds the Lease and has renewed it within its duration."""
-    if lease is None or not lease.spec.holder_identity or lease.spec.renew_time is None:
-        return False
-    return now - lease.spec.renew_time < timedelta(seconds=lease.spec.lease_duration_seconds or 15)
+class Lessees:
+    """Whether somebody holds one of the Leases, told without comparing two machines' clocks.
+
+    A Lease is alive until its record has stayed as it is for its duration, on our own monotonic clock, as
+    client-go's tools/leaderelection tells it: renewTime is the holder's clock, which may be hours off ours.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Record, float]] = {}
+
+    def alive(self, leases: Iterable[Lease], *, now: float) -> bool:
+        """With the Leases as the API server has them; `now` is monotonic."""
+        before, self._seen = self._seen, {}
+        held = False
+        for lease in leases:
+            record, known = _record(lease), before.get(lease.key)
+            since = known[1] if known and known[0] == record else now
+            self._seen[lease.key] = record, since
+            lasts = lease.spec.lease_duration_seconds or DURATION
+            held = held or (bool(lease.spec.holder_identity) and now < since + lasts)
+        return held
+
+    def moved(self, leases: Iterable[Lease]) -> bool:
+        """Whether a Lease is held by a record that `alive` has not been told of."""
+        return any(
+            lease.spec.holder_identity and self._seen.get(lease.key, ((), 0.0))[0] != _record(lease)
+            for lease in leases
+        )
+
+
+def _record(lease: Lease) -> Record:
+    spec = lease.spec
+    return spec.holder_identity, spec.acquire_time, spec.renew_time, spec.lease_transitions

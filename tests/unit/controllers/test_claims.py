@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.coordination import Lease
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim import ownership, status
@@ -103,35 +102,6 @@ def test_only_claims_whose_nodes_are_told_the_same_share_a_template() -> None:
     assert template_key(claim(spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]})) != plain
     # The kubelet may not set these, so they are no difference at the node's start.
     assert template_key(claim(metadata={"labels": {"kubernetes.io/role": "a"}})) == plain
-
-
-def lease(*, held_by: str = "karpenter", renewed: datetime | None = NOW, seconds: int = 15) -> Lease:
-    return Lease.decode(
-        {
-            "metadata": {"name": "karpenter-leader-election", "namespace": "kube-system"},
-            "spec": {
-                "holderIdentity": held_by,
-                "leaseDurationSeconds": seconds,
-                "renewTime": renewed and renewed.isoformat(),
-            },
-        }
-    )
-
-
-@pytest.mark.covers("KRP-26")
-@pytest.mark.parametrize(
-    ("one", "age", "alive"),
-    [
-        (lease(), 14, True),
-        (lease(), 15, False),
-        (lease(seconds=60), 59, True),
-        (lease(held_by=""), 1, False),
-        (lease(renewed=None), 1, False),
-        (None, 1, False),
-    ],
-)
-def test_karpenter_is_alive_while_somebody_renews_its_lease(one: Lease | None, age: int, alive: bool) -> None:
-    assert ownership.alive(one, now=NOW + timedelta(seconds=age)) is alive
 
 
 @pytest.mark.covers("KRP-26")

@@ -1,0 +1,66 @@
+"""Who holds a Lease is told by whether its record changes, never by what two clocks say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.apis.coordination import Lease, LeaseSpec
+from broker.apis.meta import ObjectMeta
+from broker.controllers.nodeclaim.ownership import Lessees
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def lease(*, holder: str = "karpenter-0", renewed: float = 0.0, lasts: int = 15) -> Lease:
+    """`renewed` is on the holder's clock, whatever that is."""
+    return Lease(
+        metadata=ObjectMeta(name="karpenter-leader-election", namespace="kube-system"),
+        spec=LeaseSpec(
+            holder_identity=holder,
+            lease_duration_seconds=lasts,
+            renew_time=NOW + timedelta(seconds=renewed),
+        ),
+    )
+
+
+@pytest.mark.covers("KRP-26")
+def test_nobody_holds_what_is_not_there_or_given_back() -> None:
+    assert not Lessees().alive([], now=0.0)
+    assert not Lessees().alive([lease(holder="")], now=0.0)
+
+
+@pytest.mark.covers("KRP-26")
+@given(renewed=st.floats(-1e8, 1e8))
+def test_one_that_stays_as_it_is_is_alive_for_its_duration_whatever_it_says(renewed: float) -> None:
+    seen = Lessees()
+    assert [seen.alive([lease(renewed=renewed)], now=now) for now in (0.0, 14.9, 15.0)] == [True, True, False]
+
+
+@pytest.mark.covers("KRP-26")
+def test_the_lease_says_how_long_it_lasts() -> None:
+    seen = Lessees()
+    assert [seen.alive([lease(lasts=60)], now=now) for now in (0.0, 59.0, 60.0)] == [True, True, False]
+    seen = Lessees()
+    assert [seen.alive([lease(lasts=0)], now=now) for now in (0.0, 14.0, 15.0)] == [True, True, False]
+
+
+@pytest.mark.covers("KRP-26")
+@given(skew=st.floats(-1e8, 1e8), steps=st.lists(st.floats(0.1, 14.9), max_size=20))
+def test_one_that_is_renewed_is_never_gone(skew: float, steps: list[float]) -> None:
+    seen, now = Lessees(), 0.0
+    for step in steps:
+        now += step
+        assert seen.alive([lease(renewed=now + skew)], now=now)
+
+
+@pytest.mark.covers("KRP-26")
+def test_what_was_heard_since_the_last_look_counts_at_once() -> None:
+    seen = Lessees()
+    assert [seen.alive([lease()], now=now) for now in (0.0, 15.0)] == [True, False]
+    assert not seen.moved([lease()])
+    assert seen.moved([lease(renewed=1.0)])
+    assert not seen.moved([lease(holder="", renewed=2.0)])

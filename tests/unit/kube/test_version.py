@@ -1,0 +1,65 @@
+"""The server's version is read again on its time, and the known one holds while the server is away."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from broker.kube.client import Client, Reply, Request, Stream
+from broker.kube.clock import FakeClock
+from broker.kube.errors import Unavailable
+from broker.kube.version import EVERY, ServerVersion
+
+
+class Server:
+    """An API server that tells its version, or is away."""
+
+    def __init__(self, **told: str) -> None:
+        self.told: dict[str, str] | None = told
+        self.asked = 0
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        assert (request.method, request.path) == ("GET", "/version"), timeout
+        self.asked += 1
+        if self.told is None:
+            raise Unavailable(0, "Away", "no answer")
+        return Reply(status=200, body=orjson.dumps(self.told))
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        raise AssertionError(f"{request} {timeout}")
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [({"major": "1", "minor": "34"}, "1.34"), ({"major": "1", "minor": "31+"}, "1.31")],
+)
+def test_images_are_of_the_cluster_s_version(told: dict[str, str], version: str) -> None:
+    """EKS writes a plus after the minor version."""
+    assert ServerVersion(Client(Server(**told)), clock=FakeClock())() == version
+
+
+def test_an_upgrade_is_noticed_and_the_server_is_asked_seldom() -> None:
+    server, clock = Server(major="1", minor="32"), FakeClock()
+    version = ServerVersion(Client(server), clock=clock)
+    assert [version() for _ in range(5)] == ["1.32"] * 5
+    server.told = {"major": "1", "minor": "33"}
+    clock.advance(EVERY - 1)
+    assert (version(), server.asked) == ("1.32", 1)
+    clock.advance(1)
+    assert (version(), server.asked) == ("1.33", 2)
+
+
+def test_while_the_server_is_away_the_known_version_holds() -> None:
+    server, clock = Server(major="1", minor="32"), FakeClock()
+    version = ServerVersion(Client(server), clock=clock)
+    assert version() == "1.32"
+    server.told = None
+    clock.advance(EVERY)
+    assert version() == "1.32"
+
+
+def test_without_any_version_nothing_is_made_up() -> None:
+    server = Server()
+    server.told = None
+    with pytest.raises(Unavailable, match="no answer"):
+        ServerVersion(Client(server), clock=FakeClock())()
