@@ -1,0 +1,134 @@
+"""The patch of Karpenter's definition as a value, on its own file where this machine has its Go module."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from broker.apis import crds
+from broker.apis.karpenter_aws_accepted import Accepted, load
+from broker.apis.karpenter_aws_definition import NAME, PROPERTY, definition, patch, wanted
+from broker.apis.reservation_spec import CapacityReservationSpec
+from tests.unit.apis.cases import Json
+from tests.unit.apis.test_karpenter_fidelity import module
+
+
+def version(name: str, *, served: bool = True, storage: bool = False, there: Json | None = None) -> Json:
+    known = {} if there is None else {PROPERTY: there}
+    spec = {"type": "object", "properties": {"role": {"type": "string"}, **known}}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+    return {"name": name, "served": served, "storage": storage, "schema": schema}
+
+
+def crd(*versions: Json) -> Json:
+    meta = {"name": NAME, "uid": "u", "generation": 3, "resourceVersion": "7"}
+    return {"metadata": meta, "spec": {"versions": [*versions]}}
+
+
+def applied(raw: Json, changes: list[Json]) -> Json:
+    """What a JSON patch (RFC 6902) of tests and additions makes; a test that fails raises."""
+    made = copy.deepcopy(raw)
+    for change in changes:
+        *way, last = change["path"].strip("/").split("/")
+        place: Any = made
+        for step in way:
+            place = place[int(step)] if isinstance(place, list) else place[step]
+        if change["op"] == "test":
+            assert place[last] == change["value"], change
+        else:
+            assert change["op"] == "add"
+            place[last] = change["value"]
+    return made
+
+
+@pytest.mark.covers("KRP-03")
+def test_every_version_that_is_served_or_stored_gets_the_property_and_nothing_else() -> None:
+    raw = crd(
+        version("v1", storage=True),
+        version("v1beta1", served=False),
+        version("v1alpha1", served=False, storage=True),
+        version("v2", there=wanted()),
+        version("v3", there={"type": "object"}),
+    )
+    before = definition(raw)
+    assert (before.missing, before.outdated) == (("v1", "v1alpha1"), ("v3",))
+    made = applied(raw, patch(raw))
+    assert [
+        PROPERTY in v["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        for v in made["spec"]["versions"]
+    ] == [
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert patch(made) == []
+    after = definition(made)
+    assert after.serves and not after.outdated
+
+
+@pytest.mark.covers("KRP-03")
+def test_a_patch_holds_only_for_the_version_that_was_read() -> None:
+    changes = patch(crd(version("v1", storage=True)))
+    later = crd(version("v1", storage=True))
+    later["metadata"]["resourceVersion"] = "8"
+    with pytest.raises(AssertionError, match="resourceVersion"):
+        applied(later, changes)
+    other = crd(version("v0"), version("v1", storage=True))
+    with pytest.raises(AssertionError, match="/name"):
+        applied(other, changes)
+
+
+def test_the_broker_s_own_definition_is_told_apart() -> None:
+    own = next(each for each in crds.load() if each["metadata"]["name"] == NAME)
+    assert definition(own).own and definition(own).serves
+    assert not definition(crd(version("v1", there=wanted()))).own
+
+
+def test_the_identity_changes_with_the_definition() -> None:
+    raw = crd(version("v1", storage=True))
+    assert definition(raw).identity == "u/3"
+    assert not definition({"metadata": {}, "spec": {"versions": []}}).serves
+
+
+@pytest.mark.covers("KRP-03")
+def test_karpenter_s_own_file_gets_the_property_alone() -> None:
+    folder = module()
+    if folder is None:
+        pytest.skip("Karpenter's Go module is not on this machine")
+    raw = yaml.safe_load((folder / "karpenter.k8s.aws_ec2nodeclasses.yaml").read_text())
+    raw["metadata"]["resourceVersion"] = "1"
+    assert not definition(raw).own and definition(raw).missing == definition(raw).versions
+    made = applied(raw, patch(raw))
+    for each in made["spec"]["versions"]:
+        assert each["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].pop(PROPERTY) == wanted()
+    assert made == raw
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "{",
+        "[]",
+        '{"definition": "u/1"}',
+        '{"spec": {}, "definition": "u/1"}',
+        '{"spec": {"capacityReservationPreference": "maybe"}, "definition": "u/1"}',
+    ],
+)
+def test_a_copy_that_the_broker_cannot_have_made_is_none(text: str | None) -> None:
+    assert load(text) is None
+
+
+def test_a_copy_is_read_as_it_was_written() -> None:
+    copied = Accepted(
+        spec=CapacityReservationSpec.model_validate({"capacityReservationPreference": "None"}),
+        definition="u/1",
+    )
+    again = load(copied.dump())
+    assert again is not None and again.dump() == copied.dump()
+    assert again.spec.wire() == {"capacityReservationPreference": "None"}
