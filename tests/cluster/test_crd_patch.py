@@ -180,6 +180,32 @@ def test_a_field_that_the_user_removed_stays_removed(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-03")
+def test_a_value_that_was_written_back_is_still_its_user_s_to_remove(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    add_property(stack)
+    stack.start()
+    stack.node_class(id_=odcr)
+    stack.edit(EC2NodeClass, "gpu", {"spec": {PROPERTY: None}})
+    argocd = Client(stack.client.transport, field_manager="argocd")
+    manifest: Json = {"metadata": {"name": "gpu"}, "spec": {PROPERTY: by_id(odcr)}}
+    argocd.apply(EC2NodeClass.KIND, manifest)
+    until_copied(stack, by_id(odcr))
+    upgrade(stack)
+    touch(stack)
+    add_property(stack)
+    stack.until(lambda: field(stack) == by_id(odcr), "the value is back in its field", step=1.0)
+    until_copied(stack, by_id(odcr))
+    argocd.apply(EC2NodeClass.KIND, manifest)
+    argocd.apply(EC2NodeClass.KIND, {**manifest, "spec": {}})
+    stack.until(
+        lambda: names.ACCEPTED_SPEC not in stack.get(EC2NodeClass, "gpu").annotations,
+        "the copy goes as well",
+        step=1.0,
+    )
+    assert field(stack) is None
+
+
+@pytest.mark.covers("KRP-03")
 def test_no_value_is_lost_while_no_broker_runs(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     add_property(stack)

@@ -101,6 +101,7 @@ class AcceptedKeeper:
         """The copy names the new definition only when the field was seen under it."""
         if not self._patch(one, {"spec": {PROPERTY: copy.spec.wire()}}):
             return Again(SOON)
+        self._disown(one.name)
         _log.info("spec written back", nodeclass=one.name)
         self._recorder.event(
             one,
@@ -110,6 +111,19 @@ class AcceptedKeeper:
             f"{names.ACCEPTED_SPEC}",
         )
         return None
+
+    def _disown(self, name: str) -> None:
+        """The field is its user's: while the broker owns it too, no manifest that leaves it out removes it
+        (https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts)."""
+        raw = self._client.get(EC2NodeClass.KIND, name)
+        entries = raw["metadata"].get("managedFields", [])
+        owned = [each for each in entries if each.get("manager") == self._client.field_manager]
+        ours = [spec for each in owned if (spec := each.get("fieldsV1", {}).get("f:spec"))]
+        if not any(spec.pop(f"f:{PROPERTY}", None) for spec in ours):
+            return
+        version = raw["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version, "managedFields": entries}}
+        self._classes.observe(self._client.patch(EC2NodeClass.KIND, name, body))
 
     def _patch(self, one: EC2NodeClass, body: dict[str, Any]) -> bool:
         """Whether the object has the field after it."""
