@@ -137,14 +137,14 @@ def _rounds(small: bool) -> list[Figure]:
     return [
         Figure(
             name=f"decisions a second ({size})",
-            measured=decisions / rounds.seconds,
+            measured=round(decisions / rounds.seconds),
             least=KUEUE,
-            baseline=plain,
+            baseline=round(plain),
             of="adding up the cohort's usage for each decision",
         ),
         Figure(
             name="admissions a second, deciding only",
-            measured=admissions / rounds.seconds,
+            measured=round(admissions / rounds.seconds),
             least=KUEUE,
             baseline=KUEUE,
             of="Kueue's published rate, with its API writes",
@@ -179,7 +179,7 @@ def _one_preemption(cohorts: int, each: int) -> list[Figure]:
     """Queues that use less than their own ask for the rest of it, in a cohort that others fill."""
     ledger = admitted(cohorts, each, 20 * cohorts * each)
     under = [node for node in ledger.tree.queues.values() if node.uses(KEY) < node.quota(KEY)]
-    # As in a broker that runs: the collector does not walk through what stays.
+    # So that one walk of the collector through the whole world is not taken for a slow decision.
     gc.collect()
     gc.freeze()
     asks = [

@@ -1,0 +1,56 @@
+"""Small quota worlds: queues, cohorts and workloads of one flavor with sensible defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.quota.assign import Rules
+from broker.quota.cycle import Head
+from broker.quota.flavors import Flavor, PodSet
+from broker.quota.ledger import Ledger
+from broker.quota.model import Cohort, FlavorResource, Queue, Quota, ResourceGroup, Workload
+from broker.quota.tree import Tree
+
+GPU = FlavorResource("h100", "gpu")
+SPOT = FlavorResource("spot", "gpu")
+RULES = Rules(flavors={"h100": Flavor(name="h100"), "spot": Flavor(name="spot")})
+FAIR = Rules(flavors=RULES.flavors, fair=True)
+
+
+def quota(nominal: int, borrow: int | None = None, lend: int | None = None) -> Quota:
+    return Quota(nominal=nominal, borrowing_limit=borrow, lending_limit=lend)
+
+
+def queue(
+    name: str,
+    nominal: int | Quota,
+    cohort: str = "",
+    *,
+    more: Mapping[FlavorResource, Quota] | None = None,
+    **rest: Any,
+) -> Queue:
+    quotas = {GPU: nominal if isinstance(nominal, Quota) else quota(nominal)} | dict(more or {})
+    flavors = tuple(dict.fromkeys(key.flavor for key in quotas))
+    groups = (ResourceGroup(frozenset(("gpu",)), flavors),)
+    return Queue(name=name, cohort=cohort, groups=groups, quotas=quotas, **rest)
+
+
+def cohort(name: str, nominal: int = 0, parent: str = "", **rest: Any) -> Cohort:
+    return Cohort(name=name, parent=parent, quotas={GPU: quota(nominal)} if nominal else {}, **rest)
+
+
+def workload(name: str, queue: str, gpus: int, **rest: Any) -> Workload:
+    return Workload(name=name, queue=queue, usage={GPU: gpus}, **rest)
+
+
+def head(name: str, queue: str, gpus: int, **rest: Any) -> Head:
+    return Head(name=name, queue=queue, pod_sets=(PodSet(requests={"gpu": gpus}),), **rest)
+
+
+def ledger(*given: Queue | Cohort | Workload) -> Ledger:
+    tree = Tree(
+        [each for each in given if isinstance(each, Queue)],
+        [each for each in given if isinstance(each, Cohort)],
+    )
+    return Ledger(tree, [each for each in given if isinstance(each, Workload)])

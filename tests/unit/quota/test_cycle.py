@@ -1,0 +1,213 @@
+"""Rounds of admission: who gets what when several wait at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.quota.cycle import Head, decide
+from broker.quota.flavors import PodSet
+from broker.quota.ledger import Ledger
+from broker.quota.model import Fungibility, Mode, Preemption
+from broker.quota.partial import reduced
+from broker.quota.tree import Tree
+from broker.quota.waiting import Waiting
+from tests.unit.quota.builders import FAIR, GPU, RULES, SPOT, cohort, head, ledger, queue, quota, workload
+
+ANY = Preemption(reclaim="Any", within="LowerPriority")
+
+
+def outcomes(world: Ledger, *heads: Head, fair: bool = False) -> list[tuple[str, str]]:
+    return [(each.head.name, str(each.outcome)) for each in decide(world, heads, FAIR if fair else RULES)]
+
+
+def test_what_does_not_borrow_comes_before_what_does() -> None:
+    world = ledger(queue("a", 2, "c"), queue("b", 2, "c"))
+    borrows, own = head("borrows", "a", 4, priority=9), head("own", "b", 2)
+    assert outcomes(world, borrows, own) == [("own", "Admit"), ("borrows", "Wait")]
+
+
+def test_then_priority_then_who_waits_longest() -> None:
+    world = ledger(cohort("c", 2), *(queue(name, 0, "c") for name in "abc"))
+    found = outcomes(
+        world,
+        head("late", "a", 1, queued=2),
+        head("early", "b", 1, queued=1),
+        head("urgent", "c", 1, priority=1, queued=3),
+    )
+    assert found == [("urgent", "Admit"), ("early", "Admit"), ("late", "Wait")]
+
+
+def test_a_round_leaves_the_ledger_as_it_was() -> None:
+    world = ledger(
+        queue("a", 4, "c", preemption=ANY), queue("b", 4, "c"), workload("v", "b", 8), queue("d", 1)
+    )
+    found = outcomes(world, head("x", "a", 4), head("y", "d", 1))
+    assert found == [("x", "Preempt"), ("y", "Admit")]
+    assert world.tree.queues["b"].uses(GPU) == 8
+    assert world.tree.cohorts["c"].uses(GPU) == 8
+
+
+def test_one_victim_makes_room_for_one() -> None:
+    world = ledger(
+        queue("a", 4, "c", preemption=ANY),
+        queue("b", 4, "c", preemption=ANY),
+        queue("v", 0, "c"),
+        workload("victim", "v", 8),
+    )
+    first, second = decide(world, [head("x", "a", 4), head("y", "b", 4)], RULES)
+    assert (str(first.outcome), [each.workload.name for each in first.targets]) == ("Preempt", ["victim"])
+    assert str(second.outcome) == "Wait"
+    assert second.why == "workload victim makes room for another one; the next round decides"
+
+
+def test_who_waits_for_its_own_quota_without_a_way_to_reclaim_it_keeps_others_from_it() -> None:
+    def world(reclaim: Preemption) -> Ledger:
+        return ledger(
+            queue("a", quota(4, borrow=0), "c", preemption=reclaim),
+            queue("b", 2, "c"),
+            workload("w", "a", 2, priority=9),
+        )
+
+    waits, borrows = head("waits", "a", 4, priority=5), head("borrows", "b", 4)
+    never, always = Preemption(), Preemption(reclaim="Any")
+    assert outcomes(world(never), waits, borrows) == [("waits", "Wait"), ("borrows", "Wait")]
+    assert outcomes(world(always), waits, borrows) == [("waits", "Wait"), ("borrows", "Admit")]
+
+
+@pytest.mark.covers("OME-035")
+def test_the_quota_that_a_cohort_leaves_idle_is_lent() -> None:
+    world = ledger(queue("a", quota(2, borrow=2), "c"), queue("b", 4, "c"))
+    (decision,) = decide(world, [head("x", "a", 4)], RULES)
+    assert (str(decision.outcome), decision.assignment.level) == ("Admit", 1)
+    (decision,) = decide(world, [head("x", "a", 5)], RULES)
+    assert (str(decision.outcome), decision.why) == (
+        "Wait",
+        "5 h100/gpu is more than the 4 the queue can ever have",
+    )
+
+
+def test_with_fair_sharing_the_smaller_share_wins_and_is_counted_again() -> None:
+    world = ledger(
+        cohort("c", 3), queue("a", 0, "c"), queue("b", 0, "c"), queue("d", 2, "c"), workload("held", "a", 1)
+    )
+    found = outcomes(
+        world,
+        head("a1", "a", 1, priority=9),
+        head("b1", "b", 1),
+        head("d1", "d", 2),
+        fair=True,
+    )
+    # d stays within its own; then b has less than a; a gets the rest.
+    assert found == [("d1", "Admit"), ("b1", "Admit"), ("a1", "Admit")]
+
+
+def test_fair_sharing_counts_a_team_before_its_members() -> None:
+    world = ledger(
+        cohort("root", 4),
+        cohort("x", 0, "root"),
+        cohort("y", 0, "root"),
+        queue("x1", 0, "x"),
+        queue("x2", 0, "x"),
+        queue("y1", 0, "y"),
+        workload("held", "x1", 2),
+    )
+    found = outcomes(world, head("new", "x2", 1, priority=9), head("other", "y1", 1), fair=True)
+    assert found == [("other", "Admit"), ("new", "Admit")]
+
+
+def test_the_next_flavor_is_tried_before_borrowing_where_the_queue_says_so() -> None:
+    rule = Fungibility(when_can_borrow="TryNextFlavor")
+    world = ledger(
+        queue("a", 1, "c", more={SPOT: quota(2)}, fungibility=rule), queue("b", 1, "c", more={SPOT: quota(0)})
+    )
+    (decision,) = decide(world, [head("x", "a", 2)], RULES)
+    assert decision.assignment.usage == {SPOT: 2}
+
+
+@pytest.mark.parametrize(
+    ("preference", "flavor"), [("BorrowingOverPreemption", "h100"), ("PreemptionOverBorrowing", "spot")]
+)
+def test_the_preference_weighs_borrowing_against_preemption(preference: str, flavor: str) -> None:
+    rule = Fungibility(
+        when_can_borrow="TryNextFlavor",
+        when_can_preempt="TryNextFlavor",
+        preference="PreemptionOverBorrowing"
+        if preference.startswith("Preemption")
+        else "BorrowingOverPreemption",
+    )
+    world = ledger(
+        queue("a", 1, "c", more={SPOT: quota(2)}, fungibility=rule, preemption=ANY),
+        queue("b", 2, "c", more={SPOT: quota(0)}),
+    )
+    low = workload("low", "a", 0, priority=-1)
+    world.admit(type(low)(name="low", queue="a", usage={SPOT: 2}, priority=-1))
+    (decision,) = decide(world, [head("x", "a", 2)], RULES)
+    assert [each.flavor for pods in decision.assignment.pod_sets for each in pods.choices.values()] == [
+        flavor
+    ]
+
+
+def test_a_queue_in_a_cycle_waits_and_says_why() -> None:
+    world = Ledger(Tree([queue("a", 1, "x")], [cohort("x", 0, "x")]))
+    (decision,) = decide(world, [head("h", "a", 1)], RULES)
+    assert (str(decision.outcome), decision.why) == (
+        "Wait",
+        "queue a: cohorts form a cycle: x → x; change a parent",
+    )
+
+
+def test_fewer_pods_are_admitted_when_not_all_can_be() -> None:
+    world = ledger(queue("a", 5))
+    some = Head(
+        name="h", queue="a", pod_sets=(PodSet(name="workers", count=8, min_count=2, requests={"gpu": 1}),)
+    )
+    (decision,) = decide(world, [some], RULES)
+    assert (str(decision.outcome), decision.assignment.usage) == ("Admit", {GPU: 5})
+    assert [each.count for each in decision.assignment.pod_sets] == [5]
+    none = Head(name="h", queue="a", pod_sets=(PodSet(count=8, min_count=6, requests={"gpu": 1}),))
+    assert [each.assignment.mode for each in decide(world, [none], RULES)] == [Mode.NO_FIT]
+
+
+def test_pods_are_given_up_from_the_back_and_given_back_where_they_cost_nothing() -> None:
+    """Two kinds of pods on capacity of their own: only the kind that is short is cut."""
+
+    def attempt(pods: list[PodSet]) -> tuple[int, ...] | None:
+        counts = tuple(each.count for each in pods)
+        return counts if counts[0] <= 4 and counts[1] <= 10 else None
+
+    sets = [PodSet(name="x", count=6, min_count=1), PodSet(name="y", count=10, min_count=1)]
+    assert reduced(sets, attempt) == (4, 10)
+    assert reduced([PodSet(count=3)], lambda _: "never asked") is None
+    assert reduced([PodSet(count=3, min_count=2)], lambda _: None) is None
+
+
+def test_heads_come_by_priority_then_waiting_and_are_set_aside_until_something_changes() -> None:
+    tree = Tree([queue("a", 1, "c"), queue("b", 1, "c"), queue("far", 1)])
+    waiting = Waiting(tree)
+    for each in (
+        head("young", "a", 1, queued=2),
+        head("old", "a", 1, queued=1),
+        head("urgent", "a", 1, priority=1, queued=3),
+    ):
+        waiting.push(each)
+    order = []
+    while heads := list(waiting.heads()):
+        order += [each.name for each in heads]
+        for each in heads:
+            waiting.set_aside(each)
+    assert order == ["urgent", "old", "young"]
+    waiting.wake(["far"])
+    assert list(waiting.heads()) == []
+    waiting.wake(["b"])
+    assert [each.name for each in waiting.heads()] == ["urgent"]
+    assert len(waiting) == 2
+
+
+def test_a_strict_queue_keeps_its_head_in_front() -> None:
+    waiting = Waiting(Tree([queue("a", 1, strict=True)]))
+    waiting.push(head("first", "a", 9, queued=1))
+    waiting.push(head("second", "a", 1, queued=2))
+    for _ in range(2):
+        (first,) = waiting.heads()
+        assert first.name == "first"
+        waiting.set_aside(first)

@@ -1,0 +1,166 @@
+"""Preemption by example: what Kueue's tables leave open, and what the reservation statements promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.quota.classical import preempt
+from broker.quota.fair import preempt_fairly
+from broker.quota.ledger import Ledger
+from broker.quota.model import Ask, Preemption, Target
+from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workload
+
+ANY = Preemption(reclaim="Any", within="LowerPriority")
+
+
+def told(found: tuple[Target, ...]) -> list[tuple[str, str]]:
+    return sorted((each.workload.name, str(each.reason)) for each in found)
+
+
+def taken(world: Ledger, name: str, gpus: int, priority: int = 0) -> list[tuple[str, str]]:
+    ask = Ask(queue=name, amounts={GPU: gpus}, priority=priority)
+    return told(preempt(world, ask, frozenset((GPU,))))
+
+
+@pytest.mark.covers("OME-053")
+def test_the_one_admitted_last_goes_first_among_equals() -> None:
+    world = ledger(
+        queue("a", 3, preemption=ANY),
+        workload("first", "a", 1, reserved=1),
+        workload("last", "a", 1, reserved=3),
+        workload("middle", "a", 1, reserved=2),
+    )
+    assert taken(world, "a", 1, priority=1) == [("last", "InClusterQueue")]
+    assert [name for name, _ in taken(world, "a", 2, priority=1)] == ["last", "middle"]
+
+
+@pytest.mark.covers("OME-032", "OME-046")
+@pytest.mark.parametrize("priority", [-5, 0, 1000])
+def test_reclaim_any_gets_the_nominal_quota_back_from_a_borrower_of_any_priority(priority: int) -> None:
+    world = ledger(
+        queue("owner", 4, "c", preemption=ANY),
+        queue("borrower", 4, "c"),
+        workload("b", "borrower", 8, priority=priority),
+    )
+    assert taken(world, "owner", 4) == [("b", "InCohortReclamation")]
+
+
+@pytest.mark.covers("OME-047")
+def test_reclaim_lower_priority_leaves_equal_and_higher_ones() -> None:
+    rule = Preemption(reclaim="LowerPriority")
+    world = ledger(
+        queue("owner", 4, "c", preemption=rule),
+        queue("borrower", 4, "c"),
+        workload("low", "borrower", 4, priority=0),
+        workload("equal", "borrower", 4, priority=1),
+    )
+    assert taken(world, "owner", 4, priority=1) == [("low", "InCohortReclamation")]
+    assert taken(world, "owner", 4, priority=0) == []
+
+
+@pytest.mark.covers("OME-048")
+@pytest.mark.parametrize(("priority", "goes"), [(99, True), (100, True), (101, False)])
+def test_while_borrowing_only_victims_up_to_the_threshold_are_taken(priority: int, goes: bool) -> None:
+    rule = Preemption(reclaim="LowerPriority", borrow="LowerPriority", threshold=100)
+    world = ledger(
+        queue("a", 0, "c", preemption=rule),
+        queue("b", 0, "c"),
+        queue("pool", 4, "c"),
+        workload("v", "b", 4, priority=priority),
+    )
+    wanted = [("v", "InCohortReclaimWhileBorrowing")] if goes else []
+    assert taken(world, "a", 4, priority=200) == wanted
+
+
+@pytest.mark.covers("OME-049")
+def test_within_the_queue_only_lower_priority_goes() -> None:
+    world = ledger(
+        queue("a", 2, preemption=ANY),
+        workload("low", "a", 1, priority=1),
+        workload("equal", "a", 1, priority=2),
+    )
+    assert taken(world, "a", 1, priority=2) == [("low", "InClusterQueue")]
+    assert taken(world, "a", 2, priority=2) == []
+
+
+@pytest.mark.covers("OME-054")
+def test_a_queue_within_its_nominal_quota_loses_nothing_to_others() -> None:
+    world = ledger(
+        queue("a", 2, "c", preemption=ANY),
+        queue("modest", 4, "c"),
+        queue("greedy", 2, "c"),
+        workload("m", "modest", 4, priority=-10),
+        workload("g", "greedy", 4, priority=1000),
+    )
+    assert taken(world, "a", 2) == [("g", "InCohortReclamation")]
+
+
+def test_the_advantage_of_a_nearer_quota_counts_although_borrowing_is_allowed() -> None:
+    """The queue's own quota holds what comes: the victim is reclaimed from, whatever its priority."""
+    rule = Preemption(reclaim="Any", borrow="LowerPriority", threshold=0)
+    world = ledger(
+        queue("a", 4, "c", preemption=rule), queue("b", 0, "c"), workload("v", "b", 4, priority=50)
+    )
+    assert taken(world, "a", 4, priority=1) == [("v", "InCohortReclamation")]
+
+
+@pytest.mark.covers("OME-055")
+def test_every_reason_is_one_of_kueue_s() -> None:
+    world = ledger(
+        cohort("c"),
+        queue("a", 3, "c", preemption=ANY),
+        queue("b", 3, "c", preemption=ANY),
+        queue("d", 3, "c", preemption=ANY),
+        *(workload(f"b{index}", "b", 1) for index in range(9)),
+    )
+    entitled = Ask(queue="a", amounts={GPU: 2})
+    assert {reason for _, reason in told(preempt_fairly(world, entitled, frozenset((GPU,))))} == {
+        "InCohortReclamation"
+    }
+    beyond = Ask(queue="a", amounts={GPU: 4})
+    assert {reason for _, reason in told(preempt_fairly(world, beyond, frozenset((GPU,))))} == {
+        "InCohortFairSharing"
+    }
+
+
+def test_fair_shares_are_compared_where_the_paths_part() -> None:
+    """Team x as a whole borrows less than team y: its member may take from y, whose member has a smaller
+    share than its own."""
+    world = ledger(
+        cohort("root", 10),
+        cohort("x", 0, "root"),
+        cohort("y", 0, "root"),
+        queue("x1", 0, "x", preemption=ANY),
+        queue("y1", 0, "y"),
+        queue("y2", 0, "y"),
+        *(workload(f"x{index}", "x1", 1) for index in range(3)),
+        *(workload(f"y1-{index}", "y1", 1) for index in range(4)),
+        *(workload(f"y2-{index}", "y2", 1) for index in range(3)),
+    )
+    ask = Ask(queue="x1", amounts={GPU: 1})
+    assert told(preempt_fairly(world, ask, frozenset((GPU,)))) == [("y1-0", "InCohortFairSharing")]
+
+
+def test_a_heavier_weight_is_entitled_to_more() -> None:
+    def world(weight: float) -> Ledger:
+        return ledger(
+            cohort("root", 8),
+            queue("a", 0, "root", preemption=ANY, weight=weight),
+            queue("b", 0, "root"),
+            *(workload(f"a{index}", "a", 1) for index in range(4)),
+            *(workload(f"b{index}", "b", 1) for index in range(4)),
+        )
+
+    ask = Ask(queue="a", amounts={GPU: 1})
+    assert preempt_fairly(world(1), ask, frozenset((GPU,))) == ()
+    assert told(preempt_fairly(world(3), ask, frozenset((GPU,)))) == [("b0", "InCohortFairSharing")]
+
+
+def test_lending_limits_bound_what_can_be_reclaimed_for() -> None:
+    world = ledger(
+        queue("a", quota(6, lend=4), "c", preemption=ANY),
+        queue("b", quota(6, lend=2), "c"),
+        workload("v", "b", 10, priority=-1),
+    )
+    assert taken(world, "a", 9) == []
+    assert taken(world, "a", 6) == [("v", "InCohortReclamation")]

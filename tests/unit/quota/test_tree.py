@@ -1,0 +1,148 @@
+"""The quota tree: limits, distances, cycles."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.quota.ledger import Ledger
+from broker.quota.model import UNLIMITED, Preemption, amount
+from broker.quota.shares import share
+from broker.quota.tree import Tree
+from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workload
+
+
+@pytest.mark.covers("OME-034", "OME-036", "OME-041")
+def test_a_queue_uses_its_own_and_what_it_may_borrow_of_its_cohort() -> None:
+    tree = ledger(queue("a", quota(64, borrow=32), "c"), queue("b", 100, "c"), queue("free", 10, "c")).tree
+    assert tree.queues["a"].available(GPU) == 96
+    assert tree.queues["free"].available(GPU) == 174
+
+
+@pytest.mark.covers("OME-037", "OME-040")
+def test_a_borrowing_limit_of_zero_keeps_a_queue_to_its_own_but_lends_it() -> None:
+    tree = ledger(queue("a", quota(8, borrow=0), "c"), queue("b", 4, "c")).tree
+    assert tree.queues["a"].available(GPU) == 8
+    assert tree.queues["b"].available(GPU) == 12
+
+
+@pytest.mark.covers("OME-005")
+def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
+    world = ledger(queue("a", quota(8, lend=3), "c"), queue("b", 4, "c"), workload("w", "b", 7))
+    assert world.tree.queues["b"].available(GPU) == 0
+    assert world.tree.queues["a"].available(GPU) == 5
+
+
+def test_overuse_elsewhere_reaches_a_queue_that_neither_borrows_nor_lends() -> None:
+    """Kueue's resource_test.go, "cq oversubscription spills into cohort": for a hard guarantee, no
+    cohort.
+    """
+    world = ledger(
+        queue("cq1", 10, "c"), queue("cq2", quota(10, borrow=0, lend=0), "c"), queue("cq3", 10, "c")
+    )
+    world.admit(workload("w", "cq1", 31))
+    assert world.tree.queues["cq2"].available(GPU) == -1
+
+
+@pytest.mark.covers("OME-043")
+def test_a_cohort_s_own_quota_is_a_pool_beside_its_members() -> None:
+    tree = ledger(cohort("c", 10), queue("a", 4, "c"), queue("b", 4, "c")).tree
+    assert tree.queues["a"].available(GPU) == 18
+
+
+def test_the_distance_borrowed_is_the_height_of_the_subtree_that_has_it() -> None:
+    tree = ledger(
+        cohort("root", 100),
+        cohort("middle", 2, "root"),
+        cohort("leaf", 0, "middle"),
+        queue("a", 1, "leaf"),
+        queue("b", 3, "leaf"),
+    ).tree
+    distances = [tree.queues["a"].level(GPU, value) for value in (1, 4, 5, 7, 106, 107)]
+    assert distances == [(0, True), (1, True), (2, True), (3, False), (3, False), (3, False)]
+
+
+def test_queues_under_a_cycle_are_inactive_and_say_where_it_is() -> None:
+    tree = Tree(
+        [queue("a", 1, "x"), queue("b", 1, "below"), queue("c", 1, "sound")],
+        [cohort("x", 0, "y"), cohort("y", 0, "x"), cohort("below", 0, "y"), cohort("sound")],
+    )
+    assert tree.inactive == {
+        "a": "cohorts form a cycle: x → y → x; change a parent",
+        "b": "cohorts form a cycle: y → x → y; change a parent",
+    }
+    assert list(tree.queues) == ["c"]
+    with pytest.raises(LookupError, match="queue a: cohorts form a cycle: x → y → x"):
+        Ledger(tree).node("a")
+
+
+def test_a_queue_that_is_not_there_is_named() -> None:
+    with pytest.raises(LookupError, match="queue nobody: there is no such queue"):
+        ledger(queue("a", 1)).node("nobody")
+
+
+def test_a_workload_holds_quota_once() -> None:
+    world = ledger(queue("a", 9), workload("w", "a", 2))
+    with pytest.raises(ValueError, match="workload w holds quota already"):
+        world.admit(workload("w", "a", 2))
+    assert world.tree.queues["a"].uses(GPU) == 2
+
+
+def test_an_evicted_workload_holds_quota_until_it_is_released() -> None:
+    world = ledger(queue("a", 9), workload("w", "a", 2))
+    world.evict("w")
+    assert world.tree.queues["a"].uses(GPU) == 2
+    world.release("w")
+    assert (world.tree.queues["a"].uses(GPU), world.evicted) == (0, 0)
+
+
+def test_what_64_bits_cannot_hold_is_unlimited() -> None:
+    tree = ledger(queue("a", quota(amount(2**63 - 1)), "c"), queue("b", 1, "c")).tree
+    assert tree.queues["b"].available(GPU) >= UNLIMITED
+    assert amount(2**63 - 2) == 2**63 - 2
+
+
+def test_shares_count_against_what_the_parent_could_lend_not_the_root() -> None:
+    world = ledger(
+        cohort("root", 60),
+        cohort("left", 20, "root"),
+        cohort("right", 20, "root", weight=2),
+        queue("a", 0, "left"),
+        queue("b", 0, "right", weight=0.5),
+        queue("none", 0, "right", weight=0),
+        workload("w", "a", 30),
+        workload("v", "b", 30),
+    )
+    nodes = world.tree.queues | world.tree.cohorts
+    # Everything can be had of everywhere: 100. A node's own part of it is what it does not borrow.
+    assert {name: share(nodes[name]).value for name in ("a", "b", "left", "right", "none", "root")} == {
+        "a": 300.0,
+        "b": 600.0,
+        "left": 100.0,
+        "right": 50.0,
+        "none": 0.0,
+        "root": 0.0,
+    }
+
+
+def test_a_limit_below_the_root_makes_the_parent_s_part_smaller() -> None:
+    limited = cohort("left", parent="root")
+    limited = type(limited)(name="left", parent="root", quotas={GPU: quota(20, borrow=5)})
+    world = ledger(cohort("root", 60), limited, queue("a", 0, "left"), workload("w", "a", 10))
+    assert share(world.tree.queues["a"]).value == 400.0  # 10 of 25, not of 80
+
+
+def test_a_weight_of_zero_that_borrows_is_above_all() -> None:
+    world = ledger(
+        cohort("root", 100),
+        queue("none", 0, "root", weight=0),
+        queue("much", 0, "root"),
+        workload("w", "none", 1),
+        workload("v", "much", 90),
+    )
+    none, much = share(world.tree.queues["none"]), share(world.tree.queues["much"])
+    assert none.order > much.order
+    assert (none.published, much.published) == (None, 900)
+
+
+def test_rules_of_a_cohort_s_node_preempt_nobody() -> None:
+    assert ledger(cohort("c", 1), queue("a", 1, "c")).tree.cohorts["c"].preemption == Preemption()
