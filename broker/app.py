@@ -35,6 +35,7 @@ from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.template import ClusterFacts
 from broker.controllers.nodeclaim.termination import BY_NODE, Termination
 from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.status import Verdict
 from broker.controllers.prices import EVERY as PRICES
 from broker.controllers.prices import PriceKeeper
@@ -160,6 +161,7 @@ class Broker:
             owns=self._owns,
             limits=self._limit,
             doubt=self._doubted,
+            plan_seconds=settings.plan_seconds,
         )
         lifecycle = Lifecycle(
             self.claims.cache,
@@ -175,6 +177,14 @@ class Broker:
                 launching=self.launcher.launching,
                 ending=self._ending,
             ),
+            owns=self._owns,
+        )
+        held = ClassFinalizer(
+            client,
+            self.classes.cache,
+            self.claims.cache,
+            clock=clock,
+            recorder=self.recorder,
             owns=self._owns,
         )
         abandoned = AbandonedNodes(client, provider, self.claims.cache, self.nodes.cache)
@@ -217,6 +227,7 @@ class Broker:
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)
         self._class_queue = WorkQueue[str]("nodeclass", clock=clock, longest=LONGEST)
+        self._hold_queue = WorkQueue[str]("nodeclass-end", clock=clock, longest=LONGEST)
         self._node_queue = WorkQueue[str]("node", clock=clock, longest=LONGEST)
         self._claim_queue = WorkQueue[str]("nodeclaim", clock=clock, longest=LONGEST)
         self._loops: tuple[Singleton[str] | Controller[str], ...] = (
@@ -237,6 +248,14 @@ class Broker:
                 workers=2,
                 synced=self._synced,
                 expected=expected,
+            ),
+            Controller(
+                "nodeclass-end",
+                held.reconcile,
+                queue=self._hold_queue,
+                clock=clock,
+                workers=1,
+                synced=self._synced,
             ),
             Singleton(
                 "launch",
@@ -345,6 +364,7 @@ class Broker:
         if one is None:
             return
         self._class_queue.add(one.name)
+        self._hold_queue.add(one.name)
         if new is None:
             self._sweeps.add(one.name)
             self._launches.add(one.name)
@@ -354,6 +374,8 @@ class Broker:
         if one is None or not self._owns(one):
             return
         self._claim_queue.add(one.name)
+        if old is None or new is None:
+            self._hold_queue.add(one.spec.node_class_ref.name)
         if new is not None and not new.status.provider_id and (old is None or _asked(old) != _asked(new)):
             self._launches.add(one.name)
         if new is None:
@@ -431,6 +453,7 @@ class Broker:
             self._karpenter_gone = gone
             for claim in self.claims.cache.list():
                 self._claim_queue.add(claim.name)
+                self._hold_queue.add(claim.spec.node_class_ref.name)
             self._launches.add("karpenter")
 
     def _poll(self, _items: Sequence[str]) -> Again | None:

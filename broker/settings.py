@@ -66,6 +66,13 @@ class Settings:
     poll_seconds: Annotated[
         float, _option("Seconds between two descriptions of the reservations.", envvar="BROKER_POLL_SECONDS")
     ] = 30.0
+    plan_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that a plan may take to be solved; what is not proven optimal by then is used as it is.",
+            envvar="BROKER_PLAN_SECONDS",
+        ),
+    ] = 5.0
     orphan_grace_seconds: Annotated[
         float,
         _option(

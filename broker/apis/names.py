@@ -110,10 +110,12 @@ RESTRICTED_TAGS: Final = (TAG_EKS_CLUSTER, NODEPOOL, TAG_NODECLAIM, NODECLASS_LA
 
 # Ours
 BROKER: Final = "capacity-broker.io"
+CLASS_FINALIZER: Final = "capacity-broker.io/termination"
 RESERVATION_SPEC: Final = "capacity-broker.io/capacity-reservation-spec"
 ACCEPTED_SPEC: Final = "capacity-broker.io/accepted-spec"
 ADVISED: Final = "capacity-broker.io/advised"
 GANG: Final = "capacity-broker.io/gang"
+GANG_SIZE: Final = "capacity-broker.io/gang-size"
 PRIORITY: Final = "capacity-broker.io/priority"
 PODS: Final = "capacity-broker.io/pods"
 LAUNCH: Final = "capacity-broker.io/launch"

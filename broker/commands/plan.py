@@ -6,7 +6,7 @@ cannot be planned is said with its field and the way out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,9 +15,10 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan
+from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Solution
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.capacity.solve import SECONDS
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.resolve import (
@@ -48,13 +49,26 @@ class Considered:
         return {name: one.plan for name, one in self.ready.items()}
 
 
-def rows(objects: Iterable[Object], provider: CapacityProvider, *, now: datetime) -> list[dict[str, Any]]:
-    """One row a claim, in the order given. Raises ProviderError where EC2 cannot be read."""
+def rows(
+    objects: Iterable[Object],
+    provider: CapacityProvider,
+    *,
+    now: datetime,
+    seconds: float = SECONDS,
+    timer: Callable[[], float] = float,
+) -> tuple[list[dict[str, Any]], Solution]:
+    """One row a claim, in the order given, and how the plan was solved, within `seconds` as told by `timer`.
+
+    Raises ProviderError where EC2 cannot be read.
+    """
     given = list(objects)
     claims = [o for o in given if isinstance(o, NodeClaim)]
     found = considered([o for o in given if isinstance(o, EC2NodeClass)], claims, provider, now=now)
-    result = plan(found.waiting, found.classes, provider.instance_types(), found.inventory, Shortages(), now)
-    return _rows(claims, result, found.refused)
+    types = provider.instance_types()
+    result = plan(
+        found.waiting, found.classes, types, found.inventory, Shortages(), now, seconds=seconds, timer=timer
+    )
+    return _rows(claims, result, found.refused), result.solution
 
 
 def considered(

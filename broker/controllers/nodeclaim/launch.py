@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import TypeVar
 
 import structlog
 
@@ -18,9 +19,10 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity import launches
 from broker.capacity.answers import answer, foremost, full, learn
 from broker.capacity.model import Attempt, Inventory, Plan, Unplaced
-from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.capacity.solve import SECONDS
 from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim import planning
 from broker.controllers.nodeclaim.answered import GANG_BROKEN, Answered
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.holds import RETRY, STOPPED, Holds
@@ -41,10 +43,14 @@ from providers.model import ErrorClass, InstanceType, ProviderError
 
 ROUNDS = 64
 PARALLEL = 8
+MANY = 16
 LONGEST_WAIT = 60.0
 DOUBTED = 5.0  # until EC2 is looked at again for what it did not show
 REMEMBERED = "ShortageRemembered"  # the planner's word for refusals that are not over
 _log = structlog.get_logger("launch")
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Launcher:
@@ -64,6 +70,7 @@ class Launcher:
         owns: Callable[[NodeClaim], bool],
         limits: Callable[[Attempt], None],
         doubt: Callable[[str], None],
+        plan_seconds: float = SECONDS,
     ) -> None:
         self._provider = provider
         self._claims = claims
@@ -76,6 +83,7 @@ class Launcher:
         self._owns = owns
         self._limits = limits
         self._doubt = doubt
+        self._plan_seconds = plan_seconds
         self._shortages = Shortages()
         self._holds = Holds()
         self._leftovers = Leftovers(claims, inventory, view, executor, reporter, clock=clock, limits=limits)
@@ -163,18 +171,28 @@ class Launcher:
                 break
             now = self._clock.now()
             inventory = self._inventory.snapshot()
-            result = plan(work.waiting.values(), work.plans, work.types, inventory, self._shortages, now)
+            result = planning.solved(
+                work.waiting.values(),
+                work.plans,
+                work.types,
+                inventory,
+                self._shortages,
+                now,
+                launched=planning.in_gangs(self._claims.list()),
+                seconds=self._plan_seconds,
+                clock=self._clock,
+            )
             if not result.assignments:
                 break
             work.skipped = result.skipped
             self._round(self._waves(result, work, now), work, inventory)
-        retry_at = []
-        for unplaced in result.unplaced:
-            if unplaced.claim.uid in work.waiting:
-                self._tell_unplaced(unplaced, work)
-                if unplaced.retry_at:
-                    retry_at.append(unplaced.retry_at)
-        return retry_at
+        left = [unplaced for unplaced in result.unplaced if unplaced.claim.uid in work.waiting]
+        self._each(lambda unplaced: self._tell_unplaced(unplaced, work), left)
+        return [unplaced.retry_at for unplaced in left if unplaced.retry_at]
+
+    def _each(self, does: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Writes for many claims wait for the API server together; for a few, threads are not worth it."""
+        return [*map(does, items)] if len(items) < MANY else [*self._pool.map(does, items)]
 
     def _waves(self, result: Plan, work: Pass, now: datetime) -> list[list[launches.LaunchGroup]]:
         groups = launches.group(
@@ -241,7 +259,9 @@ class Launcher:
             self._inventory.full(odcr_id)
         self._view.put(pair.instance for pair in answered.dealt.pairs)
         self._view.put(answered.dealt.surplus)
-        told = self._executor.tell(answered, ready, work.types, skipped=work.skipped, before=work.attempts)
+        told = self._executor.tell(
+            answered, ready, work.types, skipped=work.skipped, before=work.attempts, each=self._each
+        )
         for pair in answered.dealt.pairs:
             work.waiting.pop(pair.claim.uid, None)
             bound = self._claims.get(pair.claim.name)

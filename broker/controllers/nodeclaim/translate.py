@@ -50,6 +50,7 @@ def planned(claim: NodeClaim, *, template: str) -> Claim:
         priority=_priority(claim),
         created=claim.metadata.creation_timestamp,
         gang=claim.annotations.get(names.GANG, ""),
+        gang_size=_gang_size(claim),
         template=template,
     )
 
@@ -63,3 +64,22 @@ def _priority(claim: NodeClaim) -> int:
             "InvalidPriority",
             f"metadata.annotations[{names.PRIORITY}] is {text!r}: write a whole number such as 100",
         ) from None
+
+
+def _gang_size(claim: NodeClaim) -> int:
+    text = claim.annotations.get(names.GANG_SIZE)
+    if text is None:
+        return 0
+    size = int(text) if text.isascii() and text.isdigit() else 0
+    if not size:
+        raise BadClaim(
+            "InvalidGangSize",
+            f"metadata.annotations[{names.GANG_SIZE}] is {text!r}: write how many claims it has, such as 8",
+        )
+    if not claim.annotations.get(names.GANG):
+        raise BadClaim(
+            "InvalidGangSize",
+            f"metadata.annotations[{names.GANG_SIZE}] is {text!r}, but {names.GANG} names no gang: "
+            "name it, or leave the size out",
+        )
+    return size

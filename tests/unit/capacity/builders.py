@@ -165,10 +165,11 @@ def planned(
     shortages: Shortages | None = None,
     types: Mapping[str, InstanceType] = TYPES,
     now: datetime = NOW,
+    launched: Mapping[str, int] | None = None,
 ) -> Plan:
     known = [classes] if isinstance(classes, NodeClass) else list(classes)
     by_name = {each.name: each for each in known}
-    return plan(claims, by_name, types, world, shortages or Shortages(), now)
+    return plan(claims, by_name, types, world, shortages or Shortages(), now, launched=launched)
 
 
 def chosen(made: Plan) -> dict[str, str]:

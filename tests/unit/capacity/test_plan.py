@@ -415,3 +415,87 @@ def test_a_thousand_claims_over_hundreds_of_reservations_and_types_are_one_plan(
     made = planned(claims, node_class(OPEN, world), world, types=types)
     kinds = [pool.split(":")[0] for pool in chosen(made).values()]
     assert (kinds.count("reserved"), kinds.count("on-demand")) == (800, 200)
+
+
+@pytest.mark.covers("KRP-22")
+def test_a_gang_of_declared_size_waits_until_so_many_claims_exist() -> None:
+    world = inventory(odcr("cr-1", free=4))
+    gang = [claim(f"g{n}", gang="g", gang_size=4, kinds=["reserved"]) for n in range(4)]
+    made = planned(gang[:3], node_class(OPEN, world), world)
+    assert refusals(made) == dict.fromkeys(["g0", "g1", "g2"], "GangIncomplete")
+    assert made.unplaced[0].message == "gang g is to have 4 claims; 3 wait"
+    assert len(planned(gang, node_class(OPEN, world), world).assignments) == 4
+
+
+@pytest.mark.covers("KRP-22")
+def test_claims_of_a_gang_that_have_launched_count_as_there() -> None:
+    world = inventory(odcr("cr-1", free=1))
+    last = [claim("g3", gang="g", gang_size=4, kinds=["reserved"])]
+    waits = planned(last, node_class(OPEN, world), world, launched={"g": 2, "other": 9})
+    assert waits.unplaced[0].message == "gang g is to have 4 claims; 1 wait and 2 have launched"
+    assert list(chosen(planned(last, node_class(OPEN, world), world, launched={"g": 3}))) == ["g3"]
+
+
+@pytest.mark.covers("KRP-22")
+def test_a_claim_of_an_incomplete_gang_that_is_wrong_itself_is_told_so() -> None:
+    gang = [claim("g0", gang="g", gang_size=3), claim("g1", gang="g", gang_size=3, node_class="gone")]
+    assert refusals(planned(gang, node_class(), inventory())) == {
+        "g0": "GangIncomplete",
+        "g1": "NodeClassNotFound",
+    }
+
+
+@pytest.mark.covers("KRP-22")
+def test_a_gang_whose_slots_serve_more_in_another_is_told_so() -> None:
+    world = inventory(odcr("cr-1", free=10))
+    claims = [
+        claim(f"{gang}-{n}", gang=gang, kinds=["reserved"])
+        for gang, size in (("a", 7), ("b", 6), ("c", 4))
+        for n in range(size)
+    ]
+    made = planned(claims, node_class(OPEN, world), world)
+    assert {name[0] for name in chosen(made)} == {"b", "c"}
+    assert made.unplaced[0].message == (
+        "gang a launches whole or not at all; its slots went to claims that make better use of them"
+    )
+
+
+@pytest.mark.covers("KRP-20")
+def test_a_slot_goes_to_the_claim_that_has_no_other_way() -> None:
+    world = inventory(odcr("cr-1"))
+    claims = [claim("any", created=NOW - minutes(5), **FIRST), claim("only", kinds=["reserved"])]
+    assert {
+        name: pool.split(":")[0]
+        for name, pool in chosen(planned(claims, node_class(OPEN, world), world)).items()
+    } == {
+        "any": "on-demand",
+        "only": "reserved",
+    }
+
+
+@pytest.mark.covers("KRP-20")
+def test_a_slot_goes_to_the_claim_that_costs_more_on_demand() -> None:
+    world = inventory(odcr("cr-1", "m5.2xlarge"))
+    small = claim("a-small", types=["m5.large", "m5.2xlarge"], **FIRST)
+    large = claim("b-large", types=["m5.2xlarge"], **FIRST)
+    assert chosen(planned([small, large], node_class(OPEN, world), world)) == {
+        "a-small": "on-demand:m5.large:us-east-1a",
+        "b-large": "reserved:m5.2xlarge:us-east-1a",
+    }
+
+
+@pytest.mark.covers("KRP-20")
+def test_whoever_asks_for_priority_comes_before_whoever_costs_more() -> None:
+    world = inventory(odcr("cr-1", "m5.2xlarge"))
+    small = claim("a-small", types=["m5.large", "m5.2xlarge"], priority=1, **FIRST)
+    large = claim("b-large", types=["m5.2xlarge"], **FIRST)
+    assert chosen(planned([small, large], node_class(OPEN, world), world))["a-small"].startswith("reserved")
+
+
+def test_the_plan_says_how_it_was_solved() -> None:
+    world = inventory(odcr("cr-1", free=2))
+    claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
+    made = planned(claims, node_class(OPEN, world), world)
+    assert str(made.solution) == (
+        "min-cost flow: 2 claims in reservations, optimal, 0.000 s (1 needs, 1 ways)"
+    )

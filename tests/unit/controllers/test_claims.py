@@ -71,6 +71,16 @@ def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
             "InvalidPriority",
             (names.PRIORITY, "'high'", "100"),
         ),
+        (
+            {"metadata": {"annotations": {names.GANG: "g", names.GANG_SIZE: "0"}}},
+            "InvalidGangSize",
+            (names.GANG_SIZE, "'0'", "such as 8"),
+        ),
+        (
+            {"metadata": {"annotations": {names.GANG_SIZE: "4"}}},
+            "InvalidGangSize",
+            (names.GANG_SIZE, "'4'", "name it"),
+        ),
     ],
 )
 def test_what_is_written_wrongly_names_field_value_and_way_out(
@@ -86,13 +96,14 @@ def test_what_is_written_wrongly_names_field_value_and_way_out(
 def test_a_claim_is_planned_in_base_units() -> None:
     wanted = planned(
         claim(
-            metadata={"annotations": {names.PRIORITY: "-7", names.GANG: "g"}},
+            metadata={"annotations": {names.PRIORITY: "-7", names.GANG: "g", names.GANG_SIZE: "4"}},
             spec={"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}},
         ),
         template="t",
     )
     assert dict(wanted.requests) == {"cpu": 0.5, "memory": 2**30}
     assert (wanted.priority, wanted.gang, wanted.template, wanted.node_class) == (-7, "g", "t", "by-id")
+    assert wanted.gang_size == 4
 
 
 def test_only_claims_whose_nodes_are_told_the_same_share_a_template() -> None:

@@ -1,0 +1,101 @@
+"""The plan of what waits now, solved within a time, and what is said of how it was solved.
+
+Invariant: every plan says in the log which way it was solved; one that is not proven optimal is a warning
+that names what kept it from being so, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import prometheus_client
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.model import Claim, Inventory, NodeClass, Plan
+from broker.capacity.plan import plan
+from broker.capacity.shortages import Shortages
+from broker.kube.clock import Clock
+from broker.oncall.metrics import REGISTRY
+from providers.model import InstanceType
+
+_SECONDS = prometheus_client.Histogram(
+    "capacity_broker_plan_solve_seconds",
+    "Time that giving out the slots of a plan took, by the way it was done.",
+    ["solver"],
+    registry=REGISTRY,
+)
+_UNPROVEN = prometheus_client.Counter(
+    "capacity_broker_plan_not_proven_total",
+    "Plans that were not proven optimal, by the way they were solved.",
+    ["solver"],
+    registry=REGISTRY,
+)
+_GAP = prometheus_client.Gauge(
+    "capacity_broker_plan_gap",
+    "How much more a better plan could have in reservations, as a share, in the last plan; 0 when optimal.",
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("plan")
+
+
+def solved(
+    waiting: Iterable[Claim],
+    node_classes: Mapping[str, NodeClass],
+    types: Mapping[str, InstanceType],
+    inventory: Inventory,
+    shortages: Shortages,
+    now: datetime,
+    *,
+    launched: Mapping[str, int],
+    seconds: float,
+    clock: Clock,
+) -> Plan:
+    """As `capacity.plan`, within so many seconds, and told."""
+    made = plan(
+        waiting,
+        node_classes,
+        types,
+        inventory,
+        shortages,
+        now,
+        launched=launched,
+        seconds=seconds,
+        timer=clock.monotonic,
+    )
+    _tell(made)
+    return made
+
+
+def in_gangs(claims: Iterable[NodeClaim]) -> Mapping[str, int]:
+    """How many claims of each gang have their instance."""
+    return Counter(
+        gang
+        for claim in claims
+        if claim.status.provider_id and not claim.deleting and (gang := claim.annotations.get(names.GANG))
+    )
+
+
+def _tell(made: Plan) -> None:
+    solution = made.solution
+    _SECONDS.labels(solution.solver).observe(solution.seconds)
+    _GAP.set(0.0 if solution.optimal else solution.gap)
+    if not solution.optimal:
+        _UNPROVEN.labels(solution.solver).inc()
+    tell = _log.info if solution.optimal else _log.warning
+    tell(
+        "planned",
+        solver=solution.solver,
+        optimal=solution.optimal,
+        gap=round(solution.gap, 4) if not solution.optimal else 0.0,
+        seconds=round(solution.seconds, 4),
+        launches=len(made.assignments),
+        reserved=solution.reserved,
+        waiting=len(made.unplaced),
+        needs=solution.needs,
+        ways=solution.ways,
+        **({"note": solution.note} if solution.note else {}),
+    )
