@@ -92,10 +92,10 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **NOBODYS, **environment}
 
 
-def until(done: Callable[[], object], what: str, *, patience: float = PATIENCE) -> None:
+def until(done: Callable[[], object], what: str, *, patience: float = PATIENCE, look: float = LOOK) -> None:
     """Returns when `done()`; what is not there after `patience` is an AssertionError that says `what`."""
     deadline = time.monotonic() + patience
     while not done():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {patience:.0f} s: {what}")
-        time.sleep(LOOK)
+        time.sleep(look)

@@ -36,10 +36,10 @@ from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client
 from broker.kube.clock import SystemClock
 from broker.kube.transports import HttpTransport
+from providers.aws import AwsProvider
 from providers.local.control import Control
 from providers.model import Instance
 from tests.cluster.account import CLUSTER, REGION, Account
-from tests.cluster.stack import Provider
 from tests.controlplane import server
 from tests.controlplane.server import ControlPlane, free_port
 from tests.peers.programs import NOBODYS, Program, ProgramError, until
@@ -48,6 +48,11 @@ BUILT = Path(__file__).resolve().parents[2] / ".cache" / "peers" / "bin"
 KARPENTER, BROKER, MACHINES = "karpenter", "broker", "machines"
 KEYS = {KARPENTER: "AKIAKARPENTER0000000", BROKER: "AKIABROKER0000000000"}
 UNPLAYED = "tests/no-machine"  # an instance with this tag never becomes a node
+# What the machines of a stage can be.
+TYPES = (
+    *("c5.large", "c5.xlarge", "m5.large", "m5.xlarge", "m5.2xlarge", "r5.large"),
+    *("g5.12xlarge", "g6.12xlarge", "p5.48xlarge"),
+)
 ATTEMPTS = 3  # a port that was free a moment ago may be taken when Karpenter binds it
 
 KINDS = {model.KIND.kind: model for model in (EC2NodeClass, NodeClaim, NodePool, Pod)}
@@ -65,14 +70,24 @@ def missing() -> str:
     return ""
 
 
-class Machines(Provider):
+class Machines(AwsProvider):
     """EC2 as the played machines see it: every instance, whoever launched it."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(cluster=CLUSTER, region=REGION, endpoint_url=endpoint, isolated_vpc=True)
+        # To read all types takes half a minute.
+        self._aws.ec2.meta.events.register("provide-client-params.ec2.DescribeInstanceTypes", _only_these)
 
     def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
         if ids is None:
             pages = self._aws.pages(self._aws.ec2.describe_instances)
             ids = [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
         return [instance for instance in super().instances(ids) if UNPLAYED not in instance.tags]
+
+
+def _only_these(params: Json, **_: object) -> None:
+    params.clear()
+    params["InstanceTypes"] = [*TYPES]
 
 
 class LocalAccount:
@@ -109,7 +124,7 @@ class Stage:
             if self._with_broker:
                 self._start_broker()
             self.kubelets = Kubelets(
-                self._client(server.ADMIN), self._machines(), clock=SystemClock(), every=0.5
+                self._client(server.ADMIN), Machines(self.endpoint), clock=SystemClock(), every=1.0
             )
             self.kubelets.start()
             self._exits.callback(self.kubelets.stop)
@@ -295,11 +310,6 @@ class Stage:
         )
         url = next((match[1] for match in found if match), "")
         return bool(url) and "[+]ec2-reservations" in _get(f"{url}/readyz")
-
-    def _machines(self) -> Machines:
-        machines = Machines(cluster=CLUSTER, region=REGION, endpoint_url=self.endpoint)
-        machines.instance_types()
-        return machines
 
 
 @contextmanager
