@@ -74,7 +74,6 @@ def test_who_waits_for_its_own_quota_without_a_way_to_reclaim_it_keeps_others_fr
     assert outcomes(world(always), waits, borrows) == [("waits", "Wait"), ("borrows", "Admit")]
 
 
-@pytest.mark.covers("OME-035")
 def test_the_quota_that_a_cohort_leaves_idle_is_lent() -> None:
     world = ledger(queue("a", quota(2, borrow=2), "c"), queue("b", 4, "c"))
     (decision,) = decide(world, [head("x", "a", 4)], RULES)

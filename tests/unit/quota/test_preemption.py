@@ -34,7 +34,6 @@ def test_the_one_admitted_last_goes_first_among_equals() -> None:
     assert [name for name, _ in taken(world, "a", 2, priority=1)] == ["last", "middle"]
 
 
-@pytest.mark.covers("OME-032", "OME-046")
 @pytest.mark.parametrize("priority", [-5, 0, 1000])
 def test_reclaim_any_gets_the_nominal_quota_back_from_a_borrower_of_any_priority(priority: int) -> None:
     world = ledger(
@@ -45,7 +44,6 @@ def test_reclaim_any_gets_the_nominal_quota_back_from_a_borrower_of_any_priority
     assert taken(world, "owner", 4) == [("b", "InCohortReclamation")]
 
 
-@pytest.mark.covers("OME-047")
 def test_reclaim_lower_priority_leaves_equal_and_higher_ones() -> None:
     rule = Preemption(reclaim="LowerPriority")
     world = ledger(
@@ -58,7 +56,6 @@ def test_reclaim_lower_priority_leaves_equal_and_higher_ones() -> None:
     assert taken(world, "owner", 4, priority=0) == []
 
 
-@pytest.mark.covers("OME-048")
 @pytest.mark.parametrize(("priority", "goes"), [(99, True), (100, True), (101, False)])
 def test_while_borrowing_only_victims_up_to_the_threshold_are_taken(priority: int, goes: bool) -> None:
     rule = Preemption(reclaim="LowerPriority", borrow="LowerPriority", threshold=100)
@@ -72,7 +69,6 @@ def test_while_borrowing_only_victims_up_to_the_threshold_are_taken(priority: in
     assert taken(world, "a", 4, priority=200) == wanted
 
 
-@pytest.mark.covers("OME-049")
 def test_within_the_queue_only_lower_priority_goes() -> None:
     world = ledger(
         queue("a", 2, preemption=ANY),
@@ -104,7 +100,6 @@ def test_the_advantage_of_a_nearer_quota_counts_although_borrowing_is_allowed() 
     assert taken(world, "a", 4, priority=1) == [("v", "InCohortReclamation")]
 
 
-@pytest.mark.covers("OME-055")
 def test_every_reason_is_one_of_kueue_s() -> None:
     world = ledger(
         cohort("c"),

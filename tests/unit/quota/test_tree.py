@@ -11,21 +11,18 @@ from broker.quota.tree import Tree
 from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workload
 
 
-@pytest.mark.covers("OME-034", "OME-036", "OME-041")
 def test_a_queue_uses_its_own_and_what_it_may_borrow_of_its_cohort() -> None:
     tree = ledger(queue("a", quota(64, borrow=32), "c"), queue("b", 100, "c"), queue("free", 10, "c")).tree
     assert tree.queues["a"].available(GPU) == 96
     assert tree.queues["free"].available(GPU) == 174
 
 
-@pytest.mark.covers("OME-037", "OME-040")
 def test_a_borrowing_limit_of_zero_keeps_a_queue_to_its_own_but_lends_it() -> None:
     tree = ledger(queue("a", quota(8, borrow=0), "c"), queue("b", 4, "c")).tree
     assert tree.queues["a"].available(GPU) == 8
     assert tree.queues["b"].available(GPU) == 12
 
 
-@pytest.mark.covers("OME-005")
 def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
     world = ledger(queue("a", quota(8, lend=3), "c"), queue("b", 4, "c"), workload("w", "b", 7))
     assert world.tree.queues["b"].available(GPU) == 0
@@ -43,7 +40,6 @@ def test_overuse_elsewhere_reaches_a_queue_that_neither_borrows_nor_lends() -> N
     assert world.tree.queues["cq2"].available(GPU) == -1
 
 
-@pytest.mark.covers("OME-043")
 def test_a_cohort_s_own_quota_is_a_pool_beside_its_members() -> None:
     tree = ledger(cohort("c", 10), queue("a", 4, "c"), queue("b", 4, "c")).tree
     assert tree.queues["a"].available(GPU) == 18
