@@ -18,7 +18,7 @@ from moto.ec2.models.amis import Ami
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX, filter_dict_attribute_mapping
 
-from providers.local import control_api, groups, services
+from providers.local import control_api, groups, service_quotas, services, sharing
 from providers.local.ec2 import launches, platforms
 from providers.local.ec2.backend import LocalEC2Backend
 from providers.local.ec2.responses import LocalEC2Response
@@ -76,5 +76,7 @@ def install() -> None:
         for path in control_api.PATHS:
             moto.moto_api._internal.urls.url_paths[path] = control_api.respond
         groups.install()
+        sharing.install()
+        service_quotas.install()
         groups.connect(Reservations())
         BackendDict.reset()  # forget what was made of moto's own classes

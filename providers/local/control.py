@@ -74,6 +74,16 @@ class Control:
     def clear_pools(self) -> None:
         self._call("DELETE", "pools")
 
+    def quota(
+        self, *, instance_type: str, vcpus: int | None, market: str = "on-demand", **where: str
+    ) -> None:
+        """The vCPU quota that a type counts against, of `account` and `region`; None: without limit."""
+        body = {"instance_type": instance_type, "vcpus": vcpus, "market": market, **where}
+        self._call("POST", "quotas", body)
+
+    def quotas(self) -> list[dict[str, Any]]:
+        return list(self._call("GET", "quotas"))
+
     def slot_release(self, seconds: float) -> None:
         """How long after an instance's end its slot stays taken."""
         self._call("POST", "settings", {"slot_release_s": seconds})

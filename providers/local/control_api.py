@@ -5,6 +5,7 @@
     GET    faults        DELETE faults              DELETE faults/ID
     POST   pools         {capacity_type, instance_type, zone, size}  (null: no limit)
     GET    pools         DELETE pools
+    POST   quotas        {instance_type, market, vcpus, account, region}  (null: no limit)      GET quotas
     POST   settings      any of {describe_lag_s, slot_release_s, pending_s, payment_s, assessment_s,
                          assessment_outcome, check_offerings, codes}
     POST   clock         one of {"advance_s": 60}, {"freeze": true or a time}, {"unfreeze": true}
@@ -36,6 +37,7 @@ from providers.local.control_bodies import (
     ClockBody,
     FaultBody,
     PoolBody,
+    QuotaBody,
     Refused,
     SettingsBody,
     read,
@@ -43,6 +45,7 @@ from providers.local.control_bodies import (
 from providers.local.ec2.errors import UNDOCUMENTED
 from providers.local.ec2.ledger import BLOCK
 from providers.local.ec2.matching import ON_DEMAND, SPOT
+from providers.local.ec2.quotas import QUOTAS, Key, quota_of
 from providers.local.ec2.slots import PoolKey
 from providers.local.world import LOCK, world
 
@@ -134,6 +137,30 @@ def _set_pool(call: Call) -> Any:
     return call.here.ledger.limits()
 
 
+def _set_quota(call: Call) -> Any:
+    asked = read(QuotaBody, call.body)
+    quota = quota_of(asked.instance_type, asked.market)
+    if quota is None:
+        raise Refused(
+            f"instance_type: {asked.instance_type!r} has no {asked.market} quota of vCPUs; with one: "
+            + ", ".join(sorted({f for q in QUOTAS.values() if q.market == asked.market for f in q.families}))
+        )
+    key = Key(asked.account, asked.region, quota.code)
+    if asked.vcpus is None:
+        call.here.quotas.limits.pop(key, None)
+    else:
+        call.here.quotas.limits[key] = asked.vcpus
+    return _list_quotas(call)
+
+
+def _list_quotas(call: Call) -> Any:
+    quotas = call.here.quotas
+    return [
+        {**key._asdict(), "name": QUOTAS[key.code].name, "vcpus": limit, "used": quotas.used(key)}
+        for key, limit in quotas.limits.items()
+    ]
+
+
 def _list_pools(call: Call) -> Any:
     return call.here.ledger.limits()
 
@@ -202,6 +229,8 @@ ROUTES = {
     ("DELETE", "faults"): _remove_faults,
     ("POST", "pools"): _set_pool,
     ("GET", "pools"): _list_pools,
+    ("POST", "quotas"): _set_quota,
+    ("GET", "quotas"): _list_quotas,
     ("DELETE", "pools"): _clear_pools,
     ("POST", "settings"): _set,
     ("POST", "clock"): _move_clock,

@@ -48,6 +48,14 @@ class PoolBody(Body):
     size: int | None = Field(ge=0)
 
 
+class QuotaBody(Body):
+    account: str = ACCOUNT
+    region: str = REGION
+    instance_type: str
+    market: Literal["on-demand", "spot"] = "on-demand"
+    vcpus: int | None = Field(ge=0)
+
+
 class SettingsBody(Body):
     describe_lag_s: float | None = Field(default=None, ge=0)
     slot_release_s: float | None = Field(default=None, ge=0)

@@ -18,10 +18,12 @@ from providers.local.ec2.blocks import Blocks
 from providers.local.ec2.errors import UNDOCUMENTED
 from providers.local.ec2.idempotency import Replies
 from providers.local.ec2.ledger import Ledger
+from providers.local.ec2.quotas import Quotas
 from providers.local.faults import Faults
 from providers.local.notices import Notices
 
 if TYPE_CHECKING:
+    from providers.local.ec2.billing import BillingRequest
     from providers.local.ec2.interruptible import Allocation
     from providers.local.ec2.quotes import Quote
     from providers.local.ec2.reservation_fleets import ReservationFleet
@@ -38,6 +40,7 @@ class World(BaseBackend):
         self.replies = Replies()
         self.faults = Faults()
         self.calls = Calls()
+        self.quotas = Quotas(self.ledger)
         self.notices = Notices(self.ledger.now)
         self.describe_lag = timedelta()
         self.slot_release = 0.0
@@ -49,6 +52,7 @@ class World(BaseBackend):
         self.blocks = Blocks()
         self.allocations: dict[str, Allocation] = {}
         self.reservation_fleets: dict[str, ReservationFleet] = {}
+        self.billing: dict[str, BillingRequest] = {}  # by reservation
         self.quotes: dict[str, Quote] = {}
 
     def lag(self, seconds: float) -> None:
@@ -64,6 +68,7 @@ class World(BaseBackend):
         self.calls.clear()
         self.notices.clear()
         self.ledger.clear_limits()
+        self.quotas.limits.clear()
         self.describe_lag = timedelta()
         self.slot_release = self.pending = self.assessment = self.payment = 0.0
         self.assessment_outcome = "scheduled"

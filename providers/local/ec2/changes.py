@@ -74,9 +74,11 @@ def create(
         delivery_preference=params.get("DeliveryPreference"),
         **fields,
     )
-    if reservation.reservation_type == "default" and not reservation.interruptible and not commitment:
+    if reservation.reservation_type == "default" and not reservation.interruptible:
         already = checks.running_matches(ledger, reservation)
-        checks.require_capacity(ledger, reservation, count, already_running=already)
+        world.quotas.check_reservation(reservation, count - already, world.codes["reservation-over-quota"])
+        if not commitment:
+            checks.require_capacity(ledger, reservation, count, already_running=already)
     ledger.add(reservation)
     if reservation.state == "pending":
         life.activate_at(world, reservation, now + timedelta(seconds=world.pending))
@@ -134,6 +136,7 @@ def _new_count(world: World, reservation: CapacityReservation, asked: Any) -> in
             f"It may change by at most {checks.MOST_AT_ONCE} instances in one request.",
         )
     if growth > 0:
+        world.quotas.check_reservation(reservation, growth, world.codes["reservation-over-quota"])
         checks.require_capacity(world.ledger, reservation, growth)
     return count
 

@@ -53,6 +53,8 @@ UNDOCUMENTED: dict[str, str] = {
     "allocation-exists": "IncorrectState",
     "allocation-absent": "IncorrectState",
     "reservation-fleet-unknown": "InvalidCapacityReservationFleetId.NotFound",
+    "billing-wrong-state": "IncorrectState",
+    "reservation-over-quota": "InstanceLimitExceeded",
     "within-commitment": "OperationNotPermitted",
     "quote-unknown": "InvalidParameterValue",
     "quote-expired": "InvalidParameterValue",

@@ -96,9 +96,18 @@ def find_places(world: World, launch: Launch) -> list[CapacityReservation | None
     fault = world.faults.take(launch.action, "launch", facts_of(launch))
     if fault is not None and fault.code:
         raise Ec2Error(fault.code, fault.message or f"Scripted by {fault.id}", status=fault.status)
-    return matching.place(
-        world.ledger, launch.want, at_least=launch.at_least, at_most=launch.at_most, spill=launch.spill
+    want = launch.want
+    found = matching.place(
+        world.ledger, want, at_least=launch.at_least, at_most=launch.at_most, spill=launch.spill
     )
+    # what runs in a reservation counts with the reservation
+    left = world.quotas.left(want.account_id, want.region, want.instance_type, want.market)
+    if left is None or found.count(None) <= left or want.market in matching.RESERVED_MARKETS:
+        return found
+    allowed = [place for place in found if place is not None] + [None] * left
+    if len(allowed) < launch.at_least:
+        raise world.quotas.exceeded(want)
+    return allowed
 
 
 def run(
@@ -205,8 +214,12 @@ def start_again(world: World, occupants: list[Occupant], start: Callable[[], Any
     entered: list[Occupant] = []
     try:
         for occupant in occupants:
-            place = matching.place(world.ledger, occupant.want, at_least=1, at_most=1)[0]
-            world.ledger.enter(occupant.instance, occupant.want, place)
+            want = occupant.want
+            place = matching.place(world.ledger, want, at_least=1, at_most=1)[0]
+            left = world.quotas.left(want.account_id, want.region, want.instance_type, want.market)
+            if place is None and left == 0:
+                raise world.quotas.exceeded(want)
+            world.ledger.enter(occupant.instance, want, place)
             entered.append(occupant)
         out = start()
     except Ec2Error:

@@ -59,21 +59,26 @@ def check_size(size: int | None, *, lowest: int, highest: int) -> None:
         raise errors.invalid("MaxResults", size, f"Expecting a number from {lowest} to {highest}.")
 
 
+def check_filters(filters: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    """An unknown filter is refused, also where there is nothing to filter."""
+    for name in filters:
+        if name != "tag-key" and not name.startswith("tag:") and name not in fields:
+            raise errors.Ec2Error("InvalidParameterValue", f"The filter '{name}' is invalid")
+
+
 def passes(
     row: T, filters: Mapping[str, Sequence[str]], fields: Mapping[str, Value[T]], tags: Mapping[str, str]
 ) -> bool:
-    """Whether a row satisfies every filter; an unknown filter is refused."""
+    """Whether a row satisfies every filter; `check_filters` has seen them."""
     for name, values in filters.items():
         if name.startswith("tag:"):
             key = name[4:]
             found = [tags[key]] if key in tags else []
         elif name == "tag-key":
             found = list(tags)
-        elif name in fields:
+        else:
             value = fields[name](row)
             found = [] if value is None else [value]
-        else:
-            raise errors.Ec2Error("InvalidParameterValue", f"The filter '{name}' is invalid")
         if not any(_like(pattern).match(str(value)) for pattern in values for value in found):
             return False
     return True

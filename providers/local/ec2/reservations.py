@@ -116,6 +116,7 @@ class CapacityReservation:
     billing_owner: str | None = None
     state: str = "active"
     shared_with: frozenset[str] = frozenset()
+    shared_by_ram: frozenset[str] = frozenset()  # of those, the ones that a resource share named
     slots: Slots = field(default_factory=Slots)
     history: list[View] = field(default_factory=list)
 

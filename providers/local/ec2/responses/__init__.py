@@ -5,6 +5,7 @@ moto finds a method by the action's name in snake case. The way of every call is
 
 from __future__ import annotations
 
+from providers.local.ec2.responses.billing import BillingAssignments
 from providers.local.ec2.responses.capacity_blocks import CapacityBlocks
 from providers.local.ec2.responses.instances import Instances
 from providers.local.ec2.responses.interruptible import InterruptibleAllocations
@@ -17,6 +18,7 @@ class LocalEC2Response(
     CapacityBlocks,
     InterruptibleAllocations,
     CapacityReservationFleets,
+    BillingAssignments,
     Instances,
     LaunchTemplates,
     PlacementGroups,

@@ -86,6 +86,7 @@ class CapacityBlocks(CapacityReservations):
         ids = self._get_param("CapacityReservationIds", [])
         own = [self.ec2_backend.find_reservation(i) for i in ids] if ids else list(self._in_scope().values())
         filters = self._filters_from_querystring()
+        pages.check_filters(filters, EXTENSION_FILTERS)
         found = [
             extension
             for extension in world().blocks.extensions
@@ -108,6 +109,7 @@ class CapacityBlocks(CapacityReservations):
                     world().codes["block-unknown"], f"The Capacity Block '{block_id}' does not exist"
                 )
         asked = self._filters_from_querystring()
+        pages.check_filters(asked, filters)
         found = [own[block_id] for block_id in dict.fromkeys(ids)] if ids else list(own.values())
         return [b for b in found if pages.passes(b, asked, filters, self.ec2_backend.tags.get(b.id, {}))]
 

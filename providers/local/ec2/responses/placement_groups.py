@@ -41,6 +41,7 @@ class PlacementGroups(Pipeline):
             )
         found = named or [group for group in known.values() if not ids or group.id in ids]
         filters = self._filters_from_querystring()
+        pages.check_filters(filters, FILTERS)
         rows = [(group, backend.tags.get(group.id, {})) for group in found]
         shown: list[dict[str, Any]] = [
             placement_groups.describe(group, tags)

@@ -44,6 +44,7 @@ class CapacityReservationFleets(CapacityReservations):
         ids = self._get_param("CapacityReservationFleetIds", [])
         own = [f for f in world().reservation_fleets.values() if f.backend is self.ec2_backend]
         filters = self._filters_from_querystring()
+        pages.check_filters(filters, FILTERS)
         found = [
             fleet
             for fleet in ([self._fleet(each) for each in dict.fromkeys(ids)] or own)

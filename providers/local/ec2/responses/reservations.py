@@ -78,6 +78,7 @@ class CapacityReservations(Pipeline):
             found = list(here.ledger.in_scope(backend.account_id, backend.region_name).values())
         at = here.clock.now() - here.describe_lag
         filters = self._filters_from_querystring()
+        pages.check_filters(filters, FILTERS)
         rows = [
             row
             for row in ((reservation, reservation.seen(at)) for reservation in found)
@@ -214,6 +215,7 @@ class CapacityReservations(Pipeline):
             "capacity-reservation-id": lambda quote: quote.reservation.id,
             "quote-state": lambda quote: quote.state(now),
         }
+        pages.check_filters(filters, fields)
         found = [
             quote
             for quote in ([own[quote_id] for quote_id in dict.fromkeys(ids)] or own.values())

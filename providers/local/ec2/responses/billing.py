@@ -1,0 +1,65 @@
+"""The actions on billing assignments of shared reservations."""
+
+from __future__ import annotations
+
+from moto.core.responses import ActionResult
+
+from providers.local.ec2 import answers, billing, checks, pages
+from providers.local.ec2.billing import BillingRequest
+from providers.local.ec2.responses.reservations import CapacityReservations
+from providers.local.world import world
+
+OWNER, CONSUMER = "odcr-owner", "unused-reservation-billing-owner"
+FILTERS: dict[str, dict[str, pages.Value[BillingRequest]]] = {
+    OWNER: {
+        "status": lambda request: request.status,
+        "unused-reservation-billing-owner": lambda request: request.consumer,
+    },
+    CONSUMER: {
+        "status": lambda request: request.status,
+        "requested-by": lambda request: request.reservation.owner_id,
+    },
+}
+
+
+class BillingAssignments(CapacityReservations):
+    def associate_capacity_reservation_billing_owner(self) -> ActionResult:
+        reservation, consumer = self._reservation(), self._get_param("UnusedReservationBillingOwnerId")
+        self.error_on_dryrun()
+        billing.ask(world(), reservation, self.current_account, consumer)
+        return ActionResult({"Return": True})
+
+    def disassociate_capacity_reservation_billing_owner(self) -> ActionResult:
+        reservation, consumer = self._reservation(), self._get_param("UnusedReservationBillingOwnerId")
+        self.error_on_dryrun()
+        billing.withdraw(world(), reservation, self.current_account, consumer)
+        return ActionResult({"Return": True})
+
+    def accept_capacity_reservation_billing_ownership(self) -> ActionResult:
+        return self._answered(accepted=True)
+
+    def reject_capacity_reservation_billing_ownership(self) -> ActionResult:
+        return self._answered(accepted=False)
+
+    def _answered(self, *, accepted: bool) -> ActionResult:
+        reservation = self._reservation()
+        self.error_on_dryrun()
+        billing.answer(world(), reservation, self.current_account, accepted=accepted)
+        return ActionResult({"Return": True})
+
+    def describe_capacity_reservation_billing_requests(self) -> ActionResult:
+        self.error_on_dryrun()
+        role = checks.one_of("Role", self._get_param("Role"), FILTERS)
+        size = self._get_int_param("MaxResults")
+        pages.check_size(size, lowest=1, highest=1000)
+        ids, filters = self._get_param("CapacityReservationIds", []), self._filters_from_querystring()
+        pages.check_filters(filters, FILTERS[role])
+        found = [
+            request
+            for request in billing.visible(world(), self.current_account, self.region, role)
+            if (not ids or request.reservation.id in ids)
+            and pages.passes(request, filters, FILTERS[role], {})
+        ]
+        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        described = [billing.describe(request) for request in shown]
+        return answers.Named({"CapacityReservationBillingRequests": described, "NextToken": token})

@@ -1,0 +1,184 @@
+"""Sharing reservations through Resource Access Manager: what a share names, its principals see.
+
+Invariant: a reservation is shared through RAM with exactly the accounts of the active shares that name it,
+and beside that with those that the control plane gave it. Only an owner shares, and only what has default
+tenancy (EC2 User Guide, "Share a Capacity Reservation"). Accounts get no invitation here: a share works at
+once, as it does inside an organization; a principal that is the organization is all of its accounts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moto.core.base_backend import BackendDict
+from moto.ram import urls
+from moto.ram.exceptions import InvalidParameterException, UnknownResourceException
+from moto.ram.models import ResourceAccessManagerBackend, ResourceShare, ram_backends
+from moto.ram.responses import ResourceAccessManagerResponse
+
+from providers.local.ec2.reservations import CapacityReservation
+from providers.local.world import LOCK, world
+
+KIND = "capacity-reservation"
+NEW_PATHS = ("associateresourceshare", "disassociateresourceshare")
+
+
+def install() -> None:
+    if ram_backends.backend is SharingBackend:
+        return
+    ram_backends.backend = SharingBackend
+    ResourceShare.SHAREABLE_RESOURCES.append(KIND)
+    for path in [*urls.url_paths, *(f"{{0}}/{name}$" for name in NEW_PATHS)]:
+        urls.url_paths[path] = SharingResponse.dispatch
+    BackendDict.reset()
+
+
+class SharingBackend(ResourceAccessManagerBackend):
+    @property
+    def _url_module(self) -> Any:  # moto derives it from the class's own module, which is not moto's
+        return urls
+
+    def create_resource_share(self, **kwargs: Any) -> dict[str, Any]:
+        arns = kwargs.get("resourceArns") or []
+        with LOCK:
+            self._require_shareable(arns)
+            made = super().create_resource_share(**kwargs)
+            self._apply(arns)
+            return made
+
+    def delete_resource_share(self, resource_share_arn: str | None) -> dict[str, Any]:
+        with LOCK:
+            answer = super().delete_resource_share(resource_share_arn)
+            self._apply(self._share(resource_share_arn).resource_arns)
+            return answer
+
+    def associate(self, arn: str | None, resources: list[str], principals: list[str]) -> list[dict[str, Any]]:
+        with LOCK:
+            share = self._share(arn)
+            self._require_shareable(resources)
+            share.add_principals([p for p in principals if p not in share.principals])
+            share.add_resources([r for r in resources if r not in share.resource_arns])
+            self._apply(share.resource_arns)
+            return _associations(share, resources, principals, "ASSOCIATED")
+
+    def disassociate(
+        self, arn: str | None, resources: list[str], principals: list[str]
+    ) -> list[dict[str, Any]]:
+        with LOCK:
+            share = self._share(arn)
+            before = list(share.resource_arns)
+            share.resource_arns = [r for r in share.resource_arns if r not in resources]
+            share.principals = [p for p in share.principals if p not in principals]
+            self._apply(before)
+            return _associations(share, resources, principals, "DISASSOCIATED")
+
+    def get_resource_shares(self, resource_owner: str | None) -> dict[str, Any]:
+        if resource_owner != "OTHER-ACCOUNTS":
+            return super().get_resource_shares(resource_owner)
+        others = [
+            share.describe()
+            for account, regions in ram_backends.items()
+            for region, backend in regions.items()
+            for share in backend.resource_shares
+            if account != self.account_id
+            and region == self.region_name
+            and share.status == "ACTIVE"
+            and self.account_id in _accounts(share)
+        ]
+        return {"resourceShares": others}
+
+    def _share(self, arn: str | None) -> ResourceShare:
+        found = next((share for share in self.resource_shares if share.arn == arn), None)
+        if found is None:
+            raise UnknownResourceException(f"ResourceShare {arn} could not be found.")
+        return found
+
+    def _reservation(self, arn: str) -> CapacityReservation | None:
+        found = world().ledger.in_scope(self.account_id, self.region_name).get(arn.rpartition("/")[2])
+        return found if found is not None and found.arn == arn else None
+
+    def _require_shareable(self, arns: Iterable[str]) -> None:
+        for arn in arns:
+            if f":{KIND}/" not in arn:
+                continue
+            reservation = self._reservation(arn)
+            if reservation is None or reservation.owner_id != self.account_id:
+                raise UnknownResourceException(f"The resource {arn} could not be found in your account.")
+            if reservation.tenancy != "default":
+                raise InvalidParameterException(
+                    f"{reservation.id} has tenancy {reservation.tenancy}; only reservations of default "
+                    "tenancy can be shared."
+                )
+
+    def _apply(self, arns: Iterable[str]) -> None:
+        ledger = world().ledger
+        ledger.settle()
+        for arn in arns:
+            reservation = self._reservation(arn)
+            if reservation is None:
+                continue
+            now = frozenset(
+                account
+                for share in self.resource_shares
+                if share.status == "ACTIVE" and arn in share.resource_arns
+                for account in _accounts(share)
+            )
+            beside = reservation.shared_with - reservation.shared_by_ram
+            reservation.shared_by_ram = now
+            ledger.share(reservation, beside | now)
+
+
+class SharingResponse(ResourceAccessManagerResponse):
+    @property
+    def ram_backend(self) -> SharingBackend:
+        backend = ram_backends[self.current_account][self.region]
+        assert isinstance(backend, SharingBackend), "install() swaps the backend's class"
+        return backend
+
+    def associate_resource_share(self) -> str:
+        asked = self.request_params
+        return _answered(self.ram_backend.associate(*_named(asked)))
+
+    def disassociate_resource_share(self) -> str:
+        asked = self.request_params
+        return _answered(self.ram_backend.disassociate(*_named(asked)))
+
+
+def _named(asked: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:
+    return asked.get("resourceShareArn"), asked.get("resourceArns") or [], asked.get("principals") or []
+
+
+def _answered(associations: list[dict[str, Any]]) -> str:
+    return json.dumps({"resourceShareAssociations": associations})
+
+
+def _associations(
+    share: ResourceShare, resources: list[str], principals: list[str], status: str
+) -> list[dict[str, Any]]:
+    of_kind = [("RESOURCE", entity) for entity in resources] + [("PRINCIPAL", p) for p in principals]
+    return [
+        {
+            "resourceShareArn": share.arn,
+            "resourceShareName": share.name,
+            "associatedEntity": entity,
+            "associationType": kind,
+            "status": status,
+            "external": False,
+        }
+        for kind, entity in of_kind
+    ]
+
+
+def _accounts(share: ResourceShare) -> set[str]:
+    """The accounts that a share's principals stand for."""
+    out: set[str] = set()
+    for principal in share.principals:
+        if principal.isdigit():
+            out.add(principal)
+        elif ":iam::" in principal:
+            out.add(principal.split(":")[4])
+        elif ":organizations::" in principal:
+            out |= {account.id for account in share.organizations_backend.accounts}
+    return out - {share.owning_account_id}
