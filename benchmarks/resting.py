@@ -103,7 +103,7 @@ def running(place: Place, type_: InstanceType) -> tuple[Json, Json]:
             "capacity": resources,
             "allocatable": resources,
             "conditions": [
-                _condition(kind, kind)
+                _condition(kind, place.number)
                 for kind in (
                     names.LAUNCHED,
                     names.REGISTERED_CONDITION,
@@ -190,8 +190,8 @@ def _node(place: Place, claim: Json, resources: Mapping[str, str]) -> Json:
             "status": "True" if kind == names.READY else "False",
             "reason": f"Kubelet{kind}",
             "message": f"kubelet says {kind}",
-            "lastHeartbeatTime": SINCE,
-            "lastTransitionTime": SINCE,
+            "lastHeartbeatTime": _moment(place.number + 60),
+            "lastTransitionTime": _moment(place.number),
         }
         for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", names.READY)
     ]
@@ -249,15 +249,20 @@ def _meta(name: str) -> Json:
     }
 
 
-def _condition(kind: str, reason: str) -> Json:
+def _condition(kind: str, number: int) -> Json:
     return {
         "type": kind,
         "status": "True",
-        "reason": reason,
+        "reason": kind,
         "message": "",
-        "lastTransitionTime": SINCE,
+        "lastTransitionTime": _moment(number),
         "observedGeneration": 1,
     }
+
+
+def _moment(number: int) -> str:
+    """No two objects have the same times."""
+    return f"2026-01-{5 + number // 3600 % 20:02}T08:{number // 60 % 60:02}:{number % 60:02}Z"
 
 
 _ATTEMPTS = (

@@ -20,7 +20,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
-from broker.capacity.launches import Distribution, LaunchGroup, LeftOver, distribute, refused
+from broker.capacity.launches import Distribution, LaunchGroup, LeftOver, Pair, distribute, refused
 from broker.capacity.model import Attempt, Option, Outcome, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
@@ -48,6 +48,8 @@ from providers.model import (
 )
 
 _log = structlog.get_logger("launch")
+
+Told = tuple[Pair, Sequence[Attempt]]  # a claim with its instance, and all that was tried for it
 
 MOST_SKIPPED = 8
 # A call that was made is answered again for its token, unless it is turned away before anybody looks at that;
@@ -234,13 +236,15 @@ class Executor:
         *,
         skipped: Mapping[str, Sequence[Skipped]],
         before: Mapping[str, Sequence[Attempt]],
+        each: Callable[[Callable[[Told], bool], Sequence[Told]], Sequence[bool]],
     ) -> list[Attempt]:
         """Writes attempts, claims, labels and status of those that launched; returns every new attempt.
 
-        `skipped` and `before` are, by claim uid, the better options and what was tried in this pass.
+        `skipped` and `before` are, by claim uid, the better options and what was tried in this pass; `each`
+        calls a function for every item, maybe for some at the same time.
         """
         attempts: list[Attempt] = []
-        bound = True
+        stories: list[Told] = []
         for pair in answered.dealt.pairs:
             asked = {pool for a in before.get(pair.claim.uid, ()) for pool in (a.pool, *a.also)}
             passed = [
@@ -269,9 +273,13 @@ class Executor:
                 message=_spill(option, elsewhere) if pair.spilled else "",
             )
             attempts += [*passed, made]
-            story = [*before.get(pair.claim.uid, ()), *passed, made]
-            bound &= self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
-        if bound and answered.launch and not answered.uncertain:
+            stories.append((pair, [*before.get(pair.claim.uid, ()), *passed, made]))
+
+        def bind(told: Told) -> bool:
+            pair, story = told
+            return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
+
+        if all(each(bind, stories)) and answered.launch and not answered.uncertain:
             self.intents.done(answered.launch)
         return attempts
 
