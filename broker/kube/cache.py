@@ -131,6 +131,19 @@ class Cache(Generic[T]):
             else:
                 self._put(self._decode(key, version, raw))
 
+    def reread(self, raws: Iterable[Raw]) -> None:
+        """Takes objects also at the versions that are here.
+
+        After a change of its definition the API server shows an object otherwise at the same version, and a
+        watch that is open goes on for a moment under the old definition.
+        """
+        with self._writes:
+            for raw in raws:
+                key, version = key_of(raw), version_of(raw)
+                read = self._decode(key, version, raw)
+                if self._versions.get(key) == version and read.value != self._objects.get(key):
+                    self._put(read)
+
     def apply(self, event: str, raw: Raw) -> None:
         """One event of the watch."""
         key, version = key_of(raw), version_of(raw)

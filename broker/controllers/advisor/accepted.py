@@ -76,6 +76,10 @@ class AcceptedKeeper:
             return self._copy(one, wanted)
         if copy is not None and copy.definition != known.identity:
             return self._restore(one, copy)
+        raw = self._client.get(EC2NodeClass.KIND, name)
+        if PROPERTY in raw.get("spec", {}):
+            self._classes.reread([raw])
+            return Again(SOON)
         self._patch(one, {"metadata": {"annotations": {names.ACCEPTED_SPEC: None}}})
         _log.info("the user removed the spec: its copy goes as well", nodeclass=name)
         return None

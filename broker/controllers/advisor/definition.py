@@ -12,6 +12,7 @@ import threading
 import structlog
 from prometheus_client import Gauge
 
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_definition import (
     NAME,
     PROPERTY,
@@ -45,15 +46,22 @@ class DefinitionKeeper:
     """`current` is for whoever must know whether the field is kept; `run` is one look at the definition."""
 
     def __init__(
-        self, client: Client, cache: Cache[CustomResourceDefinition], *, clock: Clock, keep: bool
+        self,
+        client: Client,
+        cache: Cache[CustomResourceDefinition],
+        classes: Cache[EC2NodeClass],
+        *,
+        clock: Clock,
+        keep: bool,
     ) -> None:
         self._client = client
         self._cache = cache
+        self._classes = classes
         self._clock = clock
         self._keep = keep
         self._lock = threading.Lock()
         self._seen: tuple[str, float] = ("", 0.0)  # the identity, and since when it is known
-        self._told = ""
+        self._told = self._reread = ""
         self._put_back: list[float] = []
 
     def current(self) -> Definition | None:
@@ -80,11 +88,25 @@ class DefinitionKeeper:
 
     def run(self) -> Again | None:
         """Raises ApiError."""
-        found, there = self.current(), self._cache.get(NAME)
+        found = self.current()
         _MISSING.set(len(found.missing) if found and not found.own else 0)
-        if found is None or there is None or found.own or not (found.missing or found.outdated):
-            self._told = ""
+        if found is None or found.own:
             return None
+        asked = (self._mend(found) if found.missing or found.outdated else None, self._look_again(found))
+        return min((again for again in asked if again), key=lambda again: again.after, default=None)
+
+    def _look_again(self, found: Definition) -> Again | None:
+        """Classes are read anew once the definition is in force: until then a watch may have shown them as
+        the old one had them."""
+        if self._reread == found.identity:
+            return None
+        if wait := self.unsettled():
+            return Again(wait)
+        self._classes.reread(self._client.list(EC2NodeClass.KIND)[0])
+        self._reread = found.identity
+        return None
+
+    def _mend(self, found: Definition) -> Again | None:
         lacking = ", ".join((*found.missing, *found.outdated))
         if self._told != found.identity:
             self._told = found.identity
@@ -93,7 +115,8 @@ class DefinitionKeeper:
                 + ("it is put back" if self._keep else "run capacity-broker crds patch"),
                 versions=lacking,
             )
-        if not self._keep:
+        there = self._cache.get(NAME)
+        if not self._keep or there is None:
             return None
         now = self._clock.monotonic()
         self._put_back = [at for at in self._put_back if at > now - HOUR]
@@ -103,15 +126,14 @@ class DefinitionKeeper:
                 times=len(self._put_back),
             )
             return Again(self._put_back[0] + HOUR - now)
-        self._put_back.append(now)
         try:
             answer = self._client.patch(CustomResourceDefinition.KIND, NAME, patch(there.wire()), type="json")
         except Invalid as error:
             # Somebody changed it meanwhile: a test of the patch does not hold.
             _log.info("definition read anew", why=error.message)
-            self._put_back.pop()
             self._cache.observe(self._client.get(CustomResourceDefinition.KIND, NAME))
             return Again(SOON)
+        self._put_back.append(now)
         self._cache.observe(answer)
         _log.info(f"{PROPERTY} added to the definition of EC2NodeClass", versions=lacking)
         return None

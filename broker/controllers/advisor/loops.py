@@ -91,7 +91,7 @@ class AdvisorLoops:
                 queue.add(name)
 
         definitions = Informer(client, CustomResourceDefinition, clock=clock, field_selector=ONLY_IT)
-        definition = DefinitionKeeper(client, definitions.cache, clock=clock, keep=keep_definition)
+        definition = DefinitionKeeper(client, definitions.cache, classes, clock=clock, keep=keep_definition)
         accepted = AcceptedKeeper(client, classes, definition, clock=clock, recorder=recorder)
         copies = WorkQueue[str]("accepted", clock=clock, longest=LONGEST)
         looks = Batcher[str]("definition", clock=clock)

@@ -70,6 +70,17 @@ def test_an_object_of_ours_outlives_a_list_that_was_read_before_it() -> None:
     assert len(c) == 0
 
 
+def test_an_object_that_is_shown_otherwise_at_the_same_version_is_taken_when_reread() -> None:
+    c, heard = cache()
+    c.replace([versioned(11, size=1), versioned(12, "b")], 12)
+    heard.clear()
+    c.reread([versioned(11, size=2), versioned(12, "b"), versioned(13, "c")])
+    assert heard == [(1, 2)]
+    c.reread([versioned(10, size=3)])
+    assert c.find("default/a").size == 2  # type: ignore[union-attr]
+    assert c.find("default/c") is None
+
+
 def test_a_late_answer_does_not_bring_a_deleted_object_back() -> None:
     c, _ = cache()
     c.replace([versioned(10)], 10)
