@@ -58,7 +58,7 @@ def want_of(
         if zone and zone != in_subnet and not lenient:
             raise errors.combination(f"The subnet {subnet_id} is in {in_subnet}, not in {zone}")
         zone = in_subnet
-    group = placement.get("GroupName")
+    group = placement_groups.name_in(backend, placement)
     if group and not lenient:
         placement_groups.find(backend, group)
     return Want(
@@ -142,7 +142,7 @@ def show(world: World, backend: Any, instance: Any, launch: Launch) -> None:
     instance.lifecycle = None if want.market == ON_DEMAND else want.market
     instance.placement.availability_zone_id = zones.id_of(backend, instance.availability_zone)
     instance.placement.tenancy = want.tenancy
-    instance.placement.group_name = placement.get("GroupName") or ""
+    instance.placement.group_name = placement_groups.name_in(backend, placement) or ""
     if placement.get("PartitionNumber") is not None:
         instance.placement.partition_number = placement["PartitionNumber"]
 

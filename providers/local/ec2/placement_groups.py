@@ -74,6 +74,17 @@ def find(backend: HasGroups, name: str) -> PlacementGroup:
     return group
 
 
+def name_in(backend: HasGroups, placement: Mapping[str, Any]) -> str | None:
+    """The name of the group that a launch names, by its name or by its id."""
+    named, id_ = placement.get("GroupName"), placement.get("GroupId")
+    if named or not id_:
+        return named
+    found = next((group.name for group in backend.placement_groups.values() if group.id == id_), None)
+    if found is None:
+        raise Ec2Error("InvalidPlacementGroupId.NotFound", f"The Placement Group ID '{id_}' does not exist")
+    return found
+
+
 def delete(backend: HasGroups, name: str, *, in_use: bool) -> None:
     find(backend, name)
     if in_use:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.core.common_types import TYPE_RESPONSE
-from moto.core.exceptions import ServiceException
+from moto.core.exceptions import AccessDeniedError, ServiceException
 from moto.core.responses import ActionResult
 from moto.ec2.responses import EC2Response
 from moto.moto_api._internal import mock_random
@@ -86,6 +86,7 @@ class Pipeline(EC2Response):
         )
         digest = idempotency.digest_of(params) if key else ""
         if key and (answered := here.replies.get(key, digest)):
+            self._authenticate_and_authorize_normal_action()  # a token is no permission
             again = answered.replay(self)
             if isinstance(again, ActionResult):
                 return self._sent(again)
@@ -95,6 +96,16 @@ class Pipeline(EC2Response):
         if key and int(reply[0]) < 300:
             here.replies.put(key, digest, self.replay or (lambda _: reply))
         return reply
+
+    def _authenticate_and_authorize_normal_action(self, resource: str = "*") -> None:
+        """moto's IAM decides; EC2 has a code of its own for what it decides."""
+        try:
+            super()._authenticate_and_authorize_normal_action(resource)
+        except AccessDeniedError as denied:
+            raise Ec2Error(
+                "UnauthorizedOperation",
+                "You are not authorized to perform this operation. " + denied.message,
+            ) from denied
 
     def _zone(self, action: str, params: Mapping[str, Any]) -> str | None:
         """RunInstances' token counts in the zone or subnet that the request names."""
