@@ -114,7 +114,7 @@ class Stage:
             aws = self._start("local-aws", [sys.executable, "-m", "providers.local", "--port", "0"])
             self.plane = self._exits.enter_context(ControlPlane(users=(KARPENTER, BROKER)))
             self.plane.scheduler()
-            self.client = self._client(server.ADMIN)
+            self.client = self._client()
             self._install_crds()
             aws.until(lambda: bool(_endpoint(aws)), "listening")
             self.endpoint = _endpoint(aws)
@@ -123,9 +123,7 @@ class Stage:
             self.karpenter = self._start_karpenter()
             if self._with_broker:
                 self._start_broker()
-            self.kubelets = Kubelets(
-                self._client(server.ADMIN), Machines(self.endpoint), clock=SystemClock(), every=1.0
-            )
+            self.kubelets = Kubelets(self._client(), Machines(self.endpoint), clock=SystemClock(), every=1.0)
             self.kubelets.start()
             self._exits.callback(self.kubelets.stop)
             self._wait_for_karpenter()
@@ -215,10 +213,10 @@ class Stage:
 
     # ---- how it comes to be
 
-    def _client(self, user: str) -> Client:
-        return Client(HttpTransport.from_kubeconfig(self._kubeconfig(user)), field_manager="test")
+    def _client(self) -> Client:
+        return Client(HttpTransport.from_kubeconfig(self.kubeconfig()), field_manager="test")
 
-    def _kubeconfig(self, user: str) -> Path:
+    def kubeconfig(self, user: str = server.ADMIN) -> Path:
         path = self._folder / f"{user}.kubeconfig"
         path.write_text(self.plane.kubeconfig(user=user))
         return path
@@ -229,7 +227,7 @@ class Stage:
             "AWS_REGION": REGION,
             "AWS_ACCESS_KEY_ID": KEYS[user],
             "AWS_SECRET_ACCESS_KEY": "local",
-            "KUBECONFIG": str(self._kubeconfig(user)),
+            "KUBECONFIG": str(self.kubeconfig(user)),
         }
 
     def _start(self, name: str, command: Sequence[str], environment: Json | None = None) -> Program:
