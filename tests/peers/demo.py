@@ -165,9 +165,9 @@ class Story:
 
 def _closing(stage: Stage, out: Console) -> bool:
     """The closing table; whether EC2 counts every instance where it should."""
-    rows = sorted(
-        (_row(stage, claim) for claim in stage.claims()), key=lambda row: (row["class"], row["zone"])
-    )
+    pods = [pod for pool in PODS for pod in stage.pods(pool)]
+    rows = [_row(stage, claim, pods) for claim in stage.claims()]
+    rows.sort(key=lambda row: (row["class"], row["zone"]))
     out.print()
     out.print(table("", rows, columns=COLUMNS))
     counts = {
