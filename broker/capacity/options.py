@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from broker.capacity.matching import ends_at, launchable
-from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Skipped
+from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Selection, Skipped
 from broker.capacity.requirements import Requirements
+from broker.capacity.suits import Suits
 from broker.capacity.types import (
     CAPACITY_TYPE,
     REGION,
@@ -48,6 +52,7 @@ _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _PLACE_KEYS: Final = frozenset(
     {CAPACITY_TYPE, RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE, REGION, ZONE, ZONE_ID}
 )
+_ODCR_KEYS: Final = frozenset({RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE})
 _TYPE_KEYS: Final = WELL_KNOWN - _PLACE_KEYS
 
 
@@ -70,11 +75,42 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The usable reservations of a class in one zone and of one type; their options, if all are accepted."""
+
+    zone: str
+    lives: tuple[Live, ...]
+    options: tuple[Option, ...]
+
+
+class Plain:
+    """Options outside reservations, in order."""
+
+    def __init__(self, options: Sequence[Option]) -> None:
+        self.options = tuple(options)
+        self._types = _numbered(option.pool.instance_type for option in options)
+        self._zones = _numbered(option.pool.zone for option in options)
+
+    def among(self, types: Collection[str], zones: Collection[str]) -> list[Option]:
+        """Those of these types in these zones."""
+        yes = np.ones(len(self.options), dtype=bool)
+        for (names, places), wanted in ((self._types, types), (self._zones, zones)):
+            yes &= np.array([name in wanted for name in names], dtype=bool)[places]
+        return [self.options[place] for place in np.nonzero(yes)[0].tolist()]
+
+
+def _numbered(values: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """The distinct values, and for each value its place among them."""
+    places: dict[str, int] = {}
+    numbers = [places.setdefault(value, len(places)) for value in values]
+    return [*places], np.array(numbers, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     """What all claims of one class choose from, worked out once: types smallest first, options in order.
 
-    `imageless` are the types that the class has no image for. `labels` and `made` remember what claims asked
-    for before: types by the value of a label, and reserved options.
+    `imageless` are the types that the class has no image for. Each option is `made` once.
     """
 
     node_class: NodeClass
@@ -82,10 +118,10 @@ class Catalog:
     imageless: Mapping[str, str]
     zones: Mapping[str, Mapping[str, str]]
     reserved: tuple[Live, ...]
-    by_type: Mapping[str, tuple[Live, ...]]  # the same
-    plain: Mapping[CapacityType, tuple[Option, ...]]
-    labels: dict[str, dict[str | None, set[str]]] = field(default_factory=dict, compare=False, repr=False)
-    made: dict[tuple[str, ...], Option] = field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[str, tuple[Place, ...]]  # by type
+    plain: Mapping[CapacityType, Plain]
+    suits: Suits
+    made: dict[tuple[str, ...], Option]
 
 
 def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
@@ -104,7 +140,7 @@ def options(
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The claim's options in order, and the reservations of its class that are none, each with the reason."""
     known = catalog(node_class, types, inventory, now)
-    suited = roomy(labelled(claim.requirements, known), claim.requests)
+    suited = suitable(claim.requirements, claim.requests, known)
     return choose(claim.requirements, suited, known), tuple(misfits(claim, suited, known))
 
 
@@ -127,9 +163,7 @@ def catalog(
         _live(inventory.odcrs.get(each.id, each), node_class, candidates, zones, now)
         for each in node_class.resolved.usable
     )
-    by_type: dict[str, list[Live]] = defaultdict(list)
-    for live in reserved:
-        by_type[live.odcr.instance_type].append(live)
+    made: dict[tuple[str, ...], Option] = {}
     return Catalog(
         node_class=node_class,
         candidates=candidates,
@@ -141,59 +175,37 @@ def catalog(
         },
         zones=zones,
         reserved=reserved,
-        by_type={name: tuple(lives) for name, lives in by_type.items()},
-        plain={kind: _plain(kind, candidates, zones) for kind in _PLAIN},
+        places=_places(reserved, node_class.selection, made),
+        plain={kind: Plain(_plain(kind, candidates, zones)) for kind in _PLAIN},
+        suits=Suits(
+            [each.labels for each in candidates.values()], [each.allocatable for each in candidates.values()]
+        ),
+        made=made,
     )
 
 
-def labelled(requirements: Requirements, known: Catalog) -> tuple[Candidate, ...]:
-    """The types whose labels satisfy the requirements, zone and kind of capacity apart."""
-    left = set(known.candidates)
-    for key in requirements:
-        if key in _TYPE_KEYS:
-            values = _values(key, known)
-            left &= set().union(
-                *(names for value, names in values.items() if requirements.allows(key, value))
-            )
-    return tuple(each for name, each in known.candidates.items() if name in left)
-
-
-def _values(key: str, known: Catalog) -> Mapping[str | None, set[str]]:
-    """The types of each value of a label: a requirement is asked once a value, not once a type."""
-    if key not in known.labels:
-        values: dict[str | None, set[str]] = defaultdict(set)
-        for name, each in known.candidates.items():
-            values[each.labels.get(key)].add(name)
-        known.labels[key] = values
-    return known.labels[key]
-
-
-def roomy(candidates: Sequence[Candidate], requests: Mapping[str, float]) -> tuple[Candidate, ...]:
-    """Those of the types that the requests fit on."""
-    for resource, amount in requests.items():
-        if amount > 0:
-            candidates = [each for each in candidates if amount <= each.allocatable.get(resource, 0.0)]
-    return tuple(candidates)
+def suitable(
+    requirements: Requirements, requests: Mapping[str, float], known: Catalog
+) -> tuple[Candidate, ...]:
+    """The types that the requests fit on and whose labels satisfy the requirements, whatever the place."""
+    yes = known.suits.labelled(requirements, among=_TYPE_KEYS) & known.suits.roomy(requests)
+    return tuple(each for each, suits in zip(known.candidates.values(), yes.tolist(), strict=True) if suits)
 
 
 def choose(requirements: Requirements, suited: Sequence[Candidate], known: Catalog) -> tuple[Option, ...]:
     """Options in order, among the types that suit."""
-    by_name = {each.type.name: each.type for each in suited}
     kinds = capacity_types(requirements)
     chosen: list[Option] = []
     if "reserved" in kinds:
-        chosen += _reserved(requirements, by_name, known)
+        chosen += _reserved(requirements, (each.type.name for each in suited), known)
     for kind in plain_kinds(kinds, known.node_class):
         zones = {
             zone
             for zone, labels in known.zones.items()
             if not requirements.unmet({**labels, CAPACITY_TYPE: kind}, among=_PLACE_KEYS)
         }
-        chosen += [
-            option
-            for option in known.plain[kind]
-            if option.pool.instance_type in by_name and option.pool.zone in zones
-        ]
+        types = {each.type.name for each in suited}
+        chosen += known.plain[kind].among(types, zones)
     return tuple(chosen)
 
 
@@ -246,37 +258,64 @@ def dropped(claim: Claim, known: Catalog) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
-def _reserved(requirements: Requirements, suited: Mapping[str, InstanceType], known: Catalog) -> list[Option]:
-    selection = known.node_class.selection
-    good: dict[tuple[str, str], list[Odcr]] = defaultdict(list)
-    mixed: set[tuple[str, str]] = set()  # where an open or group launch could land in one that is not wanted
-    lives = (live for name in suited for live in known.by_type.get(name, ()) if not live.problem)
-    keys = [key for key in requirements if key in _PLACE_KEYS]
-    fitting: dict[tuple[str | None, ...], bool] = {}
-    for live in lives:
-        odcr = live.odcr
-        place = (odcr.instance_type, odcr.zone)
-        values = tuple(live.labels.get(key) for key in keys)
-        if values not in fitting:
-            fitting[values] = not requirements.unmet(live.labels, among=_PLACE_KEYS)
-        if fitting[values]:
-            good[place].append(odcr)
-        elif market_of(odcr) == "on-demand":
-            mixed.add(place)
-    by_match = bool(selection.group_arn) or selection.preference in ("open", "capacity-reservations-only")
+def _reserved(requirements: Requirements, suited: Iterable[str], known: Catalog) -> list[Option]:
+    # Of the reservations of one place all suit or none, unless something is asked of the reservation itself.
+    alike = not any(key in requirements for key in _ODCR_KEYS)
+    zones: dict[str, bool] = {}
     found: list[Option] = []
-    for place, odcrs in good.items():
-        together = [odcr for odcr in odcrs if market_of(odcr) == "on-demand"]
-        if by_match and together and place not in mixed:
-            found.append(_option(selection.group_arn, together, known))
-            odcrs = [odcr for odcr in odcrs if market_of(odcr) != "on-demand"]
-        found += [_option(odcr.id, [odcr], known) for odcr in odcrs]
-    places = {name: place for place, name in enumerate(known.candidates)}
+    for name in suited:
+        some: list[Option] = []
+        for place in known.places.get(name, ()):
+            if not alike:
+                good = [
+                    live for live in place.lives if not requirements.unmet(live.labels, among=_PLACE_KEYS)
+                ]
+                some += _of_place(good, place.lives, known.node_class.selection, known.made)
+                continue
+            if place.zone not in zones:
+                zones[place.zone] = not requirements.unmet(place.lives[0].labels, among=_PLACE_KEYS)
+            if zones[place.zone]:
+                some += place.options
+        found += sorted(some, key=_soonest) if len(some) > 1 else some
+    return found
 
-    def rank(option: Option) -> tuple[int, datetime, Pool]:
-        return places[option.pool.instance_type], option.ends or _FOREVER, option.pool
 
-    return sorted(found, key=rank)
+def _soonest(option: Option) -> tuple[datetime, Pool]:
+    return option.ends or _FOREVER, option.pool
+
+
+def _places(
+    reserved: Iterable[Live], selection: Selection, made: dict[tuple[str, ...], Option]
+) -> dict[str, tuple[Place, ...]]:
+    """Where the reservations of each type are, those apart that cannot be launched into."""
+    lives: dict[str, dict[str, list[Live]]] = defaultdict(lambda: defaultdict(list))
+    for live in reserved:
+        if not live.problem:
+            lives[live.odcr.instance_type][live.odcr.zone].append(live)
+    return {
+        name: tuple(
+            Place(zone=zone, lives=tuple(some), options=tuple(_of_place(some, some, selection, made)))
+            for zone, some in zones.items()
+        )
+        for name, zones in lives.items()
+    }
+
+
+def _of_place(
+    good: Sequence[Live], lives: Sequence[Live], selection: Selection, made: dict[tuple[str, ...], Option]
+) -> list[Option]:
+    """The options of one type and zone. `lives` are all there, the `good` those that the claim accepts.
+
+    An open or group launch could land in any of them, so it is none if that could be one that is not good.
+    """
+    together = [live.odcr for live in good if market_of(live.odcr) == "on-demand"]
+    apart = [live.odcr for live in good]
+    found: list[Option] = []
+    by_match = bool(selection.group_arn) or selection.preference in ("open", "capacity-reservations-only")
+    if by_match and together and len(together) == sum(market_of(live.odcr) == "on-demand" for live in lives):
+        found.append(_option(selection.group_arn, together, made))
+        apart = [odcr for odcr in apart if market_of(odcr) != "on-demand"]
+    return found + [_option(odcr.id, [odcr], made) for odcr in apart]
 
 
 def _live(
@@ -335,11 +374,11 @@ def market_of(odcr: Odcr) -> Market:
     return "capacity-block" if odcr.reservation_type == "capacity-block" else "on-demand"
 
 
-def _option(reservation: str, odcrs: Sequence[Odcr], known: Catalog) -> Option:
+def _option(reservation: str, odcrs: Sequence[Odcr], made: dict[tuple[str, ...], Option]) -> Option:
     key = (reservation, *(odcr.id for odcr in odcrs))
-    if key not in known.made:
-        known.made[key] = _new_option(reservation, odcrs)
-    return known.made[key]
+    if key not in made:
+        made[key] = _new_option(reservation, odcrs)
+    return made[key]
 
 
 def _new_option(reservation: str, odcrs: Sequence[Odcr]) -> Option:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
-from broker.capacity.options import Candidate, Catalog, catalog, choose, labelled, roomy
+from broker.capacity.options import Candidate, Catalog, catalog, choose, suitable
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortage, Shortages
 from providers.model import InstanceType
@@ -66,7 +66,6 @@ class Shops:
         self._shortages = shortages
         self._now = now
         self._known: dict[str, Catalog] = {}
-        self._labelled: dict[tuple[str, Requirements], tuple[Candidate, ...]] = {}
         self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]]], Prospect] = {}
         self._prospects: dict[_Need, Prospect] = {}
         self._states: dict[int, _State] = {}
@@ -84,9 +83,7 @@ class Shops:
         if exact in self._exact:
             return self._exact[exact]
         known = self.known(claim.node_class)
-        if wanted not in self._labelled:
-            self._labelled[wanted] = labelled(claim.requirements, known)
-        suited = roomy(self._labelled[wanted], claim.requests)
+        suited = suitable(claim.requirements, claim.requests, known)
         need = _Need(*wanted, tuple(each.type.name for each in suited))
         if need not in self._prospects:
             self._prospects[need] = self._look(choose(claim.requirements, suited, known), suited, known)
