@@ -32,6 +32,7 @@ HOUR = 3600.0
 PATIENCE = 5
 # API servers learn of a changed definition one after the other.
 SETTLED = 5.0
+LATER, LONG_AFTER = 30.0, 300.0
 SOON = 1.0
 
 _log = structlog.get_logger("definition")
@@ -62,6 +63,7 @@ class DefinitionKeeper:
         self._lock = threading.Lock()
         self._seen: tuple[str, float] = ("", 0.0)  # the identity, and since when it is known
         self._told = self._reread = ""
+        self._looks: list[float] = []  # when classes are to be read anew
         self._put_back: list[float] = []
 
     def current(self) -> Definition | None:
@@ -95,16 +97,16 @@ class DefinitionKeeper:
         asked = (self._mend(found) if found.missing or found.outdated else None, self._look_again(found))
         return min((again for again in asked if again), key=lambda again: again.after, default=None)
 
-    def _look_again(self, found: Definition) -> Again | None:
+    def _look_again(self, found: Definition) -> Again:
         """Classes are read anew once the definition is in force: until then a watch may have shown them as
-        the old one had them."""
-        if self._reread == found.identity:
-            return None
-        if wait := self.unsettled():
-            return Again(wait)
-        self._classes.reread(self._client.list(EC2NodeClass.KIND)[0])
-        self._reread = found.identity
-        return None
+        the old one had them. When that watch ends nobody says, so it is done again, ever more rarely."""
+        now = self._clock.monotonic()
+        if self._reread != found.identity:
+            self._reread, self._looks = found.identity, [now + self.unsettled(), now + LATER]
+        if now >= self._looks[0]:
+            self._classes.reread(self._client.list(EC2NodeClass.KIND)[0])
+            self._looks = [*self._looks[1:], now + LONG_AFTER]
+        return Again(max(self._looks[0] - now, 0.0))
 
     def _mend(self, found: Definition) -> Again | None:
         lacking = ", ".join((*found.missing, *found.outdated))
