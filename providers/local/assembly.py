@@ -17,8 +17,9 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX, filter_dict_attribute_mapping
+from moto.ssm.models import ParameterDict
 
-from providers.local import control_api, groups, service_quotas, services, sharing
+from providers.local import control_api, groups, images, service_quotas, services, sharing
 from providers.local.ec2 import launches, platforms
 from providers.local.ec2.backend import LocalEC2Backend
 from providers.local.ec2.responses import LocalEC2Response
@@ -72,6 +73,9 @@ def install() -> None:
         )
         BaseResponse.call_action = services.with_faults(  # type: ignore[method-assign,assignment]
             BaseResponse.call_action
+        )
+        ParameterDict._check_loading_status = images.with_published(  # type: ignore[method-assign,assignment]
+            ParameterDict._check_loading_status
         )
         for path in control_api.PATHS:
             moto.moto_api._internal.urls.url_paths[path] = control_api.respond
