@@ -117,6 +117,7 @@ class Broker:
             clock=clock,
             recorder=self.recorder,
             describe=lambda: self._polls.add("class"),
+            overhead=settings.overhead,
         )
         self._sweeper = TemplateSweeper(
             provider,

@@ -9,23 +9,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from prometheus_client import CollectorRegistry
 
-from broker.commands import crds, explain, inventory, manifests, plan
 from broker.commands.output import Format, show, show_one
-from broker.kube.client import Client
-from broker.kube.clock import SystemClock
-from broker.kube.errors import ApiError, NotFound
-from broker.kube.transports import ConfigurationError, HttpTransport
-from broker.kube.version import ServerVersion
 from broker.settings import Settings, options
-from providers.aws import AwsProvider
-from providers.aws.provider import KUBERNETES
-from providers.aws.type_store import default_folder
-from providers.model import ProviderError
+
+# A command imports what it needs when it is called: the SDKs of Kubernetes and AWS and the solver each take
+# longer to import than most commands take to answer.
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from broker.kube.client import Client
+    from providers.aws import AwsProvider
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
 Files = Annotated[
@@ -46,6 +43,9 @@ app.add_typer(explain_app, name="explain")
 
 
 def _client(settings: Settings) -> Client:
+    from broker.kube.client import Client
+    from broker.kube.transports import HttpTransport
+
     return Client(
         HttpTransport.from_kubeconfig(settings.kubeconfig or None, context=settings.context or None)
     )
@@ -55,23 +55,28 @@ def _provider(
     settings: Settings,
     registry: CollectorRegistry | None = None,
     *,
-    kubernetes: str | Callable[[], str] = KUBERNETES,
+    kubernetes: str | Callable[[], str] = "",
     type_folder: Path | None = None,
 ) -> AwsProvider:
+    from providers.aws import AwsProvider
+    from providers.aws.provider import KUBERNETES
+
     return AwsProvider(
         cluster=settings.cluster_name,
         region=settings.region,
         endpoint_url=settings.aws_endpoint or None,
         profile=settings.aws_profile or None,
         registry=registry,
-        kubernetes_version=kubernetes,
+        kubernetes_version=kubernetes or KUBERNETES,
         isolated_vpc=settings.isolated_vpc,
         type_folder=type_folder,
     )
 
 
-def _asked(settings: Settings, *, kubernetes: str = KUBERNETES) -> AwsProvider:
+def _asked(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
     """For a command that asks and ends: it need not fetch what another fetched within the hour."""
+    from providers.aws.type_store import default_folder
+
     return _provider(settings, kubernetes=kubernetes, type_folder=default_folder())
 
 
@@ -79,6 +84,10 @@ def _asked(settings: Settings, *, kubernetes: str = KUBERNETES) -> AwsProvider:
 @options
 def run_command(settings: Settings) -> None:
     """Run the broker until it is told to stop."""
+    from prometheus_client import CollectorRegistry
+
+    from broker.kube.clock import SystemClock
+    from broker.kube.version import ServerVersion
     from broker.run import serve
 
     aws, client = CollectorRegistry(auto_describe=True), _client(settings)
@@ -108,10 +117,18 @@ def demo_command(
 @options
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
     """What the broker would do with these EC2NodeClasses and NodeClaims. Changes nothing."""
+    from broker.commands import manifests, plan
+    from broker.kube.clock import SystemClock
+
     objects = [o for d in manifests.read(filename) if (o := manifests.decode(d))]
     clock = SystemClock()
     rows, solution = plan.rows(
-        objects, _asked(settings), now=clock.now(), seconds=settings.plan_seconds, timer=clock.monotonic
+        objects,
+        _asked(settings),
+        now=clock.now(),
+        seconds=settings.plan_seconds,
+        timer=clock.monotonic,
+        overhead=settings.overhead,
     )
     if not rows:
         raise manifests.BadManifest(f"{', '.join(filename)}: no NodeClaim to plan (karpenter.sh/v1)")
@@ -125,6 +142,10 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
 def explain_command(settings: Settings, name: str, output: Output = Format.TABLE) -> None:
     """What was tried for a NodeClaim, in order, with EC2's codes and request ids; for one that waits, every
     option that it has now and why it is not taken."""
+    from broker.commands import explain
+    from broker.kube.clock import SystemClock
+    from broker.kube.version import ServerVersion
+
     client = _client(settings)
     one = explain.claim(client, name)
     found = explain.prospects(
@@ -132,6 +153,7 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
         client,
         lambda: _asked(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
         now=SystemClock().now(),
+        overhead=settings.overhead,
     )
     if output is not Format.TABLE:
         show_one(explain.document(one, found), format_=output)
@@ -154,12 +176,16 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
 @options
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """Every capacity reservation that the account sees, with what idles and what that costs."""
+    from broker.commands import inventory
+
     show(inventory.rows(_asked(settings)), columns=inventory.COLUMNS, format_=output)
 
 
 @crds_app.command("print")
 def crds_print() -> None:
     """Print the definitions as YAML."""
+    from broker.commands import crds
+
     sys.stdout.write(crds.text())
 
 
@@ -167,6 +193,8 @@ def crds_print() -> None:
 @options
 def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
     """Install the definitions that the cluster lacks; Karpenter's own stay as they are."""
+    from broker.commands import crds
+
     show(crds.install(_client(settings)), columns=crds.COLUMNS, format_=output)
 
 
@@ -180,6 +208,8 @@ def crds_patch(
     output: Output = Format.TABLE,
 ) -> None:
     """Add capacityReservationSpec to Karpenter's definition of EC2NodeClass; nothing else in it changes."""
+    from broker.commands import crds
+
     rows = crds.patch(_client(settings), check=check)
     show(rows, columns=crds.PROPERTY_COLUMNS, format_=output)
     raise typer.Exit(0 if crds.complete(rows) else 1)
@@ -189,14 +219,36 @@ def main() -> None:
     """The entry point: errors of the world end in one line, not in a traceback."""
     try:
         app(standalone_mode=True)
-    except NotFound as error:
-        _fail(f"not found: {error.message}")
-    except (ApiError, ConfigurationError) as error:
-        _fail(f"the cluster: {error}")
-    except ProviderError as error:
-        _fail(f"AWS: {error}")
-    except (manifests.BadManifest, ValueError) as error:
-        _fail(str(error))
+    except SystemExit:
+        raise
+    except _of_the_world() as error:
+        _fail(_told(error))
+
+
+def _of_the_world() -> tuple[type[Exception], ...]:
+    """What may go wrong outside; asked for only when something has."""
+    from broker.commands.manifests import BadManifest
+    from broker.kube.errors import ApiError
+    from broker.kube.transports import ConfigurationError
+    from providers.model import ProviderError
+
+    return ApiError, ConfigurationError, ProviderError, BadManifest, ValueError
+
+
+def _told(error: Exception) -> str:
+    from broker.kube.errors import ApiError, NotFound
+    from broker.kube.transports import ConfigurationError
+    from providers.model import ProviderError
+
+    match error:
+        case NotFound():
+            return f"not found: {error.message}"
+        case ApiError() | ConfigurationError():
+            return f"the cluster: {error}"
+        case ProviderError():
+            return f"AWS: {error}"
+        case _:
+            return str(error)
 
 
 def _fail(text: str) -> None:

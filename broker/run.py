@@ -47,6 +47,7 @@ def serve(
     ):
         if not value:
             raise ValueError(f"{option} is empty: nodes cannot join without it")
+    _ = settings.overhead  # a wrong one is told before anything starts
     logs.configure(level=settings.log_level, format_=settings.log_format)
     tune_collector()
     stop = threading.Event()

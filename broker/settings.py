@@ -14,6 +14,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from broker.capacity.model import Overhead
+
 
 def _option(help_: str, **extra: Any) -> Any:
     return typer.Option(help=help_, show_envvar=True, **extra)
@@ -134,6 +136,11 @@ class Settings:
     log_format: Annotated[
         str, _option("json or console; auto means console on a terminal.", envvar="BROKER_LOG_FORMAT")
     ] = "auto"
+
+    @property
+    def overhead(self) -> Overhead:
+        """Raises ValueError, which names the option."""
+        return Overhead(vm_memory_percent=self.vm_memory_overhead_percent, reserved_enis=self.reserved_enis)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:

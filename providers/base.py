@@ -60,8 +60,8 @@ class CapacityProvider(Protocol):
     def instance_profile(self, *, role: str, profile: str) -> str:
         """The instance profile to launch with: `profile` as given, or the one named by the role."""
 
-    def placement_group_arn(self, name: str) -> str:
-        """The ARN of this account's placement group of that name, as reservations name it."""
+    def placement_group_arn(self, *, name: str = "", id_: str = "") -> str:
+        """The ARN of the placement group of that name or id, as reservations name it."""
 
     def ensure_template(self, template: Template, *, owner: str) -> TemplateRef:
         """The launch template that holds exactly this, made if missing; `owner` is the class's name."""

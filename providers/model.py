@@ -15,6 +15,7 @@ from typing import Literal
 
 MatchCriteria = Literal["open", "targeted"]
 ReservationType = Literal["default", "capacity-block"]
+Accelerator = Literal["none", "nvidia", "neuron", "none-or-neuron"]
 CapacityType = Literal["reserved", "on-demand", "spot"]
 Preference = Literal["open", "none", "capacity-reservations-only"]
 Market = Literal["on-demand", "spot", "capacity-block", "interruptible-capacity-reservation"]
@@ -114,9 +115,12 @@ class InstanceType:
     zones: frozenset[str] = frozenset()
     gpus: tuple[Gpu, ...] = ()
     neurons: int = 0
+    neuron_cores: int = 0
     efa_interfaces: int = 0
     network_cards: int = 1
     max_pods: int = 110
+    enis: int = 0  # of the default network card; 0: unknown
+    addresses_per_eni: int = 0
     bare_metal: bool = False
     hypervisor: str = "nitro"
     local_storage_gb: int = 0
@@ -166,7 +170,7 @@ class Image:
     """`platform` is DescribeImages' PlatformDetails, which EC2 compares with the reservation's platform.
 
     `accelerator` is the kind of device that an alias's image is built for ("none": for instances without
-    one); None where nothing is known and the image serves any instance.
+    one, "none-or-neuron": for those and Neuron's); None where nothing is known and the image serves any.
     """
 
     id: str
@@ -175,13 +179,14 @@ class Image:
     platform: str = "Linux/UNIX"
     created: datetime | None = None
     deprecated: bool = False
-    accelerator: Literal["none", "nvidia", "neuron"] | None = None
+    accelerator: Accelerator | None = None
 
     def serves(self, type_: InstanceType) -> bool:
         """Whether the image runs on the type and drives the devices that it has."""
         nvidia = any(gpu.manufacturer.casefold() == "nvidia" for gpu in type_.gpus)
         device = "nvidia" if nvidia else "neuron" if type_.neurons else "none"
-        return self.architecture == type_.architecture and self.accelerator in (None, device)
+        drives = self.accelerator is None or device in self.accelerator.split("-or-")
+        return self.architecture == type_.architecture and drives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +239,24 @@ class ReservationTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInterface:
+    """One interface of an instance: its card, its place on the card, what it carries."""
+
+    card: int
+    device: int
+    kind: Literal["interface", "efa", "efa-only"] = "interface"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTracking:
+    """Idle timeouts in seconds; None is EC2's default."""
+
+    tcp_established: int | None = None
+    udp_stream: int | None = None
+    udp: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
     """All that a launch template holds; its name is a hash of exactly this (KRP-13)."""
 
@@ -246,7 +269,12 @@ class Template:
     detailed_monitoring: bool = False
     tenancy: str = "default"
     placement_group: str = ""
+    placement_group_id: str = ""  # instead of the name
     associate_public_ip: bool | None = None
+    interfaces: tuple[NetworkInterface, ...] = ()  # none: the one that EC2 makes
+    ipv4_prefix_count: int | None = None
+    connection_tracking: ConnectionTracking | None = None
+    nested_virtualization: str = ""
     market: Market = "on-demand"
     target: ReservationTarget = ReservationTarget()
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -285,6 +313,7 @@ class LaunchRequest:
     count: int
     market: Market = "on-demand"
     minimum: int = 0
+    context: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -19,6 +19,7 @@ from broker.capacity.options import capacity_types, image_for
 from broker.capacity.plan import order
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.template import target_for
+from broker.capacity.types import EFA
 from providers.model import (
     ErrorClass,
     Image,
@@ -268,12 +269,15 @@ def _pools(
         return (first,)
     pools = dict.fromkeys([first])
     names = {first.instance_type}
+    efas = types[first.instance_type].efa_interfaces
     for option in assignment.rest:
         pool = option.pool
         if pool.capacity_type != first.capacity_type:
             continue
         if image_for(node_class, types[pool.instance_type]) != image:
             continue
+        if EFA in assignment.claim.requests and efas != types[pool.instance_type].efa_interfaces:
+            continue  # a template names an interface for each
         if len(pools) == MAX_POOLS or (pool.instance_type not in names and len(names) == MAX_TYPES):
             break
         names.add(pool.instance_type)

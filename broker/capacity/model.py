@@ -18,6 +18,7 @@ from providers.model import (
     ErrorClass,
     Image,
     Market,
+    NetworkInterface,
     Odcr,
     Preference,
     ReservationGroup,
@@ -88,7 +89,25 @@ class Kubelet:
     kube_reserved: Mapping[str, float] = field(default_factory=dict)
     system_reserved: Mapping[str, float] = field(default_factory=dict)
     eviction_hard: Mapping[str, Threshold] = field(default_factory=dict)
-    eviction_soft: Mapping[str, Threshold] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """What of every instance pods cannot have, as Karpenter's settings of the same names say it."""
+
+    vm_memory_percent: float = 0.075
+    reserved_enis: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.vm_memory_percent < 1:
+            raise ValueError(
+                f"--vm-memory-overhead-percent is a share from 0 to below 1, not {self.vm_memory_percent}"
+            )
+        if self.reserved_enis < 0:
+            raise ValueError(f"--reserved-enis is a count from 0 on, not {self.reserved_enis}")
+
+
+USUAL = Overhead()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +129,8 @@ class NodeClass:
     block_devices: tuple[BlockDevice, ...] = ()
     instance_store_raid0: bool = False
     kubelet: Kubelet = Kubelet()
+    overhead: Overhead = USUAL
+    interfaces: tuple[NetworkInterface, ...] = ()
     not_ready: str = ""
 
 

@@ -76,7 +76,6 @@ _NAME: Final = re.compile(r"([a-z]+)(?:-[0-9]+tb)?([0-9]+)[^.]*\.")
 _REGION: Final = re.compile(r"[a-z]+(?:-[a-z]+)+-[0-9]+")
 _MIB: Final = 2**20
 _GIB: Final = 2**30
-_VM_OVERHEAD: Final = 0.075  # of memory, what hypervisor and kernel take before kubelet sees it
 _ARM_RESERVED_MIB: Final = 64  # contiguous memory that Graviton kernels keep
 _DEFAULT_ROOT_GIB: Final = 20
 
@@ -84,6 +83,7 @@ CPU: Final = "cpu"
 MEMORY: Final = "memory"
 STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
+EFA: Final = "vpc.amazonaws.com/efa"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +94,12 @@ class _Family:
     pods_by_interfaces: bool = True
     reserve_by_interfaces: bool = True  # kube-reserved memory follows the interfaces' limit, not maxPods
     pods_per_core: bool = True
-    soft_eviction: bool = True
 
 
 _FAMILIES: Final[Mapping[str, _Family]] = {
     "AL2": _Family(ephemeral_device="/dev/xvda"),
     "AL2023": _Family(ephemeral_device="/dev/xvda"),
-    "Bottlerocket": _Family(
-        ephemeral_device="/dev/xvdb", reserve_by_interfaces=False, pods_per_core=False, soft_eviction=False
-    ),
+    "Bottlerocket": _Family(ephemeral_device="/dev/xvdb", reserve_by_interfaces=False, pods_per_core=False),
     "Custom": _Family(ephemeral_device=None),
 }
 _GPU_RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "HABANA": "habana.ai/gaudi"}
@@ -188,7 +185,7 @@ def capacity(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
     """What the node will report as its capacity. Resources that the type has none of are left out."""
     amounts: dict[str, float] = {
         CPU: float(type_.vcpus),
-        MEMORY: _memory(type_),
+        MEMORY: _memory(type_, node_class),
         STORAGE: _storage(type_, node_class),
         PODS: float(_pods(type_, node_class)),
     }
@@ -197,8 +194,10 @@ def capacity(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
             amounts[resource] = amounts.get(resource, 0.0) + gpu.count
     if type_.neurons:
         amounts["aws.amazon.com/neuron"] = float(type_.neurons)
-    if type_.efa_interfaces:
-        amounts["vpc.amazonaws.com/efa"] = float(type_.efa_interfaces)
+    if type_.neuron_cores:
+        amounts["aws.amazon.com/neuroncore"] = float(type_.neuron_cores)
+    if efas := _efas(type_, node_class):
+        amounts[EFA] = float(efas)
     return amounts
 
 
@@ -237,9 +236,28 @@ def size_key(type_: InstanceType) -> tuple[int, bool, int, int, str]:
     return (accelerators, type_.bare_metal, type_.vcpus, type_.memory_mib, type_.name)
 
 
-def _memory(type_: InstanceType) -> float:
+def _memory(type_: InstanceType, node_class: NodeClass) -> float:
     mib = type_.memory_mib - (_ARM_RESERVED_MIB if type_.architecture == "arm64" else 0)
-    return float((mib - math.ceil(mib * _VM_OVERHEAD)) * _MIB)
+    return float((mib - math.ceil(mib * node_class.overhead.vm_memory_percent)) * _MIB)
+
+
+def _efas(type_: InstanceType, node_class: NodeClass) -> int:
+    """What the class says of interfaces counts instead of what the type could have."""
+    if node_class.interfaces:
+        return sum(each.kind == "efa-only" for each in node_class.interfaces)
+    return type_.efa_interfaces
+
+
+def _pods_by_interfaces(type_: InstanceType, node_class: NodeClass) -> int:
+    """The VPC CNI's limit, without the interfaces that carry no pods: reserved ones, and efa-only ones, which
+    have no address, on the card that it uses."""
+    without = node_class.overhead.reserved_enis + sum(
+        each.kind == "efa-only" and each.card == 0 for each in node_class.interfaces
+    )
+    if not without or not type_.enis:
+        return type_.max_pods
+    usable = max(0, type_.enis - without)
+    return usable * (type_.addresses_per_eni - 1) + 2 if usable else 0
 
 
 def _pods(type_: InstanceType, node_class: NodeClass) -> int:
@@ -247,7 +265,7 @@ def _pods(type_: InstanceType, node_class: NodeClass) -> int:
     if kubelet.max_pods is not None:
         count = kubelet.max_pods
     else:
-        count = type_.max_pods if family.pods_by_interfaces else 110
+        count = _pods_by_interfaces(type_, node_class) if family.pods_by_interfaces else 110
     if kubelet.pods_per_core and family.pods_per_core:
         count = min(count, kubelet.pods_per_core * type_.vcpus)
     return count
@@ -271,7 +289,8 @@ def _root_gib(devices: tuple[BlockDevice, ...], family: _Family) -> int:
 
 
 def _kube_reserved(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
-    pods = type_.max_pods if _family(node_class).reserve_by_interfaces else _pods(type_, node_class)
+    by_interfaces = _family(node_class).reserve_by_interfaces
+    pods = _pods_by_interfaces(type_, node_class) if by_interfaces else _pods(type_, node_class)
     millicores = type_.vcpus * 1000
     reserved = sum(
         int((min(millicores, end) - start) * share)
@@ -282,14 +301,11 @@ def _kube_reserved(type_: InstanceType, node_class: NodeClass) -> dict[str, floa
 
 
 def _eviction(amounts: Mapping[str, float], node_class: NodeClass) -> dict[str, float]:
+    """Hard thresholds alone: a soft one only warns (kubernetes.io, "Reserve Compute Resources")."""
     overhead = {MEMORY: 100.0 * _MIB, STORAGE: float(math.ceil(amounts[STORAGE] / 10))}
-    signals = [node_class.kubelet.eviction_hard]
-    if _family(node_class).soft_eviction:
-        signals.append(node_class.kubelet.eviction_soft)
     for signal, resource in (("memory.available", MEMORY), ("nodefs.available", STORAGE)):
-        said = [_threshold(each[signal], amounts[resource]) for each in signals if signal in each]
-        if said:
-            overhead[resource] = max(said)
+        if said := node_class.kubelet.eviction_hard.get(signal):
+            overhead[resource] = _threshold(said, amounts[resource])
     return overhead
 
 

@@ -17,6 +17,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
+from broker.capacity.model import USUAL, Overhead
 from broker.commands.explain_options import Outlook, outlook
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import OURS, instance_id
@@ -59,7 +60,12 @@ def attempts(one: NodeClaim) -> list[dict[str, Any]]:
 
 
 def prospects(
-    one: NodeClaim, client: Client, provider: Callable[[], CapacityProvider], *, now: datetime
+    one: NodeClaim,
+    client: Client,
+    provider: Callable[[], CapacityProvider],
+    *,
+    now: datetime,
+    overhead: Overhead = USUAL,
 ) -> Outlook | None:
     """What is open to a claim that waits; None for one that has its instance, or is another launcher's."""
     if one.status.provider_id or one.deleting or one.spec.node_class_ref.group != names.BROKER:
@@ -73,6 +79,7 @@ def prospects(
             (EC2NodeClass.decode(each) for each in classes),
             provider(),
             now=now,
+            overhead=overhead,
         )
     except ProviderError as error:
         return Outlook(decision=f"cannot be told, since EC2 cannot be asked: {error}")

@@ -16,7 +16,7 @@ from typing import Any
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.answers import launched, scopes, spilled
-from broker.capacity.model import Attempt, Claim, Inventory, Option, Outcome, Pool, Skipped
+from broker.capacity.model import USUAL, Attempt, Claim, Inventory, Option, Outcome, Overhead, Pool, Skipped
 from broker.capacity.options import misfits
 from broker.capacity.plan import plan
 from broker.capacity.prospects import Shops
@@ -45,13 +45,19 @@ def outlook(
     provider: CapacityProvider,
     *,
     now: datetime,
+    overhead: Overhead = USUAL,
 ) -> Outlook:
     """Raises ProviderError where EC2 cannot be read."""
     every = list(claims)
     waiting = [each for each in every if not each.status.provider_id and not each.deleting]
     named = {each.spec.node_class_ref.name for each in (*waiting, one)}
     found = considered(
-        [each for each in classes if each.name in named], waiting, provider, now=now, where="in the cluster"
+        [each for each in classes if each.name in named],
+        waiting,
+        provider,
+        now=now,
+        where="in the cluster",
+        overhead=overhead,
     )
     mine = next((each for each in found.waiting if each.name == one.name), None)
     if mine is None:

@@ -15,7 +15,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
-from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Solution
+from broker.capacity.model import USUAL, Claim, Inventory, NodeClass, Overhead, Plan, Solution
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS
@@ -56,6 +56,7 @@ def rows(
     now: datetime,
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
+    overhead: Overhead = USUAL,
 ) -> tuple[list[dict[str, Any]], Solution]:
     """One row a claim, in the order given, and how the plan was solved, within `seconds` as told by `timer`.
 
@@ -63,7 +64,8 @@ def rows(
     """
     given = list(objects)
     claims = [o for o in given if isinstance(o, NodeClaim)]
-    found = considered([o for o in given if isinstance(o, EC2NodeClass)], claims, provider, now=now)
+    classes = [o for o in given if isinstance(o, EC2NodeClass)]
+    found = considered(classes, claims, provider, now=now, overhead=overhead)
     types = provider.instance_types()
     result = plan(
         found.waiting, found.classes, types, found.inventory, Shortages(), now, seconds=seconds, timer=timer
@@ -78,6 +80,7 @@ def considered(
     *,
     now: datetime,
     where: str = "in the files",
+    overhead: Overhead = USUAL,
 ) -> Considered:
     """Resolves the classes as a launch would and reads the claims. Raises ProviderError."""
     inventory, errors = _inventory(classes, provider, now)
@@ -93,6 +96,7 @@ def considered(
                 account_id=provider.account_id(),
                 now=now,
                 group_errors=errors,
+                overhead=overhead,
             )
         except Unresolved as error:
             problems[one.name] = f"{error.reason}: {error.message}"

@@ -89,6 +89,8 @@ def fleet_request(request: LaunchRequest, *, cluster: str) -> CreateFleetRequest
             {"ResourceType": kind, "Tags": listed} for kind in ("instance", "volume", "fleet")
         ],
     }
+    if request.context:
+        built["Context"] = request.context
     if request.market == "on-demand":
         prioritized = any(override.priority is not None for override in request.overrides)
         built["OnDemandOptions"] = {

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from providers.aws import filters
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
-from providers.model import ErrorClass, Image, ProviderError, Selector
+from providers.model import Accelerator, ErrorClass, Image, ProviderError, Selector
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
 
 PAGE = 1000
-Accelerator = Literal["none", "nvidia", "neuron"]
 
 
 class Published(NamedTuple):
@@ -42,7 +41,8 @@ _AL2023: tuple[tuple[str, str, Accelerator], ...] = (
     ("x86_64", "neuron", "neuron"),
 )
 _BOTTLEROCKET: tuple[tuple[str, str, Accelerator], ...] = (
-    ("x86_64", "", "none"),
+    # The driver for Neuron is in the image without NVIDIA's (bottlerocket, "packages: add neuron kmod").
+    ("x86_64", "", "none-or-neuron"),
     ("arm64", "", "none"),
     ("x86_64", "-nvidia", "nvidia"),
     ("arm64", "-nvidia", "nvidia"),

@@ -71,9 +71,12 @@ def _instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> I
             for gpu in item.get("GpuInfo", {}).get("Gpus", [])
         ),
         neurons=_neurons(item),
+        neuron_cores=_neuron_cores(item),
         efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
         network_cards=network.get("MaximumNetworkCards", 1),
         max_pods=_max_pods(network),
+        enis=_enis(network),
+        addresses_per_eni=network.get("Ipv4AddressesPerInterface", 1),
         bare_metal=item.get("BareMetal", False),
         hypervisor=item.get("Hypervisor", ""),
         local_storage_gb=item.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
@@ -99,11 +102,19 @@ def _neurons(item: InstanceTypeInfoTypeDef) -> int:
     )
 
 
-def _max_pods(network: NetworkInfoTypeDef) -> int:
+def _neuron_cores(item: InstanceTypeInfoTypeDef) -> int:
+    devices = item.get("NeuronInfo", {}).get("NeuronDevices", [])
+    return sum(d.get("Count", 0) * d.get("CoreInfo", {}).get("Count", 0) for d in devices)
+
+
+def _enis(network: NetworkInfoTypeDef) -> int:
     cards = network.get("NetworkCards", [])
     default = network.get("DefaultNetworkCardIndex", 0)
-    enis = next(
+    return next(
         (c.get("MaximumNetworkInterfaces", 0) for c in cards if c.get("NetworkCardIndex", 0) == default),
         network.get("MaximumNetworkInterfaces", 0),
     )
-    return max(0, enis * (network.get("Ipv4AddressesPerInterface", 1) - 1) + 2)
+
+
+def _max_pods(network: NetworkInfoTypeDef) -> int:
+    return max(0, _enis(network) * (network.get("Ipv4AddressesPerInterface", 1) - 1) + 2)

@@ -26,7 +26,9 @@ from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.model import (
     BlockDevice,
+    ConnectionTracking,
     ErrorClass,
+    NetworkInterface,
     ProviderError,
     ReservationTarget,
     Template,
@@ -36,6 +38,7 @@ from providers.model import (
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (
         LaunchTemplateBlockDeviceMappingRequestTypeDef,
+        LaunchTemplateInstanceNetworkInterfaceSpecificationRequestTypeDef,
         LaunchTemplateTypeDef,
         RequestLaunchTemplateDataTypeDef,
     )
@@ -74,22 +77,19 @@ def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
         data["UserData"] = base64.b64encode(template.user_data.encode()).decode()
     if template.placement_group:
         data["Placement"]["GroupName"] = template.placement_group
+    if template.placement_group_id:
+        data["Placement"]["GroupId"] = template.placement_group_id
+    if template.nested_virtualization:
+        data["CpuOptions"] = {"NestedVirtualization": _choice(template.nested_virtualization)}
     if template.instance_profile:
         kind = "Arn" if template.instance_profile.startswith("arn:") else "Name"
         data["IamInstanceProfile"] = {kind: template.instance_profile}  # type: ignore[misc]
     if template.block_devices:
         data["BlockDeviceMappings"] = [_block_device(device) for device in template.block_devices]
     groups = sorted(template.security_group_ids)
-    if template.associate_public_ip is not None:
-        # EC2 takes a public address only with an interface, and then the groups only there.
-        data["NetworkInterfaces"] = [
-            {
-                "DeviceIndex": 0,
-                "AssociatePublicIpAddress": template.associate_public_ip,
-                "Groups": groups,
-                "DeleteOnTermination": True,
-            }
-        ]
+    if interfaces := _interfaces(template, groups):
+        # EC2 takes the groups only there then.
+        data["NetworkInterfaces"] = interfaces
     elif groups:
         data["SecurityGroupIds"] = groups
     if template.market in TEMPLATE_MARKETS:
@@ -104,6 +104,45 @@ def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
             {"ResourceType": "network-interface", "Tags": listed},
         ]
     return data
+
+
+def _interfaces(
+    template: Template, groups: list[str]
+) -> list[LaunchTemplateInstanceNetworkInterfaceSpecificationRequestTypeDef]:
+    """What EC2 is told of interfaces; nothing where the one that it makes by itself will do.
+
+    An efa-only interface has no addresses and tracks no connections. The public address is the first
+    interface's: EC2 gives none to an instance that is launched with several.
+    """
+    tracking = template.connection_tracking
+    asked = (template.associate_public_ip, template.ipv4_prefix_count, tracking)
+    if not template.interfaces and all(each is None for each in asked):
+        return []
+    found: list[LaunchTemplateInstanceNetworkInterfaceSpecificationRequestTypeDef] = []
+    for each in template.interfaces or (NetworkInterface(card=0, device=0),):
+        built: dict[str, Any] = {
+            "DeviceIndex": each.device,
+            "Groups": groups,
+            "DeleteOnTermination": True,
+        }
+        if template.interfaces:
+            built |= {"NetworkCardIndex": each.card, "InterfaceType": each.kind}
+        if not found:
+            built["AssociatePublicIpAddress"] = template.associate_public_ip
+        if each.kind != "efa-only":
+            built["Ipv4PrefixCount"] = template.ipv4_prefix_count
+            built["ConnectionTrackingSpecification"] = _tracking(tracking) if tracking else None
+        found.append(_choice({key: value for key, value in built.items() if value is not None}))
+    return found
+
+
+def _tracking(tracking: ConnectionTracking) -> dict[str, int]:
+    seconds = {
+        "TcpEstablishedTimeout": tracking.tcp_established,
+        "UdpStreamTimeout": tracking.udp_stream,
+        "UdpTimeout": tracking.udp,
+    }
+    return {name: value for name, value in seconds.items() if value is not None}
 
 
 def _choice(value: Any) -> Any:

@@ -44,15 +44,32 @@ def security_groups(aws: Aws, terms: Sequence[Selector]) -> list[SecurityGroup]:
     return sorted(found.values(), key=lambda group: group.id)
 
 
-def placement_group_arn(aws: Aws, name: str) -> str:
-    """The ARN of the account's placement group of that name."""
-    answer = aws.call(aws.ec2.describe_placement_groups, Filters=[{"Name": "group-name", "Values": [name]}])
+def placement_group_arn(aws: Aws, *, name: str, id_: str) -> str:
+    """The ARN of the placement group of that name in the account, or of that id anywhere."""
+    wanted, field = (id_, "GroupId") if id_ else (name, "GroupName")
+    try:
+        answer = (
+            aws.call(aws.ec2.describe_placement_groups, GroupIds=[id_])
+            if id_
+            else aws.call(
+                aws.ec2.describe_placement_groups, Filters=[{"Name": "group-name", "Values": [name]}]
+            )
+        )
+    except ProviderError as error:
+        if error.class_ is not ErrorClass.NOT_FOUND:
+            raise
+        raise _no_group(aws, wanted, request_id=error.request_id) from error
     for item in answer["PlacementGroups"]:
-        if item.get("GroupName") == name:
+        if item.get(field) == wanted:
             return item.get("GroupArn", "")
-    raise ProviderError(
+    raise _no_group(aws, wanted)
+
+
+def _no_group(aws: Aws, wanted: str, *, request_id: str = "") -> ProviderError:
+    return ProviderError(
         "PlacementGroupNotFound",
-        f"placement group {name!r} does not exist in {aws.region}: create it or correct the name",
+        f"placement group {wanted!r} does not exist in {aws.region}: create it or correct the name or id",
         class_=ErrorClass.NOT_FOUND,
+        request_id=request_id,
         operation="DescribePlacementGroups",
     )

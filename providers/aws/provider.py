@@ -134,8 +134,8 @@ class AwsProvider:
     def instance_profile(self, *, role: str, profile: str) -> str:
         return self._profiles.resolve(role=role, profile=profile)
 
-    def placement_group_arn(self, name: str) -> str:
-        return network.placement_group_arn(self._aws, name)
+    def placement_group_arn(self, *, name: str = "", id_: str = "") -> str:
+        return network.placement_group_arn(self._aws, name=name, id_=id_)
 
     def ensure_template(self, template: Template, *, owner: str) -> TemplateRef:
         return self._templates.ensure(template, owner=owner)

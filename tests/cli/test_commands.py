@@ -74,8 +74,8 @@ def test_plan_of_more_reserved_claims_than_slots_is_a_no(world: World, tmp_path:
         ({"subnetSelectorTerms": [{"tags": {"team": "nobody"}}]}, ("subnetSelectorTerms", "nobody")),
         ({"amiSelectorTerms": [{"id": "ami-0123"}]}, ("amiSelectorTerms", "ami-0123")),
         ({"securityGroupSelectorTerms": [{"name": "none"}]}, ("securityGroupSelectorTerms", "none")),
-        ({"context": "reserved"}, ("spec.context", "remove it")),
-        ({"placementGroupSelector": {"id": "pg-1"}}, ("placementGroupSelector.id", "name")),
+        ({"amiFamily": "AL2"}, ("spec.amiFamily", "AL2023, Bottlerocket or Custom")),
+        ({"placementGroupSelector": {"id": "pg-1"}}, ("pg-1", "does not exist")),
     ],
 )
 def test_plan_names_the_field_and_the_value(

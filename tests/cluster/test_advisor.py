@@ -345,7 +345,7 @@ def test_terms_stay_while_the_group_cannot_be_read(stack: Stack) -> None:
 def test_a_class_that_only_karpenter_can_launch_is_advised_all_the_same(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start()
-    stack.node_class(id_=odcr, context="reserved")
+    stack.node_class(id_=odcr, amiFamily="AL2")
     pool(stack)
     until_terms(stack, {"id": odcr})
     stack.until_class(names.RESERVATIONS_RESOLVED, "True", reason="ReservationsFound")

@@ -207,6 +207,7 @@ class Executor:
                 count=asked.count,
                 market="spot" if group.capacity_type == "spot" else group.market,
                 minimum=asked.minimum,
+                context=ready.source.spec.context,
                 tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
             )
             intent = Intent(

@@ -14,9 +14,10 @@ import orjson
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import LaunchGroup
+from broker.capacity.types import EFA
 from broker.controllers.nodeclass.resolve import LaunchClass
 from providers.base import CapacityProvider
-from providers.model import Bootstrap, MetadataOptions, Template
+from providers.model import Bootstrap, ConnectionTracking, MetadataOptions, NetworkInterface, Template
 
 UNREGISTERED = f"{names.UNREGISTERED_TAINT}:NoExecute"
 # The kubelet may set only these of Kubernetes' own labels on its node (NodeRestriction admission).
@@ -35,7 +36,8 @@ class ClusterFacts:
 
 def template_key(claim: NodeClaim) -> str:
     """Equal for claims that one launch template serves."""
-    return orjson.dumps([_labels(claim), _taints(claim)], option=orjson.OPT_SORT_KEYS).decode()
+    told = [_labels(claim), _taints(claim), *([EFA] if _asks_for_efa(claim) else [])]
+    return orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def template(
@@ -48,6 +50,7 @@ def template(
 ) -> Template:
     """The template for this group, whose claims all look like `claim`."""
     spec, around = ready.source.spec, ready.surroundings
+    tracking, selector = spec.connection_tracking, spec.placement_group_selector
     bootstrap = Bootstrap(
         cluster_name=cluster.name,
         endpoint=cluster.endpoint,
@@ -72,12 +75,38 @@ def template(
         ),
         detailed_monitoring=bool(spec.detailed_monitoring),
         tenancy=ready.plan.tenancy,
-        placement_group=spec.placement_group_selector.name if spec.placement_group_selector else "",
+        placement_group=selector.name if selector else "",
+        placement_group_id=selector.id if selector else "",
         associate_public_ip=spec.associate_public_ip_address,
+        interfaces=ready.plan.interfaces or _efa_interfaces(claim, group, provider),
+        ipv4_prefix_count=spec.ip_prefix_count,
+        connection_tracking=ConnectionTracking(
+            tcp_established=tracking.tcp_established_timeout,
+            udp_stream=tracking.udp_stream_timeout,
+            udp=tracking.udp_timeout,
+        )
+        if tracking
+        else None,
+        nested_virtualization=spec.cpu_options.nested_virtualization if spec.cpu_options else "",
         market=group.market,
         target=group.target,
         tags=spec.tags,
     )
+
+
+def _asks_for_efa(claim: NodeClaim) -> bool:
+    return EFA in claim.spec.resources.requests
+
+
+def _efa_interfaces(
+    claim: NodeClaim, group: LaunchGroup, provider: CapacityProvider
+) -> tuple[NetworkInterface, ...]:
+    """One EFA a network card, as many as the type has (all types of the group have as many), for a claim that
+    asks for any; the first card's is the primary interface."""
+    if not _asks_for_efa(claim):
+        return ()
+    count = provider.instance_types()[group.overrides[0].instance_type].efa_interfaces
+    return tuple(NetworkInterface(card=card, device=min(card, 1), kind="efa") for card in range(count))
 
 
 def instance_tags(ready: LaunchClass, *, launch: str, cluster: str) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Resolved, Selection
+from broker.capacity.model import USUAL, Overhead, Resolved, Selection
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
@@ -66,6 +66,7 @@ class NodeClassController:
         clock: Clock,
         recorder: Recorder,
         describe: Callable[[], None],
+        overhead: Overhead = USUAL,
     ) -> None:
         self._client = client
         self._provider = provider
@@ -73,6 +74,7 @@ class NodeClassController:
         self._cache = cache
         self._clock = clock
         self._recorder = recorder
+        self._overhead = overhead
         self._describe = describe  # asks for a new description of the reservations
         self._lock = threading.Lock()
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
@@ -163,6 +165,7 @@ class NodeClassController:
                 account_id=self._provider.account_id(),
                 now=self._clock.now(),
                 group_errors=self._inventory.group_errors,
+                overhead=self._overhead,
             )
         except Unresolved as error:
             outcome = error

@@ -21,21 +21,13 @@ from broker.apis.karpenter_aws_terms import (
 )
 from broker.apis.meta import Model
 from broker.capacity.matching import resolve_class
-from broker.capacity.model import Inventory, NodeClass, ReservationTerm, Selection
-from broker.controllers.nodeclass.shape import block_devices, kubelet
+from broker.capacity.model import USUAL, Inventory, NodeClass, Overhead, ReservationTerm, Selection
+from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
 from providers.base import CapacityProvider
 from providers.model import Image, ProviderError, SecurityGroup, Selector, Subnet
 
-# Fields that change what an instance is and that no template of ours carries: refused, never left out unsaid.
-UNSUPPORTED = (
-    "network_interfaces",
-    "ip_prefix_count",
-    "connection_tracking",
-    "cpu_options",
-    "context",
-)
-
-
+# Whose user data the broker writes.
+FAMILIES = ("AL2023", "Bottlerocket", "Custom")
 _MORE = ("name", "owner", "alias", "ssm_parameter")
 
 
@@ -162,6 +154,7 @@ def launch_class(
     account_id: str,
     now: datetime,
     group_errors: Mapping[str, ProviderError],
+    overhead: Overhead = USUAL,
 ) -> LaunchClass:
     """Puts the class's selection beside what EC2 has. Raises Unresolved for an invalid spec, and with what it
     found for a class that only others can launch.
@@ -182,6 +175,8 @@ def launch_class(
         kubelet=settings,
         block_devices=devices,
         instance_store_raid0=node_class.spec.instance_store_policy == "RAID0",
+        overhead=overhead,
+        interfaces=interfaces(node_class),
     )
     found = resolve_class(plan, inventory, account_id=account_id, now=now)
     misfits = tuple(
@@ -193,7 +188,13 @@ def launch_class(
     made = LaunchClass(
         plan=replace(plan, resolved=replace(found, misfits=misfits)), surroundings=around, source=node_class
     )
-    _supported(made)
+    if around.family not in FAMILIES:
+        raise Unresolved(
+            "FieldNotSupported",
+            f"spec.amiFamily (or the alias) is {around.family}, whose nodes the broker cannot set up: use "
+            f"{', '.join(FAMILIES[:-1])} or {FAMILIES[-1]}, or let Karpenter launch this class",
+            found=made,
+        )
     return made
 
 
@@ -231,25 +232,7 @@ def _placement_group_arn(node_class: EC2NodeClass, provider: CapacityProvider) -
     wanted = node_class.spec.placement_group_selector
     if wanted is None:
         return ""
-    if not wanted.name:
-        raise Unresolved(
-            "PlacementGroupNotNamed",
-            f"spec.placementGroupSelector.id {wanted.id!r} cannot be looked up: give its name instead",
-        )
-    return provider.placement_group_arn(wanted.name)
-
-
-def _supported(made: LaunchClass) -> None:
-    spec = made.source.spec
-    for name in UNSUPPORTED:
-        if getattr(spec, name):
-            alias = type(spec).model_fields[name].alias
-            raise Unresolved(
-                "FieldNotSupported",
-                f"spec.{alias} is set, which the broker's launches do not carry: remove it, or let Karpenter "
-                "launch this class",
-                found=made,
-            )
+    return provider.placement_group_arn(name=wanted.name, id_=wanted.id)
 
 
 def _nothing(field: str, terms: Sequence[Model]) -> str:

@@ -1,4 +1,4 @@
-"""What of an EC2NodeClass decides how much its nodes hold: kubelet settings and block devices."""
+"""What of an EC2NodeClass decides how much its nodes hold: kubelet settings, block devices, interfaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_launch import BlockDeviceMapping
 from broker.apis.meta import quantities, quantity
 from broker.capacity.model import Kubelet, Threshold
-from providers.model import BlockDevice
+from providers.model import BlockDevice, NetworkInterface
 
 GIB = 2**30
 
@@ -33,7 +33,6 @@ def kubelet(node_class: EC2NodeClass) -> Kubelet:
         kube_reserved=quantities(settings.kube_reserved),
         system_reserved=quantities(settings.system_reserved),
         eviction_hard=_thresholds(settings.eviction_hard),
-        eviction_soft=_thresholds(settings.eviction_soft),
     )
 
 
@@ -43,6 +42,21 @@ def block_devices(node_class: EC2NodeClass, family: str) -> tuple[BlockDevice, .
     if not given:
         return DEFAULT_DEVICES.get(family, ())
     return tuple(_device(mapping) for mapping in given)
+
+
+def interfaces(node_class: EC2NodeClass) -> tuple[NetworkInterface, ...]:
+    """Those that the class names, the primary one first; none: what EC2 or the claim makes of it."""
+    given = sorted(
+        node_class.spec.network_interfaces, key=lambda each: (each.network_card_index, each.device_index)
+    )
+    return tuple(
+        NetworkInterface(
+            card=each.network_card_index,
+            device=each.device_index,
+            kind="efa-only" if each.interface_type == "efa-only" else "interface",
+        )
+        for each in given
+    )
 
 
 def _device(mapping: BlockDeviceMapping) -> BlockDevice:

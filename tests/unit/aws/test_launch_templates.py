@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.aws.launch_templates import template_data, template_name
-from providers.model import BlockDevice, ErrorClass, ProviderError, ReservationTarget, Template, TemplateRef
+from providers.model import (
+    BlockDevice,
+    ConnectionTracking,
+    ErrorClass,
+    NetworkInterface,
+    ProviderError,
+    ReservationTarget,
+    Template,
+    TemplateRef,
+)
 
 from .support import Wire, answer, provider, refusal
 
@@ -192,6 +202,74 @@ def test_a_public_address_moves_the_groups_to_the_interface() -> None:
     assert "SecurityGroupIds" not in data
     (interface,) = data["NetworkInterfaces"]
     assert interface["Groups"] == ["sg-1"] and interface["AssociatePublicIpAddress"] is False
+
+
+PRIMARY = NetworkInterface(card=0, device=0)
+EFAS = tuple(NetworkInterface(card=card, device=min(card, 1), kind="efa") for card in range(4))
+
+
+@pytest.mark.covers("KRP-14")
+def test_each_efa_is_an_interface_on_a_card_of_its_own() -> None:
+    data = template_data(Template(image_id="ami-1", security_group_ids=("sg-1",), interfaces=EFAS))
+    assert "SecurityGroupIds" not in data
+    assert data["NetworkInterfaces"] == [
+        {
+            "NetworkCardIndex": card,
+            "DeviceIndex": 0 if card == 0 else 1,
+            "InterfaceType": "efa",
+            "Groups": ["sg-1"],
+            "DeleteOnTermination": True,
+        }
+        for card in range(4)
+    ]
+
+
+@pytest.mark.covers("KRP-14")
+def test_what_has_no_address_is_asked_for_none() -> None:
+    data = template_data(
+        Template(
+            image_id="ami-1",
+            interfaces=(PRIMARY, NetworkInterface(card=0, device=1, kind="efa-only")),
+            associate_public_ip=False,
+            ipv4_prefix_count=2,
+            connection_tracking=ConnectionTracking(tcp_established=600, udp=45),
+        )
+    )
+    first, second = data["NetworkInterfaces"]
+    assert (first["AssociatePublicIpAddress"], first["Ipv4PrefixCount"]) == (False, 2)
+    assert first["ConnectionTrackingSpecification"] == {"TcpEstablishedTimeout": 600, "UdpTimeout": 45}
+    assert set(second) == {
+        "NetworkCardIndex",
+        "DeviceIndex",
+        "InterfaceType",
+        "Groups",
+        "DeleteOnTermination",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "field", "value"),
+    [
+        ({"ipv4_prefix_count": 1}, "Ipv4PrefixCount", 1),
+        (
+            {"connection_tracking": ConnectionTracking(udp_stream=90)},
+            "ConnectionTrackingSpecification",
+            {"UdpStreamTimeout": 90},
+        ),
+    ],
+)
+def test_what_only_an_interface_has_makes_one(content: Any, field: str, value: object) -> None:
+    (interface,) = template_data(Template(image_id="ami-1", **content))["NetworkInterfaces"]
+    asked: Any = interface
+    assert (asked["DeviceIndex"], asked[field]) == (0, value)
+
+
+def test_a_group_by_id_and_virtual_machines_inside() -> None:
+    data = template_data(
+        Template(image_id="ami-1", placement_group_id="pg-1", nested_virtualization="enabled")
+    )
+    assert data["Placement"] == {"Tenancy": "default", "GroupId": "pg-1"}
+    assert data["CpuOptions"] == {"NestedVirtualization": "enabled"}
 
 
 def test_a_profile_by_arn_is_sent_as_one() -> None:

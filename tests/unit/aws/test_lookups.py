@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from botocore.stub import Stubber
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from providers.aws.cache import TtlCache
 from providers.aws.filters import batches, of_terms
 from providers.aws.images import published
-from providers.model import ErrorClass, Gpu, Image, InstanceType, ProviderError, Selector
+from providers.model import Accelerator, ErrorClass, Gpu, Image, InstanceType, ProviderError, Selector
 
 from .support import ManualClock, Wire, answer, provider
 
@@ -37,7 +37,7 @@ ROOT = "/aws/service/eks/optimized-ami/1.32/amazon-linux-2023"
         (
             "bottlerocket@v1.20.3",
             {
-                "/aws/service/bottlerocket/aws-k8s-1.32/x86_64/1.20.3/image_id": "none",
+                "/aws/service/bottlerocket/aws-k8s-1.32/x86_64/1.20.3/image_id": "none-or-neuron",
                 "/aws/service/bottlerocket/aws-k8s-1.32/arm64/1.20.3/image_id": "none",
                 "/aws/service/bottlerocket/aws-k8s-1.32-nvidia/x86_64/1.20.3/image_id": "nvidia",
                 "/aws/service/bottlerocket/aws-k8s-1.32-nvidia/arm64/1.20.3/image_id": "nvidia",
@@ -46,7 +46,7 @@ ROOT = "/aws/service/eks/optimized-ami/1.32/amazon-linux-2023"
         (
             "bottlerocket@latest",
             {
-                "/aws/service/bottlerocket/aws-k8s-1.32/x86_64/latest/image_id": "none",
+                "/aws/service/bottlerocket/aws-k8s-1.32/x86_64/latest/image_id": "none-or-neuron",
                 "/aws/service/bottlerocket/aws-k8s-1.32/arm64/latest/image_id": "none",
                 "/aws/service/bottlerocket/aws-k8s-1.32-nvidia/x86_64/latest/image_id": "nvidia",
                 "/aws/service/bottlerocket/aws-k8s-1.32-nvidia/arm64/latest/image_id": "nvidia",
@@ -219,12 +219,14 @@ def test_a_placement_group_by_its_name() -> None:
     aws = provider()
     wire = Wire(aws)
     arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/ring"
-    item = f"<item><groupName>ring</groupName><groupArn>{arn}</groupArn></item>"
+    item = f"<item><groupId>pg-1</groupId><groupName>ring</groupName><groupArn>{arn}</groupArn></item>"
     found = f"<placementGroupSet>{item}</placementGroupSet>"
     wire.reply("DescribePlacementGroups", (200, answer("DescribePlacementGroups", found)))
-    assert aws.placement_group_arn("ring") == arn
+    assert aws.placement_group_arn(name="ring") == arn
+    assert aws.placement_group_arn(id_="pg-1") == arn
+    assert wire.of("DescribePlacementGroups")[-1]["GroupId.1"] == "pg-1"
     with pytest.raises(ProviderError, match="'other' does not exist") as caught:
-        aws.placement_group_arn("other")
+        aws.placement_group_arn(name="other")
     assert caught.value.class_ is ErrorClass.NOT_FOUND
 
 
@@ -253,10 +255,11 @@ ARM = InstanceType(name="m6g.large", vcpus=2, memory_mib=1, architecture="arm64"
         ("none", {"m5.large", "g4ad.xlarge"}),
         ("nvidia", {"p5.48xlarge"}),
         ("neuron", {"trn1.2xlarge"}),
+        ("none-or-neuron", {"m5.large", "g4ad.xlarge", "trn1.2xlarge"}),
     ],
 )
 def test_an_image_serves_types_with_the_devices_that_it_drives(
-    accelerator: Literal["none", "nvidia", "neuron"] | None, served: set[str]
+    accelerator: Accelerator | None, served: set[str]
 ) -> None:
     image = Image(id="ami-1", accelerator=accelerator)
     assert {t.name for t in (CPU, GPU, AMD, NEURON, ARM) if image.serves(t)} == served

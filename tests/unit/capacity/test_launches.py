@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from broker.capacity.launches import LaunchGroup, distribute, group, refused, undone
 from broker.capacity.model import Claim, Inventory, NodeClass, Selection
 from broker.capacity.shortages import Scope, Shortages
+from broker.capacity.types import EFA
 from providers.model import (
     ErrorClass,
     Image,
     Instance,
+    InstanceType,
     LaunchError,
     LaunchResult,
     ProviderError,
@@ -35,6 +37,7 @@ from .builders import (
     node_class,
     odcr,
     planned,
+    type_,
 )
 
 OPEN = Selection(preference="open")
@@ -109,6 +112,21 @@ def test_different_inputs_are_several_calls() -> None:
     assert [[each.claim.name for each in one.assignments] for one in made] == [[each.name] for each in claims]
     assert {one.image.id for one in made if "e" in one.assignments[0].claim.name} == {"ami-arm64"}
     assert [one.market for one in made] == ["on-demand"] * 6 + ["spot"]
+
+
+@pytest.mark.covers("KRP-21")
+def test_types_with_unequal_numbers_of_efas_are_not_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The template names an interface for each EFA; without EFA any type will do."""
+    for name, efas in (("p4d.24xlarge", 4), ("p4de.24xlarge", 4)):
+        made = type_(name, vcpus=96, memory_gib=1152, price=20.0, gpus=8, efa_interfaces=efas)
+        monkeypatch.setitem(cast("dict[str, InstanceType]", TYPES), name, made)
+    world = inventory()
+    for requests, names in (
+        ({"nvidia.com/gpu": 8.0, EFA: 4.0}, {"p4d.24xlarge", "p4de.24xlarge"}),
+        ({"nvidia.com/gpu": 8.0}, {"p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge"}),
+    ):
+        (one, *_) = groups([claim("c", kinds=["on-demand"], requests=requests)], node_class(), world)
+        assert {override.instance_type for override in one.overrides} == names
 
 
 @pytest.mark.covers("KRP-21")

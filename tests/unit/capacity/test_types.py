@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker.capacity.model import Kubelet, Threshold
+from broker.capacity.model import Kubelet, Overhead, Threshold
 from broker.capacity.types import (
     WELL_KNOWN,
     allocatable,
@@ -18,7 +19,7 @@ from broker.capacity.types import (
     type_labels,
     zone_labels,
 )
-from providers.model import BlockDevice, Gpu
+from providers.model import BlockDevice, Gpu, NetworkInterface
 
 from .builders import TYPES, node_class, odcr, type_
 
@@ -186,23 +187,88 @@ def test_the_classs_own_reserve_takes_the_place_of_the_computed_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "hard", "soft", "kept"),
+    ("hard", "kept"),
     [
-        ("AL2023", Threshold(percent=10), None, 0.10),
-        ("AL2023", Threshold(percent=10), Threshold(percent=20), 0.20),
-        ("AL2023", Threshold(percent=20), Threshold(percent=10), 0.20),
-        ("AL2023", Threshold(percent=100), None, 0.0),
-        ("Bottlerocket", Threshold(percent=10), Threshold(percent=20), 0.10),
+        (Threshold(percent=10), 0.10),
+        (Threshold(percent=20), 0.20),
+        (Threshold(percent=100), 0.0),
+        (Threshold(amount=2 * GIB), 0.10),
     ],
 )
-def test_eviction_thresholds_the_larger_counts_and_a_hundred_percent_means_none(
-    family: str, hard: Threshold, soft: Threshold | None, kept: float
+def test_a_hard_eviction_threshold_counts_and_a_hundred_percent_means_none(
+    hard: Threshold, kept: float
 ) -> None:
-    kubelet = Kubelet(
-        eviction_hard={"nodefs.available": hard}, eviction_soft={"nodefs.available": soft} if soft else {}
-    )
-    room = allocatable(TYPES["m5.xlarge"], node_class(family=family, kubelet=kubelet))
+    kubelet = Kubelet(eviction_hard={"nodefs.available": hard})
+    room = allocatable(TYPES["m5.xlarge"], node_class(kubelet=kubelet))
     assert room["ephemeral-storage"] == pytest.approx(20 * GIB * (1 - kept) - GIB, abs=1)
+
+
+@pytest.mark.parametrize(("percent", "mib"), [(0.075, 15155), (0.0, 16384), (0.05, 15564)])
+def test_what_the_hypervisor_keeps_is_a_setting(percent: float, mib: int) -> None:
+    """16,384 MiB less the share, rounded up to a whole MiB."""
+    made = node_class(overhead=Overhead(vm_memory_percent=percent))
+    assert capacity(TYPES["m5.xlarge"], made)["memory"] == mib * MIB
+
+
+M5 = replace(TYPES["m5.xlarge"], enis=4, addresses_per_eni=15, max_pods=58)
+EFA_ONLY = NetworkInterface(card=0, device=1, kind="efa-only")
+PRIMARY = NetworkInterface(card=0, device=0)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "interfaces", "pods"),
+    [
+        (0, (), 58),
+        (1, (), 3 * 14 + 2),
+        (3, (), 16),
+        (4, (), 0),
+        (9, (), 0),
+        (0, (PRIMARY, EFA_ONLY), 3 * 14 + 2),
+        (1, (PRIMARY, EFA_ONLY), 2 * 14 + 2),
+        (0, (PRIMARY, NetworkInterface(card=1, device=0, kind="efa-only")), 58),
+    ],
+)
+def test_interfaces_without_addresses_carry_no_pods(
+    reserved: int, interfaces: tuple[NetworkInterface, ...], pods: int
+) -> None:
+    made = node_class(overhead=Overhead(reserved_enis=reserved), interfaces=interfaces)
+    assert capacity(M5, made)["pods"] == pods
+    kept = capacity(M5, made)["memory"] - allocatable(M5, made)["memory"]
+    assert kept == (11 * pods + 255 + 100) * MIB, "what kubelet keeps follows from the pods"
+
+
+def test_prefix_delegation_is_the_class_s_own_number_of_pods() -> None:
+    """With prefixes a node takes more pods than addresses; maxPods says how many, and kube-reserved stays."""
+    made = node_class(kubelet=Kubelet(max_pods=110))
+    assert capacity(M5, made)["pods"] == 110
+    kept = capacity(M5, made)["memory"] - allocatable(M5, made)["memory"]
+    assert kept == (11 * 58 + 255 + 100) * MIB
+
+
+def test_the_interfaces_of_the_class_count_instead_of_the_type_s() -> None:
+    p5 = replace(M5, efa_interfaces=32)
+    assert capacity(p5, node_class())["vpc.amazonaws.com/efa"] == 32
+    assert capacity(p5, node_class(interfaces=(PRIMARY, EFA_ONLY)))["vpc.amazonaws.com/efa"] == 1
+    assert "vpc.amazonaws.com/efa" not in capacity(p5, node_class(interfaces=(PRIMARY,)))
+
+
+def test_neuron_devices_and_their_cores() -> None:
+    trn1 = replace(M5, neurons=16, neuron_cores=32)
+    found = capacity(trn1, node_class())
+    assert (found["aws.amazon.com/neuron"], found["aws.amazon.com/neuroncore"]) == (16, 32)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"vm_memory_percent": 1.0}, "--vm-memory-overhead-percent"),
+        ({"vm_memory_percent": 7.5}, "not 7.5"),
+        ({"reserved_enis": -1}, "--reserved-enis"),
+    ],
+)
+def test_a_setting_that_cannot_be_names_itself(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Overhead(**given)
 
 
 @pytest.mark.parametrize(

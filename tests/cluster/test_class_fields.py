@@ -1,0 +1,103 @@
+"""Fields of a class that change its instances: EC2 shows on the instance what the class says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.cluster.stack import Stack
+
+P5 = "p5.48xlarge"
+EFA = "vpc.amazonaws.com/efa"
+
+
+def only_template(stack: Stack) -> dict[str, Any]:
+    (name,) = stack.aws.template_names()
+    return stack.aws.template_data(name)
+
+
+@pytest.mark.covers("KRP-14")
+def test_a_claim_that_asks_for_efa_gets_every_interface_of_its_type(stack: Stack) -> None:
+    odcr = stack.aws.odcr(P5, count=2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stack.claim("c-0", types=(P5,), requests={EFA: "32"})
+    stack.claim("c-1", types=(P5,), requests={"cpu": "1"})
+    stack.until_launched("c-0", "c-1")
+    with_efa = stack.instance("c-0")["NetworkInterfaces"]
+    assert {each["InterfaceType"] for each in with_efa} == {"efa"}
+    cards = [(each["Attachment"]["NetworkCardIndex"], each["Attachment"]["DeviceIndex"]) for each in with_efa]
+    assert sorted(cards) == [(0, 0), *((card, 1) for card in range(1, 32))]
+    assert {group["GroupId"] for each in with_efa for group in each["Groups"]} == {stack.aws.security_group}
+    assert len(stack.instance("c-1")["NetworkInterfaces"]) == 1
+    assert stack.reservation_of("c-0") == stack.reservation_of("c-1") == odcr
+
+
+@pytest.mark.covers("KRP-14")
+def test_the_interfaces_that_the_class_names(stack: Stack) -> None:
+    stack.node_class(
+        preference="none",
+        networkInterfaces=[
+            {"networkCardIndex": 0, "deviceIndex": 1, "interfaceType": "efa-only"},
+            {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"},
+        ],
+        connectionTracking={"tcpEstablishedTimeout": 600},
+        ipPrefixCount=1,
+    )
+    stack.start()
+    stack.claim(types=("m5.large",), capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    primary, second = only_template(stack)["NetworkInterfaces"]
+    assert (primary["InterfaceType"], second["InterfaceType"]) == ("interface", "efa-only")
+    assert primary["ConnectionTrackingSpecification"] == {"TcpEstablishedTimeout": 600}
+    assert primary["Ipv4PrefixCount"] == 1
+    assert len(stack.instance("c-0")["NetworkInterfaces"]) == 2
+
+
+@pytest.mark.covers("KRP-14")
+def test_cpu_options_and_the_context_of_the_fleet(stack: Stack) -> None:
+    stack.node_class(
+        preference="none", cpuOptions={"nestedVirtualization": "enabled"}, context="a-context-of-ec2s"
+    )
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    assert only_template(stack)["CpuOptions"] == {"NestedVirtualization": "enabled"}
+    (fleet,) = stack.control.log("CreateFleet")
+    assert fleet["params"]["Context"] == "a-context-of-ec2s"
+
+
+@pytest.mark.covers("KRP-14")
+@pytest.mark.parametrize("by", ["name", "id"])
+def test_a_placement_group_and_a_reservation_in_it(stack: Stack, by: str) -> None:
+    made = stack.aws.ec2.create_placement_group(GroupName="ring", Strategy="cluster")["PlacementGroup"]
+    odcr = stack.aws.odcr(PlacementGroupArn=made["GroupArn"])
+    chosen = {"name": "ring"} if by == "name" else {"id": made["GroupId"]}
+    stack.node_class(id_=odcr, placementGroupSelector=chosen)
+    stack.start()
+    stack.claim(capacity=(RESERVED,))
+    stack.until_launched("c-0")
+    assert stack.instance("c-0")["Placement"]["GroupName"] == "ring"
+    assert stack.reservation_of("c-0") == odcr
+
+
+def test_a_placement_group_that_is_not_there_is_named(stack: Stack) -> None:
+    stack.node_class(preference="none", placementGroupSelector={"id": "pg-0123456789abcdef0"})
+    stack.start()
+    said = stack.until_class(names.LAUNCHABLE, "False")
+    assert "pg-0123456789abcdef0" in said.message
+
+
+@pytest.mark.covers("KRP-23")
+def test_what_a_node_can_hold_follows_the_settings(stack: Stack) -> None:
+    """m5.large has three interfaces of ten addresses, and 8,192 MiB."""
+    stack.node_class(preference="none")
+    stack.start(reserved_enis=1, vm_memory_overhead_percent=0.0)
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    capacity = stack.get(NodeClaim, "c-0").status.capacity
+    assert (capacity["pods"], capacity["memory"]) == ("20", str(8192 * 2**20))
