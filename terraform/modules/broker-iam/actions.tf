@@ -61,7 +61,9 @@ locals {
       "ec2:DeleteLaunchTemplate",
     ]
 
-    tag       = ["ec2:CreateTags"]
+    tag = ["ec2:CreateTags"]
+    # Marks the reservations that an EC2NodeClass of Karpenter's selects by tag.
+    mark      = ["ec2:CreateTags", "ec2:DeleteTags"]
     terminate = ["ec2:TerminateInstances"]
 
     # Gives the nodes their role.

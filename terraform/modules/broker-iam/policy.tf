@@ -121,6 +121,16 @@ locals {
       })
     },
     {
+      # Of reservations only the tags by which Karpenter's selector terms find them, and never all tags at once.
+      Sid      = "MarkReservations"
+      Action   = local.actions.mark
+      Resource = ["${local.ec2}:${var.account_id}:capacity-reservation/*"]
+      Condition = {
+        "ForAllValues:StringLike" = { "aws:TagKeys" = ["capacity-broker.io/advised/${var.cluster_name}/*"] }
+        Null                      = { "aws:TagKeys" = "false" }
+      }
+    },
+    {
       Sid       = "TerminateOwnInstances"
       Action    = local.actions.terminate
       Resource  = ["${local.ec2}:${var.account_id}:instance/*"]
