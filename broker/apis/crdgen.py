@@ -25,6 +25,8 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
 from broker.apis.meta import Model, Object
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.apis.schema import Crd
 
 Schema = dict[str, Any]
@@ -68,6 +70,7 @@ class Definition:
     columns: tuple[Column, ...]
     short_names: tuple[str, ...] = ()
     scale: Mapping[str, str] | None = None
+    categories: tuple[str, ...] = ("karpenter",)
 
 
 def ready(name: str, condition: str, *, priority: int = 0) -> Column:
@@ -81,6 +84,15 @@ def label(name: str, key: str, *, priority: int = 0) -> Column:
 
 AGE = Column(name="Age", path=".metadata.creationTimestamp", type="date")
 SPEC = ".spec.capacityReservationSpec"
+RESERVATION_COLUMNS = (
+    Column(name="State", path=".status.capacityReservationLifecycleState"),
+    ready("Ready", "Ready"),
+    Column(name="Cohort", path=".spec.cohort"),
+    AGE,
+    Column(name="Borrows", path=".spec.allowBorrowing", type="boolean", priority=1),
+    Column(name="PriorityClass", path=".spec.priorityClassName", priority=1),
+    Column(name="Detail", path=".status.lifecycleDetail", priority=1),
+)
 DEFINITIONS = (
     Definition(
         versions=(EC2NodeClass, EC2NodeClassV1Beta1),
@@ -154,6 +166,33 @@ DEFINITIONS = (
             ready("Mirrored", "Mirrored", priority=1),
         ),
     ),
+    *(
+        Definition(versions=(kind,), columns=RESERVATION_COLUMNS, categories=("ome",))
+        for kind in (CapacityReservation, ClusterCapacityReservation)
+    ),
+    Definition(
+        versions=(DedicatedAICluster,),
+        short_names=("dac", "dacs"),
+        categories=("ome",),
+        columns=(
+            Column(name="State", path=".status.dacLifecycleState"),
+            Column(name="Profile", path=".spec.profile"),
+            Column(name="Count", path=".spec.count", type="integer"),
+            Column(name="Reservation", path=".spec.capacityReservationId"),
+            AGE,
+            Column(name="Detail", path=".status.lifecycleDetail", priority=1),
+        ),
+    ),
+    Definition(
+        versions=(DedicatedAIClusterProfile,),
+        short_names=("dacp",),
+        categories=("ome",),
+        columns=(
+            Column(name="Count", path=".spec.count", type="integer"),
+            Column(name="Disabled", path=".spec.disabled", type="boolean"),
+            AGE,
+        ),
+    ),
 )
 
 
@@ -221,7 +260,7 @@ def definition(entry: Definition) -> Schema:
     """The CustomResourceDefinition object."""
     kind = entry.versions[0].KIND
     names: Schema = {
-        "categories": ["karpenter"],
+        "categories": list(entry.categories),
         "kind": kind.kind,
         "listKind": f"{kind.kind}List",
         "plural": kind.plural,

@@ -1,0 +1,260 @@
+"""OME's kinds: what teams reserve, and the clusters that draw from it.
+
+A CapacityReservation is quota by flavor, shared in a cohort; it is not EC2's reservation. Names and
+shapes follow OME's capacity reservation concept (ome.io/v1beta1) and, inside `resourceGroups` and
+`preemptionRule`, Kueue's ClusterQueue (kueue.x-k8s.io/v1beta1). The schema refuses what has no meaning;
+what has one but is not what Kueue takes (`Any` for borrowing, a covered resource without quota) is
+accepted here and judged by `ome_rules`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text
+from broker.apis.schema import Rule, crd
+
+OME: Final = "ome.io"
+
+LifecycleState = Literal["Active", "Creating", "Deleting", "Failed", "Updating"]
+DedicatedState = Literal["ACTIVE", "CREATING", "DELETING", "FAILED", "UPDATING"]
+# Condition types of a reservation.
+RESERVATION_CONDITIONS: Final = (
+    "Ready",
+    "ResourcesSufficient",
+    "ResourcesProvisioned",
+    "DACAssociationsHealthy",
+    "WorkloadsHealthy",
+)
+
+_NAME: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+# Not by a rule in CEL: what it would cost over all groups, flavors and resources is more than is allowed.
+_AMOUNT: Final[dict[str, object]] = {
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+    "minimum": 0,
+    "pattern": QUANTITY.replace(r"^(\+|-)?", r"^\+?"),
+    "x_kubernetes_int_or_string": True,
+}
+GROUPS_RULE: Final = Rule(
+    "size(self) > 0", "No resource groups specified: name at least one, with its coveredResources and flavors"
+)
+PREEMPTION_RULE: Final = Rule(
+    "!(has(self.borrowWithinCohort) && has(self.borrowWithinCohort.policy) && "
+    "self.borrowWithinCohort.policy != 'Never' && "
+    "(!has(self.reclaimWithinCohort) || self.reclaimWithinCohort == 'Never'))",
+    "borrowWithinCohort needs reclaimWithinCohort: set it to Any or LowerPriority, or borrowWithinCohort's "
+    "policy to Never",
+)
+SIZE_RULE: Final = Rule(
+    "has(self.resources) || has(self.count) || has(self.profile)",
+    "nothing says how large the cluster is: set resources, or a profile and a count",
+)
+
+
+class ResourceQuota(Model):
+    """Quota of one resource in a flavor."""
+
+    name: Annotated[
+        str, crd("The resource, such as nvidia.com/gpu, cpu or memory.", required=True, maxLength=316)
+    ]
+    nominal_quota: Annotated[Text, crd("What the reservation is entitled to.", required=True, **_AMOUNT)] = (
+        "0"
+    )
+    borrowing_limit: Annotated[
+        Text | None,
+        crd("The most that it may use of the cohort's idle quota; no limit when left out.", **_AMOUNT),
+    ] = None
+    lending_limit: Annotated[
+        Text | None,
+        crd("The most of its idle quota that the cohort may use; all of it when left out.", **_AMOUNT),
+    ] = None
+
+
+class FlavorQuotas(Model):
+    """A flavor and the quota of each covered resource in it."""
+
+    name: Annotated[str, crd("The ResourceFlavor.", required=True, maxLength=253, pattern=_NAME)]
+    resources: Annotated[
+        tuple[ResourceQuota, ...],
+        crd(
+            "Quota of each covered resource.",
+            required=True,
+            minItems=1,
+            maxItems=64,
+            x_kubernetes_list_type="map",
+            x_kubernetes_list_map_keys=["name"],
+        ),
+    ] = ()
+
+
+class ResourceGroup(Model):
+    """Resources that are taken from one flavor together, from these flavors in this order."""
+
+    covered_resources: Annotated[
+        tuple[Annotated[str, crd(maxLength=316)], ...],
+        crd(
+            "The resources of the group.",
+            required=True,
+            minItems=1,
+            maxItems=64,
+            x_kubernetes_list_type="set",
+        ),
+    ] = ()
+    flavors: Annotated[
+        tuple[FlavorQuotas, ...],
+        crd(
+            "The flavors, in the order in which they are tried.",
+            required=True,
+            minItems=1,
+            maxItems=64,
+            x_kubernetes_list_type="map",
+            x_kubernetes_list_map_keys=["name"],
+        ),
+    ] = ()
+
+
+class BorrowWithinCohort(Model):
+    """Whether workloads of other reservations may be preempted although this one borrows."""
+
+    policy: Annotated[
+        Literal["Never", "LowerPriority", "Any"],
+        crd("Never, or LowerPriority. Any is taken as LowerPriority."),
+    ] = "Never"
+    max_priority_threshold: Annotated[
+        int | None, crd("Only workloads up to this priority are preempted.", format="int32")
+    ] = None
+
+
+class PreemptionRule(Model):
+    """Whom the reservation's workloads may preempt."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (PREEMPTION_RULE,)
+
+    reclaim_within_cohort: Annotated[
+        Literal["Never", "LowerPriority", "Any"] | None,
+        crd("Whose workloads may be preempted to get the nominal quota back from the cohort."),
+    ] = None
+    borrow_within_cohort: Annotated[
+        BorrowWithinCohort | None, crd("Preemption in the cohort while borrowing.")
+    ] = None
+    within_cluster_queue: Annotated[
+        Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority"] | None,
+        crd("Which of the reservation's own workloads may be preempted."),
+    ] = None
+
+
+class ReservationSpec(Model):
+    """What is reserved, and how it is shared."""
+
+    resource_groups: Annotated[
+        tuple[ResourceGroup, ...],
+        crd("What is reserved.", GROUPS_RULE, required=True, maxItems=16, x_kubernetes_list_type="atomic"),
+    ] = ()
+    cohort: Annotated[
+        str, crd("Reservations of one cohort share idle quota.", maxLength=253, pattern=f"{_NAME[:-1]}$|^$")
+    ] = ""
+    preemption_rule: Annotated[
+        PreemptionRule | None,
+        crd("Left out: nothing is reclaimed, and lower priority is preempted in the reservation itself."),
+    ] = None
+    priority_class_name: Annotated[
+        str, crd("Priority of the workloads that use the reservation.", maxLength=253)
+    ] = ""
+    allow_borrowing: Annotated[
+        bool, crd("Whether it may use the cohort's idle quota. It lends in either case.")
+    ] = False
+    compartment_id: Annotated[
+        str, crd("The account or compartment that pays; set as a tag on what is bought.", maxLength=253)
+    ] = Field(default="", alias="compartmentID")
+
+
+class ResourceUsage(Model):
+    """An amount of one resource."""
+
+    name: Annotated[str, crd("The resource.", required=True)]
+    total: Annotated[Text | None, crd("The amount in all.", **_AMOUNT)] = None
+    borrowed: Annotated[Text | None, crd("What of it is borrowed from the cohort.", **_AMOUNT)] = None
+
+
+class FlavorUsage(Model):
+    """Amounts in one flavor."""
+
+    name: Annotated[str, crd("The flavor.", required=True)]
+    resources: Annotated[
+        tuple[ResourceUsage, ...],
+        crd("Amounts by resource.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["name"]),
+    ] = ()
+
+
+_BY_NAME: Final[dict[str, object]] = {
+    "x_kubernetes_list_type": "map",
+    "x_kubernetes_list_map_keys": ["name"],
+}
+
+
+class AssociationUsage(Model):
+    """What one user of the reservation takes of it."""
+
+    name: Annotated[
+        str,
+        crd("A DedicatedAICluster's name, or a workload's namespace and name with a slash.", required=True),
+    ]
+    usage: Annotated[tuple[FlavorUsage, ...], crd("Amounts by flavor.", **_BY_NAME)] = ()
+
+
+class ReservationStatus(Model):
+    """What there is, what of it can be used, and who uses it."""
+
+    capacity_reservation_lifecycle_state: Annotated[
+        LifecycleState | None, crd("Where in its life the reservation is.")
+    ] = None
+    lifecycle_detail: Annotated[str, crd("Why it is there, and what would help.")] = ""
+    capacity: Annotated[tuple[FlavorUsage, ...], crd("Nominal quota by flavor.", **_BY_NAME)] = ()
+    allocatable: Annotated[
+        tuple[FlavorUsage, ...], crd("Capacity less what is unavailable now.", **_BY_NAME)
+    ] = ()
+    association_usages: Annotated[tuple[AssociationUsage, ...], crd("Who uses how much.", **_BY_NAME)] = ()
+    conditions: Annotated[
+        tuple[Condition, ...],
+        crd(
+            f"{', '.join(RESERVATION_CONDITIONS)}.",
+            x_kubernetes_list_type="map",
+            x_kubernetes_list_map_keys=["type"],
+        ),
+    ] = ()
+
+
+class CapacityReservation(Object):
+    """Quota that a team reserves: so much of each resource in each flavor, shared in a cohort."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=OME,
+        version="v1beta1",
+        kind="CapacityReservation",
+        plural="capacityreservations",
+        namespaced=True,
+    )
+
+    spec: Annotated[ReservationSpec, crd("What is reserved, and how it is shared.", required=True)] = (
+        ReservationSpec()
+    )
+    status: Annotated[ReservationStatus, crd("What there is of it.")] = ReservationStatus()
+
+
+class ClusterCapacityReservation(Object):
+    """Quota that is reserved for the whole cluster: a CapacityReservation without a namespace."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=OME,
+        version="v1beta1",
+        kind="ClusterCapacityReservation",
+        plural="clustercapacityreservations",
+        namespaced=False,
+    )
+
+    spec: Annotated[ReservationSpec, crd("What is reserved, and how it is shared.", required=True)] = (
+        ReservationSpec()
+    )
+    status: Annotated[ReservationStatus, crd("What there is of it.")] = ReservationStatus()

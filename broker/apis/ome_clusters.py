@@ -1,0 +1,187 @@
+"""OME's DedicatedAICluster and its profile: machines held for one tenant, out of a reservation.
+
+`resources` of a cluster is all that it wants; left out, it wants its profile's, `count` times. OME's
+concept page says it so, and its example's numbers agree with nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text
+from broker.apis.ome import OME, SIZE_RULE, DedicatedState
+from broker.apis.schema import Rule, crd
+
+Amounts = dict[
+    str,
+    Annotated[
+        Text,
+        crd(
+            anyOf=[{"type": "integer"}, {"type": "string"}], pattern=QUANTITY, x_kubernetes_int_or_string=True
+        ),
+    ],
+]
+
+
+class ResourceRequirements(Model):
+    """Amounts by resource."""
+
+    requests: Annotated[Amounts, crd("What is wanted.", maxProperties=64)] = Field(default_factory=dict)
+    limits: Annotated[Amounts, crd("What may be used at most.", maxProperties=64)] = Field(
+        default_factory=dict
+    )
+
+
+class Toleration(Model):
+    """A taint that the cluster's pods put up with."""
+
+    key: Annotated[str, crd("The taint's key; empty for every key.")] = ""
+    operator: Annotated[str, crd("Equal or Exists.")] = "Equal"
+    value: Annotated[str, crd("The taint's value.")] = ""
+    effect: Annotated[str, crd("The taint's effect; empty for every effect.")] = ""
+    toleration_seconds: Annotated[
+        int | None, crd("For how long a NoExecute taint is tolerated.", format="int64")
+    ] = None
+
+
+class SelectorRequirement(Model):
+    """One test of a node's labels."""
+
+    key: Annotated[str, crd("The label.", required=True)]
+    operator: Annotated[str, crd("In, NotIn, Exists, DoesNotExist, Gt or Lt.", required=True)]
+    values: Annotated[
+        tuple[str, ...], crd("The values that the label is tested for.", x_kubernetes_list_type="atomic")
+    ] = ()
+
+
+class SelectorTerm(Model):
+    """Tests that a node must all pass."""
+
+    match_expressions: Annotated[
+        tuple[SelectorRequirement, ...], crd("Tests of the node's labels.", x_kubernetes_list_type="atomic")
+    ] = ()
+
+
+class NodeSelector(Model):
+    """Terms of which a node must pass one."""
+
+    node_selector_terms: Annotated[
+        tuple[SelectorTerm, ...], crd("Any of these will do.", required=True, x_kubernetes_list_type="atomic")
+    ] = ()
+
+
+class PreferredTerm(Model):
+    """A term that a node had better pass."""
+
+    weight: Annotated[int, crd("1 to 100.", required=True, format="int32", minimum=1, maximum=100)] = 1
+    preference: Annotated[SelectorTerm, crd("The term.", required=True)] = SelectorTerm()
+
+
+class NodeAffinity(Model):
+    """Which nodes are wanted."""
+
+    required_during_scheduling_ignored_during_execution: Annotated[
+        NodeSelector | None, crd("Nodes must pass this.")
+    ] = None
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        tuple[PreferredTerm, ...],
+        crd("Nodes that pass these come first.", x_kubernetes_list_type="atomic"),
+    ] = ()
+
+
+class Affinity(Model):
+    """Where the cluster's pods are wanted."""
+
+    node_affinity: Annotated[NodeAffinity | None, crd("Which nodes are wanted.")] = None
+
+
+class Placement(Model):
+    """What cluster and profile share; the cluster's word comes first."""
+
+    count: Annotated[int | None, crd("How many units.", format="int32", minimum=0)] = None
+    affinity: Annotated[Affinity | None, crd("Where its pods are wanted.")] = None
+    tolerations: Annotated[
+        tuple[Toleration, ...], crd("Taints that its pods put up with.", x_kubernetes_list_type="atomic")
+    ] = ()
+    node_selector: Annotated[dict[str, str], crd("Labels that its nodes have.")] = Field(default_factory=dict)
+    priority_class_name: Annotated[str, crd("Priority of its pods.", maxLength=253)] = ""
+
+
+class DedicatedAIClusterSpec(Placement):
+    """How large the cluster is, and which reservation it draws from."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (SIZE_RULE,)
+
+    profile: Annotated[str, crd("The DedicatedAIClusterProfile of one unit.", maxLength=253)] = ""
+    resources: Annotated[
+        ResourceRequirements | None,
+        crd("All that the cluster wants; left out, its profile's, count times."),
+    ] = None
+    capacity_reservation_id: Annotated[
+        str,
+        crd(
+            "The reservation: namespace/name, or the name of a ClusterCapacityReservation, or a name that "
+            "only one CapacityReservation has.",
+            maxLength=507,
+        ),
+    ] = ""
+    compartment_id: Annotated[str, crd("The account or compartment that pays.", maxLength=253)] = Field(
+        default="", alias="compartmentID"
+    )
+
+
+class DedicatedAIClusterStatus(Model):
+    """How far the cluster is."""
+
+    dac_lifecycle_state: Annotated[DedicatedState | None, crd("Where in its life the cluster is.")] = None
+    lifecycle_detail: Annotated[str, crd("Why it is there, and what would help.")] = ""
+    available_gpu: Annotated[int | None, crd("GPUs that its nodes have ready.", format="int32")] = None
+    allocated_gpu: Annotated[int | None, crd("GPUs that it holds.", format="int32")] = None
+    conditions: Annotated[
+        tuple[Condition, ...],
+        crd("What is known of it.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"]),
+    ] = ()
+
+
+class DedicatedAICluster(Object):
+    """Machines held for one tenant, out of a capacity reservation."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=OME,
+        version="v1beta1",
+        kind="DedicatedAICluster",
+        plural="dedicatedaiclusters",
+        namespaced=False,
+    )
+
+    spec: Annotated[
+        DedicatedAIClusterSpec, crd("How large it is, and where it draws from.", required=True)
+    ] = DedicatedAIClusterSpec()
+    status: Annotated[DedicatedAIClusterStatus, crd("How far it is.")] = DedicatedAIClusterStatus()
+
+
+class DedicatedAIClusterProfileSpec(Placement):
+    """What one unit of a cluster is."""
+
+    disabled: Annotated[bool, crd("Whether no new cluster may use it.")] = False
+    resources: Annotated[ResourceRequirements, crd("What one unit wants.", required=True)] = (
+        ResourceRequirements()
+    )
+
+
+class DedicatedAIClusterProfile(Object):
+    """A size of dedicated clusters, under a name."""
+
+    KIND: ClassVar[Kind] = Kind(
+        group=OME,
+        version="v1beta1",
+        kind="DedicatedAIClusterProfile",
+        plural="dedicatedaiclusterprofiles",
+        namespaced=False,
+    )
+
+    spec: Annotated[DedicatedAIClusterProfileSpec, crd("What one unit is.", required=True)] = (
+        DedicatedAIClusterProfileSpec()
+    )

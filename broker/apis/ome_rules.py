@@ -1,0 +1,178 @@
+"""What a reservation's spec comes to, beyond what its schema can say.
+
+Invariant: the user's spec is never changed; what is judged is a copy. Where the meaning is plain, a spec
+that Kueue would refuse is put right, and each change is named (`notes`: a Warning, or a refusal for who
+asked to be strict); what has no plain meaning is a `problem`. What comes out without problems is what
+Kueue's ClusterQueue takes: every covered resource has an entry in their order, limits only within a
+cohort, and a borrowing limit of 0 wherever the reservation may not borrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from broker.apis.meta import quantity
+from broker.apis.ome import (
+    GROUPS_RULE,
+    PREEMPTION_RULE,
+    BorrowWithinCohort,
+    FlavorQuotas,
+    PreemptionRule,
+    ReservationSpec,
+    ResourceGroup,
+    ResourceQuota,
+)
+
+# Kueue's ClusterQueue takes no more (apis/kueue/v1beta1/clusterqueue_types.go).
+MOST_GROUPS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """`spec` is worth something only where there are no problems."""
+
+    spec: ReservationSpec
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def judge(spec: ReservationSpec, *, default_cohort: str = "", strict: bool = False) -> Judged:
+    """What the spec comes to. `default_cohort` is for who may borrow and names no cohort."""
+    problems = list(_problems(spec))
+    notes: list[str] = []
+    cohort = spec.cohort
+    if spec.allow_borrowing and not cohort:
+        if default_cohort:
+            notes.append(
+                f"spec.allowBorrowing is true and spec.cohort is empty: it borrows in cohort {default_cohort}"
+            )
+            cohort = default_cohort
+        else:
+            problems.append(
+                "spec.allowBorrowing is true and spec.cohort is empty: name a cohort to borrow from, or "
+                "set allowBorrowing to false"
+            )
+    groups = []
+    for at, group in enumerate(spec.resource_groups):
+        where = f"spec.resourceGroups[{at}]"
+        flavors = []
+        for flavor in group.flavors:
+            resources = [
+                _resource(each, flavor, spec.allow_borrowing, bool(cohort), where, notes)
+                for each in _covered(group, flavor, where, notes)
+            ]
+            flavors.append(flavor.model_copy(update={"resources": tuple(resources)}))
+        groups.append(group.model_copy(update={"flavors": tuple(flavors)}))
+    rule = _preemption(spec.preemption_rule or PreemptionRule(), notes)
+    made = spec.model_copy(
+        update={"resource_groups": tuple(groups), "cohort": cohort, "preemption_rule": rule}
+    )
+    if strict:
+        return Judged(spec=made, problems=(*problems, *notes))
+    return Judged(spec=made, notes=tuple(notes), problems=tuple(problems))
+
+
+def _covered(
+    group: ResourceGroup, flavor: FlavorQuotas, where: str, notes: list[str]
+) -> Iterator[ResourceQuota]:
+    """The flavor's quotas in the order of what the group covers; 0 of what has none."""
+    known = {each.name: each for each in flavor.resources}
+    for name in group.covered_resources:
+        if name not in known:
+            notes.append(
+                f"{where}: flavor {flavor.name} says nothing of {name}, which the group covers: 0 of it"
+            )
+        yield known.get(name, ResourceQuota(name=name, nominal_quota="0"))
+
+
+def _resource(
+    given: ResourceQuota, flavor: FlavorQuotas, borrows: bool, shares: bool, where: str, notes: list[str]
+) -> ResourceQuota:
+    """The limits that Kueue takes: none outside a cohort, 0 to borrow for who may not."""
+    what = f"{where}: flavor {flavor.name}, {given.name}"
+    borrow, lend = given.borrowing_limit, given.lending_limit
+    if not borrows and _number(borrow):
+        notes.append(f"{what}: borrowingLimit {borrow} is 0, since spec.allowBorrowing is not true")
+    if not shares and _number(lend):
+        notes.append(f"{what}: lendingLimit {lend} means nothing without spec.cohort")
+    if not shares:
+        borrow = lend = None
+    elif not borrows:
+        borrow = "0"
+    return given.model_copy(update={"borrowing_limit": borrow, "lending_limit": lend})
+
+
+def _preemption(rule: PreemptionRule, notes: list[str]) -> PreemptionRule:
+    borrow = rule.borrow_within_cohort or BorrowWithinCohort()
+    if borrow.policy == "Any":
+        notes.append(
+            "spec.preemptionRule.borrowWithinCohort.policy Any is LowerPriority: nobody's quota is taken "
+            "to borrow it"
+        )
+        borrow = borrow.model_copy(update={"policy": "LowerPriority"})
+    return PreemptionRule(
+        reclaim_within_cohort=rule.reclaim_within_cohort or "Never",
+        borrow_within_cohort=borrow,
+        within_cluster_queue=rule.within_cluster_queue or "LowerPriority",
+    )
+
+
+def _problems(spec: ReservationSpec) -> Iterator[str]:
+    groups = spec.resource_groups
+    if not groups:
+        yield f"spec.resourceGroups: {GROUPS_RULE.message}"
+    if len(groups) > MOST_GROUPS:
+        yield f"spec.resourceGroups has {len(groups)} groups; Kueue takes at most {MOST_GROUPS}: join some"
+    yield from _twice("flavor", [flavor.name for group in groups for flavor in group.flavors])
+    yield from _twice("resource", [name for group in groups for name in group.covered_resources])
+    for at, group in enumerate(groups):
+        for flavor in group.flavors:
+            where = f"spec.resourceGroups[{at}]: flavor {flavor.name}"
+            names = [each.name for each in flavor.resources]
+            for name in names:
+                if name not in group.covered_resources:
+                    yield f"{where} has quota of {name}, which is not in coveredResources: add it there"
+            for name in sorted({name for name in names if names.count(name) > 1}):
+                yield f"{where} has quota of {name} twice; keep one"
+            for each in flavor.resources:
+                yield from _amounts(each, f"{where}, {each.name}")
+    rule = spec.preemption_rule
+    if (
+        rule is not None
+        and rule.borrow_within_cohort is not None
+        and rule.borrow_within_cohort.policy != "Never"
+        and rule.reclaim_within_cohort in (None, "Never")
+    ):
+        yield f"spec.preemptionRule: {PREEMPTION_RULE.message}"
+
+
+def _twice(what: str, names: Sequence[str]) -> Iterator[str]:
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"spec.resourceGroups: {what} {name} is in more than one place; keep it in one group"
+
+
+def _amounts(each: ResourceQuota, where: str) -> Iterator[str]:
+    values = {}
+    for name, text in (
+        ("nominalQuota", each.nominal_quota),
+        ("borrowingLimit", each.borrowing_limit),
+        ("lendingLimit", each.lending_limit),
+    ):
+        try:
+            values[name] = _number(text)
+        except ValueError as error:
+            yield f"{where}: {name}: {error}"
+            continue
+        if values[name] < 0:
+            yield f"{where}: {name} {text} is negative; use 0 for none"
+    nominal, lend = values.get("nominalQuota"), values.get("lendingLimit")
+    if nominal is not None and lend is not None and lend > max(nominal, 0):
+        yield (
+            f"{where}: lendingLimit {each.lending_limit} is more than nominalQuota {each.nominal_quota}; "
+            "lower it, or leave it out to lend everything"
+        )
+
+
+def _number(text: str | None) -> float:
+    return 0.0 if text is None else quantity(text)

@@ -1,0 +1,265 @@
+"""OME's kinds: its own manifests as they are written, what is put right in them, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from broker.apis.meta import quantity
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apis.ome_rules import judge
+from tests.controlplane.client import Api, Reply
+
+Json = dict[str, Any]
+
+MANIFESTS: list[Json] = yaml.safe_load((Path(__file__).parent / "ome_manifests.yaml").read_text())
+PLURALS = {
+    each.KIND.kind: each.KIND.plural
+    for each in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster)
+}
+GPU, MEMORY, CPU = "nvidia.com/gpu", "memory", "cpu"
+# What is put right in each manifest; the others are what Kueue takes.
+NOTES = {
+    "research": ("borrowWithinCohort.policy Any is LowerPriority",),
+    "workload-aware": (
+        "says nothing of memory, which the group covers: 0 of it",
+        "says nothing of cpu, which the group covers: 0 of it",
+        "borrowingLimit 64 is 0, since spec.allowBorrowing is not true",
+    ),
+    "team-a": (
+        "says nothing of memory, which the group covers: 0 of it",
+        "says nothing of cpu, which the group covers: 0 of it",
+    ),
+    "cost-optimized": (
+        "spec.cohort is empty: it borrows in cohort shared",
+        "says nothing of memory, which the group covers: 0 of it",
+        "says nothing of cpu, which the group covers: 0 of it",
+    ),
+    # A part of a manifest, completed without allowBorrowing.
+    "two-flavors": ("borrowingLimit 32 is 0, since spec.allowBorrowing is not true",),
+    "cohort": (),
+}
+
+
+def group(**quota: Any) -> Json:
+    quotas = {"nominalQuota": 8, **quota}
+    return {"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [{"name": GPU, **quotas}]}]}
+
+
+def reservation(spec: Json | None = None, *, name: str = "r", **more: Any) -> Json:
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "CapacityReservation",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"resourceGroups": [group()], **(spec or {})},
+        **more,
+    }
+
+
+def objects(manifest: Json) -> list[Json]:
+    """What a page's block asks for; a part of an object is completed."""
+    found = []
+    for written in yaml.safe_load_all(manifest["text"]):
+        if "kind" in written:
+            found.append(written)
+            continue
+        whole = reservation(written.get("spec"), name=manifest["name"])
+        whole["metadata"] |= written.get("metadata", {})
+        found.append(whole | ({"status": written["status"]} if "status" in written else {}))
+    return found
+
+
+def reservations() -> list[Any]:
+    return [
+        pytest.param(manifest["name"], each, id=f"{manifest['line']}-{manifest['name']}")
+        for manifest in MANIFESTS
+        for each in objects(manifest)
+        if each["kind"] != "DedicatedAICluster"
+    ]
+
+
+def post(api: Api, obj: Json) -> Reply:
+    kind = obj["kind"]
+    space = (
+        f"/namespaces/{obj['metadata'].get('namespace', 'default')}" if kind == "CapacityReservation" else ""
+    )
+    obj = {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key != "namespace"}}
+    return api.request("POST", f"/apis/ome.io/v1beta1{space}/{PLURALS[kind]}", {"dryRun": "All"}, obj)
+
+
+@pytest.mark.covers("OME-001", "OME-002", "OME-003", "OME-004", "OME-007")
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda each: f"{each['line']}-{each['name']}")
+def test_the_api_server_takes_every_manifest_of_the_page(served: Api, manifest: Json) -> None:
+    for each in objects(manifest):
+        if space := each["metadata"].get("namespace"):
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}
+            assert served.request("POST", "/api/v1/namespaces", body=body).status in (201, 409)
+        reply = post(served, each)
+        assert reply.status == 201, reply.body
+        # Nothing of what was written is dropped or changed.
+        assert reply.body["spec"] == each["spec"]
+        assert reply.body["metadata"].get("labels") == each["metadata"].get("labels")
+
+
+@pytest.mark.parametrize(("name", "obj"), reservations())
+def test_what_the_page_s_manifests_come_to(name: str, obj: Json) -> None:
+    spec = ReservationSpec.model_validate(obj["spec"])
+    lenient, strict = judge(spec, default_cohort="shared"), judge(spec, default_cohort="shared", strict=True)
+    wanted = NOTES.get(name, ())
+    assert lenient.problems == ()
+    assert len(lenient.notes) == len(wanted)
+    for part in wanted:
+        assert any(part in note for note in lenient.notes), part
+    assert strict.problems == lenient.notes
+    assert spec == ReservationSpec.model_validate(obj["spec"])
+    for each in lenient.spec.resource_groups:
+        for flavor in each.flavors:
+            assert tuple(resource.name for resource in flavor.resources) == each.covered_resources
+
+
+@pytest.mark.parametrize("part", ["capacity", "associations", "conditions"])
+def test_the_page_s_status_is_read_and_written_as_it_is(part: str) -> None:
+    (obj,) = (each for manifest in MANIFESTS if manifest["name"] == part for each in objects(manifest))
+    read = CapacityReservation.decode(obj)
+    wire = read.status.wire()
+    assert wire.keys() == obj["status"].keys()
+    if part == "conditions":
+        assert wire == obj["status"]
+    else:
+        total = obj["status"]["capacity" if part == "capacity" else "associationUsages"][0]
+        assert total["name"] in ("h100-flavor", "production-training-dac")
+
+
+@pytest.mark.covers("OME-006")
+def test_quantities_are_compared_by_value() -> None:
+    flavor = (
+        judge(ReservationSpec.model_validate({"resourceGroups": [group(nominalQuota="16Ti")]}))
+        .spec.resource_groups[0]
+        .flavors[0]
+    )
+    assert quantity(flavor.resources[0].nominal_quota) == quantity("16384Gi") == 2**44
+    assert {quantity(text) for text in ("32", "32.0", "32000m")} == {32}
+
+
+@pytest.mark.covers("OME-005", "OME-009", "OME-010", "OME-013")
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"resourceGroups": []}, "No resource groups specified"),
+        ({"resourceGroups": [group()] * 17}, "must have at most 16 items"),
+        ({"resourceGroups": [group(nominalQuota=-1)]}, "should be greater than or equal to 0"),
+        ({"resourceGroups": [group(nominalQuota="-1")]}, "nominalQuota in body should match"),
+        ({"resourceGroups": [group(lendingLimit="-1Gi")]}, "lendingLimit in body should match"),
+        ({"resourceGroups": [group(nominalQuota="much")]}, "nominalQuota"),
+        ({"preemptionRule": {"withinClusterQueue": "Any"}}, "withinClusterQueue"),
+        (
+            {
+                "preemptionRule": {
+                    "reclaimWithinCohort": "Never",
+                    "borrowWithinCohort": {"policy": "LowerPriority"},
+                }
+            },
+            "borrowWithinCohort needs reclaimWithinCohort",
+        ),
+        ({"preemptionRule": {"borrowWithinCohort": {"policy": "Any"}}}, "borrowWithinCohort needs reclaim"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_the_api_server_refuses_what_has_no_meaning(served: Api, spec: Json, words: str) -> None:
+    reply = post(served, reservation(spec))
+    assert reply.status == 422, reply.body
+    assert words in reply.body["message"]
+
+
+def test_a_lending_limit_is_accepted(served: Api) -> None:
+    spec = {"cohort": "c", "resourceGroups": [group(lendingLimit=4)]}
+    assert post(served, reservation(spec)).status == 201
+    assert judge(ReservationSpec.model_validate(spec)).problems == ()
+
+
+@pytest.mark.covers("OME-009", "OME-010", "OME-011", "OME-012", "OME-013")
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"resourceGroups": []}, "spec.resourceGroups: No resource groups specified"),
+        ({"resourceGroups": [group()] * 17}, "spec.resourceGroups has 17 groups; Kueue takes at most 16"),
+        ({"resourceGroups": [group(), group()]}, "flavor h100 is in more than one place"),
+        ({"resourceGroups": [group(), group()]}, "resource nvidia.com/gpu is in more than one place"),
+        (
+            {"resourceGroups": [{**group(), "coveredResources": [CPU]}]},
+            "flavor h100 has quota of nvidia.com/gpu, which is not in coveredResources: add it there",
+        ),
+        ({"resourceGroups": [group(nominalQuota="-2")]}, "nominalQuota -2 is negative; use 0 for none"),
+        ({"resourceGroups": [group(nominalQuota="lots")]}, "nominalQuota: not a quantity: 'lots'"),
+        (
+            {"cohort": "c", "resourceGroups": [group(lendingLimit="9")]},
+            "lendingLimit 9 is more than nominalQuota 8; lower it, or leave it out to lend everything",
+        ),
+        ({"allowBorrowing": True}, "spec.allowBorrowing is true and spec.cohort is empty: name a cohort"),
+        (
+            {"preemptionRule": {"borrowWithinCohort": {"policy": "LowerPriority"}}},
+            "borrowWithinCohort needs reclaimWithinCohort: set it to Any or LowerPriority",
+        ),
+    ],
+    ids=lambda each: each[:60] if isinstance(each, str) else "",
+)
+def test_what_has_no_plain_meaning_is_a_problem_that_names_the_way_out(spec: Json, problem: str) -> None:
+    judged = judge(ReservationSpec.model_validate({"resourceGroups": [group()], **spec}))
+    assert any(problem in each for each in judged.problems), judged.problems
+
+
+@pytest.mark.covers("OME-038", "OME-039")
+@pytest.mark.parametrize(
+    ("spec", "limit", "notes"),
+    [
+        ({"cohort": "c", "allowBorrowing": True}, None, 0),
+        ({"cohort": "c"}, "0", 0),
+        ({"cohort": "c", "resourceGroups": [group(borrowingLimit=4)]}, "0", 1),
+        ({"cohort": "c", "allowBorrowing": True, "resourceGroups": [group(borrowingLimit=4)]}, "4", 0),
+        ({}, None, 0),
+        ({"resourceGroups": [group(borrowingLimit=4)]}, None, 1),
+    ],
+    ids=str,
+)
+def test_who_may_not_borrow_has_a_limit_of_zero(spec: Json, limit: str | None, notes: int) -> None:
+    judged = judge(ReservationSpec.model_validate({"resourceGroups": [group()], **spec}))
+    (quota,) = judged.spec.resource_groups[0].flavors[0].resources
+    assert (quota.borrowing_limit, len(judged.notes)) == (limit, notes)
+    assert judged.problems == ()
+
+
+@pytest.mark.covers("OME-050")
+def test_a_rule_that_is_left_out_reclaims_nothing_and_preempts_lower_priority_of_its_own() -> None:
+    rule = judge(ReservationSpec.model_validate({"resourceGroups": [group()]})).spec.preemption_rule
+    assert rule is not None
+    assert rule.borrow_within_cohort is not None
+    assert (rule.reclaim_within_cohort, rule.within_cluster_queue) == ("Never", "LowerPriority")
+    assert rule.borrow_within_cohort.policy == "Never"
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        ({"count": 4, "capacityReservationId": "r"}, 201),
+        ({"profile": "large"}, 201),
+        ({"resources": {"requests": {GPU: 32}}}, 201),
+        ({"capacityReservationId": "r"}, 422),
+        ({"count": -1}, 422),
+    ],
+    ids=str,
+)
+def test_a_dedicated_cluster_says_how_large_it_is(served: Api, spec: Json, status: int) -> None:
+    reply = post(
+        served,
+        {
+            "apiVersion": "ome.io/v1beta1",
+            "kind": "DedicatedAICluster",
+            "metadata": {"name": "d"},
+            "spec": spec,
+        },
+    )
+    assert reply.status == status, reply.body
