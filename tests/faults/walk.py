@@ -28,6 +28,7 @@ from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import Signal
 from broker.kube.controller import Controller
 from broker.kube.embedded import Cluster
+from broker.kube.errors import Unavailable
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
 from providers.local import LocalAws
@@ -38,6 +39,7 @@ from tests.cluster.stack import SETTINGS, Provider
 
 # What a launch and an end need; the others only look.
 LOOPS = ("inventory", "nodeclass", "launch", "nodeclaim")
+LONGEST_STEP = 15.0
 AWS_READS = ("Describe", "Get", "List")
 
 
@@ -60,10 +62,19 @@ class Gate:
     armed: bool = False
     calls: list[str] = field(default_factory=list)
     dead: bool = False
+    away: bool = False  # the API server is not reached
+    hooks: dict[str, list[Callable[[], object]]] = field(default_factory=dict)
+
+    def at(self, what: str, *does: Callable[[], object]) -> None:
+        """The next calls that begin so are each preceded by one of these."""
+        self.hooks.setdefault(what, []).extend(does)
 
     def before(self, what: str) -> None:
         if self.dead:
             raise Killed(what)
+        due = next((self.hooks[begin] for begin in self.hooks if what.startswith(begin)), [])
+        if due:
+            due.pop(0)()
         if self.armed:
             self.calls.append(what)
             self._reached(Point(len(self.calls) - 1, "before"))
@@ -107,6 +118,8 @@ class Wire:
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         self._gate.before(f"{request.method} {request.path}")
+        if self._gate.away:
+            raise Unavailable(0, "Away", "the API server is away, as a test asked")
         reply = self._inner.request(request, timeout=timeout)
         self._gate.after()
         return reply
@@ -120,10 +133,11 @@ class StepClock:
 
     def __init__(self) -> None:
         self.ahead = 0.0
-        self._began = datetime.now(UTC)
+        self.skew = timedelta()  # how far the broker's wall clock is ahead of EC2's
+        self.began = datetime.now(UTC)
 
     def now(self) -> datetime:
-        return self._began + timedelta(seconds=self.ahead)
+        return self.began + timedelta(seconds=self.ahead) + self.skew
 
     def monotonic(self) -> float:
         return 1000.0 + self.ahead
@@ -257,7 +271,7 @@ def account(server: LocalAws, *, fresh: bool = False) -> Account:
 class Process:
     """One broker; `turn` does once what its threads would do."""
 
-    def __init__(self, world: World, gate: Gate) -> None:
+    def __init__(self, world: World, gate: Gate, guard: Callable[[], None] | None = None) -> None:
         self.world, self.gate = world, gate
         Session.gate = gate
         provider = Provider(
@@ -268,18 +282,22 @@ class Process:
         )
         with gate.unseen():
             provider.instance_types()
-        self.broker = Broker(Client(Wire(world.transport, gate)), provider, world.settings, clock=world.clock)
+        client = Client(Wire(world.transport, gate), guard=guard)
+        self.broker = Broker(client, provider, world.settings, clock=world.clock)
         found: dict[str, Any] = {loop.name: loop for loop in vars(self.broker)["_loops"]}
         self._loops: list[Singleton[str] | Controller[str]] = [found[name] for name in LOOPS]
         self._due = dict.fromkeys(LOOPS, 0.0)
+        self.deaf = False  # its watches bring nothing
 
     def turn(self) -> None:
         """Every cache is brought up to date, every loop does what is due."""
+        Session.gate = self.gate
         self.world.tick()
         for loop in self._loops:
-            with self.gate.unseen():
-                for informer in vars(self.broker)["_informers"]:
-                    informer.read()
+            if not (self.deaf or self.gate.away):
+                with self.gate.unseen():
+                    for informer in vars(self.broker)["_informers"]:
+                        informer.read()
             if isinstance(loop, Controller):
                 for _ in range(len(loop.queue)):
                     loop.step()
@@ -294,6 +312,11 @@ class Process:
             after = float("inf") if again is None else again
             self._due[loop.name] = self.world.clock.monotonic() + after
 
+    def run(self, seconds: float) -> None:
+        """Goes on for so much of the world's time."""
+        end = self.world.clock.monotonic() + seconds
+        self.until(lambda: self.world.clock.monotonic() >= end, "the time", seconds=2 * seconds + 60)
+
     def until(self, done: Callable[[], bool], what: str, *, seconds: float = 900.0) -> None:
         """Turns until it is so, for at most so much of the world's time."""
         end = self.world.clock.monotonic() + seconds
@@ -302,7 +325,9 @@ class Process:
                 raise AssertionError(f"never came: {what}")
             self.turn()
             if not done():
-                self.world.tick(1.0)
+                soonest = min(self._due[loop.name] for loop in self._loops if isinstance(loop, Singleton))
+                left = soonest - self.world.clock.monotonic()
+                self.world.tick(min(max(left, 1.0), LONGEST_STEP))
 
     def bury(self) -> None:
         """Its helper threads end; whatever they would still send goes nowhere."""

@@ -48,6 +48,8 @@ class InstanceView:
         self._known: dict[str, Instance] = {}
         self._taken: datetime | None = None
         self._doubted = True
+        self._alone: dict[str, float] = {}  # instance id -> since when it is seen without a claim
+        self._missed: dict[str, float] = {}  # the same of claims' instances that were never shown
         self._readers: list[Callable[[], None]] = []
         self.listing: Listing | None = None
 
@@ -105,29 +107,38 @@ class InstanceView:
         taken = {instance_id(claim) for claim in claims}
         suspects = [i for i in self._known.values() if i.alive and i.id not in taken]
         if not suspects:
+            self._alone.clear()
             return []
         found = {i.id: i for i in self._provider.instances([i.id for i in suspects])}
         for old in suspects:
             # EC2 may not show a new instance yet: it lives, but nobody knows what it runs in.
             self._known[old.id] = found.get(old.id, replace(old, described=False))
-        return [new for old in suspects if (new := self._known[old.id]).alive]
+        alone = [new for old in suspects if (new := self._known[old.id]).alive]
+        began = self._clock.monotonic()
+        self._alone = {each.id: self._alone.get(each.id, began) for each in alone}
+        return alone
 
     def overdue(self, orphans: Sequence[Instance]) -> list[Instance]:
-        """Orphans past their grace time."""
-        now = self._clock.now()
-        return [i for i in orphans if i.launched is None or now - i.launched >= self._grace]
+        """Orphans past their grace time, which begins when this process first sees them without a claim: its
+        own clock is the only one that it can tell time by."""
+        now = self._clock.monotonic()
+        return [i for i in orphans if now - self._alone.get(i.id, now) >= self._grace.total_seconds()]
 
-    def gone(self, claims: Iterable[NodeClaim], *, launched: dict[str, datetime]) -> list[NodeClaim]:
-        """Claims whose instance EC2 no longer shows alive; `launched` is by claim uid."""
-        if self._taken is None:
-            return []
-        suspects = {}
+    def gone(self, claims: Iterable[NodeClaim]) -> list[NodeClaim]:
+        """Claims whose instance EC2 no longer shows alive. Raises ProviderError.
+
+        One that this process has never been shown may only be too new: it is missed for some time first.
+        """
+        suspects, missed, now = {}, {}, self._clock.monotonic()
         for claim in claims:
-            id_, known = instance_id(claim), self._known.get(instance_id(claim))
+            id_ = instance_id(claim)
+            known = self._known.get(id_)
             if not id_ or claim.deleting or (known and known.alive):
                 continue
-            if self._taken - launched.get(claim.uid, self._taken) >= SETTLED or known:
+            missed[id_] = self._missed.get(id_, now)
+            if known or now - missed[id_] >= SETTLED.total_seconds():
                 suspects[id_] = claim
+        self._missed = missed
         if not suspects:
             return []
         # A describe by id is EC2's last word; the list may lag.

@@ -28,7 +28,7 @@ from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.holds import RETRY, STOPPED, Holds
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.leftovers import Leftovers
-from broker.controllers.nodeclaim.report import Reporter, launched_at, limit
+from broker.controllers.nodeclaim.report import Reporter, limit
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.work import Pass
@@ -354,5 +354,5 @@ class Launcher:
         )
 
     def _lose_gone(self, claims: Sequence[NodeClaim]) -> None:
-        for claim in self._view.gone(claims, launched=launched_at(claims)):
+        for claim in self._view.gone(claims):
             self._reporter.lost(claim)

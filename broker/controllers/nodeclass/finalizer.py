@@ -1,0 +1,98 @@
+"""A class outlives the claims that name it: what they were launched with is still looked up there.
+
+Invariant: a class that a claim of ours names carries our finalizer, which goes only when no such claim is
+left; nobody else's finalizer is touched. Karpenter holds a class for its own NodeClaims alike
+(pkg/controllers/nodeclass/garbagecollection, finalizer karpenter.k8s.aws/termination).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import (
+    add_finalizer,
+    changed,
+    condition_body,
+    remove_finalizer,
+    set_condition,
+)
+from broker.kube.errors import NotFound
+from broker.kube.events import Recorder
+
+NAMED = 5
+HELD = "NodeClassTerminating"
+
+
+class ClassFinalizer:
+    """Reconciles classes by name."""
+
+    def __init__(
+        self,
+        client: Client,
+        classes: Cache[EC2NodeClass],
+        claims: Cache[NodeClaim],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        owns: Callable[[NodeClaim], bool],
+    ) -> None:
+        self._client = client
+        self._classes = classes
+        self._claims = claims
+        self._clock = clock
+        self._recorder = recorder
+        self._owns = owns
+
+    def reconcile(self, name: str) -> None:
+        """Raises ApiError."""
+        node_class = self._classes.get(name)
+        if node_class is None or self._claims.broken:
+            return
+        held_by = sorted(
+            c.name for c in self._claims.list() if c.spec.node_class_ref.name == name and self._owns(c)
+        )
+        if not node_class.deleting:
+            wanted = add_finalizer(node_class, names.CLASS_FINALIZER) if held_by else None
+        elif held_by:
+            self._say(node_class, held_by)
+            return
+        else:
+            wanted = remove_finalizer(node_class, names.CLASS_FINALIZER)
+        if wanted is None:
+            return
+        try:
+            self._classes.observe(self._client.patch(EC2NodeClass.KIND, name, wanted))
+        except NotFound:
+            return
+
+    def _say(self, node_class: EC2NodeClass, held_by: list[str]) -> None:
+        more = f" and {len(held_by) - NAMED} more" if len(held_by) > NAMED else ""
+        message = (
+            f"EC2NodeClass {node_class.name} is being deleted: nothing is launched from it any more, and it "
+            f"goes when no NodeClaim names it; now {', '.join(held_by[:NAMED])}{more}"
+        )
+        conditions = set_condition(
+            node_class.status.conditions,
+            names.LAUNCHABLE,
+            "False",
+            HELD,
+            message,
+            now=self._clock.now(),
+            observed_generation=node_class.metadata.generation,
+        )
+        status = {"conditions": [condition_body(condition) for condition in conditions]}
+        if not changed(node_class.status.wire(), status):
+            return
+        body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
+        try:
+            answer = self._client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
+        except NotFound:
+            return
+        self._classes.observe(answer)
+        self._recorder.event(node_class, "Warning", HELD, message)
