@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from broker.capacity.catalog import image_for
 from broker.capacity.model import Assignment, Claim, NodeClass, Option, Pool
-from broker.capacity.options import capacity_types, image_for
+from broker.capacity.options import capacity_types
 from broker.capacity.plan import order
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.template import target_for

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from broker.capacity import reasons
+from broker.capacity.catalog import FOREVER
 from broker.capacity.dealing import deal, lacking
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
-from broker.capacity.problem import FOREVER, Rank, Wish, problem_of
+from broker.capacity.problem import Rank, Wish, problem_of
 from broker.capacity.prospects import Prospect, Shops
 from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS, solve

@@ -13,20 +13,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from broker.capacity.catalog import FOREVER
 from broker.capacity.matching import ends_at
 from broker.capacity.model import Inventory
 from broker.capacity.types import size_key
 from providers.model import InstanceType
 
 Ints = NDArray[np.int64]
-FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class Rank(NamedTuple):

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
+from broker.capacity.catalog import Candidate, Catalog, catalog
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
-from broker.capacity.options import Candidate, Catalog, catalog, choose, suitable
+from broker.capacity.options import choose, suitable
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortage, Shortages
 from providers.model import InstanceType
@@ -24,7 +25,7 @@ class _Need(NamedTuple):
 
     node_class: str
     requirements: Requirements
-    suited: tuple[str, ...]
+    suited: tuple[int, ...]  # which of the catalog's candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Shops:
         self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]]], Prospect] = {}
         self._prospects: dict[_Need, Prospect] = {}
         self._states: dict[int, _State] = {}
+        self._calms: dict[str, bool] = {}
 
     def known(self, name: str) -> Catalog:
         if name not in self._known:
@@ -84,7 +86,7 @@ class Shops:
             return self._exact[exact]
         known = self.known(claim.node_class)
         suited = suitable(claim.requirements, claim.requests, known)
-        need = _Need(*wanted, tuple(each.type.name for each in suited))
+        need = _Need(*wanted, tuple(map(id, suited)))
         if need not in self._prospects:
             self._prospects[need] = self._look(choose(claim.requirements, suited, known), suited, known)
         self._exact[exact] = self._prospects[need]
@@ -95,7 +97,10 @@ class Shops:
         slots: dict[str, Option] = {}
         refused: dict[Option, Skipped] = {}
         ends: list[datetime] = []
-        for option in options:
+        for place, option in enumerate(options):
+            if option.pool.capacity_type != "reserved" and self._calm(known):
+                usable += options[place:]  # the reserved ones come first
+                break
             state = self._state(option, known)
             if state.refused is None:
                 usable.append(option)
@@ -113,6 +118,14 @@ class Shops:
             retry_at=min(ends, default=None),
             suited=suited,
         )
+
+    def _calm(self, known: Catalog) -> bool:
+        """Whether nothing outside reservations is short, so that none of it needs a look."""
+        name = known.node_class.name
+        if name not in self._calms:
+            plain = (option for some in known.plain.values() for option in some.options)
+            self._calms[name] = all(self._state(option, known).refused is None for option in plain)
+        return self._calms[name]
 
     def _state(self, option: Option, known: Catalog) -> _State:
         """Whether the option may be asked, through which reservations, and if not, why and until when."""

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 
+from broker.capacity.catalog import Catalog
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped, Unplaced
-from broker.capacity.options import Catalog, capacity_types, dropped, misfits, plain_kinds
+from broker.capacity.options import capacity_types, dropped, misfits, plain_kinds
 from broker.capacity.prospects import Prospect
 from broker.capacity.types import ZONE
 

@@ -1,0 +1,255 @@
+"""What the claims of one class choose from, worked out once: types, places, and options outside reservations.
+
+Invariant: types come smallest first and options in order; each option is made once, so that two claims with
+the same option have the same object; a reservation that cannot be launched into now gives none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import compress
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.capacity.matching import ends_at, launchable
+from broker.capacity.model import Inventory, NodeClass, Option, Pool, Selection
+from broker.capacity.suits import Suits
+from broker.capacity.types import (
+    TENANCY,
+    allocatable,
+    reservation_labels,
+    size_key,
+    type_labels,
+    zone_labels,
+)
+from providers.model import CapacityType, Image, InstanceType, Market, Odcr
+
+_PLAIN: Final[tuple[CapacityType, ...]] = ("on-demand", "spot")
+FOREVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A type as a node of one class."""
+
+    type: InstanceType
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """A usable reservation of a class as it is now: its node's labels, or why it cannot be launched into."""
+
+    odcr: Odcr
+    labels: Mapping[str, str]
+    problem: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The usable reservations of a class in one zone and of one type; their options, if all are accepted."""
+
+    zone: str
+    lives: tuple[Live, ...]
+    options: tuple[Option, ...]
+
+
+class Plain:
+    """Options outside reservations, in order."""
+
+    def __init__(self, options: Sequence[Option]) -> None:
+        self.options = tuple(options)
+        self._types = _numbered(option.pool.instance_type for option in options)
+        self._zones = _numbered(option.pool.zone for option in options)
+
+    def among(self, types: Collection[str], zones: Collection[str]) -> list[Option]:
+        """Those of these types in these zones."""
+        yes = np.ones(len(self.options), dtype=bool)
+        for (names, places), wanted in ((self._types, types), (self._zones, zones)):
+            yes &= np.array([name in wanted for name in names], dtype=bool)[places]
+        return [*compress(self.options, yes.tolist())]
+
+
+def _numbered(values: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """The distinct values, and for each value its place among them."""
+    places: dict[str, int] = {}
+    numbers = [places.setdefault(value, len(places)) for value in values]
+    return [*places], np.array(numbers, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """What all claims of one class choose from, worked out once: types smallest first, options in order.
+
+    `imageless` are the types that the class has no image for. Each option is `made` once.
+    """
+
+    node_class: NodeClass
+    candidates: Mapping[str, Candidate]
+    imageless: Mapping[str, str]
+    zones: Mapping[str, Mapping[str, str]]
+    reserved: tuple[Live, ...]
+    places: Mapping[str, tuple[Place, ...]]  # by type
+    plain: Mapping[CapacityType, Plain]
+    suits: Suits
+    made: dict[tuple[str, ...], Option]
+
+
+def catalog(
+    node_class: NodeClass, types: Mapping[str, InstanceType], inventory: Inventory, now: datetime
+) -> Catalog:
+    """What claims of this class choose from now."""
+    tenancy = {TENANCY: node_class.tenancy or "default"}
+    ordered = sorted(types.values(), key=size_key)
+    served = {each.name for each in ordered if image_for(node_class, each)}
+    candidates = {
+        each.name: Candidate(
+            type=each, labels=type_labels(each) | tenancy, allocatable=allocatable(each, node_class)
+        )
+        for each in ordered
+        if each.name in served
+    }
+    zones = {subnet.zone: zone_labels(subnet.zone, subnet.zone_id) for subnet in node_class.subnets}
+    reserved = tuple(
+        _live(inventory.odcrs.get(each.id, each), node_class, candidates, zones, now)
+        for each in node_class.resolved.usable
+    )
+    made: dict[tuple[str, ...], Option] = {}
+    return Catalog(
+        node_class=node_class,
+        candidates=candidates,
+        imageless={
+            each.name: f"the class has no image for {each.architecture}"
+            + (" with its accelerators" if each.gpus or each.neurons else "")
+            for each in ordered
+            if each.name not in served
+        },
+        zones=zones,
+        reserved=reserved,
+        places=_places(reserved, node_class.selection, made),
+        plain={kind: Plain(_plain(kind, candidates, zones)) for kind in _PLAIN},
+        suits=Suits(
+            [each.labels for each in candidates.values()], [each.allocatable for each in candidates.values()]
+        ),
+        made=made,
+    )
+
+
+def _places(
+    reserved: Iterable[Live], selection: Selection, made: dict[tuple[str, ...], Option]
+) -> dict[str, tuple[Place, ...]]:
+    """Where the reservations of each type are, those apart that cannot be launched into."""
+    lives: dict[str, dict[str, list[Live]]] = defaultdict(lambda: defaultdict(list))
+    for live in reserved:
+        if not live.problem:
+            lives[live.odcr.instance_type][live.odcr.zone].append(live)
+    return {
+        name: tuple(
+            Place(zone=zone, lives=tuple(some), options=tuple(of_place(some, some, selection, made)))
+            for zone, some in zones.items()
+        )
+        for name, zones in lives.items()
+    }
+
+
+def of_place(
+    good: Sequence[Live], lives: Sequence[Live], selection: Selection, made: dict[tuple[str, ...], Option]
+) -> list[Option]:
+    """The options of one type and zone. `lives` are all there, the `good` those that the claim accepts.
+
+    An open or group launch could land in any of them, so it is none if that could be one that is not good.
+    """
+    together = [live.odcr for live in good if market_of(live.odcr) == "on-demand"]
+    apart = [live.odcr for live in good]
+    found: list[Option] = []
+    by_match = bool(selection.group_arn) or selection.preference in ("open", "capacity-reservations-only")
+    if by_match and together and len(together) == sum(market_of(live.odcr) == "on-demand" for live in lives):
+        found.append(_option(selection.group_arn, together, made))
+        apart = [odcr for odcr in apart if market_of(odcr) != "on-demand"]
+    return found + [_option(odcr.id, [odcr], made) for odcr in apart]
+
+
+def _live(
+    odcr: Odcr,
+    node_class: NodeClass,
+    candidates: Mapping[str, Candidate],
+    zones: Mapping[str, Mapping[str, str]],
+    now: datetime,
+) -> Live:
+    problem: tuple[str, str] | None = None
+    candidate = candidates.get(odcr.instance_type)
+    if not launchable(odcr, now):
+        problem = ("ReservationNotActive", f"reservation {odcr.id} is {odcr.state} or at its end")
+    elif candidate and image_for(node_class, candidate.type, odcr) is None:
+        wanted = f"{odcr.instance_type} on platform {odcr.platform}"
+        problem = ("PlatformMismatch", f"the class has no image for {wanted}")
+    zone = zones.get(odcr.zone) or zone_labels(odcr.zone, odcr.zone_id)
+    return Live(odcr=odcr, labels={**zone, **reservation_labels(odcr)}, problem=problem)
+
+
+def _plain(
+    kind: CapacityType, candidates: Mapping[str, Candidate], zones: Collection[str]
+) -> tuple[Option, ...]:
+    """On-demand or spot pools, cheapest first, then smallest; unknown prices come last."""
+    market: Market = "spot" if kind == "spot" else "on-demand"
+    found: list[tuple[float, int, Option]] = []
+    for rank, candidate in enumerate(candidates.values()):
+        type_ = candidate.type
+        if kind not in type_.market_types:
+            continue
+        for zone in type_.zones.intersection(zones):
+            price = type_.spot_prices.get(zone) if kind == "spot" else type_.on_demand_price
+            pool = Pool(capacity_type=kind, instance_type=type_.name, zone=zone)
+            option = Option(pool=pool, price=price, market=market)
+            found.append((math.inf if price is None else price, rank, option))
+    found.sort(key=lambda each: (each[0], each[1], each[2].pool))
+    return tuple(option for _, _, option in found)
+
+
+def image_for(node_class: NodeClass, type_: InstanceType, odcr: Odcr | None = None) -> Image | None:
+    """The class's first image that serves the type, on the reservation's platform if it is to run in one."""
+    return next(
+        (
+            image
+            for image in node_class.images
+            if image.serves(type_) and (odcr is None or image.platform == odcr.platform)
+        ),
+        None,
+    )
+
+
+def market_of(odcr: Odcr) -> Market:
+    """The purchasing option that a launch into this reservation must name."""
+    if odcr.interruptible:
+        return "interruptible-capacity-reservation"
+    return "capacity-block" if odcr.reservation_type == "capacity-block" else "on-demand"
+
+
+def _option(reservation: str, odcrs: Sequence[Odcr], made: dict[tuple[str, ...], Option]) -> Option:
+    key = (reservation, *(odcr.id for odcr in odcrs))
+    if key not in made:
+        made[key] = _new_option(reservation, odcrs)
+    return made[key]
+
+
+def _new_option(reservation: str, odcrs: Sequence[Odcr]) -> Option:
+    ordered = sorted(odcrs, key=lambda odcr: (ends_at(odcr) or FOREVER, odcr.id))
+    first = ordered[0]
+    return Option(
+        pool=Pool(
+            capacity_type="reserved",
+            instance_type=first.instance_type,
+            zone=first.zone,
+            reservation=reservation,
+        ),
+        odcr_ids=tuple(odcr.id for odcr in ordered),
+        ends=ends_at(first),
+        market=market_of(first),
+    )
