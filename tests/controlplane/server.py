@@ -271,24 +271,25 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _get(url: str, *, token: str = "", ca: Path | None = None) -> int:
     """The status of a GET; 0 while nobody answers."""
-    context = None
-    if url.startswith("https"):
-        if ca is None:
-            context = ssl._create_unverified_context()  # the scheduler's own throw-away certificate
-        elif not ca.exists():
-            return 0
-        else:
-            context = ssl.create_default_context(cafile=str(ca))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=5, context=context
+            urllib.request.Request(url, headers=headers), timeout=5, context=_trust(url, ca)
         ) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         return error.code
-    except OSError:
+    except OSError:  # the certificate, too, may be there in part only
         return 0
+
+
+def _trust(url: str, ca: Path | None) -> ssl.SSLContext | None:
+    """Raises OSError while the server has not written its certificate."""
+    if not url.startswith("https"):
+        return None
+    if ca is None:
+        return ssl._create_unverified_context()  # the scheduler's own throw-away certificate
+    return ssl.create_default_context(cafile=str(ca))
 
 
 def _post(url: str, body: Mapping[str, object]) -> dict[str, dict[str, str]]:

@@ -50,6 +50,13 @@ def test_a_missing_server_is_skipped_unless_it_is_required(
         servers.need()
 
 
+def test_a_server_whose_certificate_is_not_written_yet_does_not_answer(tmp_path: Path) -> None:
+    ca = tmp_path / "apiserver.crt"
+    assert server._get("https://127.0.0.1:1/readyz", ca=ca) == 0
+    ca.touch()
+    assert server._get("https://127.0.0.1:1/readyz", ca=ca) == 0
+
+
 @pytest.mark.real
 @pytest.mark.xdist_group("controlplane")
 def test_the_scheduler_binds_a_pod() -> None:

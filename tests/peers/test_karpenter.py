@@ -57,6 +57,7 @@ def neighbours(stage: Stage) -> Neighbours:
         objects.node_class("shared", stage.aws, spec=reservation_spec(id_=odcr)),
         objects.node_pool("shared", node_class="shared", types=["m5.xlarge"], capacity=[ON_DEMAND]),
     )
+    until(lambda: shown(stage, "shared") == {odcr}, "Karpenter has found the reservation")
     stage.create(objects.claim("launched", node_class="shared", types=["m5.xlarge"]))
     pods(stage, "shared", 1)
     until(lambda: is_true(_claim(stage, "launched"), names.READY), "the broker's claim has a node")
@@ -215,6 +216,7 @@ def launches(stage: Stage, pool: str) -> list[tuple[str, str, str]]:
 def pods(stage: Stage, pool: str, count: int, *, cpu: str = "1500m") -> None:
     """Pods that only the pool's nodes take, a node each where that has less than twice `cpu`; returns when
     all run."""
+    until(lambda: stage.usable(pool), f"Karpenter can launch for NodePool {pool}")
     before = len(stage.pods(pool))
     for number in range(before, before + count):
         stage.create(objects.pod(f"{pool}-{number}", pool=pool, requests={"cpu": cpu}))
