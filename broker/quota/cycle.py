@@ -115,7 +115,10 @@ def decide(ledger: Ledger, heads: Iterable[Head], rules: Rules) -> list[Decision
     """
     decisions: list[Decision] = []
     entries: list[_Entry] = []
+    first: dict[str, str] = {}
     for head in heads:
+        if (before := first.setdefault(head.queue, head.name)) != head.name:
+            raise ValueError(f"queue {head.queue} has two heads, {before} and {head.name}; give one a round")
         entry = _nominate(ledger, head, rules)
         if isinstance(entry, Decision):
             decisions.append(entry)

@@ -155,6 +155,11 @@ def test_a_queue_in_a_cycle_waits_and_says_why() -> None:
     )
 
 
+def test_two_heads_of_one_queue_are_refused() -> None:
+    with pytest.raises(ValueError, match="queue a has two heads, x and y; give one a round"):
+        decide(ledger(queue("a", 9)), [head("x", "a", 1), head("y", "a", 1)], RULES)
+
+
 def test_fewer_pods_are_admitted_when_not_all_can_be() -> None:
     world = ledger(queue("a", 5))
     some = Head(

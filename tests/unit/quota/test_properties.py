@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import get_args
 
@@ -11,9 +11,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from broker.quota.assign import Rules
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
+from broker.quota.cycle import Head, Outcome
+from broker.quota.cycle import decide as decide_round
 from broker.quota.fair import DEFAULT, preempt_fairly
+from broker.quota.flavors import Flavor, PodSet
 from broker.quota.ledger import Ledger
 from broker.quota.model import (
     Ask,
@@ -25,6 +29,7 @@ from broker.quota.model import (
     Queue,
     Quota,
     Reason,
+    ResourceGroup,
     Strategy,
     Target,
     Workload,
@@ -33,6 +38,7 @@ from broker.quota.tree import Tree
 from tests.unit.quota import naive
 
 KEYS = (FlavorResource("a", "cpu"), FlavorResource("a", "gpu"), FlavorResource("b", "gpu"))
+FLAVORS = {"a": Flavor(name="a"), "b": Flavor(name="b")}
 STRATEGIES: tuple[tuple[Strategy, ...], ...] = (DEFAULT, (DEFAULT[0],), (DEFAULT[1],))
 _amount = st.integers(min_value=0, max_value=6)
 _limit = st.none() | _amount
@@ -224,6 +230,35 @@ def test_usage_kept_is_usage_added_up(case: Case) -> None:
                 assert node.potential(key) == world.available(node.name, key, empty=True)
                 over = node.parent is not None and node in node.parent.over.get(key, ())
                 assert over == (node.parent is not None and world.over(node.name, [key]))
+
+
+@BOTH
+@given(case=cases(), asked=st.lists(st.integers(min_value=0, max_value=6), min_size=5, max_size=5))
+def test_a_round_promises_nothing_twice(fair: bool, case: Case, asked: list[int]) -> None:
+    """Whatever a round admits or makes room for is there once its victims are gone, all of it together."""
+    groups = (ResourceGroup(frozenset(("cpu",)), ("a",)), ResourceGroup(frozenset(("gpu",)), ("a", "b")))
+    queues = [replace(each, groups=groups) for each in case.queues]
+    ledger = Ledger(Tree(queues, case.cohorts))
+    for each in case.workloads:
+        if fits(ledger.node(each.queue), each.usage, borrow=True):
+            ledger.admit(each)
+    heads = [
+        Head(name=f"new-{each.name}", queue=each.name, pod_sets=(PodSet(requests={"gpu": size}),), priority=1)
+        for each, size in zip(queues, asked, strict=False)
+    ]
+    before = used(ledger.tree)
+    decisions = decide_round(ledger, heads, Rules(flavors=FLAVORS, fair=fair, strategies=case.strategies))
+    assert used(ledger.tree) == before
+    assert sorted(each.head.name for each in decisions) == [each.name for each in heads]
+    victims = [target.workload.name for each in decisions for target in each.targets]
+    assert len(victims) == len(set(victims))
+    for name in victims:
+        ledger.release(name)
+    for decision in decisions:
+        if decision.outcome is not Outcome.WAIT:
+            node, usage = ledger.node(decision.head.queue), decision.assignment.usage
+            assert fits(node, usage, borrow=True)
+            ledger.admit(Workload(name=decision.head.name, queue=node.name, usage=usage))
 
 
 @given(case=cases())
