@@ -308,7 +308,7 @@ class Broker:
             clock=clock,
             recorder=self.recorder,
             owns=self._owns,
-            full=self.inventory.full,
+            short=self.launcher.announced,
             describe=lambda: self._polls.add("notice"),
         )
         queue = settings.interruption_queue

@@ -14,7 +14,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.status import instance_id
 from tests import events
 from tests.cluster.account import A
-from tests.cluster.objects import ON_DEMAND
+from tests.cluster.objects import ON_DEMAND, SPOT
 from tests.cluster.stack import Stack
 
 QUEUE = "notices"
@@ -101,6 +101,22 @@ def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: 
     said = stack.until_event("c-0", "CapacityBlockEnding")
     assert odcr in said.message
     stack.until_gone(NodeClaim, "c-0")
+
+
+@pytest.mark.covers("KRP-19")
+def test_a_pool_that_took_its_instance_back_is_not_asked_before_its_time(stack: Stack, queue: Queue) -> None:
+    """EC2 would give another spot instance at once, and take it soon."""
+    stack.node_class(preference="none", zones=(A,))
+    stack.claim("c-0", capacity=(SPOT,))
+    stack.start(interruption_queue=QUEUE)
+    stack.until_ready("c-0")
+    queue.put(events.spot_interruption(instance_id(stack.get(NodeClaim, "c-0"))))
+    stack.until_gone(NodeClaim, "c-0")
+    stack.claim("c-1", capacity=(SPOT,))
+    said = stack.until_waiting("c-1", "InsufficientCapacity")
+    assert "SpotInterrupted" in said.message
+    stack.advance(181)
+    stack.until_launched("c-1")
 
 
 def test_a_rebalance_recommendation_is_only_told(stack: Stack, queue: Queue) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from prometheus_client import Counter, Histogram
@@ -17,6 +18,8 @@ from prometheus_client import Counter, Histogram
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.model import Pool
+from broker.capacity.shortages import Scope
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.reservations.each import each
@@ -49,6 +52,12 @@ _AGE = Histogram(
     buckets=(0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600),
 )
 _log = structlog.get_logger("interruption")
+
+
+class Announce(Protocol):
+    """Remembers that EC2 has nothing more to give there, as after a refusal."""
+
+    def __call__(self, scope: Scope, *, code: str, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +109,7 @@ class NoticeKeeper:
         clock: Clock,
         recorder: Recorder,
         owns: Callable[[NodeClaim], bool],
-        full: Callable[[str], None],
+        short: Announce,
         describe: Callable[[], None],
     ) -> None:
         self._client = client
@@ -109,7 +118,7 @@ class NoticeKeeper:
         self._clock = clock
         self._recorder = recorder
         self._owns = owns
-        self._full = full  # hears of a reservation that gives nothing more
+        self._short = short  # hears of a pool that gives nothing more
         self._describe = describe  # asks for a new description of the reservations
 
     def take(self, message: QueueMessage) -> None:
@@ -140,8 +149,8 @@ class NoticeKeeper:
 
     def _answer(self, claim: NodeClaim, notice: Notice, answer: Answer) -> None:
         odcr = claim.labels.get(names.RESERVATION_ID, "")
-        if notice.kind is NoticeKind.RESERVATION_INTERRUPTION and odcr:
-            self._full(odcr)
+        if scope := _scope(claim, notice):
+            self._short(scope, code=answer.reason, message=notice.type)
         if answer.drains:
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         said = answer.says.format(id=instance_id(claim), odcr=odcr or "(unknown)", code=notice.code)
@@ -154,6 +163,17 @@ class NoticeKeeper:
         )
         pool = claim.labels.get(names.NODEPOOL, "")
         _DRAINED.labels(notice.kind, "drain" if answer.drains else "tell", pool).inc()
+
+
+def _scope(claim: NodeClaim, notice: Notice) -> Scope | None:
+    """The pool that EC2 takes the claim's instance back into: it gives no other soon."""
+    if notice.kind is NoticeKind.RESERVATION_INTERRUPTION:
+        odcr = claim.labels.get(names.RESERVATION_ID)
+        return Scope("reservation", odcr) if odcr else None
+    type_, zone = claim.labels.get(names.INSTANCE_TYPE), claim.labels.get(names.ZONE)
+    if notice.kind is not NoticeKind.SPOT_INTERRUPTION or not type_ or not zone:
+        return None
+    return Scope("pool", str(Pool(capacity_type="spot", instance_type=type_, zone=zone)))
 
 
 def by_instance(claim: NodeClaim) -> list[str]:

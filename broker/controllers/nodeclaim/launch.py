@@ -6,6 +6,7 @@ anything is launched; what refuses is not asked again in the pass, so the pass e
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity import launches
 from broker.capacity.answers import answer, foremost, full, learn
 from broker.capacity.model import Attempt, Inventory, Plan, Unplaced
-from broker.capacity.shortages import Shortages
+from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.solve import SECONDS
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim import planning
@@ -86,6 +87,7 @@ class Launcher:
         self._plan_seconds = plan_seconds
         self._shortages = Shortages()
         self._holds = Holds()
+        self._announced: deque[tuple[Scope, str, str]] = deque()
         self._leftovers = Leftovers(claims, inventory, view, executor, reporter, clock=clock, limits=limits)
         self._launching: frozenset[str] = frozenset()
         self._unsure: frozenset[str] | None = None  # claims whose last call has no answer yet
@@ -98,6 +100,10 @@ class Launcher:
     def launching(self, uid: str) -> bool:
         """Whether EC2 is being asked for this claim right now, or was and the answer is not known."""
         return uid in self._launching or self._unsure is None or uid in self._unsure
+
+    def announced(self, scope: Scope, *, code: str, message: str) -> None:
+        """EC2 says by itself that a pool has nothing more to give: as good as a refusal. For any thread."""
+        self._announced.append((scope, code, message))
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
@@ -120,6 +126,7 @@ class Launcher:
             self._blind(waiting, error)
             raise
         self._shortages = self._shortages.observed(self._inventory.snapshot(), self._clock.now())
+        self._hear()
         self._holds.keep({claim.uid for claim in waiting})
         work = self._observe(waiting, types)
         self._leftovers.settle(work, orphans, self._not_yet(work))
@@ -130,6 +137,20 @@ class Launcher:
         wakes = [at for at in (*retry_at, *self._holds.ends()) if at > now]
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
         return Again(min(DOUBTED if self._view.doubted else LONGEST_WAIT, max(0.2, soonest)))
+
+    def _hear(self) -> None:
+        """Remembers what EC2 announced since the last pass."""
+        inventory = self._inventory.snapshot()
+        while self._announced:
+            scope, code, message = self._announced.popleft()
+            self._shortages = self._shortages.record(
+                scope,
+                class_=ErrorClass.CAPACITY,
+                code=code,
+                now=self._clock.now(),
+                free=inventory.free(scope.key) if scope.kind == "reservation" else 0,
+                message=message,
+            )
 
     def _blind(self, waiting: Iterable[NodeClaim], error: ProviderError | None) -> None:
         """Nothing is decided before EC2 was seen; the claims are told why it was not."""
