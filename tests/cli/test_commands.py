@@ -35,6 +35,17 @@ def test_plan_uses_every_slot_then_falls_back_and_says_why(world: World, tmp_pat
     assert "went to claims that come before" in rows[2]["why"]
 
 
+@pytest.mark.covers("KRP-20")
+def test_plan_says_which_way_it_was_solved(world: World, tmp_path: Path) -> None:
+    path = files(tmp_path, node_class(world), *(claim(f"c-{n}", "reserved", "on-demand") for n in range(3)))
+    person = run("plan", "-f", path, "--aws-endpoint", world.endpoint)
+    last = person.stdout.splitlines()[-1]
+    assert last.startswith("Solved by min-cost flow: 2 claims in reservations, optimal, ")
+    machine = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "-o", "json", "--plan-seconds", "0")
+    assert len(json.loads(machine.stdout)) == 3
+    assert "Solved by greedy: 2 claims in reservations, not proven optimal" in machine.stderr
+
+
 def test_plan_changes_nothing(world: World, aws: LocalAws, tmp_path: Path) -> None:
     path = files(tmp_path, node_class(world), claim("c-0"))
     before = aws.control.calls()

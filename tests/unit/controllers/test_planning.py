@@ -1,0 +1,90 @@
+"""What a plan says of itself: the log line and the metrics that an on-call person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
+from broker.capacity.shortages import Shortages
+from broker.controllers.nodeclaim.planning import solved
+from broker.kube.clock import FakeClock
+from broker.oncall.metrics import REGISTRY
+
+from ..capacity.builders import NOW, TYPES, claim, inventory, node_class, odcr
+
+
+@pytest.fixture(autouse=True)
+def _every_level() -> Iterator[None]:
+    """Whatever level another test has set for the process."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    yield
+    structlog.configure(**before)
+
+
+def told(seconds: float, claims: Sequence[Claim], world: Inventory) -> tuple[Plan, Mapping[str, Any]]:
+    of: NodeClass = node_class(Selection(preference="open"), world)
+    with capture_logs() as logs:
+        made = solved(
+            claims,
+            {of.name: of},
+            TYPES,
+            world,
+            Shortages(),
+            NOW,
+            launched={},
+            seconds=seconds,
+            clock=FakeClock(),
+        )
+    (line,) = logs
+    return made, line
+
+
+def unproven() -> float:
+    return REGISTRY.get_sample_value("capacity_broker_plan_not_proven_total", {"solver": "greedy"}) or 0.0
+
+
+def test_an_optimal_plan_is_told_with_its_solver() -> None:
+    before = unproven()
+    _, line = told(5.0, [claim("c0"), claim("c1")], inventory(odcr("cr-1")))
+    assert (line["event"], line["log_level"]) == ("planned", "info")
+    assert (line["solver"], line["optimal"], line["gap"]) == ("min-cost flow", True, 0.0)
+    assert (line["launches"], line["reserved"], line["waiting"]) == (2, 1, 0)
+    assert unproven() == before
+    assert REGISTRY.get_sample_value("capacity_broker_plan_gap") == 0.0
+
+
+def test_a_plan_without_time_is_a_warning_that_says_how_far_it_may_be_off() -> None:
+    world = inventory(odcr("cr-1"), odcr("cr-2", "m5.2xlarge"))
+    # The first takes the slot that the second needs, though it could use the other.
+    claims = [
+        claim("any", kinds=["reserved"], priority=1),
+        claim("picky", kinds=["reserved"], types=["m5.xlarge"]),
+    ]
+    before = unproven()
+    made, line = told(0.0, claims, world)
+    assert [each.claim.name for each in made.assignments] == ["any"]
+    assert (line["log_level"], line["solver"], line["optimal"], line["gap"]) == (
+        "warning",
+        "greedy",
+        False,
+        0.5,
+    )
+    assert "too many for 0 s" in line["note"]
+    assert unproven() == before + 1
+    assert REGISTRY.get_sample_value("capacity_broker_plan_gap") == 0.5
+    told(5.0, claims, world)
+    assert REGISTRY.get_sample_value("capacity_broker_plan_gap") == 0.0
+
+
+@pytest.mark.covers("KRP-20")
+def test_a_plan_in_a_hurry_goes_beyond_no_reservation() -> None:
+    world = inventory(odcr("cr-1", free=2), odcr("cr-2", free=3, total=3), debits={"cr-2": 1})
+    claims = [claim(f"c{number}", kinds=["reserved"]) for number in range(6)]
+    made, _ = told(0.0, claims, world)
+    assert len(made.assignments) == 4
