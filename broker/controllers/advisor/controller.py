@@ -125,7 +125,8 @@ class Advisor:
         error = self._inventory.group_errors.get(spec.group_arn)
         unread = spec.group_arn not in self._inventory.snapshot().groups
         if unread and error and error.class_ is not ErrorClass.NOT_FOUND:
-            raise Unresolved("GroupUnreadable", f"{error} (request {error.request_id or 'unknown'})")
+            # Without the request's id: the same again at the next poll is nothing to write.
+            raise Unresolved("GroupUnreadable", f"{error.operation}: {error.code} for {spec.group_arn}")
         return self._resolved.found(node_class.name)
 
     def _keep(

@@ -11,12 +11,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import structlog
+
 from broker.controllers.advisor.terms import tag_key, tag_prefix, untagged
 from broker.controllers.inventory import InventoryKeeper
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
+
+_log = structlog.get_logger("advisor")
 
 AGAIN = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
 
@@ -102,7 +106,9 @@ class Marks:
             if error.class_ in AGAIN:
                 raise
             if error.class_ is ErrorClass.PERMISSION or len(ids) == 1:
-                return dict.fromkeys(ids, f"{error} (request {error.request_id or 'unknown'})")
+                _log.warning("cannot tag", odcrs=ids, error=str(error), request_id=error.request_id)
+                # What differs each time (EC2's message to the administrator) is in the log alone.
+                return dict.fromkeys(ids, f"{error.operation}: {error.code}")
             refused: dict[str, str] = {}
             for id_ in ids:
                 refused |= self._tag([id_], tags)
