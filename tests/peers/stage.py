@@ -143,6 +143,12 @@ class Stage:
         for body in bodies:
             self.client.create(KINDS[body["kind"]].KIND, body)
 
+    def would_create(self, body: Json) -> Json:
+        """The object as the API server would keep it."""
+        kind = KINDS[body["kind"]].KIND
+        typed = {**body, "apiVersion": kind.api_version}
+        return self.client.raw("POST", kind.path(), {"dryRun": "All", "fieldManager": "test"}, typed)
+
     def claims(self, pool: str = "") -> list[NodeClaim]:
         """Those of a NodePool, or all."""
         found = map(NodeClaim.decode, self.client.list(NodeClaim.KIND)[0])
@@ -171,6 +177,12 @@ class Stage:
         one = self.client.get(NodePool.KIND, pool)
         ref = one["spec"]["template"]["spec"]["nodeClassRef"]
         return all(map(_ready, (one, self.client.get(EC2NodeClass.KIND, ref["name"]))))
+
+    def install_karpenter(self) -> None:
+        """Karpenter's definitions, as its chart installs and upgrades them."""
+        for file in sorted((BUILT / "crds").glob("*.yaml")):
+            for definition in yaml.safe_load_all(file.read_text()):
+                self.client.apply(CRD, definition)
 
     def restart_broker(self) -> None:
         """Another broker in place of the one that runs; returns when it has read everything."""
@@ -242,18 +254,9 @@ class Stage:
 
     def _install_crds(self) -> None:
         """Karpenter's as it is released, then what of the broker's they leave to define."""
-        given = [
-            document
-            for file in sorted((BUILT / "crds").glob("*.yaml"))
-            for document in yaml.safe_load_all(file.read_text())
-        ]
-        for definition in given:
-            self.client.apply(CRD, definition)
+        self.install_karpenter()
         crds.install(self.client)
-        until(
-            lambda: all(_established(d) for d in self.client.list(CRD)[0]),
-            "every definition is established",
-        )
+        until(lambda: all(map(_established, self.client.list(CRD)[0])), "every definition is established")
 
     def _make_account(self) -> None:
         """What Karpenter asks of AWS besides EC2: the cluster, for its service range."""

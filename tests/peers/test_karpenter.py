@@ -16,6 +16,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.commands import crds
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from tests.cluster.account import CLUSTER, A, B
 from tests.cluster.objects import reservation_spec
@@ -24,6 +25,7 @@ from tests.peers.objects import ON_DEMAND, RESERVED, Json
 from tests.peers.programs import until
 from tests.peers.stage import BROKER, KARPENTER, UNPLAYED, Stage, missing
 
+FIELD = "capacityReservationSpec"
 # One worker starts the peers, once.
 pytestmark = [pytest.mark.peers, pytest.mark.xdist_group("karpenter")]
 
@@ -140,6 +142,30 @@ def test_karpenter_finds_more_reservations_than_its_list_holds_by_the_broker_s_t
     assert len({counted for _, _, counted in found} & odcrs) == 2
 
 
+@pytest.mark.covers("KRP-03")
+def test_the_field_in_karpenter_s_own_definition_outlives_an_upgrade_of_it(stage: Stage) -> None:
+    odcr = stage.aws.odcr("g6.12xlarge", A, 2)
+    spec = reservation_spec(id_=odcr)
+    crds.patch(stage.client)
+    body = objects.node_class("by-field", stage.aws)
+    body["spec"][FIELD] = spec
+    until(lambda: FIELD in stage.would_create(body)["spec"], "the API server serves the field")
+    stage.offer(body, objects.node_pool("by-field", node_class="by-field", types=["g6.12xlarge"]))
+    until(lambda: shown(stage, "by-field") == {odcr}, "Karpenter has found the reservation")
+    pods(stage, "by-field", 1, cpu="30")
+
+    stage.install_karpenter()
+    until(lambda: FIELD not in _class(stage, "by-field")["spec"], "the API server serves it no more")
+    # The first write of anybody takes the value out of etcd.
+    stage.client.patch(EC2NodeClass.KIND, "by-field", {"metadata": {"annotations": {"tests/write": "any"}}})
+    assert FIELD not in _class(stage, "by-field")["spec"]
+    pods(stage, "by-field", 1, cpu="30")
+    assert launches(stage, "by-field") == [(RESERVED, odcr, odcr)] * 2
+
+    crds.patch(stage.client)
+    until(lambda: _class(stage, "by-field")["spec"].get(FIELD) == spec, "the broker writes the value back")
+
+
 @pytest.mark.covers("KRP-26")
 def test_neither_touches_what_the_other_launched(stage: Stage, neighbours: Neighbours) -> None:
     # Whoever ended the younger one has looked at those that are older. A new broker looks at once.
@@ -193,8 +219,7 @@ def advised(stage: Stage, name: str, spec: Json | None, *types: str) -> None:
 
 def shown(stage: Stage, name: str) -> set[str]:
     """The reservations that Karpenter itself has found for a class."""
-    status = stage.client.get(EC2NodeClass.KIND, name)["status"]
-    return {found["id"] for found in status.get("capacityReservations", ())}
+    return {found["id"] for found in _class(stage, name)["status"].get("capacityReservations", ())}
 
 
 # What of EC2 changes an instance.
@@ -237,6 +262,10 @@ def _abandoned(stage: Stage, marks: Mapping[str, str]) -> str:
         ],
     )
     return str(made["Instances"][0]["InstanceId"])
+
+
+def _class(stage: Stage, name: str) -> Json:
+    return stage.client.get(EC2NodeClass.KIND, name)
 
 
 def _claim(stage: Stage, name: str) -> NodeClaim:
