@@ -55,6 +55,7 @@ UNDOCUMENTED: dict[str, str] = {
     "reservation-fleet-unknown": "InvalidCapacityReservationFleetId.NotFound",
     "billing-wrong-state": "IncorrectState",
     "reservation-over-quota": "InstanceLimitExceeded",
+    "requirements-no-type": "InvalidParameterValue",
     "within-commitment": "OperationNotPermitted",
     "quote-unknown": "InvalidParameterValue",
     "quote-expired": "InvalidParameterValue",

@@ -13,7 +13,7 @@ from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 
-from providers.local.ec2 import errors, launches, prices, templates
+from providers.local.ec2 import errors, launches, matching, prices, requirements, templates, zones
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.matching import ON_DEMAND, SPOT, Want
 from providers.local.ec2.templates import LaunchData
@@ -30,6 +30,7 @@ class Pool:
     template: Mapping[str, Any]  # id and version, as the answer names them
     want: Want | None  # None: what it asks for does not make a launch, see `problem`
     problem: EC2ClientError | None = None
+    chosen: bool = False  # its type was chosen by requirements
     instances: list[Any] = field(default_factory=list)
 
     @property
@@ -52,44 +53,82 @@ def of_fleet(world: World, backend: Any, configs: list[dict[str, Any]], kind: st
     if not pools:
         raise errors.missing("LaunchTemplateConfigs")
     seen: set[tuple[str, str]] = set()
+    kept: list[Pool] = []
     for pool in pools:
-        if pool.want is None:
-            continue
-        key = (pool.want.instance_type, pool.want.zone)
+        key = (pool.want.instance_type, pool.want.zone) if pool.want is not None else None
+        if key in seen and pool.chosen:
+            continue  # two sets of requirements may well choose the same type
         if key in seen:
             raise Ec2Error("InvalidFleetConfig", "The fleet configuration contains duplicate instance pools.")
-        seen.add(key)
-    return pools
+        if key is not None:
+            seen.add(key)
+        kept.append(pool)
+    return kept
 
 
 def _of_config(world: World, backend: Any, config: Mapping[str, Any], kind: str) -> Iterator[Pool]:
     specification = config.get("LaunchTemplateSpecification") or {}
     template, version = templates.version_of(backend, specification)
     named = {**specification, "LaunchTemplateId": template.id, "Version": str(version.number)}
-    for override in config.get("Overrides") or [{}]:
-        data, want, problem = dict(version.data), None, None
+    for asked in config.get("Overrides") or [{}]:
         try:
-            data = templates.of_override(backend, version.data, override)
-            if user_data := specification.get("LaunchTemplateSpecificationUserData"):
-                data["UserData"] = user_data
-            _require_launchable(data, override)
-            market = MARKET.get(kind) or templates.market_of(data)
-            want = launches.want_of(world, backend, data, market)
+            overrides = _chosen(world, backend, version.data, asked, kind)
         except EC2ClientError as refused:
-            problem = refused
-        yield Pool(data=data, override=dict(override), template=named, want=want, problem=problem)
-
-
-def _require_launchable(data: Mapping[str, Any], override: Mapping[str, Any]) -> None:
-    if not data.get("InstanceType"):
-        if override.get("InstanceRequirements") or data.get("InstanceRequirements"):
-            raise Ec2Error(
-                "UnsupportedOperation",
-                "InstanceRequirements: local AWS does not choose instance types; name an InstanceType",
+            yield Pool(data=version.data, override=asked, template=named, want=None, problem=refused)
+            continue
+        for override in overrides:
+            data, want, problem = dict(version.data), None, None
+            try:
+                data = templates.of_override(backend, version.data, override)
+                if user_data := specification.get("LaunchTemplateSpecificationUserData"):
+                    data["UserData"] = user_data
+                _require_launchable(data)
+                market = MARKET.get(kind) or templates.market_of(data)
+                want = launches.want_of(world, backend, data, market)
+            except EC2ClientError as refused:
+                problem = refused
+            yield Pool(
+                data=data,
+                override=override,
+                template=named,
+                want=want,
+                problem=problem,
+                chosen=override is not asked,
             )
-        raise errors.missing("InstanceType")
-    if not data.get("ImageId"):
-        raise errors.missing("ImageId")
+
+
+def _chosen(
+    world: World, backend: Any, data: Mapping[str, Any], override: Mapping[str, Any], kind: str
+) -> list[Mapping[str, Any]]:
+    """The override itself, or one for each instance type that its requirements allow where it is."""
+    asked = override.get("InstanceRequirements")
+    if asked and override.get("InstanceType"):
+        raise errors.combination("InstanceType and InstanceRequirements can't be specified together")
+    if not asked and not (override.get("InstanceType") or data.get("InstanceType")):
+        asked = data.get("InstanceRequirements")
+    if not asked:
+        return [override]
+    rest = {key: value for key, value in override.items() if key != "InstanceRequirements"}
+    merged = templates.of_override(backend, data, rest)
+    zone = launches.want_of(world, backend, merged, MARKET.get(kind) or matching.ON_DEMAND).zone
+    image = backend.amis.get(merged.get("ImageId"))
+    architecture = image.architecture if image is not None else None
+    offered = [
+        name for name in zones.offered(backend, zone) if architecture in (None, *zones.architectures(name))
+    ]
+    found = requirements.satisfying(asked, offered, market=kind)
+    if not found:
+        raise Ec2Error(
+            world.codes["requirements-no-type"],
+            f"No instance type in {zone} satisfies the InstanceRequirements",
+        )
+    return [{**rest, "InstanceType": name} for name in found]
+
+
+def _require_launchable(data: Mapping[str, Any]) -> None:
+    for name in ("InstanceType", "ImageId"):
+        if not data.get(name):
+            raise errors.missing(name)
 
 
 def in_order(pools: list[Pool], kind: str, options: Mapping[str, Any]) -> list[Pool]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend, Zone
-from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
 from providers.local.ec2 import errors
 
@@ -49,10 +49,20 @@ def of_request(backend: HasZones, params: Mapping[str, Any]) -> Zone:
     return zone
 
 
+def offered(backend: HasZones, zone: str) -> list[str]:
+    """The instance types that a zone has, as moto's data of 2025 say."""
+    everywhere = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(backend.region_name, [])
+    return [offer["InstanceType"] for offer in everywhere if offer["Location"] == zone]
+
+
+def architectures(instance_type: str) -> list[str]:
+    known = INSTANCE_TYPES.get(instance_type, {})
+    return list(known.get("ProcessorInfo", {}).get("SupportedArchitectures", []))
+
+
 def require_offering(backend: HasZones, instance_type: str, zone: str) -> None:
     """EC2 refuses a type that a zone doesn't have; asked only where the control plane says so."""
-    offered = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(backend.region_name, [])
-    if not any(o["InstanceType"] == instance_type and o["Location"] == zone for o in offered):
+    if instance_type not in offered(backend, zone):
         raise errors.Ec2Error(
             "Unsupported",
             f"Your requested instance type ({instance_type}) is not supported in your requested "

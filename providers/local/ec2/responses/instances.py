@@ -6,7 +6,7 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 
-from providers.local.ec2 import answers, errors, pages
+from providers.local.ec2 import answers, errors, pages, requirements, zones
 from providers.local.ec2.fleets import InstantFleet
 from providers.local.ec2.responses.pipeline import Pipeline
 
@@ -47,6 +47,22 @@ class Instances(Pipeline):
 
         self.replay = replay
         return result
+
+    def get_instance_types_from_instance_requirements(self) -> ActionResult:
+        self.error_on_dryrun()
+        architectures = set(self._get_param("ArchitectureTypes", []))
+        asked = self._get_param("InstanceRequirements")
+        if not architectures or not asked:
+            raise errors.missing("InstanceRequirements" if architectures else "ArchitectureTypes")
+        backend, size = self.ec2_backend, self._get_int_param("MaxResults")
+        pages.check_size(size, lowest=1, highest=1000)
+        here = {name for zone in zones.by_name(backend) for name in zones.offered(backend, zone)}
+        fitting = [name for name in here if architectures.intersection(zones.architectures(name))]
+        found = sorted(requirements.satisfying(asked, fitting))
+        shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
+        return answers.Named(
+            {"InstanceTypes": [{"InstanceType": name} for name in shown], "NextToken": token}
+        )
 
     def create_fleet(self) -> ActionResult:
         result = super().create_fleet()

@@ -1,0 +1,182 @@
+"""Which instance types satisfy a set of attributes (InstanceRequirements).
+
+Source: EC2 API reference, InstanceRequirementsRequest, with its defaults: no bare metal, no burstable types,
+any accelerator, any local storage; and price protection, which drops what costs over 20 % more (On-Demand) or
+over 100 % more (Spot) than the cheapest current C, M or R type that fits, else than the cheapest that fits.
+Prices are rough ones (`prices`), so the edge of the protection is as well.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+from providers.local.ec2 import errors, prices
+
+Facts = Mapping[str, Any]  # of an instance type, as DescribeInstanceTypes has them
+PROTECTION = {
+    "on-demand": ("OnDemandMaxPricePercentageOverLowestPrice", 20),
+    "spot": ("SpotMaxPricePercentageOverLowestPrice", 100),
+}
+NO_PROTECTION = 999_999
+MANUFACTURERS = {"intel": "Intel", "amd": "AMD", "amazon-web-services": "AWS", "apple": "Apple"}
+MAKERS = {"aws": "amazon-web-services"}
+ACCELERATORS = {
+    "gpu": ("GpuInfo", "Gpus"),
+    "inference": ("InferenceAcceleratorInfo", "Accelerators"),
+    "fpga": ("FpgaInfo", "Fpgas"),
+    "media": ("MediaAcceleratorInfo", "Accelerators"),
+}
+
+
+def satisfying(asked: Mapping[str, Any], among: Iterable[str], *, market: str = "on-demand") -> list[str]:
+    """The types among these that satisfy the request, the cheapest first."""
+    for name in ("VCpuCount", "MemoryMiB"):
+        if (asked.get(name) or {}).get("Min") is None:
+            raise errors.missing(f"InstanceRequirements.{name}.Min")
+    if asked.get("AllowedInstanceTypes") and asked.get("ExcludedInstanceTypes"):
+        raise errors.combination("AllowedInstanceTypes and ExcludedInstanceTypes can't be specified together")
+    fitting = [
+        name
+        for name in among
+        if name in INSTANCE_TYPES and all(rule(asked, name, INSTANCE_TYPES[name]) for rule in RULES)
+    ]
+    ordered = sorted(fitting, key=lambda name: (prices.per_hour(name), name))
+    return _protected(asked, ordered, market)
+
+
+def _protected(asked: Mapping[str, Any], ordered: list[str], market: str) -> list[str]:
+    parameter, default = PROTECTION.get(market, PROTECTION["on-demand"])
+    allowed = int(asked.get(parameter, default))
+    current = [name for name in ordered if INSTANCE_TYPES[name].get("CurrentGeneration")]
+    usual = [name for name in current if re.match(r"[cmr]\d", name)]
+    cheapest = next(iter(usual or current or ordered), None)
+    if cheapest is None or allowed >= NO_PROTECTION:
+        return ordered
+    most = prices.per_hour(cheapest) * (1 + allowed / 100)
+    return [name for name in ordered if prices.per_hour(name) <= most + 1e-9]
+
+
+# ---- rules
+
+
+def _within(bounds: Mapping[str, Any] | None, value: float) -> bool:
+    bounds = bounds or {}
+    return float(bounds.get("Min", 0)) <= value <= float(bounds.get("Max", "inf"))
+
+
+def _vcpus(facts: Facts) -> int:
+    return int(facts["VCpuInfo"]["DefaultVCpus"])
+
+
+def _memory(facts: Facts) -> int:
+    return int(facts["MemoryInfo"]["SizeInMiB"])
+
+
+def _sizes(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    return (
+        _within(asked["VCpuCount"], _vcpus(facts))
+        and _within(asked["MemoryMiB"], _memory(facts))
+        and _within(asked.get("MemoryGiBPerVCpu"), _memory(facts) / 1024 / _vcpus(facts))
+    )
+
+
+def _names(asked: Mapping[str, Any], name: str, _: Facts) -> bool:
+    def any_of(patterns: Iterable[str]) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+    allowed = asked.get("AllowedInstanceTypes")
+    return (not allowed or any_of(allowed)) and not any_of(asked.get("ExcludedInstanceTypes") or [])
+
+
+def _three_way(parameter: str, has: Callable[[Facts], bool], default: str) -> Callable[..., bool]:
+    """included, required or excluded."""
+
+    def rule(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+        wanted = asked.get(parameter) or default
+        return wanted == "included" or has(facts) == (wanted == "required")
+
+    return rule
+
+
+def _is_burstable(facts: Facts) -> bool:
+    """The T families; moto's data say it of all but the newest."""
+    return bool(facts.get("BurstablePerformanceSupported")) or bool(re.match(r"t\d", facts["InstanceType"]))
+
+
+def _processors(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    wanted = {MANUFACTURERS.get(each, each) for each in asked.get("CpuManufacturers") or []}
+    return not wanted or facts.get("ProcessorInfo", {}).get("Manufacturer") in wanted
+
+
+def _generations(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    wanted = asked.get("InstanceGenerations")
+    return not wanted or ("current" if facts.get("CurrentGeneration") else "previous") in wanted
+
+
+def _accelerators(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    found = [
+        (kind, device)
+        for kind, (info, devices) in ACCELERATORS.items()
+        for device in facts.get(info, {}).get(devices, [])
+    ]
+    count = sum(int(device.get("Count", 1)) for _, device in found)
+    memory = sum(
+        int(device.get("Count", 1)) * int(device.get("MemoryInfo", {}).get("SizeInMiB", 0))
+        for _, device in found
+    )
+    makers = {
+        MAKERS.get(maker, maker) for maker in (str(d.get("Manufacturer", "")).lower() for _, d in found)
+    }
+    names = {str(device.get("Name", "")).lower() for _, device in found}
+    return (
+        _within(asked.get("AcceleratorCount"), count)
+        and _within(asked.get("AcceleratorTotalMemoryMiB"), memory)
+        and _any(asked.get("AcceleratorTypes"), {kind for kind, _ in found})
+        and _any(asked.get("AcceleratorManufacturers"), makers)
+        and _any(asked.get("AcceleratorNames"), names)
+    )
+
+
+def _any(wanted: Iterable[str] | None, found: set[str]) -> bool:
+    return not wanted or bool(found.intersection(wanted))
+
+
+def _storage(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    info = facts.get("InstanceStorageInfo") or {}
+    kinds = {disk.get("Type") for disk in info.get("Disks", [])}
+    wanted = asked.get("LocalStorageTypes")
+    return _within(asked.get("TotalLocalStorageGB"), info.get("TotalSizeInGB", 0)) and (
+        not wanted or not kinds or bool(kinds.intersection(wanted))
+    )
+
+
+def _network(asked: Mapping[str, Any], _: str, facts: Facts) -> bool:
+    network = facts.get("NetworkInfo", {})
+    bandwidth = sum(card.get("BaselineBandwidthInGbps", 0) for card in network.get("NetworkCards", []))
+    disks = facts.get("EbsInfo", {}).get("EbsOptimizedInfo", {}).get("BaselineBandwidthInMbps", 0)
+    return (
+        _within(asked.get("NetworkInterfaceCount"), network.get("MaximumNetworkInterfaces", 0))
+        and _within(asked.get("NetworkBandwidthGbps"), bandwidth)
+        and _within(asked.get("BaselineEbsBandwidthMbps"), disks)
+        and (not asked.get("RequireHibernateSupport") or bool(facts.get("HibernationSupported")))
+        and (not asked.get("RequireEncryptionInTransit") or bool(network.get("EncryptionInTransitSupported")))
+    )
+
+
+RULES: tuple[Callable[[Mapping[str, Any], str, Facts], bool], ...] = (
+    _sizes,
+    _names,
+    _processors,
+    _generations,
+    _three_way("BareMetal", lambda facts: bool(facts.get("BareMetal")), "excluded"),
+    _three_way("BurstablePerformance", _is_burstable, "excluded"),
+    _three_way("LocalStorage", lambda facts: bool(facts.get("InstanceStorageSupported")), "included"),
+    _accelerators,
+    _storage,
+    _network,
+)
