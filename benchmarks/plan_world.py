@@ -68,14 +68,24 @@ class World:
 
 
 def world(
-    claims: int, *, odcrs: int = 1000, types: int = 400, shapes: int = 200, gangs: int = 0, seed: int = 1
+    claims: int,
+    *,
+    odcrs: int = 1000,
+    types: int = 400,
+    shapes: int = 200,
+    gangs: int = 0,
+    equal: bool = False,
+    seed: int = 1,
 ) -> World:
-    """So many claims in so many shapes; `gangs` of eight that never leave the reservations come on top."""
+    """So many claims in so many shapes; `gangs` of eight that never leave the reservations come on top.
+
+    With `equal` all have one priority and may fall back.
+    """
     random = Random(seed)
     known = _types(types)
     inventory = _inventory(random, [*known.values()], odcrs)
     classes = {each.name: _resolved(each, inventory) for each in _classes()}
-    made = _shapes(random, [*known], [*classes], shapes)
+    made = _shapes(random, [*known], [*classes], shapes, equal)
     alone = [_claim(made[number % shapes], number, random) for number in range(claims)]
     together = [
         replace(
@@ -172,7 +182,9 @@ def _resolved(node_class: NodeClass, inventory: Inventory) -> NodeClass:
     return replace(node_class, resolved=resolve_class(node_class, inventory, account_id=ACCOUNT, now=NOW))
 
 
-def _shapes(random: Random, types: Sequence[str], classes: Sequence[str], count: int) -> list[_Shape]:
+def _shapes(
+    random: Random, types: Sequence[str], classes: Sequence[str], count: int, equal: bool
+) -> list[_Shape]:
     made = []
     for _ in range(count):
         wanted: list[tuple[str, str, Sequence[str]]] = []
@@ -186,7 +198,7 @@ def _shapes(random: Random, types: Sequence[str], classes: Sequence[str], count:
             )
         if random.random() < 0.3:
             wanted.append(("topology.kubernetes.io/zone", "In", random.sample(ZONES, random.randint(1, 2))))
-        kinds = ["reserved"] if random.random() < 0.15 else ["reserved", "on-demand"]
+        kinds = ["reserved"] if random.random() < 0.15 and not equal else ["reserved", "on-demand"]
         capacity_type = "karpenter.sh/capacity-type"
         made.append(
             _Shape(
@@ -197,7 +209,7 @@ def _shapes(random: Random, types: Sequence[str], classes: Sequence[str], count:
                     "cpu": random.choice([1.0, 3.0, 6.5, 14.0, 30.0]),
                     "memory": random.choice([2, 12, 50]) * 2.0**30,
                 },
-                priority=random.choice([0, 0, 0, 10, 100]),
+                priority=0 if equal else random.choice([0, 0, 0, 10, 100]),
             )
         )
     return made
