@@ -289,7 +289,8 @@ def test_karpenter_s_own_entries_and_conditions_stay(stack: Stack) -> None:
         subresource="status",
     )
     stack.start()
-    stack.until_class(RESOLVED, "True")
-    assert {*listed(stack)} == {odcr, "cr-0123456789abcdef0"}
+    # Karpenter writes that list anew each minute, and launches into what it finds there: it is left alone.
+    assert odcr in stack.until_class(RESOLVED, "True").message
+    assert {*listed(stack)} == {"cr-0123456789abcdef0"}
     kept = stack.class_says("CapacityReservationsReady")
     assert kept is not None and (kept.status, kept.reason) == ("True", "CapacityReservationsReady")
