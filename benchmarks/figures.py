@@ -80,7 +80,7 @@ def run(measure: Callable[..., Sequence[Figure]], **options: Any) -> None:
 
 
 def _plain(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"
 
 
 def _told(value: float, unit: str) -> str:

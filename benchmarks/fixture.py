@@ -15,17 +15,18 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import typer
 import urllib3
 
 from benchmarks import resting
 from benchmarks.processes import own_credentials
+from benchmarks.recording import offer_only
 from benchmarks.resting import Place
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
@@ -60,7 +61,9 @@ class CountingCluster(Cluster):
 class Front:
     """What stands before local AWS."""
 
-    def __init__(self, endpoint: str, places: Sequence[Place], cluster: CountingCluster) -> None:
+    def __init__(
+        self, endpoint: str, places: Sequence[Place], cluster: CountingCluster, *, types: Collection[str] = ()
+    ) -> None:
         self.calls: Counter[str] = Counter()
         self._endpoint = endpoint
         self._pool = urllib3.PoolManager(maxsize=32)
@@ -68,6 +71,7 @@ class Front:
         self._shown = {place.instance: resting.described(place) for place in places}
         self._listed = [*self._shown.values()]
         self._cluster = cluster
+        self._types = types  # all that the Region offers; empty: as many as local AWS knows
         self._lock = threading.Lock()
 
     def count(self) -> dict[str, Any]:
@@ -84,6 +88,9 @@ class Front:
         if not (LIST.match(action) or action.startswith(("list-", "get-"))):
             self._kept.clear()
             return self._forwarded(path, headers, body)
+        if action == "DescribeInstanceTypes" and self._types:
+            asked = {f"InstanceType.{place}": name for place, name in enumerate(self._types, 1)}
+            body = urlencode({"Action": action, "Version": fields["Version"][0], **asked}).encode()
         key = path.encode() + b"\n" + body
         if key not in self._kept:
             self._kept[key] = self._forwarded(path, headers, body)
@@ -172,6 +179,7 @@ def fill(cluster: Cluster, aws: LocalAws, *, claims: int, nodes: int, odcrs: int
     for crd in load_crds():
         cluster.create(CRDS, crd)
     _classes(cluster, account, found)
+    offer_only(provider, resting.TYPES)
     types = provider.instance_types()
     placed = list(resting.places(found, nodes))
     with cluster.state.store.lock:
@@ -213,6 +221,7 @@ def main(
     claims: Annotated[int, typer.Option()] = 10_000,
     nodes: Annotated[int, typer.Option()] = 5_000,
     odcrs: Annotated[int, typer.Option()] = 1_000,
+    few_types: Annotated[bool, typer.Option(help="A Region of few types.")] = False,
 ) -> None:
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -221,7 +230,7 @@ def main(
         cluster = CountingCluster()
         placed = fill(cluster, aws, claims=claims, nodes=nodes, odcrs=odcrs)
         with ApiServer(cluster) as api:
-            front = serve(Front(aws.endpoint, placed, cluster))
+            front = serve(Front(aws.endpoint, placed, cluster, types=resting.TYPES if few_types else ()))
             url = f"http://127.0.0.1:{front.server_port}"
             # The longest answers are remembered before anybody waits for them.
             warm = AwsProvider(cluster=CLUSTER, region=REGION, endpoint_url=url)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from benchmarks.figures import Figure, run
 from benchmarks.processes import kubernetes_api, local_aws, own_credentials, until, usage
-from benchmarks.recording import Call, Ids, RecordingProvider, learn, replay
+from benchmarks.recording import Call, Ids, RecordingProvider, learn, offer_only, replay
 from broker import logs
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
@@ -143,6 +143,7 @@ def _launch(world: World, kubeconfig: Path, count: int) -> Run:
         cluster_name=CLUSTER, cluster_endpoint="https://blue.example", region=REGION, leader_election=False
     )
     provider = RecordingProvider(cluster=CLUSTER, region=REGION, endpoint_url=aws.server.endpoint)
+    offer_only(provider, TYPES)
     provider.instance_types()
     provider.forget()
     broker = Broker(Client(transport), provider, settings, clock=SystemClock())

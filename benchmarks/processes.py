@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE = 300.0
+PATIENCE = 1800.0
 LOOK = 0.02
 # The benchmarks never meet anybody's account, whatever is configured.
 CREDENTIALS: Mapping[str, str] = {

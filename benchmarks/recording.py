@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,16 @@ class RecordingProvider(AwsProvider):
     def _answered(self, service: str, *, model: Any, parsed: Mapping[str, Any], **_: object) -> None:
         with self._lock:
             self.calls.append(Call(service, model.name, self._mine.params, parsed))
+
+
+def offer_only(provider: AwsProvider, types: Collection[str]) -> None:
+    """A Region of few types, which local AWS describes sooner than all that there are."""
+
+    def only(params: dict[str, Any], **_: object) -> None:
+        params.clear()
+        params["InstanceTypes"] = [*types]
+
+    provider._aws.ec2.meta.events.register("provide-client-params.ec2.DescribeInstanceTypes", only)
 
 
 def replay(calls: Iterable[Call], *, endpoint: str, region: str, ids: Ids) -> None:

@@ -20,6 +20,7 @@ from tests.cluster.account import CLUSTER, REGION
 
 # So many seconds with less than this share of a core used, and a broker has done what there was to do.
 QUIET, IDLE = 4.0, 0.1
+SMALL = ("--claims", "40", "--nodes", "20", "--odcrs", "10", "--few-types")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +90,8 @@ class Broker:
 
 
 @contextmanager
-def resting(*, claims: int, nodes: int, odcrs: int) -> Iterator[Cluster]:
-    sizes = ("--claims", str(claims), "--nodes", str(nodes), "--odcrs", str(odcrs))
-    with program("-m", "benchmarks.fixture", *sizes) as made:
+def resting(*, small: bool) -> Iterator[Cluster]:
+    with program("-m", "benchmarks.fixture", *(SMALL if small else ())) as made:
         told = json.loads(made.said(r"fixture (\{.*\})"))
         yield Cluster(kubeconfig=Path(told["kubeconfig"]), aws=told["aws"])
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
 
 from benchmarks.figures import Figure, run
 from benchmarks.processes import local_aws, own_credentials, until, usage
+from benchmarks.recording import offer_only
 from broker import logs
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
@@ -44,12 +44,6 @@ POLL = 30.0
 BASELINE_EVERY = 180.0
 
 
-@dataclass(slots=True, kw_only=True)
-class Counted:
-    calls: int = 0
-    refused: int = 0
-
-
 class Storm:
     """A broker in simulated time, beside local AWS in a process of its own."""
 
@@ -64,6 +58,7 @@ class Storm:
         provider = AwsProvider(
             cluster=CLUSTER, region=REGION, endpoint_url=endpoint, clock=HastyClock(self.clock)
         )
+        offer_only(provider, TYPES)
         provider.instance_types()
         settings = Settings(
             cluster_name=CLUSTER, cluster_endpoint="https://blue.example", region=REGION, poll_seconds=POLL
@@ -110,11 +105,6 @@ class Storm:
 
     def launched(self) -> int:
         return sum(1 for claim in self.broker.claims.cache.list() if claim.status.provider_id)
-
-    def fleets(self) -> Counted:
-        """CreateFleet calls so far, and those that gave nothing."""
-        made = self.control.calls().get("CreateFleet", 0)
-        return Counted(calls=made, refused=made)
 
     def step(self, seconds: float) -> None:
         """Time moves on; returns when the broker has done what was due."""
