@@ -122,7 +122,7 @@ class Shortages:
             since=now,
             until=now + _length(class_, step),
             step=step,
-            free=0 if class_ is ErrorClass.RESERVATION_FULL else free,
+            free=0 if class_ is ErrorClass.RESERVATION_FULL and not _misled(known) else free,
             message=message,
         )
         return self._with([shortage], now)
@@ -221,3 +221,11 @@ def _soonest(each: Collection[Shortage | None]) -> Shortage | None:
 
 def _ends(shortage: Shortage) -> tuple[datetime, Scope]:
     return shortage.until, shortage.scope
+
+
+def _misled(known: Shortage | None) -> bool:
+    """Whether slots that EC2 showed ended the shortage before its time, and were refused all the same: as
+    many of them end it no more."""
+    if known is None:
+        return False
+    return known.free > 0 or known.until - known.since < _length(known.class_, known.step)

@@ -186,7 +186,8 @@ class World:
         self.control.freeze(self.clock.now())
         self._told = self.lag = 0.0
         self.aws = account(server)
-        self.transport = InProcessTransport(Cluster())
+        self.cluster = Cluster()
+        self.transport = InProcessTransport(self.cluster)
         self.client = Client(self.transport, field_manager="test")
         for crd in _crds():
             self.client.create(CRD, crd)
@@ -288,22 +289,30 @@ class Process:
         self._loops: list[Singleton[str] | Controller[str]] = [found[name] for name in LOOPS]
         self._due = dict.fromkeys(LOOPS, 0.0)
         self.deaf = False  # its watches bring nothing
+        self._heard = -1
 
     def turn(self) -> None:
         """Every cache is brought up to date, every loop does what is due."""
         Session.gate = self.gate
         self.world.tick()
         for loop in self._loops:
-            if not (self.deaf or self.gate.away):
-                with self.gate.unseen():
-                    for informer in vars(self.broker)["_informers"]:
-                        informer.read()
+            self._hear()
             if isinstance(loop, Controller):
                 for _ in range(len(loop.queue)):
                     loop.step()
             else:
                 self._once(loop)
         self.world.tick()
+
+    def _hear(self) -> None:
+        """What the watches would have brought since the last time."""
+        revision = self.world.cluster.state.store.revision
+        if self.deaf or self.gate.away or revision == self._heard:
+            return
+        self._heard = revision
+        with self.gate.unseen():
+            for informer in vars(self.broker)["_informers"]:
+                informer.read()
 
     def _once(self, loop: Singleton[str]) -> None:
         items = loop.batcher.take(0.0)

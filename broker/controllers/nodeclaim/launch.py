@@ -130,8 +130,8 @@ class Launcher:
         self._holds.keep({claim.uid for claim in waiting})
         work = self._observe(waiting, types)
         self._leftovers.settle(work, orphans, self._not_yet(work))
-        retry_at = self._launch(work)
         self._unsure = self._leftovers.look(self._claims.list())
+        retry_at = self._launch(work)
         self._executor.tidy(self._claims.list())
         now = self._clock.now()
         wakes = [at for at in (*retry_at, *self._holds.ends()) if at > now]
@@ -240,6 +240,7 @@ class Launcher:
             for answered in self._given_back(answers):
                 self._settle(answered, work, inventory)
         finally:
+            self._unsure = self._leftovers.look(self._claims.list())
             self._launching = frozenset()
 
     def _call(self, group: launches.LaunchGroup, ready: LaunchClass) -> Answered:

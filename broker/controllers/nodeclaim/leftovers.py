@@ -65,7 +65,8 @@ class Leftovers:
         now = self._clock.monotonic()
         open_ = self._intents.open(claims)
         self._met = {each.launch: self._met.get(each.launch, now) for each in open_}
-        return frozenset(uid for each in open_ for uid in each.claims)
+        asked = {uid for each in open_ for uid in each.claims}
+        return frozenset(each.uid for each in claims if each.uid in asked and not each.status.provider_id)
 
     def settle(self, work: Pass, orphans: Sequence[Instance], hold: Hold) -> None:
         """Gives orphans to claims, finds out about open calls, and ends what nobody wants.

@@ -170,6 +170,19 @@ def test_a_reservation_that_shows_room_but_goes_on_refusing_is_asked_ever_more_r
         assert known.get(RESERVATION, now) is None
 
 
+@pytest.mark.covers("KRP-19")
+def test_slots_that_are_shown_and_refused_each_time_are_believed_once() -> None:
+    """EC2's description and its launches disagree for an hour: it is asked at 0, then by doubling alone."""
+    known, asked = Shortages(), []
+    for second in range(0, 3600, 30):
+        now = NOW + timedelta(seconds=second)
+        known = known.observed(described(4, at=now), now)
+        if known.get(RESERVATION, now) is None:
+            asked.append(second / 60)
+            known = short(RESERVATION, class_=FULL, now=now, free=4, known=known)
+    assert asked == [0, 0.5, 6.5, 18.5, 42.5]
+
+
 def test_other_scopes_do_not_end_by_a_description() -> None:
     known = short()
     assert known.observed(described(5, at=NOW + minutes(1)), NOW + minutes(1)).get(POOL, NOW + minutes(1))
