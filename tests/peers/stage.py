@@ -101,8 +101,7 @@ class LocalAccount:
 class Stage:
     """`with Stage() as stage:` gives a client, an account, and the logs of everyone."""
 
-    def __init__(self, *, broker: bool = True, poll_seconds: float = 2.0) -> None:
-        self._with_broker = broker
+    def __init__(self, *, poll_seconds: float = 2.0) -> None:
         self._poll = poll_seconds
         self._exits = ExitStack()
         self._brokers: list[Program] = []
@@ -121,14 +120,12 @@ class Stage:
             self.aws = Account(LocalAccount(self.endpoint))
             self._make_account()
             self.karpenter = self._start_karpenter()
-            if self._with_broker:
-                self._start_broker()
+            self._start_broker()
             self.kubelets = Kubelets(self._client(), Machines(self.endpoint), clock=SystemClock(), every=1.0)
             self.kubelets.start()
             self._exits.callback(self.kubelets.stop)
             self._wait_for_karpenter()
-            if self._with_broker:
-                self._brokers[-1].until(self._broker_ready, "ready")
+            self._brokers[-1].until(self._broker_ready, "ready")
             self._exits = self._exits.pop_all()
         return self
 
