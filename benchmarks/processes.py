@@ -20,7 +20,7 @@ from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 1800.0
-LOOK = 0.02
+LOOK = 0.05
 # The benchmarks never meet anybody's account, whatever is configured.
 CREDENTIALS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "benchmark",
@@ -148,14 +148,14 @@ def usage(pid: int | str = "self") -> Usage:
     )
 
 
-def until(happened: Callable[[], V], what: str, *, patience: float = PATIENCE) -> V:
+def until(happened: Callable[[], V], what: str, *, patience: float = PATIENCE, look: float = LOOK) -> V:
     """What `happened` gives as soon as it is true. Raises TimeoutError."""
     deadline = time.monotonic() + patience
     pause = threading.Event()
     while not (found := happened()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"after {patience:.0f} s there is still no {what}")
-        pause.wait(LOOK)
+        pause.wait(look)
     return found
 
 

@@ -73,10 +73,12 @@ class Broker:
     def usage(self) -> Usage:
         return self.program.usage()
 
-    def settle(self, cluster: Cluster) -> None:
+    def settle(self, cluster: Cluster, *, passes: int = 0) -> None:
         """Returns when the broker has had nothing to do for some seconds: nothing written, nothing asked, no
-        time of the processor used to speak of."""
+        time of the processor used to speak of; and so many passes over all claims found nothing to write.
+        """
         until(self.ready, "broker that is ready")
+        self._pass_without_writes(cluster, passes)
         counts, used, since = cluster.counts(), self.usage().cpu, time.monotonic()
 
         def quiet() -> bool:
@@ -87,6 +89,21 @@ class Broker:
             return passed >= QUIET
 
         until(quiet, "broker that is done")
+
+    def _pass_without_writes(self, cluster: Cluster, passes: int) -> None:
+        writes, since = sum(cluster.counts().writes.values()), self._passes()
+
+        def done() -> bool:
+            nonlocal writes, since
+            if writes != (writes := sum(cluster.counts().writes.values())):
+                since = self._passes()
+            return self._passes() - since >= passes
+
+        until(done, "broker that has nothing to write", look=1.0)
+
+    def _passes(self) -> float:
+        """Passes of the launch loop that have ended."""
+        return self.metrics().get('capacity_broker_reconciles_total{controller="launch",result="again"}', 0.0)
 
 
 @contextmanager
