@@ -14,8 +14,15 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY / ".cache" / "moto-suite"
 
-# What local AWS touches: EC2 with its fleets and launch templates, groups, and Auto Scaling, which launches.
-PARTS = ("tests/test_ec2", "tests/test_resourcegroups", "tests/test_autoscaling")
+# What local AWS touches: EC2 with its fleets and launch templates, groups, shares, quotas, and Auto Scaling,
+# which launches.
+PARTS = (
+    "tests/test_ec2",
+    "tests/test_resourcegroups",
+    "tests/test_autoscaling",
+    "tests/test_ram",
+    "tests/test_servicequotas",
+)
 
 
 class SuiteUnavailable(Exception):
