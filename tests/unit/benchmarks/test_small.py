@@ -1,0 +1,36 @@
+"""Every benchmark runs at its small size and says its figures; how large they are is no matter here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.docs.blocks import ROOT
+
+# What each is about, which holds at any size.
+TOLD = {
+    "launch": {"on-demand launches before the last reserved one", "mutating EC2 calls"},
+    "storm": {"claims deleted and remade"},
+    "steady": {"Kubernetes writes"},
+    "restart": {"launches", "claims and nodes written again"},
+    "startup": {"inventory: CPU time"},
+}
+
+
+@pytest.mark.parametrize("module", TOLD)
+def test_a_benchmark_says_its_figures(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", "--small", "-o", "json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {row["figure"]: row for row in json.loads(done.stdout)}
+    assert TOLD[module] <= rows.keys()
+    assert {rows[name]["holds"] for name in TOLD[module]} <= {"yes", ""}
+    assert any(row["baseline"] for row in rows.values())
