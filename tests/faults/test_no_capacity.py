@@ -1,0 +1,84 @@
+"""Sixty GPU claims and no capacity for half an hour: little is asked, nothing remade, and then all launch.
+
+Invariant: no pool is asked before its time, a time that doubles; and what was refused in half an hour costs
+one refused call a pool and step, however many claims wait.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+
+from broker.capacity.shortages import CAP
+from broker.controllers.nodeclaim import launch
+from providers.aws import clients
+from providers.local import LocalAws
+from tests.cluster.account import A, B, pools
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.faults.walk import Session, World, account, held
+
+CLAIMS = 60
+MINUTES = 30
+GPU = "p5.48xlarge"
+
+
+@pytest.fixture
+def world(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
+    monkeypatch.setattr(launch, "PARALLEL", 1)
+    account(local_aws, fresh=True)
+    made = World(local_aws, 1)
+    yield made
+    if made.process is not None:
+        made.process.bury()
+    local_aws.control.reset()
+
+
+def asked(world: World) -> dict[tuple[str, str], list[datetime]]:
+    """When each pool was asked: the first that a call names, since the others only follow it."""
+    found: dict[tuple[str, str], list[datetime]] = defaultdict(list)
+    for call in world.control.log("CreateFleet"):
+        for pool in pools(call["params"]):
+            found[pool["InstanceType"], pool["AvailabilityZone"]].append(datetime.fromisoformat(call["at"]))
+    return found
+
+
+@pytest.mark.covers("KRP-18", "KRP-19")
+@pytest.mark.parametrize("capacity", [(RESERVED,), (ON_DEMAND,), (RESERVED, ON_DEMAND)])
+def test_sixty_claims_and_nothing_to_be_had(world: World, capacity: tuple[str, ...]) -> None:
+    odcr = world.aws.odcr(GPU, A, CLAIMS)
+    world.node_class(id_=odcr, zones=(A, B))
+    for zone in (A, B):
+        world.control.pool(instance_type=GPU, zone=zone, size=0)
+    if RESERVED in capacity:
+        # EC2 counts slots as free and has none: what is said of the reservation is no reason to ask again.
+        world.control.fault(
+            action="CreateFleet",
+            stage="launch",
+            code="ReservationCapacityExceeded",
+            match={"CapacityType": "reserved"},
+            times=-1,
+        )
+    process = world.start()
+    process.until(lambda: process.broker.inventory.described, "EC2 is described")
+    world.claims(CLAIMS, types=(GPU,), capacity=capacity)
+    before = {claim.name: claim.uid for claim in world.all_claims()}
+    process.run(MINUTES * 60.0)
+    steps = asked(world)
+    for times in steps.values():
+        assert len(times) <= 4 * len(capacity)  # at 0, 3, 9 and 21 minutes, in each way to buy it
+    assert sum(map(len, steps.values())) >= 4
+    assert not world.instances()
+    assert {claim.name: claim.uid for claim in world.all_claims()} == before
+    calls = int(world.control.calls()["CreateFleet"])
+    process.run(60.0)
+    assert world.control.calls()["CreateFleet"] <= calls + 2
+    world.control.clear_faults()
+    world.control.clear_pools()
+    process.until(lambda: len(held(world.all_claims())) == CLAIMS, "they launch", seconds=CAP.total_seconds())
+    assert {claim.name: claim.uid for claim in world.all_claims()} == before
+    assert sorted(held(world.all_claims()).values()) == sorted(i["InstanceId"] for i in world.instances())
