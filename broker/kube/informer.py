@@ -151,7 +151,7 @@ class Informer(Generic[T]):
         return 0.0
 
     def read(self) -> None:
-        """Fills the cache by one list in the caller's thread and follows nothing: for tests and single runs."""
+        """Fills the cache by one list in the caller's thread and follows nothing: for a single run."""
         self._list()
 
     def _list(self) -> None:
