@@ -127,7 +127,7 @@ STORIES = {
     ),
     "a gang": Story(stage=group_then_full, act=gang, ends=whole_or_none, made=3),
     "a gang that is not whole": Story(stage=group_then_full, act=rival_then(gang), made=5),
-    "a gang of two calls, one of them refused": Story(stage=one_slot_taken, act=refused_once, made=5),
+    "a gang of two calls, one of them refused": Story(stage=one_slot_taken, act=refused_once, made=7),
     "a claim that is deleted": Story(
         stage=one_reservation(2),
         act=lambda w: w.delete("c-1"),
