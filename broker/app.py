@@ -228,7 +228,7 @@ class Broker:
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)
         self._class_queue = WorkQueue[str]("nodeclass", clock=clock, longest=LONGEST)
-        self._hold_queue = WorkQueue[str]("nodeclass-end", clock=clock, longest=LONGEST)
+        self._hold_queue = WorkQueue[str]("finalizer", clock=clock, longest=LONGEST)
         self._node_queue = WorkQueue[str]("node", clock=clock, longest=LONGEST)
         self._claim_queue = WorkQueue[str]("nodeclaim", clock=clock, longest=LONGEST)
         self._loops: tuple[Singleton[str] | Controller[str], ...] = (
@@ -251,7 +251,7 @@ class Broker:
                 expected=expected,
             ),
             Controller(
-                "nodeclass-end",
+                "finalizer",
                 held.reconcile,
                 queue=self._hold_queue,
                 clock=clock,
