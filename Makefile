@@ -53,7 +53,7 @@ lint: $(VENV)/.installed ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: $(VENV)/.installed ## mypy, strict
-	$(BIN)/mypy broker providers tests
+	$(BIN)/mypy broker providers tests benchmarks
 
 contracts: $(VENV)/.installed ## The arrows between packages
 	$(BIN)/lint-imports

@@ -150,7 +150,7 @@ def _launch(world: World, kubeconfig: Path, count: int) -> Run:
     began, spent = time.monotonic(), usage().cpu
     broker.start()
     try:
-        cache = broker.claims.cache
+        cache = broker.read.claims.cache
         until(lambda: len(cache) == count and _launched(broker) == count, "launch of every claim")
         wall, cpu = time.monotonic() - began, usage().cpu - spent
         calls = [*provider.calls]
@@ -160,7 +160,7 @@ def _launch(world: World, kubeconfig: Path, count: int) -> Run:
 
 
 def _launched(broker: Broker) -> int:
-    return sum(1 for claim in broker.claims.cache.list() if claim.status.provider_id)
+    return sum(1 for claim in broker.read.claims.cache.list() if claim.status.provider_id)
 
 
 def _claim(number: int) -> dict[str, Any]:

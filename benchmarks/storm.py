@@ -104,7 +104,7 @@ class Storm:
         }
 
     def launched(self) -> int:
-        return sum(1 for claim in self.broker.claims.cache.list() if claim.status.provider_id)
+        return sum(1 for claim in self.broker.read.claims.cache.list() if claim.status.provider_id)
 
     def step(self, seconds: float) -> None:
         """Time moves on; returns when the broker has done what was due."""

@@ -11,19 +11,15 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import structlog
-
 from broker.apis import names
-from broker.apis.coordination import Lease
-from broker.apis.core import Node, Pod
-from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Attempt
 from broker.controllers.advisor.loops import AdvisorLoops
-from broker.controllers.interruption.notices import BY_INSTANCE, NoticeKeeper, by_instance
+from broker.controllers.interruption.notices import NoticeKeeper
 from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim import ownership
 from broker.controllers.nodeclaim.abandoned import AbandonedNodes
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.instances import InstanceView
@@ -32,8 +28,9 @@ from broker.controllers.nodeclaim.lifecycle import Lifecycle
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK, Registration
 from broker.controllers.nodeclaim.report import ATTEMPTS, Reporter, limit
 from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.nodeclaim.takeover import TakeOver
 from broker.controllers.nodeclaim.template import ClusterFacts
-from broker.controllers.nodeclaim.termination import BY_NODE, Termination
+from broker.controllers.nodeclaim.termination import Termination
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.status import Verdict
@@ -41,11 +38,11 @@ from broker.controllers.prices import EVERY as PRICES
 from broker.controllers.prices import PriceKeeper
 from broker.controllers.reservations.loops import ReservationLoops
 from broker.controllers.templates import TemplateSweeper
+from broker.informers import Informers
 from broker.kube.batch import Batcher
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.controller import Again, Controller
-from broker.kube.errors import ApiError
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
@@ -65,8 +62,6 @@ LONGEST = 60.0  # between two tries at one object, however often it failed
 # Annotations that only the broker writes: no reason to look at a claim again.
 OURS = frozenset({names.LAUNCH, names.LAUNCH_REQUEST, ATTEMPTS})
 
-_log = structlog.get_logger("app")
-
 
 class Broker:
     """Everything that runs while this process leads."""
@@ -76,36 +71,12 @@ class Broker:
     ) -> None:
         self._clock = clock
         self.journal = Journal()
-        self.classes = Informer(client, EC2NodeClass, clock=clock)
-        self.claims = Informer(
-            client,
-            NodeClaim,
-            clock=clock,
-            indexes={BY_PROVIDER_ID: lambda c: [c.status.provider_id], BY_INSTANCE: by_instance},
+        self.read = Informers(client, clock=clock)
+        self._informers: tuple[Informer[Any], ...] = tuple(self.read.named.values())
+        self._ownership = TakeOver(
+            client, self.read.leases.cache, enabled=settings.take_over_karpenter, clock=clock
         )
-        self.pools = Informer(client, NodePool, clock=clock)
-        self.nodes = Informer(
-            client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]}
-        )
-        self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
-        self.leases = Informer(
-            client,
-            Lease,
-            clock=clock,
-            field_selector=ownership.KARPENTER_LEASE_SELECTOR,
-        )
-        self._informers: tuple[Informer[Any], ...] = (
-            self.classes,
-            self.claims,
-            self.pools,
-            self.nodes,
-            self.pods,
-            self.leases,
-        )
-        self._client = client
-        self._take_over = settings.take_over_karpenter
-        self._karpenter = ownership.Lessees()
-        self._karpenter_gone: bool | None = None  # as the API server itself said at the last poll
+        self._owns = self._ownership.owns
 
         self.recorder = Recorder(client, "capacity-broker", clock)
         self.inventory = InventoryKeeper(provider, clock=clock, groups=lambda: self._nodeclass.group_arns())
@@ -113,7 +84,7 @@ class Broker:
             client,
             provider,
             self.inventory,
-            self.classes.cache,
+            self.read.classes.cache,
             clock=clock,
             recorder=self.recorder,
             describe=lambda: self._polls.add("class"),
@@ -122,13 +93,16 @@ class Broker:
         self._sweeper = TemplateSweeper(
             provider,
             clock=clock,
-            classes=lambda: [*(c.name for c in self.classes.cache.list()), *self.classes.cache.broken],
+            classes=lambda: [
+                *(c.name for c in self.read.classes.cache.list()),
+                *self.read.classes.cache.broken,
+            ],
         )
         reporter = Reporter(
             client,
-            self.claims.cache,
-            self.pools.cache,
-            self.pods.cache,
+            self.read.claims.cache,
+            self.read.pools.cache,
+            self.read.pods.cache,
             clock=clock,
             recorder=self.recorder,
         )
@@ -136,7 +110,7 @@ class Broker:
         executor = Executor(
             client,
             provider,
-            self.claims.cache,
+            self.read.claims.cache,
             self.inventory,
             self.journal,
             reporter,
@@ -152,7 +126,7 @@ class Broker:
         view = InstanceView(provider, clock=clock, grace=timedelta(seconds=settings.orphan_grace_seconds))
         self.launcher = Launcher(
             provider,
-            self.claims.cache,
+            self.read.claims.cache,
             self._nodeclass,
             self.inventory,
             view,
@@ -165,14 +139,16 @@ class Broker:
             plan_seconds=settings.plan_seconds,
         )
         lifecycle = Lifecycle(
-            self.claims.cache,
-            Registration(client, self.claims.cache, self.nodes.cache, clock=clock, recorder=self.recorder),
+            self.read.claims.cache,
+            Registration(
+                client, self.read.claims.cache, self.read.nodes.cache, clock=clock, recorder=self.recorder
+            ),
             Termination(
                 client,
                 provider,
-                self.claims.cache,
-                self.nodes.cache,
-                self.pods.cache,
+                self.read.claims.cache,
+                self.read.nodes.cache,
+                self.read.pods.cache,
                 clock=clock,
                 recorder=self.recorder,
                 launching=self.launcher.launching,
@@ -182,21 +158,21 @@ class Broker:
         )
         held = ClassFinalizer(
             client,
-            self.classes.cache,
-            self.claims.cache,
+            self.read.classes.cache,
+            self.read.claims.cache,
             clock=clock,
             recorder=self.recorder,
             owns=self._owns,
         )
-        abandoned = AbandonedNodes(client, provider, self.claims.cache, self.nodes.cache)
+        abandoned = AbandonedNodes(client, provider, self.read.claims.cache, self.read.nodes.cache)
         expected = (ProviderError,)
 
         reservations = ReservationLoops(
             client,
             provider,
-            claims=self.claims.cache,
-            classes=self.classes.cache,
-            nodes=self.nodes.cache,
+            claims=self.read.claims.cache,
+            classes=self.read.classes.cache,
+            nodes=self.read.nodes.cache,
             inventory=self.inventory,
             resolved=self._nodeclass,
             view=view,
@@ -204,22 +180,22 @@ class Broker:
             recorder=self.recorder,
             owns=self._owns,
             relist=lambda: self._launches.add("listing"),
-            synced=self._synced,
+            synced=self.read.synced,
             every=settings.poll_seconds,
         )
         self._informers += reservations.informers
         advisor = AdvisorLoops(
             client,
             provider,
-            classes=self.classes.cache,
-            pools=self.pools.cache,
+            classes=self.read.classes.cache,
+            pools=self.read.pools.cache,
             inventory=self.inventory,
             resolved=self._nodeclass,
             clock=clock,
             recorder=self.recorder,
             cluster=settings.cluster_name,
             describe=lambda: self._polls.add("tags"),
-            synced=self._synced,
+            synced=self.read.synced,
             enabled=settings.advise,
             keep_definition=settings.keep_definition,
         )
@@ -237,7 +213,7 @@ class Broker:
                 self._poll,
                 batcher=self._polls,
                 clock=clock,
-                synced=self._synced,
+                synced=self.read.synced,
                 every=settings.poll_seconds,
                 expected=expected,
             ),
@@ -247,7 +223,7 @@ class Broker:
                 queue=self._class_queue,
                 clock=clock,
                 workers=2,
-                synced=self._synced,
+                synced=self.read.synced,
                 expected=expected,
             ),
             Controller(
@@ -256,14 +232,14 @@ class Broker:
                 queue=self._hold_queue,
                 clock=clock,
                 workers=1,
-                synced=self._synced,
+                synced=self.read.synced,
             ),
             Singleton(
                 "launch",
                 self.launcher.run,
                 batcher=self._launches,
                 clock=clock,
-                synced=self._synced,
+                synced=self.read.synced,
                 every=60.0,
                 expected=expected,
             ),
@@ -273,7 +249,7 @@ class Broker:
                 queue=self._claim_queue,
                 clock=clock,
                 workers=4,
-                synced=self._synced,
+                synced=self.read.synced,
                 expected=expected,
             ),
             Controller(
@@ -282,7 +258,7 @@ class Broker:
                 queue=self._node_queue,
                 clock=clock,
                 workers=1,
-                synced=self._synced,
+                synced=self.read.synced,
                 expected=expected,
             ),
             Singleton(
@@ -290,7 +266,7 @@ class Broker:
                 self._sweep,
                 batcher=self._sweeps,
                 clock=clock,
-                synced=self._synced,
+                synced=self.read.synced,
                 every=SWEEP,
                 expected=expected,
             ),
@@ -303,8 +279,8 @@ class Broker:
             self._loops += (Singleton("prices", keeper.run, batcher=batcher, clock=clock, every=PRICES),)
         notices = NoticeKeeper(
             client,
-            self.claims.cache,
-            self.nodes.cache,
+            self.read.claims.cache,
+            self.read.nodes.cache,
             clock=clock,
             recorder=self.recorder,
             owns=self._owns,
@@ -313,7 +289,9 @@ class Broker:
         )
         queue = settings.interruption_queue
         self._reader = (
-            QueueReader(provider, queue, notices.take, clock=clock, synced=self._synced) if queue else None
+            QueueReader(provider, queue, notices.take, clock=clock, synced=self.read.synced)
+            if queue
+            else None
         )
         self._wire()
 
@@ -340,23 +318,15 @@ class Broker:
     def ready(self) -> Mapping[str, bool]:
         """What must be complete before the broker acts, by name."""
         return {
-            "nodeclasses": self.classes.synced,
-            "nodeclaims": self.claims.synced,
-            "nodepools": self.pools.synced,
-            "nodes": self.nodes.synced,
-            "pods": self.pods.synced,
-            "leases": self.leases.synced,
+            **{name: each.synced for name, each in self.read.named.items()},
             "ec2-reservations": self.inventory.described,
         }
 
-    def _synced(self) -> bool:
-        return all(ok for name, ok in self.ready().items() if name != "ec2-reservations")
-
     def _wire(self) -> None:
         """Informers and loops mark keys dirty; nothing is decided here."""
-        self.classes.on_change(self._class_changed)
-        self.claims.on_change(self._claim_changed)
-        self.nodes.on_change(self._node_changed)
+        self.read.classes.on_change(self._class_changed)
+        self.read.claims.on_change(self._claim_changed)
+        self.read.nodes.on_change(self._node_changed)
         self.inventory.on_change(self._inventory_changed)
         self._nodeclass.on_change(self._class_resolved)
 
@@ -381,21 +351,21 @@ class Broker:
             self._launches.add(one.name)
         if new is None:
             self._polls.add(one.name)  # its slot may be free
-            for node in self.nodes.cache.by(BY_PROVIDER_ID, one.status.provider_id or "-"):
+            for node in self.read.nodes.cache.by(BY_PROVIDER_ID, one.status.provider_id or "-"):
                 self._node_queue.add(node.name)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         one = new or old
         if one is None or not one.spec.provider_id:
             return
-        claims = self.claims.cache.by(BY_PROVIDER_ID, one.spec.provider_id)
+        claims = self.read.claims.cache.by(BY_PROVIDER_ID, one.spec.provider_id)
         for claim in claims:
             self._claim_queue.add(claim.name)
         if not claims and MARK in one.annotations:
             self._node_queue.add(one.name)
 
     def _inventory_changed(self) -> None:
-        for node_class in self.classes.cache.list():
+        for node_class in self.read.classes.cache.list():
             self._class_queue.add(node_class.name)
         self._launches.add("inventory")
 
@@ -425,40 +395,16 @@ class Broker:
         )
         self._nodeclass.limit(attempt.node_class, verdict)
         self._class_queue.add(attempt.node_class)
-        claim = self.claims.cache.get(attempt.claim)
+        claim = self.read.claims.cache.get(attempt.claim)
         if claim is not None and (pool := claim.labels.get(names.NODEPOOL)):
             self._reporter.pool_limit(pool, change)
 
-    def _owns(self, claim: NodeClaim) -> bool:
-        # What the cache has heard since the poll can only take claims back.
-        alive = not self._karpenter_gone or self._karpenter.moved(self.leases.cache.list())
-        return ownership.owned(
-            claim, groups=ownership.groups(take_over=self._take_over, karpenter_alive=alive)
-        )
-
-    def _look_for_karpenter(self) -> None:
-        """A Lease that runs out makes no event, and a cache that hears nothing makes one look run out: every
-        poll reads it anew, and claims change hands with it."""
-        if not self._take_over:
-            return
-        try:
-            items, _ = self._client.list(Lease.KIND, field_selector=ownership.KARPENTER_LEASE_SELECTOR)
-        except ApiError as error:
-            _log.warning("Karpenter's Lease cannot be read: its claims are left alone", error=str(error))
-            self._karpenter_gone = False
-            return
-        gone = not self._karpenter.alive(map(Lease.decode, items), now=self._clock.monotonic())
-        if gone != self._karpenter_gone:
-            said = "taken over: nobody renews its Lease" if gone else "not taken over: its Lease is alive"
-            _log.warning(f"Karpenter's claims are {said}")
-            self._karpenter_gone = gone
-            for claim in self.claims.cache.list():
+    def _poll(self, _items: Sequence[str]) -> Again | None:
+        if self._ownership.look():
+            for claim in self.read.claims.cache.list():
                 self._claim_queue.add(claim.name)
                 self._hold_queue.add(claim.spec.node_class_ref.name)
             self._launches.add("karpenter")
-
-    def _poll(self, _items: Sequence[str]) -> Again | None:
-        self._look_for_karpenter()
         first = not self.inventory.described
         self.inventory.refresh()
         if first:

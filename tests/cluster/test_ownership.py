@@ -124,7 +124,7 @@ def test_a_karpenter_that_renews_is_alive_though_the_broker_s_watch_is_deaf(stac
     stack.claim("theirs", capacity=(ON_DEMAND,), group=KARPENTER)
     stack.passes()
     assert stack.broker is not None
-    stack.broker.leases.stop()
+    stack.broker.read.leases.stop()
     lease(stack, age=-600.0)  # it has been renewed meanwhile
     stack.advance(300)
     stack.polls(2)

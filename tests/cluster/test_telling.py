@@ -112,7 +112,7 @@ def test_the_pods_that_a_claim_was_for_hear_why_it_waits(stack: Stack) -> None:
     stack.start()
     stack.pod("train-0")
     stack.pod("other")
-    stack.until(lambda: stack.broker and stack.broker.pods.cache.find("default/train-0"), "the pod seen")
+    stack.until(lambda: stack.broker and stack.broker.read.pods.cache.find("default/train-0"), "the pod seen")
     stack.claim(pods=("default/train-0",))
     stack.until_waiting("c-0", "AllReservationsFull")
     said = stack.until_event("train-0", "AllReservationsFull", kind="Pod")
@@ -136,7 +136,9 @@ def test_pods_that_no_node_takes_hear_of_a_claim_that_would_take_them(stack: Sta
         stack.client.patch(
             Pod.KIND, name, {"status": unschedulable}, namespace="default", subresource="status"
         )
-    stack.until(lambda: stack.broker and stack.broker.pods.cache.find("default/elsewhere"), "the pods seen")
+    stack.until(
+        lambda: stack.broker and stack.broker.read.pods.cache.find("default/elsewhere"), "the pods seen"
+    )
     stack.claim()
     stack.until_event("fits", "AllReservationsFull", kind="Pod")
     assert not stack.events("elsewhere", kind="Pod")

@@ -281,7 +281,7 @@ class Launcher:
             self._inventory.full(odcr_id)
         self._view.put(pair.instance for pair in answered.dealt.pairs)
         self._view.put(answered.dealt.surplus)
-        told = self._executor.tell(
+        told = self._executor.binder.tell(
             answered, ready, work.types, skipped=work.skipped, before=work.attempts, each=self._each
         )
         for pair in answered.dealt.pairs:
@@ -292,7 +292,7 @@ class Launcher:
             else:
                 self._holds.drop(pair.claim.uid)
         for left in answered.dealt.left:
-            attempts = self._executor.refusals(answered, left, ready)
+            attempts = self._executor.binder.refusals(answered, left, ready)
             work.attempts.setdefault(left.claim.uid, []).extend(attempts)
             told += attempts
             self._decide(left, work)

@@ -101,7 +101,7 @@ class Leftovers:
             pool = f"{'reserved' if instance.reservation_id else 'on-demand'}:{instance.instance_type}:" + (
                 f"{instance.zone}:{instance.reservation_id}" if instance.reservation_id else instance.zone
             )
-            attempt = self._executor.record(
+            attempt = self._executor.binder.record(
                 claim.name,
                 ready,
                 pool=pool,
@@ -111,7 +111,7 @@ class Leftovers:
             )
             self._limits(attempt)
             del work.waiting[claim.uid]
-            if not self._executor.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
+            if not self._executor.binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
                 hold(claim.uid, None)
         return left
 

@@ -157,7 +157,7 @@ def life(stack: Stack, broker: Broker, recording: Recording) -> None:
     # A budget holds only pods that are ready.
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     stack.client.patch(Pod.KIND, "held", {"status": ready}, namespace="default", subresource="status")
-    stack.until(lambda: broker.pods.cache.find("default/held"), "the broker sees the pod")
+    stack.until(lambda: broker.read.pods.cache.find("default/held"), "the broker sees the pod")
     stack.delete(NodeClaim, "c-0")
     stack.until_event("c-0", "EvictionBlocked")
     # By the third try the second was answered: its event is counted, since it is the same.

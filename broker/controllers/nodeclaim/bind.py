@@ -1,0 +1,250 @@
+"""What came of a fleet call, told: attempts to the journal, labels and providerID to the claims.
+
+Order, so that a kill at any point loses nothing: labels before the providerID, so a claim with a providerID
+is complete; an instance whose claim could not be written is an orphan that the next pass adopts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import structlog
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.adopt import capacity_type
+from broker.capacity.answers import answer
+from broker.capacity.launches import LeftOver, Pair
+from broker.capacity.model import Attempt, Option, Outcome, Skipped
+from broker.capacity.types import allocatable, capacity, node_labels
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.answered import Answered
+from broker.controllers.nodeclaim.report import Reporter
+from broker.controllers.nodeclaim.status import Change, missing_finalizer, patch, write
+from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import ApiError
+from broker.oncall.journal import Journal
+from providers.model import Instance, InstanceType, LaunchError
+
+Told = tuple[Pair, Sequence[Attempt]]  # a claim with its instance, and all that was tried for it
+MOST_SKIPPED = 8
+
+_log = structlog.get_logger("launch")
+
+
+class Binder:
+    """Gives instances to claims; `done` hears of each launch id whose instances all have their claims."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Cache[NodeClaim],
+        inventory: InventoryKeeper,
+        journal: Journal,
+        reporter: Reporter,
+        *,
+        clock: Clock,
+        done: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._inventory = inventory
+        self._journal = journal
+        self._reporter = reporter
+        self._clock = clock
+        self._done = done
+
+    def tell(
+        self,
+        answered: Answered,
+        ready: LaunchClass,
+        types: Mapping[str, InstanceType],
+        *,
+        skipped: Mapping[str, Sequence[Skipped]],
+        before: Mapping[str, Sequence[Attempt]],
+        each: Callable[[Callable[[Told], bool], Sequence[Told]], Sequence[bool]],
+    ) -> list[Attempt]:
+        """Writes attempts, claims, labels and status of those that launched; returns every new attempt.
+
+        `skipped` and `before` are, by claim uid, the better options and what was tried in this pass; `each`
+        calls a function for every item, maybe for some at the same time.
+        """
+        attempts: list[Attempt] = []
+        stories: list[Told] = []
+        for pair in answered.dealt.pairs:
+            asked = {pool for a in before.get(pair.claim.uid, ()) for pool in (a.pool, *a.also)}
+            passed = [
+                self.record(
+                    pair.claim.name,
+                    ready,
+                    pool=str(first.pool),
+                    outcome=Outcome.SKIPPED,
+                    code=first.reason,
+                    class_=first.class_,
+                    message=first.message,
+                    next_step="the next option is taken",
+                    also=tuple(str(each.pool) for each in alike),
+                )
+                for first, *alike in _alike(skipped.get(pair.claim.uid, ()), asked)
+            ]
+            option = answered.group.option(pair.instance.instance_type, pair.instance.zone)
+            elsewhere = pair.instance.reservation_id
+            made = self.record(
+                pair.claim.name,
+                ready,
+                pool=str(option.pool),
+                outcome=Outcome.SPILLED if pair.spilled and not elsewhere else Outcome.LAUNCHED,
+                instance_id=pair.instance.id,
+                request_id=answered.request_id,
+                message=_spill(option, elsewhere) if pair.spilled else "",
+            )
+            attempts += [*passed, made]
+            stories.append((pair, [*before.get(pair.claim.uid, ()), *passed, made]))
+
+        def bind(told: Told) -> bool:
+            pair, story = told
+            return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
+
+        if all(each(bind, stories)) and answered.launch and not answered.uncertain:
+            self._done(answered.launch)
+        return attempts
+
+    def refusals(self, answered: Answered, left: LeftOver, ready: LaunchClass) -> list[Attempt]:
+        """One attempt a distinct code: what EC2 said about the pools that this claim was tried in."""
+        by_code: dict[str, list[LaunchError]] = {}
+        for error in left.errors:
+            by_code.setdefault(error.code, []).append(error)
+        attempts = []
+        for code, errors in by_code.items():
+            first = errors[0]
+            tried = [answered.group.option(each.instance_type, each.zone) for each in errors]
+            option, *others = dict.fromkeys(tried)
+            attempts.append(
+                self.record(
+                    left.claim.name,
+                    ready,
+                    pool=str(option.pool),
+                    outcome=Outcome.REFUSED,
+                    code=code,
+                    class_=first.class_,
+                    message=first.message,
+                    request_id=answered.request_id,
+                    next_step=answer(first.class_, option=option).next_step,
+                    also=tuple(str(each.pool) for each in others),
+                )
+            )
+        return attempts
+
+    def record(self, claim: str, ready: LaunchClass, **what: Any) -> Attempt:
+        attempt = Attempt(claim=claim, node_class=ready.source.name, at=self._clock.now(), **what)
+        self._journal.write(attempt)
+        return attempt
+
+    def bind(
+        self,
+        name: str,
+        uid: str,
+        instance: Instance,
+        ready: LaunchClass,
+        types: Mapping[str, InstanceType],
+        attempts: Sequence[Attempt],
+    ) -> bool:
+        """Gives the instance to the claim. False where the claim could not be written: an orphan then."""
+        claim = self._claims.get(name)
+        if claim is None or claim.uid != uid:
+            _log.warning("claim went away while it was launched", claim=name, instance=instance.id)
+            return False
+        type_ = types[instance.instance_type]
+        odcr = self._inventory.snapshot().odcrs.get(instance.reservation_id)
+        facts = node_labels(
+            type_,
+            instance.zone,
+            zone_id=instance.zone_id,
+            capacity_type=capacity_type(instance),
+            odcr=odcr,
+            tenancy=ready.plan.tenancy,
+        )
+        if instance.reservation_id:
+            facts[names.RESERVATION_ID] = instance.reservation_id
+        if not instance.described:
+            del facts[names.CAPACITY_TYPE]  # labelled as soon as EC2 says what it runs in
+
+        def dressed(now: NodeClaim) -> dict[str, Any]:
+            labels: dict[str, str | None] = {**_requirement_labels(now), **now.labels}
+            labels |= {key: None for key in names.RESERVATION_LABELS if key in now.labels}
+            metadata = missing_finalizer(now) | {"labels": labels | facts}
+            return metadata | {"annotations": self._reporter.remembered(now, attempts)}
+
+        changes = [Change(type=names.LAUNCHED, status="True", reason="Launched")]
+        changes += self._reporter.limits(attempts)
+        try:
+            claim = patch(self._client, self._claims, claim, dressed)
+            claim = write(
+                self._client,
+                self._claims,
+                claim,
+                *changes,
+                now=self._clock.now(),
+                fields={
+                    "providerID": f"aws:///{instance.zone}/{instance.id}",
+                    "imageID": instance.image_id,
+                    "capacity": _quantities(capacity(type_, ready.plan)),
+                    "allocatable": _quantities(allocatable(type_, ready.plan)),
+                },
+            )
+        except ApiError as error:
+            _log.warning(
+                "instance waits for adoption: its claim could not be written",
+                claim=name,
+                instance=instance.id,
+                error=str(error),
+            )
+            return False
+        where = f" in {instance.reservation_id}" if instance.reservation_id else ""
+        self._reporter.say(
+            claim,
+            "Normal",
+            "Launched",
+            f"instance {instance.id} ({instance.instance_type}, {instance.zone}){where}",
+            attempts,
+        )
+        return True
+
+
+def _alike(skipped: Iterable[Skipped], asked: Collection[str]) -> list[list[Skipped]]:
+    """Options that were passed over for one and the same reason, together: those after another stay so."""
+    left = (each for each in skipped if str(each.pool) not in asked)
+    return [
+        list(alike)
+        for _, alike in groupby(left, key=lambda each: (each.pool.capacity_type, each.reason, each.class_))
+    ][:MOST_SKIPPED]
+
+
+def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
+    """A requirement with one value is a label of the node, as Karpenter's launch makes it; what EC2 has made
+    of the one about capacity is for EC2 to say."""
+    return {
+        r.key: r.values[0]
+        for r in claim.spec.requirements
+        if r.operator == "In" and len(r.values) == 1 and r.key != names.CAPACITY_TYPE
+    }
+
+
+def _spill(option: Option, elsewhere: str) -> str:
+    wanted = ", ".join(option.odcr_ids) or str(option.pool)
+    if elsewhere:
+        return f"EC2 counts it in {elsewhere}, not in {wanted}"
+    return f"EC2 launched it on demand: {wanted} had no free slot left when it was asked"
+
+
+def _quantities(amounts: Mapping[str, float]) -> dict[str, str]:
+    """Base units as Kubernetes writes them: cores may be thousandths, nothing else is less than whole."""
+    return {
+        name: f"{round(amount * 1000)}m" if name == "cpu" and amount != int(amount) else str(int(amount))
+        for name, amount in sorted(amounts.items())
+    }

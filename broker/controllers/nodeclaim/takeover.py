@@ -1,0 +1,54 @@
+"""Taking Karpenter's claims over, where that is asked for and while nobody renews Karpenter's Lease.
+
+Invariant: what is not known for certain leaves Karpenter its claims.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from broker.apis.coordination import Lease
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR, Lessees, groups, owned
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import ApiError
+
+_log = structlog.get_logger("ownership")
+
+
+class TakeOver:
+    """Whose a claim is. `look` is for one thread, `owns` for any."""
+
+    def __init__(self, client: Client, leases: Cache[Lease], *, enabled: bool, clock: Clock) -> None:
+        self._client = client
+        self._leases = leases
+        self._enabled = enabled
+        self._clock = clock
+        self._lessees = Lessees()
+        self._gone: bool | None = None  # as the API server itself said at the last look
+
+    def owns(self, claim: NodeClaim) -> bool:
+        # What the cache has heard since the last look can only give claims back.
+        alive = not self._gone or self._lessees.moved(self._leases.list())
+        return owned(claim, groups=groups(take_over=self._enabled, karpenter_alive=alive))
+
+    def look(self) -> bool:
+        """Whether claims changed hands. A Lease that runs out makes no event, and a cache that hears nothing
+        makes one look run out: each look reads it anew."""
+        if not self._enabled:
+            return False
+        try:
+            items, _ = self._client.list(Lease.KIND, field_selector=KARPENTER_LEASE_SELECTOR)
+        except ApiError as error:
+            _log.warning("Karpenter's Lease cannot be read: its claims are left alone", error=str(error))
+            self._gone = False
+            return False
+        gone = not self._lessees.alive(map(Lease.decode, items), now=self._clock.monotonic())
+        if gone == self._gone:
+            return False
+        said = "taken over: nobody renews its Lease" if gone else "not taken over: its Lease is alive"
+        _log.warning(f"Karpenter's claims are {said}")
+        self._gone = gone
+        return True

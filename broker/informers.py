@@ -1,0 +1,51 @@
+"""What the broker reads of the cluster: an informer for each kind, with the indexes of its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.apis.coordination import Lease
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.controllers.interruption.notices import BY_INSTANCE, by_instance
+from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.informer import Informer
+
+
+class Informers:
+    """Complete once every one of them is: nothing acts before."""
+
+    def __init__(self, client: Client, *, clock: Clock) -> None:
+        self.classes = Informer(client, EC2NodeClass, clock=clock)
+        self.claims = Informer(
+            client,
+            NodeClaim,
+            clock=clock,
+            indexes={BY_PROVIDER_ID: lambda c: [c.status.provider_id], BY_INSTANCE: by_instance},
+        )
+        self.pools = Informer(client, NodePool, clock=clock)
+        self.nodes = Informer(
+            client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]}
+        )
+        self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
+        self.leases = Informer(client, Lease, clock=clock, field_selector=KARPENTER_LEASE_SELECTOR)
+
+    @property
+    def named(self) -> Mapping[str, Informer[Any]]:
+        return {
+            "nodeclasses": self.classes,
+            "nodeclaims": self.claims,
+            "nodepools": self.pools,
+            "nodes": self.nodes,
+            "pods": self.pods,
+            "leases": self.leases,
+        }
+
+    def synced(self) -> bool:
+        return all(each.synced for each in self.named.values())
