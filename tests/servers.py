@@ -16,56 +16,20 @@ from tests.controlplane.client import Api, Json
 from tests.controlplane.server import ControlPlane, find
 
 REQUIRED = "CI_REQUIRE_CONTROLPLANE"
-# Collections that are emptied, in an order that leaves nothing waiting for another.
-EMPTIED = (
-    "/apis/policy/v1/poddisruptionbudgets",
-    "/api/v1/pods",
-    "/api/v1/nodes",
-    "/apis/coordination.k8s.io/v1/leases",
-    "/api/v1/configmaps",
-    "/api/v1/secrets",
-    "/api/v1/services",
-    "/api/v1/serviceaccounts",
-    "/api/v1/persistentvolumeclaims",
-    "/api/v1/persistentvolumes",
-    "/api/v1/events",
-    "/apis/apps/v1/deployments",
-    "/apis/apps/v1/replicasets",
-    "/apis/apps/v1/daemonsets",
-    "/apis/apps/v1/statefulsets",
-    "/apis/batch/v1/jobs",
-    "/apis/storage.k8s.io/v1/storageclasses",
-    "/apis/scheduling.k8s.io/v1/priorityclasses",
-)
-NAMESPACES = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
 # What the API server itself makes and keeps; it would be made again, and seen by the next test as an event.
 KEPT = frozenset({("default", "kubernetes"), ("", "system-node-critical"), ("", "system-cluster-critical")})
 
 
 def empty(api: Api, collections: tuple[str, ...] = ()) -> None:
-    """Removes what a test left: objects of every kind, and namespaces; or only `collections`.
+    """Removes what a test left: on the real server everything, on another `collections`.
 
     Definitions stay: a server takes two seconds to accept the first object of a new one.
     """
-    for path in collections or (*_custom(api), *EMPTIED):
-        _remove_all(api, path)
-    if collections:
+    if api.wipe is not None:
+        api.wipe()
         return
-    for namespace in api.request("GET", "/api/v1/namespaces").body["items"]:
-        name = namespace["metadata"]["name"]
-        if name not in NAMESPACES:
-            _remove(api, "/api/v1/namespaces", namespace)
-            # The namespace controller's last word; it does not run here.
-            namespace["spec"]["finalizers"] = []
-            namespace["metadata"].pop("resourceVersion")
-            api.request("PUT", f"/api/v1/namespaces/{name}/finalize", body=namespace)
-
-
-def _custom(api: Api) -> Iterator[str]:
-    for crd in api.request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions").body["items"]:
-        spec = crd["spec"]
-        stored = next(v["name"] for v in spec["versions"] if v["storage"])
-        yield f"/apis/{spec['group']}/{stored}/{spec['names']['plural']}"
+    for path in collections:
+        _remove_all(api, path)
 
 
 def _remove_all(api: Api, collection: str) -> None:
@@ -128,6 +92,7 @@ def over_real(plane: ControlPlane) -> Api:
         token=plane.token,
         ca=plane.ca,
         compact=plane.compact,
+        wipe=plane.wipe,
         pool=urllib3.PoolManager(maxsize=8, ca_certs=str(plane.ca)),
     )
 

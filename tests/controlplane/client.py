@@ -98,6 +98,7 @@ class Api:
     token: str = ""
     ca: Path | None = None
     compact: Callable[[], None]
+    wipe: Callable[[], None] | None = None  # where a test may empty the store itself
     pool: urllib3.PoolManager
 
     def kubeconfig(self) -> str:

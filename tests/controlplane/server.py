@@ -5,6 +5,7 @@ waits for etcd when it shuts down. Flags follow the components' own references
 (https://kubernetes.io/docs/reference/command-line-tools-reference/kube-apiserver/).
 """
 
+import base64
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -31,6 +32,26 @@ ADMIN = "admin"
 SCHEDULER = "kube-scheduler"
 ATTEMPTS = 3  # a port that was free a moment ago may be taken when the program binds it
 START_TIMEOUT = 120.0
+ROOT = "/registry/"  # of what the API server keeps in etcd
+OPERATIONS = 100  # of a transaction; etcd takes 128
+# What the API server itself makes, at its own time, and definitions of custom resources.
+KEPT = tuple(
+    ROOT + what
+    for what in (
+        "apiextensions.k8s.io/",
+        "apiregistration.k8s.io/",
+        "clusterrole",
+        "configmaps/kube-system/",
+        "flowschemas/",
+        "leases/kube-system/",
+        "masterleases/",
+        "peerserverleases/",
+        "prioritylevelconfigurations/",
+        "ranges/",
+        "role",
+        "servicecidrs/",
+    )
+)
 
 APISERVER_FLAGS = (
     "--bind-address=127.0.0.1",
@@ -75,6 +96,7 @@ class ControlPlane:
         self._audited = bool(users)
         self._dir = Path(tempfile.mkdtemp(prefix="controlplane-"))
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._born: frozenset[str] = frozenset()
         self.token = self._tokens[ADMIN]
         self.url = ""
         self.etcd = ""
@@ -85,6 +107,7 @@ class ControlPlane:
             self._write_keys()
             self._start_etcd()
             self._start_apiserver()
+            self._born = self._keys()
         except BaseException:
             self.stop()
             raise
@@ -133,6 +156,21 @@ class ControlPlane:
         """Drops etcd's history, as the API server does every five minutes: older revisions are gone."""
         status = _post(f"{self.etcd}/v3/maintenance/status", {})
         _post(f"{self.etcd}/v3/kv/compaction", {"revision": status["header"]["revision"], "physical": True})
+
+    def wipe(self) -> None:
+        """Removes from etcd what was made since the start, but for the server's own and for definitions.
+
+        The server sees the objects go as if somebody had deleted them; no finalizer holds them up.
+        """
+        left = [key for key in self._keys() - self._born if not key.startswith(KEPT)]
+        for some in (left[i : i + OPERATIONS] for i in range(0, len(left), OPERATIONS)):
+            gone = [{"requestDeleteRange": {"key": _base64(key)}} for key in some]
+            _post(f"{self.etcd}/v3/kv/txn", {"success": gone})
+
+    def _keys(self) -> frozenset[str]:
+        asked = {"key": _base64(ROOT), "range_end": _base64(ROOT[:-1] + "0"), "keys_only": True}
+        found: Any = _post(f"{self.etcd}/v3/kv/range", asked).get("kvs", ())
+        return frozenset(base64.b64decode(each["key"]).decode() for each in found)
 
     def _write_keys(self) -> None:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -292,8 +330,12 @@ def _trust(url: str, ca: Path | None) -> ssl.SSLContext | None:
     return ssl.create_default_context(cafile=str(ca))
 
 
-def _post(url: str, body: Mapping[str, object]) -> dict[str, dict[str, str]]:
+def _base64(key: str) -> str:
+    return base64.b64encode(key.encode()).decode()
+
+
+def _post(url: str, body: Mapping[str, object]) -> dict[str, Any]:
     request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")
     with urllib.request.urlopen(request, timeout=10) as reply:
-        answer: dict[str, dict[str, str]] = json.load(reply)
+        answer: dict[str, Any] = json.load(reply)
         return answer
