@@ -117,10 +117,12 @@ def test_the_instance_shows_what_the_class_asks_for(stack: Stack) -> None:
 def test_equal_content_is_one_template(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=4)
     stack.node_class(id_=odcr)
-    stack.start()
     stack.claims(2)
+    stack.start()
     stack.until_launched("c-0", "c-1")
+    stack.stop()
     stack.claims(2, 4)
+    stack.start()
     stack.until_launched("c-2", "c-3")
     assert stack.calls("CreateFleet") == 2
     assert stack.calls("CreateLaunchTemplate") == 1
@@ -169,6 +171,8 @@ def test_templates_of_a_deleted_class_go_at_once_and_nothing_foreign_goes(stack:
     stack.until_launched("c-0", "c-1")
     assert len(stack.aws.templates()) == 4
     stack.delete(EC2NodeClass, "gpu")
+    stack.delete(NodeClaim, "c-0")  # the last that holds its class
+    stack.until_gone(EC2NodeClass, "gpu")
     stack.until(lambda: len(stack.aws.template_names()) == 3, "the class's template deleted")
     left = {t["LaunchTemplateName"]: tags(t).get(names.TAG_NODECLASS) for t in stack.aws.templates()}
     assert {"somebody-else-s", "karpenter.k8s.aws/1"} < {*left}
