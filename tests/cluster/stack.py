@@ -350,9 +350,10 @@ class Stack:
     def until_gone(self, model: type[Object], name: str) -> None:
         self.until(lambda: self.find(model, name) is None, f"{model.KIND.kind} {name} gone")
 
-    def until_event(self, name: str, reason: str, *, kind: str = "NodeClaim") -> Event:
+    def until_event(self, name: str, reason: str, *, kind: str = "NodeClaim", saying: str = "") -> Event:
         def said() -> Event | None:
-            return next((e for e in self.events(name, kind=kind) if e.reason == reason), None)
+            found = (e for e in self.events(name, kind=kind) if e.reason == reason)
+            return next((e for e in found if saying in e.message), None)
 
         found = self.until(said, f"event {reason} on {kind} {name}")
         assert found is not None
