@@ -123,7 +123,12 @@ class Broker:
             ),
             used=self._sweeper.used,
         )
-        view = InstanceView(provider, clock=clock, grace=timedelta(seconds=settings.orphan_grace_seconds))
+        view = InstanceView(
+            provider,
+            clock=clock,
+            grace=timedelta(seconds=settings.orphan_grace_seconds),
+            check=client.check,
+        )
         self.launcher = Launcher(
             provider,
             self.read.claims.cache,

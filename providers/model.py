@@ -258,7 +258,7 @@ class ConnectionTracking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """All that a launch template holds; its name is a hash of exactly this (KRP-13)."""
+    """All that a launch template holds; its name is a hash of exactly this."""
 
     image_id: str
     user_data: str = ""  # not base64: the provider encodes it

@@ -49,6 +49,8 @@ def _exactly(problem: Problem, seconds: float, began: float, timer: Callable[[],
         alone = {gang for gang in undecided if greedy.fits(problem, gang, problem.room) is None}
         if not alone:
             break
+        if timer() - began > seconds:
+            raise network.SolverFailed(f"{seconds:g} s were too short to tell which gangs fit")
         absent |= alone
     if not undecided:
         absent |= {gang for gang in present if not _whole(problem, gang, taken)}

@@ -248,12 +248,10 @@ def _efas(type_: InstanceType, node_class: NodeClass) -> int:
     return type_.efa_interfaces
 
 
-def _pods_by_interfaces(type_: InstanceType, node_class: NodeClass) -> int:
+def _pods_by_interfaces(type_: InstanceType, node_class: NodeClass, *, reserved: int) -> int:
     """The VPC CNI's limit, without the interfaces that carry no pods: reserved ones, and efa-only ones, which
     have no address, on the card that it uses."""
-    without = node_class.overhead.reserved_enis + sum(
-        each.kind == "efa-only" and each.card == 0 for each in node_class.interfaces
-    )
+    without = reserved + sum(each.kind == "efa-only" and each.card == 0 for each in node_class.interfaces)
     if not without or not type_.enis:
         return type_.max_pods
     usable = max(0, type_.enis - without)
@@ -265,7 +263,10 @@ def _pods(type_: InstanceType, node_class: NodeClass) -> int:
     if kubelet.max_pods is not None:
         count = kubelet.max_pods
     else:
-        count = _pods_by_interfaces(type_, node_class) if family.pods_by_interfaces else 110
+        reserved = node_class.overhead.reserved_enis
+        count = (
+            _pods_by_interfaces(type_, node_class, reserved=reserved) if family.pods_by_interfaces else 110
+        )
     if kubelet.pods_per_core and family.pods_per_core:
         count = min(count, kubelet.pods_per_core * type_.vcpus)
     return count
@@ -289,8 +290,9 @@ def _root_gib(devices: tuple[BlockDevice, ...], family: _Family) -> int:
 
 
 def _kube_reserved(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
+    # Reserved interfaces take pods away, but nothing of what the kubelet keeps (Karpenter's types.go, 1.14).
     by_interfaces = _family(node_class).reserve_by_interfaces
-    pods = _pods_by_interfaces(type_, node_class) if by_interfaces else _pods(type_, node_class)
+    pods = _pods_by_interfaces(type_, node_class, reserved=0) if by_interfaces else _pods(type_, node_class)
     millicores = type_.vcpus * 1000
     reserved = sum(
         int((min(millicores, end) - start) * share)

@@ -1,4 +1,7 @@
-"""The instance profile to launch with: as given, or one that holds the role.
+"""The instance profile to launch with: as given, or one of the broker's own for the role.
+
+Another that holds the role is somebody else's, who deletes it without asking us: Karpenter's with its
+class, a node group's with the group.
 
 Invariant: making one is idempotent. Its name follows from cluster, Region and role; IAM's "already exists"
 is success, for the profile and for the role in it (IAM API Reference, CreateInstanceProfile, a profile has
@@ -41,9 +44,7 @@ class Profiles:
         answer = self._aws.call(self._aws.iam.list_instance_profiles_for_role, RoleName=role)
         names = sorted(item["InstanceProfileName"] for item in answer["InstanceProfiles"])
         ours = self._name(role)
-        if ours in names:
-            return ours
-        return names[0] if names else self._make(ours, role=role)
+        return ours if ours in names else self._make(ours, role=role)
 
     def _name(self, role: str) -> str:
         unique = f"{self._cluster}/{self._aws.region}/{role}"

@@ -35,7 +35,6 @@ from broker.kube.controller import Again
 from broker.kube.errors import Forbidden, Invalid
 from broker.kube.events import Recorder
 from providers.base import CapacityProvider
-from providers.model import ErrorClass
 
 LOOK_AGAIN = 300.0
 SOON = 1.0
@@ -124,7 +123,7 @@ class Advisor:
             return Resolved()
         error = self._inventory.group_errors.get(spec.group_arn)
         unread = spec.group_arn not in self._inventory.snapshot().groups
-        if unread and error and error.class_ is not ErrorClass.NOT_FOUND:
+        if unread and error:  # one that is not found may be made again under its name in a moment
             # Without the request's id: the same again at the next poll is nothing to write.
             raise Unresolved("GroupUnreadable", f"{error.operation}: {error.code} for {spec.group_arn}")
         return self._resolved.found(node_class.name)

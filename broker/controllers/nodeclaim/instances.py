@@ -41,10 +41,14 @@ class InstanceView:
     One thread works with it; `listing` and `doubt` are for any thread.
     """
 
-    def __init__(self, provider: CapacityProvider, *, clock: Clock, grace: timedelta) -> None:
+    def __init__(
+        self, provider: CapacityProvider, *, clock: Clock, grace: timedelta, check: Callable[[], None]
+    ) -> None:
+        """`check` raises where another process may lead by now: EC2 knows nothing of the Lease."""
         self._provider = provider
         self._clock = clock
         self._grace = grace
+        self._check = check
         self._known: dict[str, Instance] = {}
         self._taken: datetime | None = None
         self._doubted = True
@@ -146,9 +150,10 @@ class InstanceView:
         return [claim for id_, claim in suspects.items() if id_ not in alive]
 
     def terminate(self, instances: Sequence[Instance], *, why: str) -> None:
-        """Raises ProviderError."""
+        """Raises ProviderError; ApiError where another process may lead by now, and have given them away."""
         if not instances:
             return
+        self._check()
         ids = [instance.id for instance in instances]
         _log.warning("terminating instances without a claim", instances=ids, why=why)
         self._provider.terminate(ids)

@@ -183,7 +183,8 @@ class Leftovers:
         made = bool(shown) or any(claim.status.provider_id for claim in members.values())
         if request is not None and wanted and (made or self._as_it_was(intent, members, work)):
             return self._repeat(intent, request, wanted, work, hold)
-        if self._clock.monotonic() - self._met.get(intent.launch, 0.0) >= SETTLED.total_seconds():
+        now = self._clock.monotonic()
+        if now - self._met.setdefault(intent.launch, now) >= SETTLED.total_seconds():
             self._intents.answered(intent.launch)  # what EC2 has not listed by now is not there
             return False
         self._wait(intent, work, None)

@@ -38,22 +38,28 @@ class Lessees:
 
     A Lease is alive until its record has stayed as it is for its duration, on our own monotonic clock, as
     client-go's tools/leaderelection tells it: renewTime is the holder's clock, which may be hours off ours.
+    One that is given back or gone is alive as long: a rollout does that between two holders.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Record, float]] = {}
+        self._missed: float | None = None  # since when there is none
 
     def alive(self, leases: Iterable[Lease], *, now: float) -> bool:
         """With the Leases as the API server has them; `now` is monotonic."""
         before, self._seen = self._seen, {}
-        held = False
+        alive = False
         for lease in leases:
             record, known = _record(lease), before.get(lease.key)
             since = known[1] if known and known[0] == record else now
             self._seen[lease.key] = record, since
             lasts = lease.spec.lease_duration_seconds or DURATION
-            held = held or (bool(lease.spec.holder_identity) and now < since + lasts)
-        return held
+            alive = alive or now < since + lasts
+        if self._seen:
+            self._missed = None
+            return alive
+        self._missed = now if self._missed is None else self._missed
+        return now < self._missed + DURATION
 
     def moved(self, leases: Iterable[Lease]) -> bool:
         """Whether a Lease is held by a record that `alive` has not been told of."""

@@ -116,12 +116,16 @@ def test_a_profile_is_made_for_a_role_once(world: World) -> None:
     assert len(iam.list_instance_profiles()["InstanceProfiles"]) == 1
 
 
-def test_a_profile_of_the_role_that_is_there_is_used(world: World) -> None:
+def test_somebody_else_s_profile_of_the_role_is_not_leant_on(world: World) -> None:
+    """Karpenter deletes its own with its class, and a node group's goes with the group."""
     iam = world.client("iam")
     iam.create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
     iam.create_instance_profile(InstanceProfileName="theirs")
     iam.add_role_to_instance_profile(InstanceProfileName="theirs", RoleName="nodes")
-    assert world.aws.instance_profile(role="nodes", profile="") == "theirs"
+    name = world.aws.instance_profile(role="nodes", profile="")
+    assert name != "theirs"
+    held = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+    assert [role["RoleName"] for role in held["Roles"]] == ["nodes"]
 
 
 def test_a_role_that_is_not_there_is_not_found(world: World) -> None:

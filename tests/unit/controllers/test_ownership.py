@@ -28,9 +28,13 @@ def lease(*, holder: str = "karpenter-0", renewed: float = 0.0, lasts: int = 15)
 
 
 @pytest.mark.covers("KRP-26")
-def test_nobody_holds_what_is_not_there_or_given_back() -> None:
-    assert not Lessees().alive([], now=0.0)
-    assert not Lessees().alive([lease(holder="")], now=0.0)
+@pytest.mark.parametrize("left", [[], [lease(holder="")]], ids=["not there", "given back"])
+def test_what_nobody_holds_may_be_between_two_holders(left: list[Lease]) -> None:
+    seen = Lessees()
+    assert seen.alive([lease()], now=0.0)
+    assert [seen.alive(left, now=now) for now in (1.0, 15.9, 16.0)] == [True, True, False]
+    assert seen.alive([lease(renewed=17.0)], now=17.0)
+    assert seen.alive(left, now=18.0)
 
 
 @pytest.mark.covers("KRP-26")

@@ -108,7 +108,7 @@ class World:
         client: Any = self.api
         recorder: Any = self.told
         self.inventory = InventoryKeeper(provider, clock=self.clock, groups=lambda: ())
-        self.view = InstanceView(provider, clock=self.clock, grace=timedelta(seconds=30))
+        self.view = InstanceView(provider, clock=self.clock, grace=timedelta(seconds=30), check=lambda: None)
         self.relisted = 0
         self.users: dict[str, list[str]] = {}
         self.standing = StandingKeeper(
