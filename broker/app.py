@@ -69,7 +69,6 @@ class Broker:
     def __init__(
         self, client: Client, provider: CapacityProvider, settings: Settings, *, clock: Clock
     ) -> None:
-        self._clock = clock
         self.journal = Journal()
         self.read = Informers(client, clock=clock)
         self._informers: tuple[Informer[Any], ...] = tuple(self.read.named.values())

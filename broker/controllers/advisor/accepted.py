@@ -20,6 +20,7 @@ from broker.apis.reservation_spec import validate_reservation_spec
 from broker.controllers.advisor.definition import DefinitionKeeper
 from broker.controllers.advisor.verdicts import conditions_patch
 from broker.controllers.nodeclass.status import Verdict
+from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -147,8 +148,5 @@ class AcceptedKeeper:
         status = conditions_patch(
             one, [] if served else [lost], types=(names.SPEC_SERVED,), now=self._clock.now()
         )
-        if status is None:
-            return
-        body = {"metadata": {"resourceVersion": one.metadata.resource_version}, "status": status}
-        answer = self._client.patch(EC2NodeClass.KIND, one.name, body, subresource="status")
-        self._classes.observe(answer)
+        if status is not None:
+            patch_status(self._client, self._classes, one, status)

@@ -27,6 +27,7 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nodeclass.status import INVALID_SPEC, Verdict
+from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -279,11 +280,8 @@ class Advisor:
 
     def _say(self, node_class: EC2NodeClass, told: Iterable[Verdict]) -> None:
         status = verdicts.conditions_patch(node_class, told, now=self._clock.now())
-        if status is None:
-            return
-        body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
-        answer = self._client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
-        self._classes.observe(answer)
+        if status is not None:
+            patch_status(self._client, self._classes, node_class, status)
 
 
 def _about_pools(spec: CapacityReservationSpec | None, pools: list[NodePool]) -> list[Verdict]:

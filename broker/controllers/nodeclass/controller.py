@@ -27,6 +27,7 @@ from broker.controllers.nodeclass.resolve import (
     unread,
 )
 from broker.controllers.nodeclass.status import Verdict, status_patch
+from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -245,18 +246,13 @@ class NodeClassController:
         ):
             return
         try:
-            answer = self._patch(node_class, status)
+            answer = patch_status(self._client, self._cache, node_class, status)
         except Invalid:
             # Karpenter's own CRD knows fewer states: there the conditions say it all.
-            answer = self._patch(node_class, said)
+            answer = patch_status(self._client, self._cache, node_class, said)
         self._cut.pop(node_class.name, None)
         if changed(answer["status"], status):
             self._cut[node_class.name] = status
-        self._cache.observe(answer)
-
-    def _patch(self, node_class: EC2NodeClass, status: Mapping[str, Any]) -> dict[str, Any]:
-        body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
-        return self._client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
 
     def _tell(self, name: str) -> None:
         for reader in self._readers:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -89,10 +90,8 @@ class ClassFinalizer:
         status = {"conditions": [condition_body(condition) for condition in conditions]}
         if not changed(node_class.status.wire(), status):
             return
-        body = {"metadata": {"resourceVersion": node_class.metadata.resource_version}, "status": status}
         try:
-            answer = self._client.patch(EC2NodeClass.KIND, node_class.name, body, subresource="status")
+            patch_status(self._client, self._classes, node_class, status)
         except NotFound:
             return
-        self._classes.observe(answer)
         self._recorder.event(node_class, "Warning", HELD, message)
