@@ -1,4 +1,4 @@
-"""A pytest plugin for moto's tests: installs local AWS first, and writes which tests failed.
+"""A pytest plugin for moto's tests: installs local AWS first, and writes what failed and what ran before it.
 
 It stands in a folder of its own, since moto's tests are a package called `tests` as well.
 """
@@ -14,6 +14,7 @@ REPORT = Path(os.environ["MOTO_SUITE_REPORT"])
 
 _failed: dict[str, str] = {}
 _passed: set[str] = set()
+_order: dict[str, list[str]] = {}  # by worker: the tests as they ran
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,6 +32,8 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "setup":
+        _order.setdefault(getattr(report, "worker_id", "main"), []).append(report.nodeid)
     if report.failed:
         _failed[report.nodeid] = report.longreprtext
     elif report.when == "call" and report.passed:
@@ -48,6 +51,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
                 "ec2_backend": f"{ec2_backends.backend.__module__}.{ec2_backends.backend.__name__}",
                 "passed": sorted(_passed - _failed.keys()),
                 "failed": _failed,
+                "order": list(_order.values()),
             }
         )
     )
