@@ -34,6 +34,9 @@ from broker.controllers.nodeclaim.termination import Termination
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.status import Verdict
+from broker.controllers.ome.loops import OmeLoops
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.shared import Shared
 from broker.controllers.prices import EVERY as PRICES
 from broker.controllers.prices import PriceKeeper
 from broker.controllers.reservations.loops import ReservationLoops
@@ -188,6 +191,23 @@ class Broker:
             every=settings.poll_seconds,
         )
         self._informers += reservations.informers
+        self.ome = OmeLoops(
+            Shared(
+                client=client,
+                provider=provider,
+                reads=OmeReads(client, clock=clock),
+                claims=self.read.claims.cache,
+                nodes=self.read.nodes.cache,
+                inventory=self.inventory,
+                settings=settings,
+                clock=clock,
+                recorder=self.recorder,
+                owns=self._owns,
+                describe=lambda: self._polls.add("reserved"),
+                synced=self.read.synced,
+            )
+        )
+        self._informers += self.ome.informers
         advisor = AdvisorLoops(
             client,
             provider,
@@ -276,6 +296,7 @@ class Broker:
             ),
             *reservations.loops,
             *advisor.loops,
+            *self.ome.loops,
         )
         if not settings.aws_endpoint:  # what stands in for AWS has prices of nothing
             keeper = PriceKeeper(provider, clock=clock)

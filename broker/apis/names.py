@@ -122,6 +122,24 @@ LAUNCH: Final = "capacity-broker.io/launch"
 LAUNCH_REQUEST: Final = "capacity-broker.io/launch-request"
 EXPECT: Final = "capacity-broker.io/expect"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
+# On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
+# `namespace/name` or the name of a ClusterCapacityReservation.
+DRAWS_FROM: Final = "capacity-broker.io/draws-from"
+# On a CapacityReservation: Observe (count what exists) or Manage (create, resize, cancel EC2's).
+RESERVATION_POLICY: Final = "capacity-broker.io/reservation-policy"
+DELETION_POLICY: Final = "capacity-broker.io/deletion-policy"
+MATCH_CRITERIA: Final = "capacity-broker.io/match-criteria"
+END_DATE: Final = "capacity-broker.io/end-date"
+SIZING: Final = "capacity-broker.io/sizing"
+# On a CapacityReservation: EC2 reservations (ids, with commas) and a group that belong to it.
+ADOPT_IDS: Final = "capacity-broker.io/reservation-ids"
+ADOPT_GROUP: Final = "capacity-broker.io/reservation-group-arn"
+RESERVED_FINALIZER: Final = "capacity-broker.io/reserved"
+# EC2 tags of a reservation that belongs to a CapacityReservation: whose it is, in which flavor; the last is
+# only on what the broker created, and so may resize and cancel.
+TAG_RESERVATION: Final = "capacity-broker.io/reservation"
+TAG_FLAVOR: Final = "capacity-broker.io/flavor"
+TAG_MANAGED: Final = "capacity-broker.io/managed-by"
 TAG_LAUNCH: Final = LAUNCH
 TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
 # On reservations: followed by the cluster's and the class's name.

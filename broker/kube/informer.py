@@ -20,7 +20,7 @@ from broker.kube.bugs import contained
 from broker.kube.cache import Cache, Handler, Indexes, T, number, version_of
 from broker.kube.client import Client, Watch
 from broker.kube.clock import Clock
-from broker.kube.errors import ApiError, Expired, TooManyRequests
+from broker.kube.errors import ApiError, Expired, NotFound, TooManyRequests
 from broker.kube.metrics import REGISTRY
 
 FIRST, LONGEST = 0.1, 30.0  # seconds of back-off
@@ -70,6 +70,7 @@ class Informer(Generic[T]):
             model, indexes=indexes, namespace=namespace, narrowed=bool(label_selector or field_selector)
         )
         self.error = ""
+        self.missing = False  # the API server does not serve the kind: its definition is not installed
         self._client = client
         self._kind = model.KIND
         self._clock = clock
@@ -137,6 +138,7 @@ class Informer(Generic[T]):
                 self._list()
             self._stream()
         except ApiError as error:
+            self.missing = self.missing or isinstance(error, NotFound)
             # 429 is about the rate, and no answer about nothing; other refusals may be about the version.
             self._refused += error.status > 0 and not isinstance(error, TooManyRequests)
             if isinstance(error, Expired) or self._refused >= REFUSALS:
@@ -194,4 +196,4 @@ class Informer(Generic[T]):
 
     def _alive(self) -> None:
         self._contact = self._clock.monotonic()
-        self.error = ""
+        self.error, self.missing = "", False

@@ -149,10 +149,10 @@ def rules(file: str) -> list[Json]:
 
 def test_rights_that_go_with_a_value_go_without_it() -> None:
     manifests = helm.render({**helm.GIVEN, "advise": False})
-    assert helm.one(manifests, "ClusterRole")["rules"] == rules("cluster")
+    assert helm.one(manifests, "ClusterRole")["rules"] == [*rules("cluster"), *rules("ome")]
     assert environment(manifests)["BROKER_ADVISE"] == "false"
     manifests = helm.render({**helm.GIVEN, "keepDefinition": True})
-    all_ = [rule for file in ("cluster", "advisor", "definition") for rule in rules(file)]
+    all_ = [rule for file in ("cluster", "ome", "advisor", "definition") for rule in rules(file)]
     assert helm.one(manifests, "ClusterRole")["rules"] == all_
     assert environment(manifests)["BROKER_KEEP_DEFINITION"] == "true"
 
@@ -163,7 +163,7 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
     account = helm.one(manifests, "ServiceAccount")["metadata"]
     assert pod["serviceAccountName"] == account["name"]
     assert account["annotations"] == helm.GIVEN["serviceAccount"]["annotations"]
-    for kind, files in (("ClusterRole", ("cluster", "advisor")), ("Role", ("namespace",))):
+    for kind, files in (("ClusterRole", ("cluster", "ome", "advisor")), ("Role", ("namespace",))):
         role, binding = helm.one(manifests, kind), helm.one(manifests, f"{kind}Binding")
         assert role["rules"] == [rule for file in files for rule in rules(file)]
         assert binding["roleRef"]["name"] == role["metadata"]["name"]

@@ -39,7 +39,7 @@ from tests.unit.deploy.strict import Json
 
 CLUSTER_RULES: list[Json] = [
     rule
-    for file in ("cluster", "advisor", "definition")
+    for file in ("cluster", "ome", "advisor", "definition")
     for rule in yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
 ]
 OWN_RULES: list[Json] = yaml.safe_load((helm.CHART / "rbac" / "namespace.yaml").read_text())

@@ -1,0 +1,48 @@
+"""Who holds how much of a reservation: the values that usage, quota and status are told in.
+
+Nothing here does anything. A reservation is OME's (a CapacityReservation, or a ClusterCapacityReservation
+where `namespace` is empty), never EC2's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from broker.quota.model import Amounts
+
+HolderKind = Literal["DedicatedAICluster", "Workload", "NodeClaim"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reserved:
+    """The name of a reservation. `str` is what a person writes: `namespace/name`, or `name`."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue in the quota tree, and the wish for its ClusterQueue's."""
+        return f"{self.namespace}--{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """One user of a reservation: what it holds, in which flavors. Amounts in whole units (cpu in milli).
+
+    `name` is unique among a reservation's holders: a cluster's name, or a workload's or a claim's with what
+    makes it unique. `since` is when it got its quota, in seconds since the epoch.
+    """
+
+    kind: HolderKind
+    name: str
+    reserved: Reserved
+    usage: Amounts
+    priority: int = 0
+    since: float = float("inf")
+    healthy: bool = True
+    why: str = ""  # what is wrong with it, for people
