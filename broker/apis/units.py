@@ -1,0 +1,41 @@
+"""Quantities as quota counts them: whole numbers, cpu in milli, everything else in its base unit.
+
+Invariant: nothing is rounded in anybody's favour: a fraction of a unit counts as a whole one, as in
+Kueue's AmountFromQuantity (pkg/resources/amount.go) and resource.Quantity's Value and MilliValue.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+from typing import Final
+
+from broker.apis.meta import NUMBER, SCALES
+
+CPU: Final = "cpu"
+_BINARY: Final = tuple((suffix, int(SCALES[suffix])) for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"))
+_SUFFIXED: Final = frozenset({"memory", "ephemeral-storage"})
+
+
+@lru_cache(maxsize=4096)
+def units(resource: str, text: str) -> int:
+    """`512` cpu is 512000, `16Ti` of memory 17592186044416. Raises ValueError for what is no quantity."""
+    suffix = next((text[-size:] for size in (2, 1) if text[-size:] in SCALES), "")
+    number = text.removesuffix(suffix)
+    if not NUMBER.fullmatch(number):
+        raise ValueError(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
+    value = Decimal(number) * SCALES.get(suffix, Decimal(1))
+    if resource == CPU:
+        value *= 1000
+    return int(value.to_integral_value(ROUND_CEILING))
+
+
+def written(resource: str, value: int) -> str:
+    """As people write it: the shortest that is exactly this amount."""
+    if resource == CPU:
+        return f"{value}m" if value % 1000 else str(value // 1000)
+    if resource in _SUFFIXED or resource.startswith("hugepages-"):
+        for suffix, size in _BINARY:
+            if value and value % size == 0:
+                return f"{value // size}{suffix}"
+    return str(value)

@@ -1,0 +1,52 @@
+"""What the dedicated clusters hold of each reservation, for whoever tells or counts it.
+
+Invariant: a cluster holds what was admitted to it until its instances are gone, and nothing before; one
+that waits or whose reservation is not found is in nobody's usage. Both come from the clusters' own status:
+nothing is remembered beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.kube.cache import Cache
+from broker.quota.resolve import Unresolved, resolve
+from broker.quota.usage import Holder, Reserved
+
+
+class ClusterView:
+    """`known`: the reservations there are."""
+
+    def __init__(
+        self, clusters: Cache[DedicatedAICluster], *, known: Callable[[], Iterable[Reserved]]
+    ) -> None:
+        self._clusters = clusters
+        self._known = known
+
+    def holders(self, reserved: Reserved) -> tuple[Holder, ...]:
+        """The clusters of this reservation, by name. One that waits holds nothing: its usage is empty."""
+        return self.all().get(reserved, ())
+
+    def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:
+        """As `holders`, of every reservation at once: what a pass over many asks for."""
+        known = tuple(self._known())
+        found: dict[Reserved, list[Holder]] = {}
+        for cluster in sorted(self._clusters.list(), key=lambda each: each.name):
+            reserved = resolve(cluster.spec.capacity_reservation_id, known)
+            if isinstance(reserved, Unresolved):
+                continue
+            found.setdefault(reserved, []).append(_holder(cluster, reserved))
+        return {reserved: tuple(holders) for reserved, holders in found.items()}
+
+
+def _holder(cluster: DedicatedAICluster, reserved: Reserved) -> Holder:
+    failed = cluster.status.dac_lifecycle_state == "FAILED"
+    return Holder(
+        kind="DedicatedAICluster",
+        name=cluster.name,
+        reserved=reserved,
+        usage={},
+        healthy=not failed,
+        why=cluster.status.lifecycle_detail if failed else "",
+    )

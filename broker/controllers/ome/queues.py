@@ -1,0 +1,70 @@
+"""Reservations as queues of the quota tree.
+
+Invariant: what is counted is the spec as it is judged (`broker.apis.ome_rules`), the same one that
+Kueue's ClusterQueue is made of, so that both ways of deciding know the same limits. Cohorts are flat, as
+OME has them: each exists by its members' naming it, with no quota of its own. A queue that fails with one
+flavor tries the next before it preempts anybody, Kueue's default (`flavorFungibility`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.apis.ome import PreemptionRule, ReservationSpec, ResourceQuota
+from broker.apis.units import units
+from broker.quota.model import (
+    Cohort,
+    FlavorResource,
+    Preemption,
+    Queue,
+    Quota,
+    ResourceGroup,
+    amount,
+)
+from broker.quota.usage import Reserved
+
+
+def queues(reservations: Mapping[Reserved, ReservationSpec]) -> tuple[tuple[Queue, ...], tuple[Cohort, ...]]:
+    """A queue for each reservation, named `Reserved.queue`, of specs that are judged and have no problem."""
+    return tuple(queue(reserved, spec) for reserved, spec in sorted(reservations.items())), ()
+
+
+def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
+    """One reservation's queue. Raises ValueError for a quantity that is none."""
+    return Queue(
+        name=reserved.queue,
+        cohort=spec.cohort,
+        groups=tuple(
+            ResourceGroup(frozenset(group.covered_resources), tuple(flavor.name for flavor in group.flavors))
+            for group in spec.resource_groups
+        ),
+        quotas={
+            FlavorResource(flavor.name, each.name): _quota(each)
+            for group in spec.resource_groups
+            for flavor in group.flavors
+            for each in flavor.resources
+        },
+        preemption=_preemption(spec.preemption_rule or PreemptionRule()),
+    )
+
+
+def _quota(each: ResourceQuota) -> Quota:
+    return Quota(
+        nominal=amount(units(each.name, each.nominal_quota)),
+        borrowing_limit=_limit(each.name, each.borrowing_limit),
+        lending_limit=_limit(each.name, each.lending_limit),
+    )
+
+
+def _limit(resource: str, text: str | None) -> int | None:
+    return None if text is None else amount(units(resource, text))
+
+
+def _preemption(rule: PreemptionRule) -> Preemption:
+    borrow = rule.borrow_within_cohort
+    return Preemption(
+        within=rule.within_cluster_queue or "LowerPriority",
+        reclaim=rule.reclaim_within_cohort or "Never",
+        borrow="Never" if borrow is None or borrow.policy == "Never" else "LowerPriority",
+        threshold=None if borrow is None else borrow.max_priority_threshold,
+    )

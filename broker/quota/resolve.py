@@ -1,0 +1,52 @@
+"""Which reservation a name means.
+
+Invariant: a name that could mean two reservations means none: nothing is drawn from a reservation that
+nobody chose. `namespace/name` is that CapacityReservation; a name alone is the ClusterCapacityReservation
+of that name, or the only CapacityReservation that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from broker.quota.usage import Reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """Why a name means no reservation: `reason` for a condition, `message` for people."""
+
+    reason: str
+    message: str
+
+
+def resolve(given: str, known: Iterable[Reserved]) -> Reserved | Unresolved:
+    """What `capacityReservationId`, or the annotation of a claim, means among the reservations there are."""
+    if not given:
+        return Unresolved(
+            "ReservationNotNamed",
+            "no reservation is named: write namespace/name of a CapacityReservation, or the name of a "
+            "ClusterCapacityReservation",
+        )
+    namespace, slash, name = given.rpartition("/")
+    named = sorted(each for each in known if each.name == name)
+    if slash:
+        if (found := Reserved(namespace, name)) in named and namespace:
+            return found
+        return Unresolved(
+            "ReservationNotFound", f"there is no CapacityReservation {name} in namespace {namespace!r}"
+        )
+    if Reserved("", name) in named:
+        return Reserved("", name)
+    if len(named) == 1:
+        return named[0]
+    if named:
+        return Unresolved(
+            "ReservationAmbiguous",
+            f"{given} could be {' or '.join(map(str, named))}: write the one that is meant",
+        )
+    return Unresolved(
+        "ReservationNotFound",
+        f"there is no ClusterCapacityReservation and no CapacityReservation named {given}",
+    )
