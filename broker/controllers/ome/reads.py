@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.controllers.ome.kueue.informer import ServedInformer
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
@@ -24,6 +26,7 @@ class OmeReads:
         self.cluster_reservations = Informer(client, ClusterCapacityReservation, clock=clock)
         self.clusters = Informer(client, DedicatedAICluster, clock=clock)
         self.profiles = Informer(client, DedicatedAIClusterProfile, clock=clock)
+        self.flavors = ServedInformer(client, ResourceFlavor, clock=clock)
 
     @property
     def named(self) -> Mapping[str, Informer[Any]]:
@@ -32,6 +35,7 @@ class OmeReads:
             "clustercapacityreservations": self.cluster_reservations,
             "dedicatedaiclusters": self.clusters,
             "dedicatedaiclusterprofiles": self.profiles,
+            "resourceflavors": self.flavors,
         }
 
     def synced(self) -> bool:
