@@ -1,15 +1,19 @@
 """The seam between the broker and a cloud: what a capacity provider can do.
 
 Every call raises ProviderError and nothing else. Calls that change something are idempotent: by token
-(launch), by name (template), by id (terminate, tag). None of them retries a refusal about capacity.
+(launch, create_reservation), by name (template, group), by id (terminate, tag, resize). None of them retries
+a refusal about capacity. What does not carry this cluster's tag is never resized, cancelled or deleted: that
+is a ProviderError of class CONFIGURATION.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from providers.model import (
+    UNCHANGED,
     Bootstrap,
     Image,
     Instance,
@@ -17,6 +21,7 @@ from providers.model import (
     LaunchRequest,
     LaunchResult,
     Odcr,
+    OdcrRequest,
     QueueMessage,
     ReservationGroup,
     SecurityGroup,
@@ -24,6 +29,7 @@ from providers.model import (
     Subnet,
     Template,
     TemplateRef,
+    Unchanged,
 )
 
 
@@ -38,6 +44,32 @@ class CapacityProvider(Protocol):
 
     def group(self, arn: str) -> ReservationGroup:
         """The group and its members now. Class NOT_FOUND when there is none."""
+
+    def create_reservation(self, request: OdcrRequest) -> Odcr:
+        """Reserves, with this cluster's tag beside the request's. A repeat of a token answers with what it
+        made, which may have been cancelled since: look at its state."""
+
+    def resize_reservation(
+        self, id_: str, *, count: int, end: datetime | Unchanged | None = UNCHANGED
+    ) -> None:
+        """Changes count and end (None: never) of a reservation of ours in place, unless both are so."""
+
+    def cancel_reservation(self, id_: str) -> None:
+        """Gives a reservation of ours back; one that has ended, or that EC2 does not know, is success."""
+
+    def create_group(self, *, name: str, tags: Mapping[str, str]) -> ReservationGroup:
+        """The group of that name, made if missing, with its members. A group of that name without this
+        cluster's tag, or with another value of a `capacity-broker.io/` tag, is a CONFIGURATION error."""
+
+    def add_to_group(self, arn: str, arns: Collection[str]) -> None:
+        """Puts reservations (of any owner that shares them) into a group; members stay. Each that can be is
+        added, then what was refused is raised as one error that names every refused ARN."""
+
+    def remove_from_group(self, arn: str, arns: Collection[str]) -> None:
+        """Takes reservations out; one that is no member is success, and so is a group that is gone."""
+
+    def delete_group(self, arn: str) -> None:
+        """Deletes a group of ours, not its members; one that is gone is success."""
 
     def instance_types(self) -> Mapping[str, InstanceType]:
         """Types by name with their zones and prices; cached by the provider, refreshed hourly."""

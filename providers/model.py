@@ -10,15 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Literal
+from enum import Enum, StrEnum
+from typing import Final, Literal
 
 MatchCriteria = Literal["open", "targeted"]
 ReservationType = Literal["default", "capacity-block"]
+Tenancy = Literal["default", "dedicated"]
 Accelerator = Literal["none", "nvidia", "neuron", "none-or-neuron"]
 CapacityType = Literal["reserved", "on-demand", "spot"]
 Preference = Literal["open", "none", "capacity-reservations-only"]
 Market = Literal["on-demand", "spot", "capacity-block", "interruptible-capacity-reservation"]
+
+
+class Unchanged(Enum):
+    """What a change leaves as it is, where None is a value of its own."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+# EC2 gives none of these back to use (EC2 API Reference, CapacityReservation, State).
+ENDED_STATES: Final = frozenset(
+    {"cancelling", "cancelled", "expired", "failed", "payment-failed", "unsupported"}
+)
 
 
 class ErrorClass(StrEnum):
@@ -76,12 +90,33 @@ class Odcr:
     state: str = "active"
     reservation_type: ReservationType = "default"
     interruptible: bool = False
+    created: datetime | None = None
     start: datetime | None = None
     end: datetime | None = None
     placement_group_arn: str = ""
     outpost_arn: str = ""
     ultraserver: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OdcrRequest:
+    """One CreateCapacityReservation.
+
+    `token` (at most 64 ASCII characters) makes a repeat harmless: the same token gets the reservation that it
+    made, as that is now; with any other field changed it is refused. `end`: None is never.
+    """
+
+    token: str
+    instance_type: str
+    zone: str
+    count: int
+    platform: str = "Linux/UNIX"
+    tenancy: Tenancy = "default"
+    match_criteria: MatchCriteria = "targeted"
+    end: datetime | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    ebs_optimized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,22 @@ sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from providers.aws import fleet, groups, instance_types, instances, network, reservations, userdata
+from providers.aws import (
+    fleet,
+    group_changes,
+    groups,
+    instance_types,
+    instances,
+    network,
+    reservation_changes,
+    reservations,
+    userdata,
+)
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
 from providers.aws.clock import Clock, SystemClock
@@ -23,6 +34,7 @@ from providers.aws.profiles import Profiles
 from providers.aws.queue import Queues
 from providers.aws.type_store import TypeStore
 from providers.model import (
+    UNCHANGED,
     Bootstrap,
     ErrorClass,
     Image,
@@ -31,6 +43,7 @@ from providers.model import (
     LaunchRequest,
     LaunchResult,
     Odcr,
+    OdcrRequest,
     ProviderError,
     QueueMessage,
     ReservationGroup,
@@ -39,6 +52,7 @@ from providers.model import (
     Subnet,
     Template,
     TemplateRef,
+    Unchanged,
 )
 
 TYPES_TTL = 3600.0
@@ -98,6 +112,29 @@ class AwsProvider:
 
     def group(self, arn: str) -> ReservationGroup:
         return groups.group(self._aws, arn)
+
+    def create_reservation(self, request: OdcrRequest) -> Odcr:
+        return reservation_changes.create(self._aws, request, cluster=self.cluster)
+
+    def resize_reservation(
+        self, id_: str, *, count: int, end: datetime | Unchanged | None = UNCHANGED
+    ) -> None:
+        reservation_changes.resize(self._aws, id_, cluster=self.cluster, count=count, end=end)
+
+    def cancel_reservation(self, id_: str) -> None:
+        reservation_changes.cancel(self._aws, id_, cluster=self.cluster)
+
+    def create_group(self, *, name: str, tags: Mapping[str, str]) -> ReservationGroup:
+        return group_changes.create(self._aws, name=name, tags_=tags, cluster=self.cluster)
+
+    def add_to_group(self, arn: str, arns: Collection[str]) -> None:
+        group_changes.add(self._aws, arn, arns)
+
+    def remove_from_group(self, arn: str, arns: Collection[str]) -> None:
+        group_changes.remove(self._aws, arn, arns)
+
+    def delete_group(self, arn: str) -> None:
+        group_changes.delete(self._aws, arn, cluster=self.cluster)
 
     def instance_types(self) -> Mapping[str, InstanceType]:
         types, version, known = self._types.get("types", self._load_types), self._prices.version, self._priced

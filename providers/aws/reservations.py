@@ -28,17 +28,18 @@ def listing(aws: Aws) -> Listing[Odcr]:
         "DescribeCapacityReservations",
         element="capacityReservationSet",
         member="CapacityReservations",
-        decode=lambda item: [_odcr(item)],
-        unread=("capacityAllocationSet", "createDate"),
+        decode=lambda item: [odcr(item)],
+        unread=("capacityAllocationSet",),
     )
 
 
 def reservations(listed: Listing[Odcr]) -> list[Odcr]:
     """Every reservation that the account owns or was given to share, by id."""
-    return sorted(listed.read(MaxResults=PAGE), key=lambda odcr: odcr.id)
+    return sorted(listed.read(MaxResults=PAGE), key=lambda one: one.id)
 
 
-def _odcr(item: CapacityReservationTypeDef) -> Odcr:
+def odcr(item: CapacityReservationTypeDef) -> Odcr:
+    """One reservation of an answer."""
     return Odcr(
         id=item["CapacityReservationId"],
         arn=item.get("CapacityReservationArn", ""),
@@ -54,6 +55,7 @@ def _odcr(item: CapacityReservationTypeDef) -> Odcr:
         available=item.get("AvailableInstanceCount", 0),
         reservation_type=item.get("ReservationType", "default"),
         interruptible=item.get("Interruptible", False),
+        created=utc(item.get("CreateDate")),
         start=utc(item.get("StartDate")),
         end=utc(item.get("EndDate")),
         placement_group_arn=item.get("PlacementGroupArn", ""),

@@ -1,0 +1,137 @@
+"""Making, filling and deleting Resource Groups groups of capacity reservations.
+
+Invariant: a group that lacks this cluster's tag is never taken over, reconfigured or deleted, and what is so
+already is success. Resource Groups has no client token, so a create looks first and looks again when it is
+refused; a call about members takes ten of them (API reference, GroupResources), and answers for each.
+Codes of single members' refusals are not documented: what a refusal came to is read from the group.
+Configuration: Resource Groups User Guide, "Service configurations for resource groups".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from providers.aws import errors, filters, tags
+from providers.aws.clients import Aws
+from providers.aws.groups import group
+from providers.model import ErrorClass, ProviderError, ReservationGroup
+
+if TYPE_CHECKING:
+    from mypy_boto3_resource_groups.type_defs import FailedResourceTypeDef, GroupConfigurationItemUnionTypeDef
+
+ARNS = 10
+POOL = "AWS::EC2::CapacityReservationPool"
+# A pool, and nothing but reservations in it.
+CONFIGURATION: Sequence[GroupConfigurationItemUnionTypeDef] = (
+    {"Type": POOL},
+    {
+        "Type": "AWS::ResourceGroups::Generic",
+        "Parameters": [{"Name": "allowed-resource-types", "Values": ["AWS::EC2::CapacityReservation"]}],
+    },
+)
+OURS = "capacity-broker.io/"
+
+
+def create(aws: Aws, *, name: str, tags_: Mapping[str, str], cluster: str) -> ReservationGroup:
+    """The group of that name, made if it is not there."""
+    labels = tags.checked({**tags_, tags.CLUSTER: cluster})
+    found = _adopted(aws, name, labels)
+    if found is not None:
+        return found
+    try:
+        made = aws.call(
+            aws.groups.create_group, Name=name, Configuration=list(CONFIGURATION), Tags=dict(labels)
+        )
+    except ProviderError as error:
+        # "Cannot create group: group already exists" has no code of its own.
+        found = _adopted(aws, name, labels) if error.class_ is ErrorClass.CONFIGURATION else None
+        if found is None:
+            raise
+        return found
+    return ReservationGroup(arn=made["Group"]["GroupArn"], name=name)
+
+
+def add(aws: Aws, arn: str, arns: Collection[str]) -> None:
+    """Makes all of them members."""
+    _change(aws, arn, arns, aws.groups.group_resources, wanted=True)
+
+
+def remove(aws: Aws, arn: str, arns: Collection[str]) -> None:
+    """Makes none of them a member."""
+    try:
+        _change(aws, arn, arns, aws.groups.ungroup_resources, wanted=False)
+    except ProviderError as error:
+        if error.class_ is not ErrorClass.NOT_FOUND or _exists(aws, arn):
+            raise
+
+
+def delete(aws: Aws, arn: str, *, cluster: str) -> None:
+    """Deletes the group; its members stay what they are."""
+    try:
+        _require_ours(aws, arn, {tags.CLUSTER: cluster}, operation="DeleteGroup")
+        aws.call(aws.groups.delete_group, Group=arn)
+    except ProviderError as error:
+        if error.class_ is not ErrorClass.NOT_FOUND:
+            raise
+
+
+def _change(aws: Aws, arn: str, arns: Collection[str], method: Callable[..., Any], *, wanted: bool) -> None:
+    refused: list[FailedResourceTypeDef] = []
+    for batch in filters.batches(sorted(set(arns)), ARNS):
+        refused += aws.call(method, Group=arn, ResourceArns=list(batch)).get("Failed", [])
+    if not refused:
+        return
+    members = group(aws, arn).member_ids
+    left = [one for one in refused if (_id(one.get("ResourceArn", "")) in members) is not wanted]
+    if left:
+        code = left[0].get("ErrorCode", "GroupingFailed")
+        raise ProviderError(
+            code,
+            f"{len(left)} of {len(set(arns))}: "
+            + "; ".join(f"{one.get('ResourceArn')}: {one.get('ErrorMessage', code)}" for one in left),
+            class_=errors.classify(code),
+            operation="GroupResources" if wanted else "UngroupResources",
+        )
+
+
+def _adopted(aws: Aws, name: str, labels: Mapping[str, str]) -> ReservationGroup | None:
+    """The group of that name, if it is ours, and a pool again where somebody made it none."""
+    try:
+        arn = aws.call(aws.groups.get_group, Group=name)["Group"]["GroupArn"]
+    except ProviderError as error:
+        if error.class_ is ErrorClass.NOT_FOUND:
+            return None
+        raise
+    _require_ours(aws, arn, labels, operation="CreateGroup")
+    kept = aws.call(aws.groups.get_group_configuration, Group=arn).get("GroupConfiguration", {})
+    if POOL not in [item["Type"] for item in kept.get("Configuration", [])]:
+        aws.call(aws.groups.put_group_configuration, Group=arn, Configuration=list(CONFIGURATION))
+    return group(aws, arn)
+
+
+def _require_ours(aws: Aws, arn: str, labels: Mapping[str, str], *, operation: str) -> None:
+    carried = aws.call(aws.groups.get_tags, Arn=arn).get("Tags", {})
+    for key, value in sorted(labels.items()):
+        if key.startswith(OURS) and carried.get(key) != value:
+            raise ProviderError(
+                "ForeignGroup",
+                f"group {arn} does not carry the tag {key}={value} (but {carried.get(key)!r}), so it is "
+                "left as it is: rename or delete it, or give it the tag",
+                class_=ErrorClass.CONFIGURATION,
+                operation=operation,
+            )
+
+
+def _exists(aws: Aws, arn: str) -> bool:
+    try:
+        aws.call(aws.groups.get_group, Group=arn)
+    except ProviderError as error:
+        if error.class_ is ErrorClass.NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def _id(arn: str) -> str:
+    return arn.rpartition("/")[2]

@@ -1,0 +1,109 @@
+"""Making, changing and ending EC2's On-Demand Capacity Reservations.
+
+Invariant: nothing is reserved twice, and nothing that lacks this cluster's tag is changed or ended. A create
+carries the caller's client token, which the SDK does not fill in for this operation; change and end have no
+token in EC2 and look first (EC2 API Reference, CreateCapacityReservation, ModifyCapacityReservation,
+CancelCapacityReservation; "Ensuring idempotency").
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from providers.aws import tags
+from providers.aws.clients import Aws
+from providers.aws.reservations import odcr
+from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError, Unchanged
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import (
+        CreateCapacityReservationRequestTypeDef,
+        ModifyCapacityReservationRequestTypeDef,
+    )
+
+
+def create(aws: Aws, request: OdcrRequest, *, cluster: str) -> Odcr:
+    """The reservation that the request's token stands for, made if it is not."""
+    labels = tags.checked({**request.tags, tags.CLUSTER: cluster})
+    asked: CreateCapacityReservationRequestTypeDef = {
+        "ClientToken": request.token,
+        "InstanceType": request.instance_type,
+        "InstancePlatform": request.platform,  # type: ignore[typeddict-item]  # EC2 says what it takes
+        "AvailabilityZone": request.zone,
+        "InstanceCount": request.count,
+        "InstanceMatchCriteria": request.match_criteria,
+        "Tenancy": request.tenancy,
+        "EbsOptimized": request.ebs_optimized,
+        "EndDateType": "limited" if request.end else "unlimited",
+        "TagSpecifications": [{"ResourceType": "capacity-reservation", "Tags": tags.to_ec2(labels)}],
+    }
+    if request.end:
+        asked["EndDate"] = request.end
+    return odcr(aws.call(aws.ec2.create_capacity_reservation, **asked)["CapacityReservation"])
+
+
+def resize(aws: Aws, id_: str, *, cluster: str, count: int, end: datetime | Unchanged | None) -> None:
+    """Makes count and end so."""
+    seen = _look(aws, id_)
+    if seen is None:
+        raise ProviderError(
+            "InvalidCapacityReservationId.NotFound",
+            f"there is no reservation {id_} to change",
+            class_=ErrorClass.RESERVATION_GONE,
+            operation="ModifyCapacityReservation",
+        )
+    _require_ours(seen, cluster, operation="ModifyCapacityReservation")
+    asked: ModifyCapacityReservationRequestTypeDef = {"CapacityReservationId": id_}
+    if count != seen.total:
+        asked["InstanceCount"] = count
+    if end is not UNCHANGED and _second(end) != _second(seen.end):
+        asked["EndDateType"] = "limited" if end else "unlimited"
+        if end:
+            asked["EndDate"] = end
+    if len(asked) > 1:
+        aws.call(aws.ec2.modify_capacity_reservation, **asked)
+
+
+def cancel(aws: Aws, id_: str, *, cluster: str) -> None:
+    """Ends it, unless it has ended."""
+    seen = _look(aws, id_)
+    if seen is None or seen.state in ENDED_STATES:
+        return
+    _require_ours(seen, cluster, operation="CancelCapacityReservation")
+    try:
+        aws.call(aws.ec2.cancel_capacity_reservation, CapacityReservationId=id_)
+    except ProviderError as error:
+        if error.class_ is not ErrorClass.RESERVATION_GONE:
+            raise
+        # A call whose reply was lost did it, or somebody was faster.
+        seen = _look(aws, id_)
+        if seen is not None and seen.state not in ENDED_STATES:
+            raise
+
+
+def _second(at: datetime | None) -> datetime | None:
+    """EC2 keeps no fractions."""
+    return at.replace(microsecond=0) if at else None
+
+
+def _look(aws: Aws, id_: str) -> Odcr | None:
+    """The reservation now; None where EC2 knows none of that id."""
+    try:
+        answer = aws.call(aws.ec2.describe_capacity_reservations, CapacityReservationIds=[id_])
+    except ProviderError as error:
+        if error.class_ is ErrorClass.RESERVATION_GONE:
+            return None
+        raise
+    return next((odcr(item) for item in answer["CapacityReservations"]), None)
+
+
+def _require_ours(seen: Odcr, cluster: str, *, operation: str) -> None:
+    if seen.tags.get(tags.CLUSTER) != cluster:
+        raise ProviderError(
+            "ForeignReservation",
+            f"{seen.id} does not carry the tag {tags.CLUSTER}={cluster}, so this broker did not make it and "
+            "leaves it as it is: change it where it was made",
+            class_=ErrorClass.CONFIGURATION,
+            operation=operation,
+        )
