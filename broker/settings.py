@@ -132,6 +132,34 @@ class Settings:
             envvar="BROKER_KEEP_DEFINITION",
         ),
     ] = False
+    strict: Annotated[
+        bool,
+        _option(
+            "Refuse reservations of OME that would be put right: by the webhook, and by the broker itself.",
+            envvar="BROKER_STRICT",
+        ),
+    ] = False
+    default_cohort: Annotated[
+        str,
+        _option(
+            "Cohort of reservations that may borrow and name none; empty: they have a problem.",
+            envvar="BROKER_DEFAULT_COHORT",
+        ),
+    ] = ""
+    webhook_port: Annotated[
+        int,
+        _option(
+            "Port of the validating webhook, at the address of /metrics; 0: there is none.",
+            envvar="BROKER_WEBHOOK_PORT",
+        ),
+    ] = 0
+    webhook_service: Annotated[
+        str,
+        _option(
+            "Service in the broker's namespace by which the API server reaches the webhook.",
+            envvar="BROKER_WEBHOOK_SERVICE",
+        ),
+    ] = "capacity-broker"
     log_level: Annotated[str, _option("debug, info, warning or error.", envvar="BROKER_LOG_LEVEL")] = "info"
     log_format: Annotated[
         str, _option("json or console; auto means console on a terminal.", envvar="BROKER_LOG_FORMAT")

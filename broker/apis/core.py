@@ -7,7 +7,7 @@ is what makes 10,000 pods cheap to hold. A condition of a Pod or a Node may come
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -172,6 +172,20 @@ def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _max(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
     return {name: max(left.get(name, 0.0), right.get(name, 0.0)) for name in {**left, **right}}
+
+
+class ResourceQuotaSpec(Model):
+    hard: dict[str, Quantity] = Field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
+    scope_selector: dict[str, Any] | None = None
+
+
+class ResourceQuota(Object):
+    KIND: ClassVar[Kind] = Kind(
+        group="", version="v1", kind="ResourceQuota", plural="resourcequotas", namespaced=True
+    )
+
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
 
 
 class ObjectReference(Model):

@@ -56,6 +56,7 @@ def test_every_variable_is_an_option_and_every_option_is_there_or_left_out_for_a
 
 def test_what_is_not_said_is_the_options_own_default() -> None:
     set_here = {*REQUIRED.values(), "BROKER_NAMESPACE", "HOSTNAME", "BROKER_HTTP_HOST", "BROKER_LOG_FORMAT"}
+    set_here |= {"BROKER_WEBHOOK_PORT"}
     defaults = variables()
     for name, value in environment(helm.render()).items():
         if name not in set_here:
@@ -104,7 +105,7 @@ def test_both_probes_ask_what_the_process_serves_on_all_addresses() -> None:
     manifests = helm.render({**helm.GIVEN, "http": {"port": 9090}})
     pod, variables_ = container(manifests), environment(manifests)
     assert (variables_["BROKER_HTTP_HOST"], variables_["BROKER_HTTP_PORT"]) == ("0.0.0.0", "9090")
-    (port,) = pod["ports"]
+    (port,) = [each for each in pod["ports"] if each["name"] == "http"]
     assert port["containerPort"] == 9090
     for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
         assert pod[probe]["httpGet"] == {"path": path, "port": port["name"]}

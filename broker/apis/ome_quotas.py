@@ -1,0 +1,126 @@
+"""What a namespace's ResourceQuotas leave of CapacityReservations.
+
+Invariant: reservations get room in the order in which they were created, each whole or not at all; one that
+does not fit takes nothing from those after it. A quota says what may be promised: what a reservation holds
+already is not taken from it, it is told. `ome.io/capacity-reservations` counts reservations, which
+Kubernetes itself does not do under that key; `nvidia.com/gpu`, `requests.nvidia.com/gpu`,
+`requests.memory`, `requests.cpu` and their like bound the sum of nominal quota, apart from what pods request
+(https://kubernetes.io/docs/concepts/policy/resource-quotas/). A quota with scopes is about pods only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from broker.apis.core import ResourceQuota
+from broker.apis.ome import CapacityReservation
+from broker.apis.units import units, written
+
+COUNTED: Final = "ome.io/capacity-reservations"
+_REQUESTS: Final = "requests."
+# Plain names that bound reservations, besides extended resources, which have a domain.
+_COMPUTE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+
+Used = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A bound of a ResourceQuota: `hard` of what `amounts` calls `name` and the quota calls `key`."""
+
+    quota: str
+    key: str
+    name: str
+    hard: str
+
+    def refusal(self, used: int, wanted: int) -> str:
+        """Why `wanted` does not fit beside `used`; empty where it does."""
+        free = units(self.name, self.hard) - used
+        if wanted <= free:
+            return ""
+        way = "delete another reservation" if self.name == COUNTED else "reserve less"
+        return (
+            f"ResourceQuota {self.quota} allows {self.key} {self.hard}, of which "
+            f"{written(self.name, max(free, 0))} is free and {written(self.name, wanted)} is wanted: "
+            f"{way}, or have the ResourceQuota raised"
+        )
+
+
+def over_quota(
+    namespace: str, reservations: Iterable[CapacityReservation], quotas: Iterable[ResourceQuota]
+) -> Mapping[str, tuple[str, ...]]:
+    """Name of a reservation → why the namespace has no room for it, for each that has none."""
+    limits = bounds(namespace, quotas)
+    told: dict[str, tuple[str, ...]] = {}
+    used: Used = {}
+    mine = [each for each in reservations if each.namespace == namespace] if limits else []
+    for each in sorted(mine, key=lambda r: (r.metadata.creation_timestamp or _FIRST, r.name)):
+        wanted = amounts(each)
+        if found := _refusals(limits, used, wanted):
+            told[each.name] = found
+        else:
+            _add(used, wanted)
+    return told
+
+
+def growth(
+    old: CapacityReservation | None,
+    new: CapacityReservation,
+    reservations: Iterable[CapacityReservation],
+    limits: Iterable[Limit],
+) -> tuple[str, ...]:
+    """Why its namespace has no room for what is new in `new` or grows; what stays or shrinks needs none."""
+    had: Mapping[str, int] = amounts(old) if old is not None else {}
+    used: Used = {}
+    for each in reservations:
+        if each.namespace == new.namespace and each.name != new.name:
+            _add(used, amounts(each))
+    return _refusals(limits, used, {n: v for n, v in amounts(new).items() if v > had.get(n, 0)})
+
+
+def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
+    """What it takes of its namespace's quotas: itself, and its nominal quota over all flavors."""
+    total: Used = {COUNTED: 1}
+    for group in reservation.spec.resource_groups:
+        for flavor in group.flavors:
+            _add(total, {each.name: _units(each.name, each.nominal_quota) for each in flavor.resources})
+    return total
+
+
+def bounds(namespace: str, quotas: Iterable[ResourceQuota]) -> tuple[Limit, ...]:
+    """What the namespace's quotas bound of reservations, in a stable order."""
+    mine = (each for each in quotas if each.namespace == namespace)
+    return tuple(limit for each in sorted(mine, key=lambda q: q.name) for limit in _limits(each))
+
+
+def _limits(quota: ResourceQuota) -> Iterator[Limit]:
+    if quota.spec.scopes or quota.spec.scope_selector is not None:
+        return
+    for key, hard in sorted(quota.spec.hard.items()):
+        name = key.removeprefix(_REQUESTS)
+        if name != key or "/" in key or key in _COMPUTE:
+            yield Limit(quota.name, key, name, hard)
+
+
+def _refusals(limits: Iterable[Limit], used: Mapping[str, int], wanted: Mapping[str, int]) -> tuple[str, ...]:
+    found = (
+        each.refusal(used.get(each.name, 0), wanted[each.name]) for each in limits if each.name in wanted
+    )
+    return tuple(why for why in found if why)
+
+
+def _add(total: Used, more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value
+
+
+def _units(name: str, text: str) -> int:
+    """0 for what is no quantity, which the judgement of the spec tells."""
+    try:
+        return units(name, text)
+    except ValueError:
+        return 0
