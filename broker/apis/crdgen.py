@@ -88,8 +88,12 @@ RESERVATION_COLUMNS = (
     Column(name="State", path=".status.capacityReservationLifecycleState"),
     ready("Ready", "Ready"),
     Column(name="Cohort", path=".spec.cohort"),
+    Column(name="GPU-Total", path=".status.summary.gpuTotal", type="integer"),
+    Column(name="GPU-Allocated", path=".status.summary.gpuAllocated", type="integer"),
     AGE,
-    Column(name="Borrows", path=".spec.allowBorrowing", type="boolean", priority=1),
+    Column(name="Borrowed", path=".status.summary.gpuBorrowed", type="integer", priority=1),
+    Column(name="Allocatable", path=".status.summary.gpuAllocatable", type="integer", priority=1),
+    Column(name="DACs", path=".status.summary.dacs", type="integer", priority=1),
     Column(name="PriorityClass", path=".spec.priorityClassName", priority=1),
     Column(name="Detail", path=".status.lifecycleDetail", priority=1),
 )

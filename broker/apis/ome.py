@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text
+from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text, Time
 from broker.apis.schema import Rule, crd
 
 OME: Final = "ome.io"
@@ -28,6 +28,8 @@ RESERVATION_CONDITIONS: Final = (
     "DACAssociationsHealthy",
     "WorkloadsHealthy",
 )
+# There only where the spec as it is served differs from the spec as it is written.
+SPEC_NORMALIZED: Final = "SpecNormalized"
 
 _NAME: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 # Not by a rule in CEL: what it would cost over all groups, flavors and resources is more than is allowed.
@@ -204,6 +206,30 @@ class AssociationUsage(Model):
     usage: Annotated[tuple[FlavorUsage, ...], crd("Amounts by flavor.", **_BY_NAME)] = ()
 
 
+class CloudReservation(Model):
+    """A reservation of EC2's that belongs to this one, as EC2 last described it."""
+
+    id: Annotated[str, crd("Its id in EC2.", required=True)]
+    flavor: Annotated[str, crd("The flavor that it serves.")] = ""
+    state: Annotated[str, crd("EC2's word for its state, such as active or scheduled.")] = ""
+    total: Annotated[int, crd("Its slots.", format="int32", minimum=0)] = 0
+    available: Annotated[int, crd("Its free slots.", format="int32", minimum=0)] = 0
+    kind: Annotated[str, crd("default, capacity-block or interruptible.")] = ""
+    owner_id: Annotated[str, crd("The account that owns it.")] = Field(default="", alias="ownerID")
+    start: Annotated[Time | None, crd("When it starts, or started.")] = None
+    end: Annotated[Time | None, crd("When it ends; left out when it has no end.")] = None
+
+
+class ReservationSummary(Model):
+    """Sums over all flavors and accelerators, for `kubectl get`."""
+
+    gpu_total: Annotated[int, crd("Accelerators of the nominal quota.", format="int64")] = 0
+    gpu_allocated: Annotated[int, crd("Accelerators in use.", format="int64")] = 0
+    gpu_borrowed: Annotated[int, crd("Accelerators borrowed from the cohort.", format="int64")] = 0
+    gpu_allocatable: Annotated[int, crd("Accelerators that can be used now.", format="int64")] = 0
+    dacs: Annotated[int, crd("DedicatedAIClusters that draw from it.", format="int32")] = 0
+
+
 class ReservationStatus(Model):
     """What there is, what of it can be used, and who uses it."""
 
@@ -215,11 +241,28 @@ class ReservationStatus(Model):
     allocatable: Annotated[
         tuple[FlavorUsage, ...], crd("Capacity less what is unavailable now.", **_BY_NAME)
     ] = ()
+    allocated: Annotated[
+        tuple[FlavorUsage, ...], crd("What is in use, and what of it is borrowed.", **_BY_NAME)
+    ] = ()
+    free: Annotated[tuple[FlavorUsage, ...], crd("Allocatable less what is in use.", **_BY_NAME)] = ()
     association_usages: Annotated[tuple[AssociationUsage, ...], crd("Who uses how much.", **_BY_NAME)] = ()
+    cloud_reservations: Annotated[
+        tuple[CloudReservation, ...],
+        crd(
+            "EC2's reservations that belong to it.",
+            x_kubernetes_list_type="map",
+            x_kubernetes_list_map_keys=["id"],
+        ),
+    ] = ()
+    reservation_group_arn: Annotated[str, crd("The group of those that the broker manages.")] = Field(
+        default="", alias="reservationGroupARN"
+    )
+    summary: Annotated[ReservationSummary | None, crd("Sums, for kubectl get.")] = None
     conditions: Annotated[
         tuple[Condition, ...],
         crd(
-            f"{', '.join(RESERVATION_CONDITIONS)}.",
+            f"{', '.join(RESERVATION_CONDITIONS)}; and SpecNormalized where something of the spec means "
+            "something else than it says.",
             x_kubernetes_list_type="map",
             x_kubernetes_list_map_keys=["type"],
         ),

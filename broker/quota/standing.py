@@ -1,0 +1,176 @@
+"""What of a reservation's quota there is hardware for, and who uses it: sums over machines and holders.
+
+Invariant: over all reservations that name a flavor, `supplied` and `allocatable` never come to more than the
+flavor's hardware, and for each of them 0 <= allocatable <= supplied <= nominal. A machine counts whole or not
+at all: all its resources fall together. What belongs to one reservation (instances of its own EC2
+reservations) serves that one alone; what belongs to nobody serves the oldest reservation first, so that a new
+one never takes from one that stands. Kueue compares quota with no hardware at all (kueue issues 2665, 4782).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.quota.model import Amounts, FlavorResource
+from broker.quota.usage import Holder, Reserved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """`count` equal machines of a flavor. `owner`: the only reservation that they serve; None: whoever
+    names the flavor. `out`: why they cannot be used now; `sudden`: nobody waits whether that passes."""
+
+    name: str
+    flavor: str
+    resources: Mapping[str, int]
+    owner: Reserved | None = None
+    out: str = ""
+    sudden: bool = False
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """A reservation and what it is entitled to. `since` is its age, in seconds since the epoch."""
+
+    reserved: Reserved
+    nominal: Amounts
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Of what a reservation is entitled to: what there is (`supplied`), and can be used now."""
+
+    supplied: Amounts = field(default_factory=dict)
+    allocatable: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Steadied:
+    """Which machines were last counted as usable, and since when some look otherwise."""
+
+    counted: Mapping[str, bool]
+    since: Mapping[str, float] = field(default_factory=dict)
+
+
+def attribute(labels: Mapping[str, str], flavors: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    """The flavors that a node with these labels is of: the one with most labels, all of which it has.
+
+    None, or several that say equally much, and it is counted for nobody.
+    """
+    best, found = -1, list[str]()
+    for name, wanted in flavors.items():
+        if len(wanted) >= best and wanted.items() <= labels.items():
+            found = [*found, name] if len(wanted) == best else [name]
+            best = len(wanted)
+    return tuple(sorted(found))
+
+
+def steady(
+    before: Steadied | None, machines: Iterable[Machine], now: float, window: float
+) -> tuple[Steadied, tuple[Machine, ...]]:
+    """The machines as they are to be counted: a change counts once it has lasted for `window` seconds.
+
+    A drain that goes from node to node so takes one node out, not each in turn. What is seen for the first
+    time counts as it is; in the midst of a run, a slot whose instance is not there yet still counts.
+    """
+    counted: dict[str, bool] = {}
+    since: dict[str, float] = {}
+    settled: list[Machine] = []
+    for each in machines:
+        usable = not each.out
+        if before is None or each.sudden:
+            shown = usable
+        else:
+            shown = before.counted.get(each.name, usable or each.owner is not None)
+        if shown != usable:
+            began = before.since.get(each.name, now) if before else now
+            if now - began >= window:
+                shown = usable
+            else:
+                since[each.name] = began
+        counted[each.name] = shown
+        settled.append(each if shown == usable else _as(each, usable=shown))
+    return Steadied(counted, since), tuple(settled)
+
+
+def _as(machine: Machine, *, usable: bool) -> Machine:
+    return Machine(
+        name=machine.name,
+        flavor=machine.flavor,
+        resources=machine.resources,
+        owner=machine.owner,
+        out="" if usable else "only just back",
+        count=machine.count,
+    )
+
+
+def shares(claimants: Sequence[Claimant], machines: Iterable[Machine]) -> dict[Reserved, Share]:
+    """What each reservation gets of the hardware, the oldest first."""
+    own: dict[tuple[Reserved, FlavorResource], list[int]] = {}
+    common: dict[FlavorResource, list[int]] = {}
+    for machine in machines:
+        for resource, value in machine.resources.items():
+            key = FlavorResource(machine.flavor, resource)
+            sums = (
+                common.setdefault(key, [0, 0])
+                if machine.owner is None
+                else own.setdefault((machine.owner, key), [0, 0])
+            )
+            sums[0] += value * machine.count
+            sums[1] += 0 if machine.out else value * machine.count
+    found: dict[Reserved, Share] = {}
+    for claimant in sorted(claimants, key=lambda each: (each.since, each.reserved)):
+        supplied: dict[FlavorResource, int] = {}
+        allocatable: dict[FlavorResource, int] = {}
+        for key, nominal in claimant.nominal.items():
+            mine = own.get((claimant.reserved, key), (0, 0))
+            left = common.setdefault(key, [0, 0])
+            for at, into in enumerate((supplied, allocatable)):
+                taken = min(max(0, nominal - mine[at]), left[at])
+                left[at] -= taken
+                into[key] = min(nominal, mine[at]) + taken
+        found[claimant.reserved] = Share(supplied=supplied, allocatable=allocatable)
+    return found
+
+
+def usage(holders: Iterable[Holder]) -> dict[FlavorResource, int]:
+    """What all of them hold together."""
+    total: dict[FlavorResource, int] = {}
+    for holder in holders:
+        for key, value in holder.usage.items():
+            if value:
+                total[key] = total.get(key, 0) + value
+    return total
+
+
+def associations(holders: Iterable[Holder]) -> tuple[tuple[str, Amounts], ...]:
+    """Each holder's name and what it holds, by name; who holds nothing is left out.
+
+    A name that two have is each one's with its kind before it.
+    """
+    using = [each for each in holders if any(each.usage.values())]
+    times: dict[str, int] = {}
+    for each in using:
+        times[each.name] = times.get(each.name, 0) + 1
+    named: dict[str, dict[FlavorResource, int]] = {}
+    for each in using:
+        name = each.name if times[each.name] == 1 else f"{each.kind}/{each.name}"
+        held = named.setdefault(name, {})
+        for key, value in each.usage.items():
+            if value:
+                held[key] = held.get(key, 0) + value
+    return tuple(sorted(named.items()))
+
+
+def beyond(amounts: Amounts, bound: Amounts) -> dict[FlavorResource, int]:
+    """How much more the amounts are than the bound, where they are. Of usage and nominal quota: what is
+    borrowed."""
+    return {key: value - bound.get(key, 0) for key, value in amounts.items() if value > bound.get(key, 0)}
+
+
+def free(allocatable: Amounts, used: Amounts) -> dict[FlavorResource, int]:
+    """What is left of what can be used."""
+    return {key: max(0, value - used.get(key, 0)) for key, value in allocatable.items()}
