@@ -74,12 +74,13 @@ _JSON_TYPES = {bool: "bool", int: "number", float: "number", str: "string", list
 _GO_TYPES = {bool: "bool", int: "int64", float: "float64", str: "string", list: "slice", dict: "map"}
 
 
-def _json_type(value: Any) -> str:
+def json_type(value: Any) -> str:
+    """What JSON calls a value of this type, as Go's errors say it."""
     return _JSON_TYPES.get(type(value), "null")
 
 
 def _mismatch(value: Any, path: _Path, go: str, kind: str = "") -> Mismatch:
-    what, given = _json_type(value), _GO_TYPES.get(type(value), "nil")
+    what, given = json_type(value), _GO_TYPES.get(type(value), "nil")
     if what == "number" and go.startswith(("int", "uint")):
         what = f"number {value}"
     # The name of the innermost struct stands before the path, which is of fields only: no indices, no keys.
@@ -288,7 +289,7 @@ def _quantity(value: Any, path: _Path, unknown: list[str]) -> str:
 
 def _time(value: Any, path: _Path, unknown: list[str]) -> str:
     if not isinstance(value, str):
-        raise Mismatch(f"json: cannot unmarshal {_json_type(value)} into Go value of type string")
+        raise Mismatch(f"json: cannot unmarshal {json_type(value)} into Go value of type string")
     out = times.canonical(value)
     if out is None:
         raise _bad_time(value, "2006-01-02T15:04:05Z07:00")
@@ -297,7 +298,7 @@ def _time(value: Any, path: _Path, unknown: list[str]) -> str:
 
 def _microtime(value: Any, path: _Path, unknown: list[str]) -> str:
     if not isinstance(value, str):
-        raise Mismatch(f"json: cannot unmarshal {_json_type(value)} into Go value of type string")
+        raise Mismatch(f"json: cannot unmarshal {json_type(value)} into Go value of type string")
     out = times.canonical_micro(value)
     if out is None:
         raise _bad_time(value, "2006-01-02T15:04:05.000000Z07:00", point=True)
@@ -314,7 +315,7 @@ def _bad_time(value: str, layout: str, *, point: bool = False) -> Mismatch:
 def _int_or_string(value: Any, path: _Path, unknown: list[str]) -> Any:
     if isinstance(value, str) or (type(value) is int and -(2**31) <= value < 2**31):
         return value
-    raise Mismatch(f"json: cannot unmarshal {_json_type(value)} into Go value of type int32")
+    raise Mismatch(f"json: cannot unmarshal {json_type(value)} into Go value of type int32")
 
 
 def _bytes(value: Any, path: _Path, unknown: list[str]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import yaml
 
-from .decode import Mismatch
+from .decode import Mismatch, json_type
 from .duplicates import duplicates
 from .errors import ApiError, bad_request, unsupported_media_type
 from .kinds import kind_of
@@ -25,7 +25,6 @@ _SNIPPET = 30
 _HEADER = (
     'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
 )
-_JSON_TYPES = {list: "array", str: "string", bool: "bool", int: "number", float: "number", dict: "object"}
 
 
 class Unreadable(Exception):
@@ -53,10 +52,6 @@ def parse_yaml(raw: bytes) -> Any:
         return orjson.loads(orjson.dumps(value))
     except (yaml.YAMLError, orjson.JSONDecodeError, TypeError) as error:
         raise Unreadable(f"yaml: {str(error).splitlines()[0]}") from error
-
-
-def type_name(value: Any) -> str:
-    return _JSON_TYPES.get(type(value), "null")
 
 
 def body(call: Call) -> Any:
@@ -93,7 +88,7 @@ def read_object(call: Call) -> Obj:
     if not isinstance(raw, dict):
         empty = "unexpected end of JSON input"
         why = (
-            f"json: cannot unmarshal {type_name(raw)} into Go value of type {_HEADER}"
+            f"json: cannot unmarshal {json_type(raw)} into Go value of type {_HEADER}"
             if raw is not None
             else empty
         )
@@ -156,7 +151,7 @@ def given_options(call: Call) -> Mapping[str, Any]:
         raise bad_request(f"{prefix if 'json' in content else ''}{why}") from why
     if not isinstance(given, dict):
         raise bad_request(
-            f"{prefix}json: cannot unmarshal {type_name(given)} into Go value of type {_HEADER}"
+            f"{prefix}json: cannot unmarshal {json_type(given)} into Go value of type {_HEADER}"
         )
     return given
 

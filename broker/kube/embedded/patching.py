@@ -12,9 +12,9 @@ import orjson
 
 from . import patches
 from .apply.verb import applied_by
-from .decode import Mismatch
+from .decode import Mismatch, json_type
 from .errors import ApiError, Who, bad_request, go_text, invalid, problem
-from .incoming import Unreadable, decoded, misfit, parse_json, parse_yaml, type_name
+from .incoming import Unreadable, decoded, misfit, parse_json, parse_yaml
 from .kinds import kind_of
 from .managing import managed
 from .options import Call
@@ -66,7 +66,7 @@ def _document(content: str, raw: bytes) -> Any:
     else:
         wanted, right = "map[string]interface {}", isinstance(document, dict)
     if not right:
-        kind = type_name(document)
+        kind = json_type(document)
         raise bad_request(f"{prefix}json: cannot unmarshal {kind} into Go value of type {wanted}")
     return document
 
@@ -127,6 +127,6 @@ def _configuration(raw: bytes) -> Obj:
     except Unreadable as why:
         raise bad_request(f"error decoding YAML: {why}") from why
     if not isinstance(config, dict):
-        said = f"json: cannot unmarshal {type_name(config)} into Go value of type map[string]interface {{}}"
+        said = f"json: cannot unmarshal {json_type(config)} into Go value of type map[string]interface {{}}"
         raise bad_request(f"error decoding YAML: error unmarshaling JSON: while decoding JSON: {said}")
     return config
