@@ -1,0 +1,277 @@
+"""From a flavor's quota to instances: the types and zones that it means, and how many of them it needs.
+
+Invariant: a quota is served by whole instances, counted by its accelerator (without one, by the resource
+that needs most); whatever else it asks for beyond what those supply is `missing`, with both numbers, and is
+never bought for: a memory quota that no whole number of eight-GPU instances has would double the GPUs. With
+`largest` the resource that needs most always decides. What an instance supplies is what EC2 sells it with
+(DescribeInstanceTypes); Kubernetes and the hypervisor keep some of the memory for themselves.
+Label keys: https://kubernetes.io/docs/reference/labels-annotations-taints/ and karpenter.sh, "Well-known
+labels"; a ResourceFlavor without a zone means the zones of the settings.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final, Literal
+
+from broker.capacity.model import NodeClass, Selection
+from broker.capacity.types import (
+    CAPACITY_TYPE,
+    CPU,
+    INSTANCE_TYPE,
+    MEMORY,
+    PODS,
+    RESERVATION_ID,
+    RESERVATION_INTERRUPTIBLE,
+    RESERVATION_TYPE,
+    STORAGE,
+    WELL_KNOWN,
+    ZONE,
+    ZONE_ID,
+    capacity,
+    reservation_labels,
+    size_key,
+    type_labels,
+    zone_labels,
+)
+from providers.model import InstanceType, Odcr
+
+Sizing = Literal["accelerator", "largest"]
+
+ACCELERATORS: Final = (
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "habana.ai/gaudi",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neuroncore",
+)
+# What says which node it is, not which type: the rest of the well-known labels choose types.
+_NOT_OF_TYPE: Final = frozenset(
+    {CAPACITY_TYPE, ZONE, ZONE_ID, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE}
+)
+_CHOOSING: Final = re.compile(r"instance-(type|family|gpu-name|accelerator-name|size)$")
+_ZONE_ID: Final = re.compile(r"[a-z]+[0-9]+-[a-z]+[0-9]+(-az[0-9]+)?|[a-z]+[0-9]+-az[0-9]+")
+_ANY_CLASS: Final = NodeClass(name="", selection=Selection())
+_MIB: Final = 2**20
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """A ResourceFlavor as EC2 sees it: these types in these zones, each in order of preference.
+
+    A zone is a zone's name, or its id where that is what the flavor's labels say.
+    """
+
+    name: str
+    instance_types: tuple[str, ...]
+    zones: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def places(self, types: Mapping[str, InstanceType]) -> Iterator[tuple[str, str]]:
+        """(type, zone) where the type is offered, in the order in which they are tried."""
+        for name in self.instance_types:
+            for zone in self.zones:
+                if is_zone_id(zone) or zone in types[name].zones:
+                    yield name, zone
+
+    def admits(self, odcr: Odcr) -> bool:
+        """Whether an instance in the reservation is a node of this flavor."""
+        pinned = {key: value for key, value in self.labels.items() if key in _NOT_OF_TYPE}
+        has = {**zone_labels(odcr.zone, odcr.zone_id), **reservation_labels(odcr)}
+        return (
+            odcr.instance_type in self.instance_types
+            and (odcr.zone in self.zones or odcr.zone_id in self.zones)
+            and all(has.get(key) == value for key, value in pinned.items())
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlavorProblem:
+    """Why a flavor means no instances: `reason` for a condition, `message` for people."""
+
+    flavor: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """What a quota comes to: `count` of `instance_type`, the flavor's first.
+
+    `counts` says how many it would be of each of the flavor's types alone; `exact` the same before it is
+    rounded up. `by` is the resource that decided. `reason` is empty where nothing is missing.
+    """
+
+    count: int
+    instance_type: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    exact: Mapping[str, Fraction] = field(default_factory=dict)
+    by: str = ""
+    supplied: Mapping[str, float] = field(default_factory=dict)
+    missing: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+    message: str = ""
+
+
+def flavor_of(
+    name: str,
+    node_labels: Mapping[str, str],
+    types: Mapping[str, InstanceType],
+    zones: Sequence[str] = (),
+) -> Flavor | FlavorProblem:
+    """The flavor of these node labels. `zones` are the configured ones; none: all that offer the type."""
+
+    def problem(reason: str, message: str) -> FlavorProblem:
+        return FlavorProblem(flavor=name, reason=reason, message=f"flavor {name}: {message}")
+
+    if node_labels.get(CAPACITY_TYPE, "reserved") != "reserved":
+        return problem(
+            "FlavorNotReserved",
+            f"its label {CAPACITY_TYPE} is {node_labels[CAPACITY_TYPE]!r}, so no EC2 reservation serves it",
+        )
+    wanted = {key: value for key, value in node_labels.items() if key in WELL_KNOWN - _NOT_OF_TYPE}
+    if not any(_CHOOSING.search(key) for key in wanted):
+        return problem(
+            "FlavorWithoutInstanceType",
+            f"its ResourceFlavor says no instance type: give its nodeLabels {INSTANCE_TYPE}",
+        )
+    if INSTANCE_TYPE in wanted and wanted[INSTANCE_TYPE] not in types:
+        return problem(
+            "InstanceTypeUnknown", f"EC2 has no instance type {wanted[INSTANCE_TYPE]!r} in this region"
+        )
+    chosen = [each for each in types.values() if _is(each, wanted)]
+    if not chosen:
+        told = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
+        return problem("InstanceTypeUnknown", f"no instance type in this region has the labels {told}")
+    said = node_labels.get(ZONE) or node_labels.get(ZONE_ID)
+    places = (said,) if said else tuple(dict.fromkeys(zones)) or _offering(chosen)
+    made = Flavor(
+        name=name,
+        instance_types=tuple(each.name for each in sorted(chosen, key=_cheapest)),
+        zones=places,
+        labels=dict(node_labels),
+    )
+    if next(made.places(types), None) is None:
+        offered = ", ".join(_offering(chosen)) or "none"
+        return problem(
+            "InstanceTypeNotOffered",
+            f"{', '.join(made.instance_types)} is not offered in {', '.join(places)}; zones that offer it: "
+            f"{offered}",
+        )
+    return made
+
+
+def size(
+    flavor: Flavor,
+    nominal: Mapping[str, float],
+    types: Mapping[str, InstanceType],
+    *,
+    sizing: Sizing = "accelerator",
+) -> Sized:
+    """How many instances serve a quota (base units), and what of it they do not."""
+    first = types[flavor.instance_types[0]]
+    wanted = {name: amount for name, amount in nominal.items() if amount > 0}
+    ratios = {name: _ratios(types[name], wanted) for name in flavor.instance_types}
+    deciding: list[str] = [name for name in ACCELERATORS if name in wanted]
+    if sizing == "largest" or not deciding:
+        deciding = list(wanted)
+    exact = {
+        name: max((each[resource] for resource in deciding if resource in each), default=Fraction(0))
+        for name, each in ratios.items()
+    }
+    counts = {name: math.ceil(each) for name, each in exact.items()}
+    count, has = counts[first.name], supply(first)
+    mine = ratios[first.name]
+    supplied = {name: count * has.get(name, 0.0) for name in wanted if name in _known(has)}
+    missing = {name: wanted[name] - given for name, given in supplied.items() if wanted[name] > given}
+    by = max((name for name in deciding if name in mine), key=lambda name: mine[name], default="")
+    return Sized(
+        count=count,
+        instance_type=first.name,
+        counts=counts,
+        exact=exact,
+        by=by,
+        supplied=supplied,
+        missing=missing,
+        reason="ResourceRatioUnsatisfiable" if missing else "",
+        message=_shortfall(flavor, first, count, by, wanted, supplied, missing) if missing else "",
+    )
+
+
+def supply(type_: InstanceType) -> dict[str, float]:
+    """What EC2 sells an instance of the type with, in base units."""
+    amounts = capacity(type_, _ANY_CLASS) | {MEMORY: float(type_.memory_mib * _MIB)}
+    del amounts[STORAGE]  # a volume of any size
+    return amounts
+
+
+def is_zone_id(zone: str) -> bool:
+    """`use1-az4` is a zone's id, `us-east-1a` a name."""
+    return _ZONE_ID.fullmatch(zone) is not None
+
+
+def told(resource: str, amount: float) -> str:
+    """An amount as people write it: `16Ti`, `64`."""
+    if resource != MEMORY or amount < _MIB:
+        return f"{amount:.10g}"
+    unit, name = next(
+        (unit, name) for unit, name in ((2**40, "Ti"), (_GIB, "Gi"), (_MIB, "Mi")) if amount >= unit
+    )
+    return f"{amount / unit:.5g}{name}"
+
+
+def _ratios(type_: InstanceType, wanted: Mapping[str, float]) -> dict[str, Fraction]:
+    """How many instances each resource needs, of what the type has."""
+    return {
+        name: Fraction(wanted[name]) / Fraction(has)
+        for name, has in supply(type_).items()
+        if name in wanted and has > 0
+    }
+
+
+def _known(has: Mapping[str, float]) -> frozenset[str]:
+    """Resources that are EC2's to supply; a licence or a volume is not."""
+    return frozenset((*has, *ACCELERATORS, CPU, MEMORY, PODS))
+
+
+def _is(type_: InstanceType, wanted: Mapping[str, str]) -> bool:
+    has = type_labels(type_)
+    return all(
+        has.get(key, value if key.endswith("-tenancy") else None) == value for key, value in wanted.items()
+    )
+
+
+def _cheapest(type_: InstanceType) -> tuple[float, tuple[int, bool, int, int, str]]:
+    price = type_.on_demand_price
+    return (math.inf if price is None else price, size_key(type_))
+
+
+def _offering(types: Sequence[InstanceType]) -> tuple[str, ...]:
+    return tuple(sorted(set().union(*(each.zones for each in types))))
+
+
+def _shortfall(
+    flavor: Flavor,
+    type_: InstanceType,
+    count: int,
+    by: str,
+    wanted: Mapping[str, float],
+    supplied: Mapping[str, float],
+    missing: Mapping[str, float],
+) -> str:
+    if not by:
+        return f"flavor {flavor.name}: {type_.name} has no {' and no '.join(sorted(missing))}"
+    parts = "; ".join(
+        f"{name}: quota {told(name, wanted[name])}, they have {told(name, supplied[name])}, "
+        f"{told(name, missing[name])} too few"
+        for name in sorted(missing)
+    )
+    return (
+        f"flavor {flavor.name}: {told(by, wanted[by])} of {by} are {count} {type_.name}. {parts}: lower the "
+        "quota, or set sizing to max"
+    )

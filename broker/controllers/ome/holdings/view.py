@@ -1,0 +1,96 @@
+"""What others may ask about the EC2 reservations behind OME's reservations.
+
+Invariant: `holdings` and every `state` come from one pass over one description of EC2; before the first pass
+there is none, and nothing is settled.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from broker.capacity.holdings import Holdings, Problem
+from broker.quota.usage import Reserved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlavorCount:
+    """Instances of one flavor: wanted for its quota, held and usable now, held and not yet usable.
+
+    `code` and `message` are EC2's last refusal, where something is wanted and was refused.
+    """
+
+    wanted: int = 0
+    obtained: int = 0
+    pending: int = 0
+    code: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingState:
+    """One reservation's EC2 side. `managed`: its policy is Manage. `detail`: one line for people, or empty."""
+
+    managed: bool = False
+    flavors: Mapping[str, FlavorCount] = field(default_factory=dict)
+    group_arn: str = ""
+    problems: tuple[Problem, ...] = ()
+    detail: str = ""
+
+    @property
+    def wanted(self) -> int:
+        return sum(each.wanted for each in self.flavors.values())
+
+    @property
+    def obtained(self) -> int:
+        return sum(each.obtained for each in self.flavors.values())
+
+    @property
+    def pending(self) -> int:
+        return sum(each.pending for each in self.flavors.values())
+
+
+class HoldingsView:
+    """Written by one loop, read by any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holdings: Holdings | None = None
+        self._states: Mapping[Reserved, HoldingState] = {}
+        self._unsettled: frozenset[Reserved] = frozenset()
+        self._readers: list[Callable[[], None]] = []
+
+    def on_change(self, reader: Callable[[], None]) -> None:
+        """Calls `reader` after each pass that changed something."""
+        self._readers.append(reader)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a pass."""
+        return self._holdings is not None
+
+    def holdings(self) -> Holdings:
+        """Whose each of EC2's reservations is; empty before the first pass."""
+        with self._lock:
+            return self._holdings or Holdings()
+
+    def state(self, reserved: Reserved) -> HoldingState:
+        """A reservation's state; an empty one for a reservation that no pass has seen."""
+        with self._lock:
+            return self._states.get(reserved, HoldingState())
+
+    def settled(self, reserved: Reserved) -> bool:
+        """Whether nothing in EC2 waits to be done before the object may go."""
+        with self._lock:
+            return self._holdings is not None and reserved not in self._unsettled
+
+    def publish(
+        self, holdings: Holdings, states: Mapping[Reserved, HoldingState], unsettled: frozenset[Reserved]
+    ) -> None:
+        with self._lock:
+            same = (self._holdings, self._states, self._unsettled) == (holdings, states, unsettled)
+            self._holdings, self._states, self._unsettled = holdings, states, unsettled
+        if not same:
+            for reader in self._readers:
+                reader()
