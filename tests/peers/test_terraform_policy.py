@@ -1,14 +1,16 @@
-"""The broker's policy allows every call that the broker makes, and none that makes or ends a reservation."""
+"""The broker's policy allows what the broker calls and nothing else; reservations change only if asked."""
 
 import ast
 import re
 from collections.abc import Iterator
 
 import boto3
+import pytest
 
 from tests.peers.terraform import TERRAFORM
 
 REPOSITORY = TERRAFORM.parent
+MODULE = TERRAFORM / "modules" / "broker-iam"
 SERVICES = {
     "ec2": "ec2",
     "groups": "resource-groups",
@@ -17,15 +19,27 @@ SERVICES = {
     "sqs": "sqs",
     "pricing": "pricing",
 }
+# Operations that another's permission covers (Service Authorization Reference, Amazon SQS).
+COVERED = {"sqs:DeleteMessageBatch": "sqs:DeleteMessage"}
+# Permissions that AWS asks for on the way of a call (Service Authorization Reference, dependent actions).
+IMPLIED = {
+    "ec2:RunInstances": "ec2:CreateFleet",  # launches as its caller
+    "ec2:CreateTags": "ec2:CreateFleet",
+    "iam:PassRole": "ec2:CreateFleet",  # the node role
+    "iam:TagInstanceProfile": "iam:CreateInstanceProfile",
+    "resource-groups:Tag": "resource-groups:CreateGroup",
+}
+PERMISSION = re.compile(r'"([a-z0-9-]+:[A-Za-z*]+)"')
+
+
+def lists() -> tuple[str, str]:
+    """actions.tf: what is always allowed, and what only manage_reservations adds."""
+    always, _, managing = (MODULE / "actions.tf").read_text().partition("  managing = {")
+    return always, managing
 
 
 def allowed() -> set[str]:
-    text = (TERRAFORM / "modules" / "broker-iam" / "actions.tf").read_text()
-    return set(re.findall(r'"([a-z0-9-]+:[A-Za-z*]+)"', text))
-
-
-# Operations that another's permission covers (Service Authorization Reference, Amazon SQS).
-COVERED = {"sqs:DeleteMessageBatch": "sqs:DeleteMessage"}
+    return {permission for part in lists() for permission in PERMISSION.findall(part)}
 
 
 def calls() -> Iterator[tuple[str, str]]:
@@ -44,29 +58,27 @@ def calls() -> Iterator[tuple[str, str]]:
                 yield COVERED.get(permission, permission), f"{path.name}:{node.lineno}"
 
 
-def test_every_call_of_the_provider_is_allowed() -> None:
+@pytest.mark.covers("CAP-12")
+def test_what_is_allowed_is_what_is_called() -> None:
     made = dict(calls())
-    assert "ec2:CreateFleet" in made, "the calls are found where they are made"
-    missing = {permission: place for permission, place in made.items() if permission not in allowed()}
-    assert not missing
+    assert {"ec2:CreateFleet", "ec2:CreateCapacityReservation"} <= set(made), "calls are found where made"
+    assert set(IMPLIED.values()) <= set(made)
+    assert allowed() == set(made) | set(IMPLIED)
 
 
-def test_what_calls_imply_is_allowed() -> None:
-    # CreateFleet runs instances as its caller, tags them, and gives them the node role.
-    assert {"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole"} <= allowed()
-
-
-def test_no_reservation_can_be_made_changed_or_ended() -> None:
-    changing = re.compile(
-        r":(Create|Modify|Cancel|Purchase|Move|Accept|Associate)\w*(CapacityReservation|CapacityBlock)"
-    )
-    assert [permission for permission in allowed() if changing.search(permission) or "*" in permission] == []
+def test_reservations_and_groups_are_changed_with_manage_reservations_only() -> None:
+    always, managing = (set(PERMISSION.findall(part)) for part in lists())
+    assert not [one for one in always if re.search(r"CapacityReservation$|Capacity(Block|Fleet)", one)]
+    assert {one for one in always if one.startswith("resource-groups:")} == {
+        "resource-groups:ListGroupResources"
+    }
+    assert not always & managing
+    assert not [one for one in always | managing if "*" in one or "Purchase" in one]
 
 
 def test_every_permission_is_used_in_the_policy() -> None:
-    policy = (TERRAFORM / "modules" / "broker-iam" / "policy.tf").read_text()
-    lists = re.findall(
-        r"^    (\w+) +?= \[", (TERRAFORM / "modules" / "broker-iam" / "actions.tf").read_text(), re.M
-    )
-    assert lists
-    assert [name for name in lists if f"local.actions.{name}" not in policy] == []
+    policy = (MODULE / "policy.tf").read_text()
+    for local, part in zip(("actions", "managing"), lists(), strict=True):
+        names = re.findall(r"^    (\w+) +?= \[", part, re.M)
+        assert names
+        assert [name for name in names if f"local.{local}.{name}" not in policy] == []

@@ -1,35 +1,24 @@
-# Every permission that the broker has, by what it does with it. policy.tf says on which resources and under which
-# conditions; nothing is allowed that is not listed here.
+# Every permission that the broker has, by what it does with it, and no other: each is called by the broker, or
+# needed by what it calls. policy.tf says on which resources and under which conditions.
 #
-# Not here, since the broker does not do it: to create, change, cancel, buy, split, move or share reservations.
+# Not here, since the broker does not do it: to buy Capacity Blocks, to split, move or share reservations.
 
 locals {
   actions = {
     # Looks at the account, on every poll.
     read_ec2 = [
-      "ec2:DescribeAvailabilityZones",
       "ec2:DescribeCapacityReservations",
-      "ec2:DescribeFleets",
       "ec2:DescribeImages",
       "ec2:DescribeInstanceTypeOfferings",
       "ec2:DescribeInstanceTypes",
       "ec2:DescribeInstances",
-      "ec2:DescribeLaunchTemplateVersions",
       "ec2:DescribeLaunchTemplates",
       "ec2:DescribePlacementGroups",
       "ec2:DescribeSecurityGroups",
       "ec2:DescribeSpotPriceHistory",
       "ec2:DescribeSubnets",
-      "ec2:GetCapacityReservationUsage",
-      "ec2:GetGroupsForCapacityReservation",
     ]
-    read_groups = [
-      "resource-groups:GetGroup",
-      "resource-groups:GetGroupConfiguration",
-      "resource-groups:ListGroupResources",
-      "resource-groups:ListGroupingStatuses",
-      "resource-groups:ListGroups",
-    ]
+    read_groups = ["resource-groups:ListGroupResources"]
     # Finds the AMI that an alias or an ssm selector stands for.
     read_parameters = ["ssm:GetParameters"]
 
@@ -56,10 +45,7 @@ locals {
     ]
 
     create_templates = ["ec2:CreateLaunchTemplate"]
-    change_templates = [
-      "ec2:CreateLaunchTemplateVersion",
-      "ec2:DeleteLaunchTemplate",
-    ]
+    change_templates = ["ec2:DeleteLaunchTemplate"]
 
     tag = ["ec2:CreateTags"]
     # Marks the reservations that an EC2NodeClass of Karpenter's selects by tag.
@@ -78,5 +64,30 @@ locals {
       "iam:TagInstanceProfile",
     ]
     fill_profiles = ["iam:AddRoleToInstanceProfile"]
+  }
+
+  # With manage_reservations alone: for CapacityReservations whose policy is Manage.
+  managing = {
+    reserve = ["ec2:CreateCapacityReservation"]
+    change_reservations = [
+      "ec2:CancelCapacityReservation",
+      "ec2:ModifyCapacityReservation",
+    ]
+    look_at_groups = [
+      "resource-groups:GetGroup",
+      "resource-groups:GetGroupConfiguration",
+      "resource-groups:GetTags",
+    ]
+    # A group is tagged by the call that makes it, which needs both.
+    create_groups = [
+      "resource-groups:CreateGroup",
+      "resource-groups:Tag",
+    ]
+    change_groups = [
+      "resource-groups:DeleteGroup",
+      "resource-groups:GroupResources",
+      "resource-groups:PutGroupConfiguration",
+      "resource-groups:UngroupResources",
+    ]
   }
 }

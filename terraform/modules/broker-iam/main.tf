@@ -1,16 +1,32 @@
+locals {
+  issuer = var.oidc_provider_arn == null ? "" : split(":oidc-provider/", var.oidc_provider_arn)[1]
+
+  # Who may be the role: the service account, as Pod Identity says it or as the cluster's own tokens do.
+  trust = var.oidc_provider_arn == null ? jsonencode({
+    Sid       = "EksPodIdentity"
+    Effect    = "Allow"
+    Action    = ["sts:AssumeRole", "sts:TagSession"]
+    Principal = { Service = "pods.eks.amazonaws.com" }
+    }) : jsonencode({
+    Sid       = "ServiceAccountToken"
+    Effect    = "Allow"
+    Action    = ["sts:AssumeRoleWithWebIdentity"]
+    Principal = { Federated = var.oidc_provider_arn }
+    Condition = { StringEquals = {
+      "${local.issuer}:aud" = "sts.amazonaws.com"
+      "${local.issuer}:sub" = "system:serviceaccount:${var.namespace}:${var.service_account}"
+    } }
+  })
+}
+
 resource "aws_iam_role" "this" {
   name                 = var.name
   permissions_boundary = var.permissions_boundary
   tags                 = var.tags
 
   assume_role_policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [{
-      Sid       = "EksPodIdentity"
-      Effect    = "Allow"
-      Action    = ["sts:AssumeRole", "sts:TagSession"]
-      Principal = { Service = "pods.eks.amazonaws.com" }
-    }]
+    Version   = "2012-10-17"
+    Statement = [jsondecode(local.trust)]
   })
 }
 
@@ -27,7 +43,7 @@ resource "aws_iam_role_policy_attachment" "this" {
 }
 
 resource "aws_eks_pod_identity_association" "this" {
-  count = var.create_association ? 1 : 0
+  count = var.create_association && var.oidc_provider_arn == null ? 1 : 0
 
   cluster_name    = var.cluster_name
   namespace       = var.namespace

@@ -15,5 +15,10 @@ output "policy_json" {
 
 output "actions" {
   description = "Every permission that the policy allows."
-  value       = sort(distinct(flatten(values(local.actions))))
+  value       = sort(distinct(flatten([for statement in local.statements : statement.Action])))
+}
+
+output "service_account_annotations" {
+  description = "The chart's serviceAccount.annotations: for IRSA the role, for Pod Identity none."
+  value       = { for name in ["eks.amazonaws.com/role-arn"] : name => aws_iam_role.this.arn if var.oidc_provider_arn != null }
 }

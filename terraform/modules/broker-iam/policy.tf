@@ -8,8 +8,11 @@ locals {
   here    = { StringEquals = { "aws:RequestedRegion" = var.region } }
   to_ec2  = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
   profile = "arn:${var.partition}:iam::${var.account_id}:instance-profile/*"
+  odcrs   = "${local.ec2}:${var.account_id}:capacity-reservation/*"
 
-  statements = [
+  statements = concat(local.always, var.manage_reservations ? local.manage : [])
+
+  always = [
     {
       Sid       = "Read"
       Action    = concat(local.actions.read_ec2, local.actions.read_groups)
@@ -124,7 +127,7 @@ locals {
       # Of reservations only the tags by which Karpenter's selector terms find them, and never all tags at once.
       Sid      = "MarkReservations"
       Action   = local.actions.mark
-      Resource = ["${local.ec2}:${var.account_id}:capacity-reservation/*"]
+      Resource = [local.odcrs]
       Condition = {
         "ForAllValues:StringLike" = { "aws:TagKeys" = ["capacity-broker.io/advised/${var.cluster_name}/*"] }
         Null                      = { "aws:TagKeys" = "false" }
@@ -158,6 +161,47 @@ locals {
       Sid       = "FillOwnInstanceProfiles"
       Action    = local.actions.fill_profiles
       Resource  = [local.profile]
+      Condition = local.owned
+    },
+  ]
+
+  manage = [
+    {
+      # What is reserved carries the tag from the first moment, or is not reserved.
+      Sid       = "ReserveTagged"
+      Action    = local.managing.reserve
+      Resource  = [local.odcrs]
+      Condition = local.made
+    },
+    {
+      Sid       = "TagWhatIsReserved"
+      Action    = local.actions.tag
+      Resource  = [local.odcrs]
+      Condition = { StringEquals = merge(local.made.StringEquals, { "ec2:CreateAction" = "CreateCapacityReservation" }) }
+    },
+    {
+      Sid       = "ChangeOwnReservations"
+      Action    = local.managing.change_reservations
+      Resource  = [local.odcrs]
+      Condition = local.owned
+    },
+    {
+      Sid       = "LookAtGroups"
+      Action    = local.managing.look_at_groups
+      Resource  = ["*"]
+      Condition = local.here
+    },
+    {
+      # CreateGroup knows no resources.
+      Sid       = "CreateTaggedGroups"
+      Action    = local.managing.create_groups
+      Resource  = ["*"]
+      Condition = local.made
+    },
+    {
+      Sid       = "ChangeOwnGroups"
+      Action    = local.managing.change_groups
+      Resource  = ["arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/*"]
       Condition = local.owned
     },
   ]

@@ -34,6 +34,12 @@ variable "partition" {
   default     = "aws"
 }
 
+variable "manage_reservations" {
+  description = "Let the broker create, resize and cancel reservations and their groups, for CapacityReservations whose policy is Manage. It costs money; what it did not make stays out of its reach."
+  type        = bool
+  default     = false
+}
+
 variable "reservation_group_names" {
   description = "Resource groups that launches may target. \"*\" is every group of the account."
   type        = list(string)
@@ -75,8 +81,19 @@ variable "service_account" {
   default     = "capacity-broker"
 }
 
+variable "oidc_provider_arn" {
+  description = "For IRSA: the cluster's IAM OIDC provider. null: the role is for EKS Pod Identity."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.oidc_provider_arn == null || can(regex("^arn:[^:]+:iam::[0-9]{12}:oidc-provider/.+$", coalesce(var.oidc_provider_arn, "-")))
+    error_message = "oidc_provider_arn is the ARN of an IAM OIDC provider, such as \"arn:aws:iam::123456789012:oidc-provider/oidc.eks.us-east-1.amazonaws.com/id/EXAMPLE\"."
+  }
+}
+
 variable "create_association" {
-  description = "Bind the role to the service account with EKS Pod Identity. Needs the cluster's eks-pod-identity-agent add-on."
+  description = "Without oidc_provider_arn: bind the role to the service account with EKS Pod Identity. Needs the cluster's eks-pod-identity-agent add-on."
   type        = bool
   default     = true
 }
