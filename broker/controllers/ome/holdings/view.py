@@ -30,7 +30,7 @@ class FlavorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingState:
-    """One reservation's EC2 side. `managed`: its policy is Manage. `detail`: one line for people, or empty."""
+    """One reservation's EC2 side. `managed`: its policy is Manage. `detail`: a line for people, or empty."""
 
     managed: bool = False
     flavors: Mapping[str, FlavorCount] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class HoldingsView:
         self._lock = threading.Lock()
         self._holdings: Holdings | None = None
         self._states: Mapping[Reserved, HoldingState] = {}
-        self._unsettled: frozenset[Reserved] = frozenset()
+        self._settled: Mapping[Reserved, str] = {}
         self._readers: list[Callable[[], None]] = []
 
     def on_change(self, reader: Callable[[], None]) -> None:
@@ -80,17 +80,21 @@ class HoldingsView:
         with self._lock:
             return self._states.get(reserved, HoldingState())
 
-    def settled(self, reserved: Reserved) -> bool:
-        """Whether nothing in EC2 waits to be done before the object may go."""
+    def settled(self, reserved: Reserved, *, uid: str = "") -> bool:
+        """Whether a pass saw the object deleted, and nothing in EC2 that is to be done before it may go.
+
+        `uid` tells an object from an earlier one of its name.
+        """
         with self._lock:
-            return self._holdings is not None and reserved not in self._unsettled
+            return reserved in self._settled and uid in ("", self._settled[reserved])
 
     def publish(
-        self, holdings: Holdings, states: Mapping[Reserved, HoldingState], unsettled: frozenset[Reserved]
+        self, holdings: Holdings, states: Mapping[Reserved, HoldingState], settled: Mapping[Reserved, str]
     ) -> None:
+        """`settled`: the uid of each object that is deleted and may go."""
         with self._lock:
-            same = (self._holdings, self._states, self._unsettled) == (holdings, states, unsettled)
-            self._holdings, self._states, self._unsettled = holdings, states, unsettled
+            same = (self._holdings, self._states, self._settled) == (holdings, states, settled)
+            self._holdings, self._states, self._settled = holdings, states, settled
         if not same:
             for reader in self._readers:
                 reader()
