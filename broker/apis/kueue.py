@@ -1,27 +1,53 @@
 """Kueue's kinds, as far as the broker reads and renders them, in the shape of v1beta2.
 
 What v1beta1 spells otherwise is turned at the edge (`kueue_versions`); nothing else knows that there are
-two. Their definitions are Kueue's own and are never shipped. Shapes: Kueue's apis/kueue/v1beta2
-(resourceflavor_types.go, clusterqueue_types.go, localqueue_types.go, cohort_types.go, workload_types.go,
-admissioncheck_types.go, workloadpriorityclass_types.go).
+two. Their definitions are Kueue's own and are never shipped; the markers say which lists are whole to
+server-side apply and which go by key, for the definitions that tests make. Shapes: Kueue's
+apis/kueue/v1beta2 (resourceflavor_types.go, clusterqueue_types.go, localqueue_types.go, cohort_types.go,
+workload_types.go, admissioncheck_types.go, workloadpriorityclass_types.go).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from broker.apis.core import Taint, Toleration
-from broker.apis.meta import Kind, Model, Object
+from broker.apis.kueue_versions import read_cluster_queue
+from broker.apis.meta import Condition, Kind, Model, Object, Quantity, Time
+from broker.apis.ome import PreemptionRule, ResourceGroup
+from broker.apis.schema import crd
 
 KUEUE: Final = "kueue.x-k8s.io"
 # Each version that the broker can speak, the one it prefers first.
 VERSIONS: Final = ("v1beta2", "v1beta1")
 
+ACTIVE: Final = "Active"
+QUOTA_RESERVED: Final = "QuotaReserved"
+ADMITTED: Final = "Admitted"
+EVICTED: Final = "Evicted"
+FINISHED: Final = "Finished"
+PODS_READY: Final = "PodsReady"
+
+CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
+StopPolicy = Literal["None", "Hold", "HoldAndDrain"]
+Search = Literal["MayStopSearch", "TryNextFlavor"]
+
+_ANY: Final[dict[str, Any]] = {"x_kubernetes_preserve_unknown_fields": True}
+_ATOMIC: Final[dict[str, Any]] = {"x_kubernetes_list_type": "atomic"}
+
+
+def _by(key: str) -> dict[str, Any]:
+    return {"x_kubernetes_list_type": "map", "x_kubernetes_list_map_keys": [key]}
+
 
 def _kind(kind: str, plural: str, *, namespaced: bool = False) -> Kind:
     return Kind(group=KUEUE, version=VERSIONS[0], kind=kind, plural=plural, namespaced=namespaced)
+
+
+Conditions = Annotated[tuple[Condition, ...], crd("What Kueue observed.", **_by("type"))]
 
 
 class ResourceFlavorSpec(Model):
@@ -36,3 +62,219 @@ class ResourceFlavor(Object):
     KIND: ClassVar[Kind] = _kind("ResourceFlavor", "resourceflavors")
 
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+class SelectorRequirement(Model):
+    key: str = ""
+    operator: str = ""
+    values: Annotated[tuple[str, ...], crd(**_ATOMIC)] = ()
+
+
+class LabelSelector(Model):
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_expressions: Annotated[tuple[SelectorRequirement, ...], crd(**_ATOMIC)] = ()
+
+
+class FlavorFungibility(Model):
+    when_can_borrow: Search = "MayStopSearch"
+    when_can_preempt: Search = "TryNextFlavor"
+
+
+class AdmissionCheckRule(Model):
+    """A check, and the flavors whose workloads it is for; none: all of them."""
+
+    name: Annotated[str, crd(required=True)]
+    on_flavors: Annotated[tuple[str, ...], crd(x_kubernetes_list_type="set")] = ()
+
+
+class AdmissionChecksStrategy(Model):
+    admission_checks: Annotated[tuple[AdmissionCheckRule, ...], crd(**_by("name"))] = ()
+
+
+class ClusterQueueSpec(Model):
+    """Of the groups and the preemption, Kueue's names and OME's are the same."""
+
+    resource_groups: Annotated[tuple[ResourceGroup, ...], crd(maxItems=16, **_ATOMIC)] = ()
+    cohort_name: Annotated[str, crd(maxLength=253)] = ""
+    queueing_strategy: Literal["StrictFIFO", "BestEffortFIFO"] = "BestEffortFIFO"
+    namespace_selector: Annotated[LabelSelector | None, crd(x_kubernetes_map_type="atomic")] = None
+    flavor_fungibility: FlavorFungibility = FlavorFungibility()
+    preemption: PreemptionRule = PreemptionRule()
+    admission_checks_strategy: AdmissionChecksStrategy | None = None
+    stop_policy: StopPolicy = "None"
+
+
+class QueueUsage(Model):
+    name: Annotated[str, crd(required=True)]
+    total: Quantity = "0"
+    borrowed: Quantity = "0"
+
+
+class FlavorQueueUsage(Model):
+    name: Annotated[str, crd(required=True)]
+    resources: Annotated[tuple[QueueUsage, ...], crd(**_by("name"))] = ()
+
+
+class ClusterQueueStatus(Model):
+    """`flavors_reservation` is quota reserved, `flavors_usage` what of it is admitted."""
+
+    conditions: Conditions = ()
+    flavors_reservation: Annotated[tuple[FlavorQueueUsage, ...], crd(**_by("name"))] = ()
+    flavors_usage: Annotated[tuple[FlavorQueueUsage, ...], crd(**_by("name"))] = ()
+    pending_workloads: int = 0
+    reserving_workloads: int = 0
+    admitted_workloads: int = 0
+
+
+class ClusterQueue(Object):
+    """Quota by flavor, for the namespaces that are selected."""
+
+    KIND: ClassVar[Kind] = _kind("ClusterQueue", "clusterqueues")
+
+    spec: ClusterQueueSpec = ClusterQueueSpec()
+    status: ClusterQueueStatus = ClusterQueueStatus()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_v1beta2(cls, raw: Any) -> Any:
+        return read_cluster_queue(raw) if isinstance(raw, Mapping) else raw
+
+
+class LocalQueueSpec(Model):
+    cluster_queue: Annotated[str, crd(maxLength=253)] = ""
+    stop_policy: StopPolicy = "None"
+
+
+class LocalQueueStatus(Model):
+    conditions: Conditions = ()
+
+
+class LocalQueue(Object):
+    """Where a namespace's workloads queue for a ClusterQueue."""
+
+    KIND: ClassVar[Kind] = _kind("LocalQueue", "localqueues", namespaced=True)
+
+    spec: LocalQueueSpec = LocalQueueSpec()
+    status: LocalQueueStatus = LocalQueueStatus()
+
+
+class CohortSpec(Model):
+    parent_name: str = ""
+
+
+class Cohort(Object):
+    """A node between ClusterQueues and the root of their quota."""
+
+    KIND: ClassVar[Kind] = _kind("Cohort", "cohorts")
+
+    spec: CohortSpec = CohortSpec()
+
+
+class AdmissionCheckSpec(Model):
+    controller_name: str = ""
+
+
+class AdmissionCheckStatus(Model):
+    conditions: Conditions = ()
+
+
+class AdmissionCheck(Object):
+    """What is asked before a workload with reserved quota is admitted, and who answers."""
+
+    KIND: ClassVar[Kind] = _kind("AdmissionCheck", "admissionchecks")
+
+    spec: AdmissionCheckSpec = AdmissionCheckSpec()
+    status: AdmissionCheckStatus = AdmissionCheckStatus()
+
+
+class PodSetSpec(Model):
+    node_selector: dict[str, str] = Field(default_factory=dict)
+
+
+class PodSetTemplate(Model):
+    spec: Annotated[PodSetSpec, crd(**_ANY)] = PodSetSpec()
+
+
+class PodSet(Model):
+    name: Annotated[str, crd(default="main")] = "main"
+    count: int = 1
+    template: Annotated[PodSetTemplate, crd(**_ANY)] = PodSetTemplate()
+
+
+class WorkloadSpec(Model):
+    queue_name: str = ""
+    priority: int = 0
+    active: bool = True
+    pod_sets: Annotated[tuple[PodSet, ...], crd(**_by("name"))] = ()
+
+
+class PodSetAssignment(Model):
+    """`resource_usage` is that of all the set's pods together."""
+
+    name: Annotated[str, crd(default="main")] = "main"
+    flavors: dict[str, str] = Field(default_factory=dict)
+    resource_usage: dict[str, Quantity] = Field(default_factory=dict)
+    count: int | None = None
+
+
+class Admission(Model):
+    cluster_queue: str = ""
+    pod_set_assignments: Annotated[tuple[PodSetAssignment, ...], crd(**_by("name"))] = ()
+
+
+class PodSetUpdate(Model):
+    name: Annotated[str, crd(required=True)]
+    node_selector: dict[str, str] = Field(default_factory=dict)
+
+
+class AdmissionCheckState(Model):
+    name: Annotated[str, crd(required=True)]
+    state: Annotated[CheckState, crd(required=True)] = "Pending"
+    message: Annotated[str, crd(required=True)] = ""
+    last_transition_time: Annotated[Time | None, crd(required=True)] = None
+    requeue_after_seconds: int | None = None
+    retry_count: int = 0
+    pod_set_updates: Annotated[tuple[PodSetUpdate, ...], crd(**_ATOMIC)] = ()
+
+
+class WorkloadStatus(Model):
+    conditions: Conditions = ()
+    admission: Admission | None = None
+    admission_checks: Annotated[tuple[AdmissionCheckState, ...], crd(**_by("name"))] = ()
+
+
+class Workload(Object):
+    """Pods that are admitted together."""
+
+    KIND: ClassVar[Kind] = _kind("Workload", "workloads", namespaced=True)
+
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class WorkloadPriorityClass(Object):
+    """Priority of a workload in its queue, apart from its pods'."""
+
+    KIND: ClassVar[Kind] = _kind("WorkloadPriorityClass", "workloadpriorityclasses")
+
+    value: int = 0
+
+
+class PriorityClass(Object):
+    """Kubernetes' own: https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"""
+
+    KIND: ClassVar[Kind] = Kind(
+        group="scheduling.k8s.io",
+        version="v1",
+        kind="PriorityClass",
+        plural="priorityclasses",
+        namespaced=False,
+    )
+
+    value: int = 0
+
+
+class Namespace(Object):
+    KIND: ClassVar[Kind] = Kind(
+        group="", version="v1", kind="Namespace", plural="namespaces", namespaced=False
+    )

@@ -135,6 +135,13 @@ SIZING: Final = "capacity-broker.io/sizing"
 ADOPT_IDS: Final = "capacity-broker.io/reservation-ids"
 ADOPT_GROUP: Final = "capacity-broker.io/reservation-group-arn"
 RESERVED_FINALIZER: Final = "capacity-broker.io/reserved"
+# On a CapacityReservation: Hold (default; a workload with quota waits for its reserved slots) or Off.
+ADMISSION: Final = "capacity-broker.io/admission"
+# On what the broker made in Kueue; the reservation that it is for is in the annotation TAG_RESERVATION.
+MANAGED_BY: Final = "capacity-broker.io/managed-by"
+# The labels that OME's documentation selects by.
+COHORT_LABEL: Final = "cohort"
+RESERVATION_LABEL: Final = "capacity-reservation"
 # EC2 tags of a reservation that belongs to a CapacityReservation: whose it is, in which flavor; the last is
 # only on what the broker created, and so may resize and cancel.
 TAG_RESERVATION: Final = "capacity-broker.io/reservation"

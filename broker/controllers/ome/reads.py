@@ -9,10 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.apis.kueue import ResourceFlavor
+from broker.apis.kueue import (
+    AdmissionCheck,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    Namespace,
+    PriorityClass,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+)
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.ome.kueue.informer import ServedInformer
+from broker.controllers.ome.kueue.ownership import (
+    BY_QUEUE,
+    BY_RESERVATION,
+    by_admission,
+    by_queue,
+    by_reservation,
+)
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
@@ -22,11 +39,21 @@ class OmeReads:
     """Complete once each is `synced` or `missing`."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
-        self.reservations = Informer(client, CapacityReservation, clock=clock)
-        self.cluster_reservations = Informer(client, ClusterCapacityReservation, clock=clock)
+        queues = {BY_QUEUE: by_queue}
+        made = {BY_RESERVATION: by_reservation}
+        self.reservations = Informer(client, CapacityReservation, clock=clock, indexes=queues)
+        self.cluster_reservations = Informer(client, ClusterCapacityReservation, clock=clock, indexes=queues)
         self.clusters = Informer(client, DedicatedAICluster, clock=clock)
         self.profiles = Informer(client, DedicatedAIClusterProfile, clock=clock)
         self.flavors = ServedInformer(client, ResourceFlavor, clock=clock)
+        self.cluster_queues = ServedInformer(client, ClusterQueue, clock=clock, indexes=made)
+        self.local_queues = ServedInformer(client, LocalQueue, clock=clock, indexes=made)
+        self.cohorts = ServedInformer(client, Cohort, clock=clock)
+        self.workloads = ServedInformer(client, Workload, clock=clock, indexes={BY_QUEUE: by_admission})
+        self.checks = ServedInformer(client, AdmissionCheck, clock=clock)
+        self.workload_priorities = ServedInformer(client, WorkloadPriorityClass, clock=clock)
+        self.priorities = Informer(client, PriorityClass, clock=clock)
+        self.namespaces = Informer(client, Namespace, clock=clock)
 
     @property
     def named(self) -> Mapping[str, Informer[Any]]:
@@ -36,6 +63,14 @@ class OmeReads:
             "dedicatedaiclusters": self.clusters,
             "dedicatedaiclusterprofiles": self.profiles,
             "resourceflavors": self.flavors,
+            "clusterqueues": self.cluster_queues,
+            "localqueues": self.local_queues,
+            "cohorts": self.cohorts,
+            "workloads": self.workloads,
+            "admissionchecks": self.checks,
+            "workloadpriorityclasses": self.workload_priorities,
+            "priorityclasses": self.priorities,
+            "namespaces": self.namespaces,
         }
 
     def synced(self) -> bool:

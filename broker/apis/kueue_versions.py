@@ -1,0 +1,49 @@
+"""What Kueue's v1beta1 spells otherwise than its v1beta2: both ways, over what is on the wire.
+
+Invariant: a ClusterQueue that was written in one version reads the same in the other. v1beta1 calls the
+cohort `cohort`, says `Borrow` and `Preempt` where v1beta2 says `MayStopSearch`, and may name its admission
+checks in a plain list (apis/kueue/v1beta1/clusterqueue_types.go, clusterqueue_conversion.go). A field of
+the other version would be pruned without a word, and the queue be in no cohort at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+OLD: Final = "v1beta1"
+_TO_OLD: Final = {
+    ("whenCanBorrow", "MayStopSearch"): "Borrow",
+    ("whenCanPreempt", "MayStopSearch"): "Preempt",
+}
+_TO_NEW: Final = {"Borrow": "MayStopSearch", "Preempt": "MayStopSearch"}
+
+
+def read_cluster_queue(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A ClusterQueue of either version in v1beta2's words."""
+    spec = raw.get("spec")
+    if not isinstance(spec, Mapping):
+        return raw
+    changed: Json = {}
+    if "cohort" in spec:
+        changed["cohortName"] = spec["cohort"]
+    search = spec.get("flavorFungibility")
+    if isinstance(search, Mapping) and any(value in _TO_NEW for value in search.values()):
+        changed["flavorFungibility"] = {key: _TO_NEW.get(value, value) for key, value in search.items()}
+    if checks := spec.get("admissionChecks"):
+        changed["admissionChecksStrategy"] = {"admissionChecks": [{"name": name} for name in checks]}
+    return {**raw, "spec": {**spec, **changed}} if changed else raw
+
+
+def cluster_queue_spec(spec: Mapping[str, Any], version: str) -> Json:
+    """What is to be written, said in v1beta2's words, in those of `version`."""
+    if version != OLD:
+        return dict(spec)
+    said = dict(spec)
+    if "cohortName" in said:
+        said["cohort"] = said.pop("cohortName")
+    if search := said.get("flavorFungibility"):
+        said["flavorFungibility"] = {key: _TO_OLD.get((key, value), value) for key, value in search.items()}
+    return said

@@ -1,0 +1,94 @@
+"""Whose an object of Kueue's is, and how the broker's own are named.
+
+Invariant: an object without the broker's mark is somebody else's and is never written, whatever its name;
+the mark says which reservation it was made for. A ClusterQueue has no namespace and a CapacityReservation
+has one, so no ownerReference can say it; the ClusterCapacityReservation's queues have one besides
+(https://kubernetes.io/docs/concepts/architecture/garbage-collection/#owners-dependents).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.kueue import Workload
+from broker.apis.meta import Object
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.quota.usage import Reserved
+
+Json = dict[str, Any]
+Reservation = CapacityReservation | ClusterCapacityReservation
+
+BY_QUEUE: Final = "queue"
+BY_RESERVATION: Final = "reservation"
+BROKER: Final = "capacity-broker"
+LONGEST: Final = 63  # of a label's value, which is what jobs name their queue in
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_HASH: Final = 8
+
+
+def reserved_of(reservation: Object) -> Reserved:
+    return Reserved(reservation.namespace, reservation.name)
+
+
+def named(key: str) -> Reserved:
+    """From `Object.key`."""
+    namespace, _, name = key.rpartition("/")
+    return Reserved(namespace, name)
+
+
+def short(name: str) -> str:
+    """The name, or as much of it as leaves room for a hash of the whole."""
+    if len(name) <= LONGEST:
+        return name
+    head = name[: LONGEST - _HASH - 1].rstrip("-.")
+    return f"{head}-{sha256(name.encode()).hexdigest()[:_HASH]}"
+
+
+def queue_name(reserved: Reserved) -> str:
+    """Of the ClusterQueue: `namespace--name`, or the name of what has no namespace."""
+    return short(reserved.queue)
+
+
+def local_queue_name(reserved: Reserved) -> str:
+    return short(reserved.name)
+
+
+def by_queue(reservation: Object) -> Iterable[str]:
+    """For the index BY_QUEUE."""
+    return [queue_name(reserved_of(reservation))]
+
+
+def mark(reserved: Reserved) -> Json:
+    """The metadata that makes an object the broker's; it never changes in the object's life."""
+    return {
+        "labels": {names.MANAGED_BY: BROKER},
+        "annotations": {names.TAG_RESERVATION: str(reserved)},
+    }
+
+
+def owner_of(obj: Object) -> Reserved | None:
+    """The reservation that the broker made it for; None for what somebody else made."""
+    if obj.labels.get(names.MANAGED_BY) != BROKER:
+        return None
+    return named(obj.annotations.get(names.TAG_RESERVATION, ""))
+
+
+def by_reservation(made: Object) -> Iterable[str]:
+    """For the index BY_RESERVATION."""
+    reserved = owner_of(made)
+    return () if reserved is None else (str(reserved),)
+
+
+def by_admission(workload: Workload) -> Iterable[str]:
+    """For the index BY_QUEUE of workloads: the ClusterQueue whose quota it has."""
+    admission = workload.status.admission
+    return () if admission is None else (admission.cluster_queue,)
+
+
+def label(value: str) -> str:
+    """The value where a label can hold it, and nothing where not."""
+    return value if len(value) <= LONGEST and _LABEL.fullmatch(value) else ""
