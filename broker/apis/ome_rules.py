@@ -24,8 +24,11 @@ from broker.apis.ome import (
     ResourceQuota,
 )
 
-# Kueue's ClusterQueue takes no more (apis/kueue/v1beta1/clusterqueue_types.go).
+# Kueue's ClusterQueue takes no more (apis/kueue/v1beta1/clusterqueue_types.go; in all groups together, and
+# pairs within one: pkg/webhooks/clusterqueue_webhook.go).
 MOST_GROUPS = 16
+MOST_IN_ALL = 256
+MOST_PAIRS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +127,20 @@ def _problems(spec: ReservationSpec) -> Iterator[str]:
         yield f"spec.resourceGroups: {GROUPS_RULE.message}"
     if len(groups) > MOST_GROUPS:
         yield f"spec.resourceGroups has {len(groups)} groups; Kueue takes at most {MOST_GROUPS}: join some"
+    for what, count in (
+        ("flavors", sum(len(group.flavors) for group in groups)),
+        ("covered resources", sum(len(group.covered_resources) for group in groups)),
+    ):
+        if count > MOST_IN_ALL:
+            yield f"spec.resourceGroups has {count} {what} in all; Kueue takes at most {MOST_IN_ALL}"
     yield from _twice("flavor", [flavor.name for group in groups for flavor in group.flavors])
     yield from _twice("resource", [name for group in groups for name in group.covered_resources])
     for at, group in enumerate(groups):
+        if (pairs := len(group.flavors) * len(group.covered_resources)) > MOST_PAIRS:
+            yield (
+                f"spec.resourceGroups[{at}] has {pairs} pairs of flavor and resource; Kueue takes at most "
+                f"{MOST_PAIRS} in a group: make two of it"
+            )
         for flavor in group.flavors:
             where = f"spec.resourceGroups[{at}]: flavor {flavor.name}"
             names = [each.name for each in flavor.resources]

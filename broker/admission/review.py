@@ -1,0 +1,101 @@
+"""An AdmissionReview of the API server, and the answer to it.
+
+Invariant: every review that can be read is answered under its own uid; a refusal says all that is wrong at
+once, as a Status with a cause for each field, and nothing is ever changed. Shapes, and what the API server
+makes of them: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+API_VERSION: Final = "admission.k8s.io/v1"
+_FIELD: Final = re.compile(r"spec[\w.\[\]]*")
+_REFUSED: Final = (422, "Invalid")
+_NO_ROOM: Final = (403, "Forbidden")
+
+Json = dict[str, Any]
+
+
+class NotAReview(ValueError):
+    """A body that is no AdmissionReview of version v1; the text says what it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What somebody wants to do. `old` is None for what is created, `new` for what is deleted."""
+
+    uid: str
+    operation: str
+    kind: str
+    namespace: str = ""
+    name: str = ""
+    new: Json | None = None
+    old: Json | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`problems` and `no_room` refuse: what is wrong, and which quota has none left. `warnings` are shown."""
+
+    problems: tuple[str, ...] = ()
+    no_room: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def answer(body: Any, judge: Callable[[Asked], Verdict]) -> Json:
+    """The AdmissionReview to send back. Raises NotAReview."""
+    asked = read(body)
+    verdict = judge(asked)
+    refusals = (*verdict.problems, *verdict.no_room)
+    response: Json = {"uid": asked.uid, "allowed": not refusals}
+    if refusals:
+        response["status"] = _status(asked, verdict)
+    if verdict.warnings:
+        response["warnings"] = [*verdict.warnings]
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def read(body: Any) -> Asked:
+    """Raises NotAReview."""
+    if not isinstance(body, dict):
+        raise NotAReview(f"an AdmissionReview is a JSON object, this is {type(body).__name__}")
+    said = (body.get("apiVersion"), body.get("kind"))
+    if said != (API_VERSION, "AdmissionReview"):
+        raise NotAReview(f"an AdmissionReview of {API_VERSION} is wanted, this is {said[1]} of {said[0]}")
+    request = body.get("request")
+    if not isinstance(request, dict) or not request.get("uid"):
+        raise NotAReview("request.uid is missing in the AdmissionReview")
+    kind = request.get("kind")
+    return Asked(
+        uid=str(request["uid"]),
+        operation=str(request.get("operation", "")),
+        kind=str(kind.get("kind", "")) if isinstance(kind, dict) else "",
+        namespace=str(request.get("namespace") or ""),
+        name=str(request.get("name") or ""),
+        new=_object(request, "object"),
+        old=_object(request, "oldObject"),
+    )
+
+
+def _object(request: Mapping[str, Any], field: str) -> Json | None:
+    found = request.get(field)
+    if found is None or isinstance(found, dict):
+        return found
+    raise NotAReview(f"request.{field} is not an object: {found!r:.100}")
+
+
+def _status(asked: Asked, verdict: Verdict) -> Json:
+    code, reason = _REFUSED if verdict.problems else _NO_ROOM
+    refusals = (*verdict.problems, *verdict.no_room)
+    causes = [
+        {"reason": "FieldValueInvalid", "field": found[0] if (found := _FIELD.match(why)) else "spec"}
+        | {"message": why}
+        for why in verdict.problems
+    ]
+    details: Json = {"name": asked.name, "kind": asked.kind} | ({"causes": causes} if causes else {})
+    status = {"status": "Failure", "code": code, "reason": reason, "message": "; ".join(refusals)}
+    return status | {"details": details}

@@ -1,0 +1,191 @@
+"""What is admitted: the rules that a schema cannot say, of a reservation, a dedicated cluster, a namespace.
+
+Invariant: the same rules as the controllers' own, which judge again, so that nothing hangs on the webhook
+being there. An update is refused for nothing that held before it: what does not change is admitted always,
+and so is what shrinks, below its use too. Deletes are never refused.
+
+What two creates at one time take together is judged by neither: each reads the namespace before the other is
+there. The controller's judgement (`over_quota`) is the one that holds; the younger of the two is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from broker.admission.review import Asked, Json, Verdict
+from broker.apis.core import ResourceQuota
+from broker.apis.meta import Object
+from broker.apis.ome import SIZE_RULE, CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.apis.ome_quotas import bounds, growth
+from broker.apis.ome_rules import Judged, judge
+from broker.apis.units import units, written
+
+Reservation = CapacityReservation | ClusterCapacityReservation
+O = TypeVar("O", bound=Object)  # noqa: E741
+
+
+class Unknown(Exception):
+    """What a rule needs could not be read; the text says why."""
+
+
+class Reads(Protocol):
+    """What is there now, as the API server has it. Each raises Unknown."""
+
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota]: ...
+    def reservations(self, namespace: str) -> Sequence[CapacityReservation]: ...
+    def profile(self, name: str) -> DedicatedAIClusterProfile | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Judges what the API server asks about. `strict` refuses what would be put right."""
+
+    reads: Reads
+    default_cohort: str = ""
+    strict: bool = False
+
+    def __call__(self, asked: Asked) -> Verdict:
+        rule = _BY_KIND.get(asked.kind)
+        if rule is None or asked.new is None:
+            return Verdict()
+        if (asked.new.get("metadata") or {}).get("deletionTimestamp"):
+            return Verdict()  # on its way out: all that changes is who still holds it
+        try:
+            return rule(self, asked)
+        except ValidationError as error:
+            # The schema took it, so it is newer than this broker.
+            return Verdict(warnings=tuple(f"not judged: {each}" for each in _unread(error)))
+
+    def reservation(self, asked: Asked) -> Verdict:
+        new, old = _both(ClusterCapacityReservation, asked)
+        return self._judged(new, old)
+
+    def namespaced(self, asked: Asked) -> Verdict:
+        new, old = _both(CapacityReservation, asked)
+        verdict = self._judged(new, old)
+        try:
+            return replace(verdict, no_room=self._no_room(new, old))
+        except Unknown as error:
+            why = f"not judged by ResourceQuotas, which could not be read: {error}"
+            return replace(verdict, warnings=(*verdict.warnings, why))
+
+    def cluster(self, asked: Asked) -> Verdict:
+        new, old = _both(DedicatedAICluster, asked)
+        before = {*_sizes(old)} if old else set()
+        problems = [why for why in _sizes(new) if why not in before]
+        warnings: tuple[str, ...] = ()
+        wanted = new.spec.profile
+        if wanted and (old is None or old.spec.profile != wanted):
+            try:
+                profile = self.reads.profile(wanted)
+            except Unknown as error:
+                warnings = (f"spec.profile {wanted} was not looked for: {error}",)
+            else:
+                if profile is None:
+                    warnings = (f"spec.profile: there is no DedicatedAIClusterProfile {wanted} yet",)
+                elif profile.spec.disabled:
+                    problems.append(
+                        f"spec.profile: DedicatedAIClusterProfile {wanted} is disabled for new clusters; "
+                        "name another, or set its spec.disabled to false"
+                    )
+        return Verdict(problems=tuple(problems), warnings=warnings)
+
+    def _judged(self, new: Reservation, old: Reservation | None) -> Verdict:
+        found = self._judge(new)
+        before = self._judge(old).problems if old is not None else ()
+        same = old is not None and old.spec == new.spec
+        return Verdict(
+            problems=tuple(why for why in found.problems if why not in before),
+            warnings=() if same else (*found.notes, *(_shrunk(new, old) if old is not None else ())),
+        )
+
+    def _judge(self, one: Reservation) -> Judged:
+        return judge(one.spec, default_cohort=self.default_cohort, strict=self.strict)
+
+    def _no_room(self, new: CapacityReservation, old: CapacityReservation | None) -> tuple[str, ...]:
+        if old is not None and old.spec == new.spec:
+            return ()
+        limits = bounds(new.namespace, self.reads.quotas(new.namespace))
+        return growth(old, new, self.reads.reservations(new.namespace), limits) if limits else ()
+
+
+_BY_KIND: Mapping[str, Callable[[Rules, Asked], Verdict]] = {
+    "CapacityReservation": Rules.namespaced,
+    "ClusterCapacityReservation": Rules.reservation,
+    "DedicatedAICluster": Rules.cluster,
+}
+
+
+def _both(model: type[O], asked: Asked) -> tuple[O, O | None]:
+    """The new object and the old one, which may be none. Raises ValidationError of the new one."""
+    assert asked.new is not None
+    meta = {"namespace": asked.namespace} if model.KIND.namespaced else {}
+    new = model.decode({**asked.new, "metadata": {**asked.new.get("metadata", {}), **meta}})
+    return new, None if asked.old is None else _old(model, asked.old)
+
+
+def _old(model: type[O], raw: Json) -> O | None:
+    """Of one that cannot be read nothing held."""
+    try:
+        return model.decode(raw)
+    except ValidationError:
+        return None
+
+
+def _shrunk(new: Reservation, old: Reservation) -> Iterator[str]:
+    """Quota that falls below what is in use."""
+    had, has = _nominal(old), _nominal(new)
+    used: dict[tuple[str, str], int] = {}
+    for user in new.status.association_usages:
+        for flavor in user.usage:
+            for each in flavor.resources:
+                at = (flavor.name, each.name)
+                used[at] = used.get(at, 0) + _units(each.name, each.total) - _units(each.name, each.borrowed)
+    for (flavor_name, name), amount in sorted(used.items()):
+        left = has.get((flavor_name, name), 0)
+        if left < min(amount, had.get((flavor_name, name), 0)):
+            yield (
+                f"spec.resourceGroups: {name} of flavor {flavor_name} falls to {written(name, left)} while "
+                f"{written(name, amount)} is in use: nothing is evicted for it, and nothing new starts"
+            )
+
+
+def _nominal(one: Reservation) -> Mapping[tuple[str, str], int]:
+    return {
+        (flavor.name, each.name): _units(each.name, each.nominal_quota)
+        for group in one.spec.resource_groups
+        for flavor in group.flavors
+        for each in flavor.resources
+    }
+
+
+def _sizes(cluster: DedicatedAICluster) -> Iterator[str]:
+    spec = cluster.spec
+    requests = spec.resources.requests if spec.resources is not None else {}
+    if not requests and spec.count is None and not spec.profile:
+        yield f"spec: {SIZE_RULE.message}"
+    for name, text in sorted(requests.items()):
+        try:
+            amount = units(name, text)
+        except ValueError as error:
+            yield f"spec.resources.requests: {name}: {error}"
+            continue
+        if amount < 0:
+            yield f"spec.resources.requests: {name} {text} is negative; leave it out for none"
+
+
+def _units(name: str, text: str | None) -> int:
+    try:
+        return units(name, text or "0")
+    except ValueError:
+        return 0
+
+
+def _unread(error: ValidationError) -> Iterator[str]:
+    for each in error.errors(include_url=False, include_context=False):
+        yield f"{'.'.join(map(str, each['loc']))}: {each['msg']}, got {each['input']!r:.60}"

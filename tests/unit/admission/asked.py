@@ -1,0 +1,90 @@
+"""Reviews as an API server sends them, about objects as users write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.admission.review import answer
+from broker.admission.rules import Rules, Unknown
+from broker.apis.core import ResourceQuota
+from broker.apis.ome import CapacityReservation
+from broker.apis.ome_clusters import DedicatedAIClusterProfile
+
+Json = dict[str, Any]
+GPU, CPU = "nvidia.com/gpu", "cpu"
+
+
+def group(gpu: Any = 8, *, flavor: str = "h100", covered: tuple[str, ...] = (GPU,), **more: Any) -> Json:
+    quota = {"name": GPU, "nominalQuota": gpu, **more}
+    return {"coveredResources": [*covered], "flavors": [{"name": flavor, "resources": [quota]}]}
+
+
+def reservation(name: str = "r", *groups: Json, namespace: str = "team", **spec: Any) -> Json:
+    status = {"status": spec.pop("status")} if "status" in spec else {}
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "CapacityReservation",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"resourceGroups": [*(groups or (group(),))], **spec},
+    } | status
+
+
+def cluster(**spec: Any) -> Json:
+    kind = {"apiVersion": "ome.io/v1beta1", "kind": "DedicatedAICluster"}
+    return {**kind, "metadata": {"name": "d"}, "spec": spec}
+
+
+@dataclass
+class There:
+    """What a cluster holds, for rules that look."""
+
+    reserved: Sequence[Json] = ()
+    hard: Json = field(default_factory=dict)
+    profiles: Json = field(default_factory=dict)
+    broken: str = ""
+
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
+        self._fail()
+        meta = {"name": "quota", "namespace": namespace}
+        return [ResourceQuota.decode({"metadata": meta, "spec": {"hard": self.hard}})] if self.hard else []
+
+    def reservations(self, namespace: str) -> Sequence[CapacityReservation]:
+        self._fail()
+        return [CapacityReservation.decode(each) for each in self.reserved]
+
+    def profile(self, name: str) -> DedicatedAIClusterProfile | None:
+        self._fail()
+        if name not in self.profiles:
+            return None
+        return DedicatedAIClusterProfile.decode({"metadata": {"name": name}, "spec": self.profiles[name]})
+
+    def _fail(self) -> None:
+        if self.broken:
+            raise Unknown(self.broken)
+
+
+def review(new: Json | None, old: Json | None = None, **more: Any) -> Json:
+    one = new or old or {}
+    meta = one.get("metadata", {})
+    request = {
+        "uid": "u-1",
+        "operation": "CREATE" if old is None else "UPDATE" if new else "DELETE",
+        "kind": {"group": "ome.io", "version": "v1beta1", "kind": one.get("kind")},
+        "name": meta.get("name"),
+        "namespace": meta.get("namespace"),
+        "object": new,
+        "oldObject": old,
+        **more,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def asked(new: Json | None, old: Json | None = None, *, there: There | None = None, **rules: Any) -> Json:
+    """The `response` to a create, update or delete."""
+    answered = answer(review(new, old), Rules(reads=there or There(), **rules))
+    assert (answered["apiVersion"], answered["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    found: Json = answered["response"]
+    assert found["uid"] == "u-1"
+    return found
