@@ -1,0 +1,314 @@
+"""Who gets quota, who waits and why, and who must give some back, over all reservations at once.
+
+Invariant: what is held never exceeds a queue's nominal quota and what it may borrow. Two states of one
+tree are kept: `now`, with everybody who holds quota, and `later`, without those on their way out. Whom to
+preempt is decided on `later`, by Kueue's rules (`broker.quota.cycle`), so that nobody is preempted for
+room that is being made already; quota is given only where it fits `now`, so that nothing is held twice
+while somebody leaves. What was promised to one is not given to another in the same decision.
+
+Who holds quota already and wants more asks for the rest, in the flavors that it holds: a cluster in two
+flavors would be two clusters. The same state gives the same answer: nothing is remembered in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from broker.quota.assign import Rules, assign
+from broker.quota.candidates import fits
+from broker.quota.cycle import Decision, Head, Outcome, decide
+from broker.quota.flavors import Expression, Flavor, PodSet, misfit
+from broker.quota.ledger import Ledger
+from broker.quota.model import (
+    Amounts,
+    Cohort,
+    FlavorResource,
+    Mode,
+    Possibility,
+    Queue,
+    Reason,
+    Target,
+    Workload,
+)
+from broker.quota.tree import Node, Tree
+from broker.quota.waiting import Waiting
+
+# A label that only flavors in here have: the flavor's own name. No label of Kubernetes is written so.
+_PIN = "#flavor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """What wants quota, or more than it holds. `pods.requests` is all that it wants, `pods.count` is 1."""
+
+    name: str
+    queue: str
+    pods: PodSet
+    priority: int = 0
+    queued: float = 0.0
+
+
+class Standing(StrEnum):
+    ADMITTED = "Admitted"  # it may have what `usage` says, now
+    PREEMPTING = "Preempting"  # others are leaving for it
+    WAITING = "Waiting"  # until somebody gives quota back
+    NEVER = "Never"  # nobody's leaving would help
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What one flavor cannot give: `most` of what is `wanted`."""
+
+    key: FlavorResource
+    wanted: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`usage` is all that it holds from now on, where it is admitted. `lacks` and `misfits` say, where it is
+    not, what each flavor cannot give and which flavors it may not run in."""
+
+    standing: Standing
+    usage: Amounts = field(default_factory=dict)
+    lacks: tuple[Lack, ...] = ()
+    misfits: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """Why somebody must give its quota back: for whom, and where both are in the tree."""
+
+    reason: Reason
+    preemptor: str
+    preemptor_path: str
+    preemptee_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entitled:
+    """By the name of who wants, and of who holds."""
+
+    verdicts: Mapping[str, Verdict]
+    evictions: Mapping[str, Eviction]
+
+
+def entitle(
+    queues: Sequence[Queue],
+    cohorts: Sequence[Cohort],
+    *,
+    holders: Iterable[Workload],
+    wants: Iterable[Want],
+    rules: Rules,
+) -> Entitled:
+    """`holders` hold quota, also those that are `evicted` and have not left; those of a queue that is not
+    there any more count for nothing."""
+    return _Decision(queues, cohorts, holders, rules).of(wants)
+
+
+class _Decision:
+    def __init__(
+        self, queues: Sequence[Queue], cohorts: Sequence[Cohort], holders: Iterable[Workload], rules: Rules
+    ) -> None:
+        self._rules = replace(
+            rules,
+            flavors={
+                name: replace(each, labels={**each.labels, _PIN: name})
+                for name, each in rules.flavors.items()
+            },
+        )
+        self._empty = Tree(queues, cohorts)
+        self._before, self._now = Tree(queues, cohorts), Tree(queues, cohorts)
+        self._later = Ledger(Tree(queues, cohorts))
+        self._held: dict[str, Workload] = {}
+        for each in holders:
+            if (node := self._now.queues.get(each.queue)) is None:
+                continue
+            node.add(each.usage)
+            self._before.queues[each.queue].add(each.usage)
+            self._held[each.name] = each
+            if not each.evicted:
+                self._later.admit(each)
+        self._given: dict[str, Verdict] = {}
+        self._evictions: dict[str, Eviction] = {}
+        self._wants: dict[str, Want] = {}
+
+    def of(self, wants: Iterable[Want]) -> Entitled:
+        new, more = Waiting(self._later.tree), Waiting(self._later.tree)
+        for want in wants:
+            if (held := self._held.get(want.name)) is not None and held.evicted:
+                continue  # it leaves first
+            self._wants[want.name] = want
+            if (never := self._never(want)) is not None:
+                self._given[want.name] = never
+            else:
+                (more if held else new).push(self._head(want))
+        # Growth comes last: what it is given is not taken from it with all that it held before.
+        for waiting in (new, more):
+            while heads := [*waiting.heads()]:
+                staying = [head for head in heads if head.name not in self._evictions]
+                for decision in decide(self._later, staying, self._rules):
+                    self._settle(decision)
+        return Entitled(self._given, self._evictions)
+
+    def _head(self, want: Want) -> Head:
+        held = self._held.get(want.name)
+        pods = want.pods if held is None else self._rest(want, held)
+        return Head(
+            name=want.name, queue=want.queue, pod_sets=(pods,), priority=want.priority, queued=want.queued
+        )
+
+    def _rest(self, want: Want, held: Workload) -> PodSet:
+        """What it does not hold yet, in the flavors that it holds."""
+        has = held_of(held.usage)
+        requests = {
+            resource: value - has.get(resource, 0)
+            for resource, value in want.pods.requests.items()
+            if value > has.get(resource, 0)
+        }
+        own = {key.flavor for key in held.usage}
+        groups = self._groups(want.queue)
+        pinned = tuple(flavor for group in groups for flavor in ([f for f in group if f in own] or group))
+        pin = Expression(_PIN, "In", pinned)
+        terms = want.pods.affinity or ((),)
+        return replace(want.pods, requests=requests, affinity=tuple((*term, pin) for term in terms))
+
+    def _groups(self, queue: str) -> list[tuple[str, ...]]:
+        node = self._now.queues.get(queue)
+        return [] if node is None or node.queue is None else [group.flavors for group in node.queue.groups]
+
+    def _never(self, want: Want) -> Verdict | None:
+        """Where not even an empty tree would do."""
+        node = self._empty.queues.get(want.queue)
+        if node is None:
+            why = self._empty.inactive.get(want.queue, "there is no such queue")
+            return Verdict(standing=Standing.NEVER, why=f"queue {want.queue}: {why}")
+        head = self._head(want)
+        held = self._held.get(want.name)
+        pods = head.pod_sets[0]
+        if held is not None:
+            node.add(held.usage)
+        found = assign(node, (pods,), self._rules, lambda *_: (Possibility.NO_FIT, 0))
+        lacks = () if found.mode is Mode.FIT else tuple(self._lacks(node, pods, want))
+        if held is not None:
+            node.remove(held.usage)
+        if found.mode is Mode.FIT:
+            return None
+        return Verdict(standing=Standing.NEVER, lacks=lacks, misfits=tuple(self._misfits(node, pods)))
+
+    def _settle(self, decision: Decision) -> None:
+        head, targets = decision.head, decision.targets
+        if decision.outcome is Outcome.WAIT or any(self._early(each, head) for each in targets):
+            self._given[head.name] = self._waits(decision)
+            return
+        for target in targets:
+            self._evict(target, for_=head)
+        usage = decision.assignment.usage
+        total = self._promise(head, usage)
+        now = self._now.queues[head.queue]
+        if targets:
+            names = ", ".join(each.workload.name for each in targets)
+            self._given[head.name] = Verdict(standing=Standing.PREEMPTING, why=f"{names} must leave first")
+        elif fits(now, usage, borrow=True):
+            now.add(usage)
+            self._given[head.name] = Verdict(standing=Standing.ADMITTED, usage=total)
+        else:
+            why = "its quota is held by others that are leaving"
+            self._given[head.name] = Verdict(standing=Standing.PREEMPTING, why=why)
+
+    def _promise(self, head: Head, usage: Amounts) -> Amounts:
+        """Counts it as held later, with what it holds already; all of that."""
+        held = self._later.workloads.get(head.name)
+        if held is None:
+            held = Workload(
+                name=head.name, queue=head.queue, usage={}, priority=head.priority, queued=head.queued
+            )
+        else:
+            self._later.release(head.name)
+        keys = {**held.usage, **usage}
+        total = {key: held.usage.get(key, 0) + usage.get(key, 0) for key in keys}
+        self._later.admit(replace(held, usage=total))
+        return total
+
+    def _early(self, target: Target, head: Head) -> bool:
+        """Whether only this decision makes it a target: it got more a moment ago, or others of its queue did
+        that borrow. The next look decides; nothing that was within its quota is taken for this one."""
+        held = self._held.get(target.workload.name)
+        if held is None:
+            return False
+        if held.name == head.name or target.workload.usage != held.usage:
+            return True
+        return held.queue != head.queue and not self._before.queues[held.queue].over_quota(held.usage)
+
+    def _evict(self, target: Target, *, for_: Head) -> None:
+        name = target.workload.name
+        self._later.release(name)
+        if name not in self._held:  # it got its quota, or the promise of it, a moment ago
+            if self._given[name].standing is Standing.ADMITTED:
+                self._now.queues[target.workload.queue].remove(target.workload.usage)
+            self._given[name] = Verdict(standing=Standing.WAITING, why=f"{for_.name} goes before it")
+            return
+        self._evictions[name] = Eviction(
+            reason=target.reason,
+            preemptor=for_.name,
+            preemptor_path=path(self._later.node(for_.queue)),
+            preemptee_path=path(self._later.node(target.workload.queue)),
+        )
+
+    def _waits(self, decision: Decision) -> Verdict:
+        want, node = self._wants[decision.head.name], self._later.node(decision.head.queue)
+        pods = decision.head.pod_sets[0]
+        return Verdict(
+            standing=Standing.WAITING,
+            lacks=tuple(self._lacks(node, pods, want)),
+            misfits=tuple(self._misfits(node, pods)),
+            why=decision.why,
+        )
+
+    def _lacks(self, node: Node, pods: PodSet, want: Want) -> Iterable[Lack]:
+        held = held_of(self._held[want.name].usage) if want.name in self._held else {}
+        covered = {
+            resource for group in (node.queue.groups if node.queue else ()) for resource in group.resources
+        }
+        for resource, value in pods.requests.items():
+            if resource not in covered:
+                yield Lack(FlavorResource("", resource), value, 0)
+        for group in node.queue.groups if node.queue else ():
+            for flavor in self._fitting(pods, group.flavors):
+                for resource in sorted(group.resources & pods.requests.keys()):
+                    key = FlavorResource(flavor.name, resource)
+                    most = max(0, node.available(key))
+                    if (value := pods.requests[resource]) > most:
+                        has = held.get(resource, 0)
+                        yield Lack(key, value + has, most + has)
+
+    def _fitting(self, pods: PodSet, flavors: Iterable[str]) -> Iterable[Flavor]:
+        known = (self._rules.flavors.get(name) for name in flavors)
+        return (each for each in known if each is not None and not misfit(pods, each))
+
+    def _misfits(self, node: Node, pods: PodSet) -> Iterable[str]:
+        for group in node.queue.groups if node.queue else ():
+            if not group.resources & pods.requests.keys():
+                continue
+            for name in group.flavors:
+                known = self._rules.flavors.get(name)
+                if known is None:
+                    yield f"flavor {name} is not there: create the ResourceFlavor"
+                elif why := misfit(pods, known):
+                    yield why
+
+
+def held_of(usage: Amounts) -> dict[str, int]:
+    """What is held of each resource, in all flavors together."""
+    found: dict[str, int] = {}
+    for key, value in usage.items():
+        found[key.resource] = found.get(key.resource, 0) + value
+    return found
+
+
+def path(node: Node) -> str:
+    """From the root down to the queue, as Kueue writes it into the condition of who is preempted."""
+    return "/" + "/".join(each.name for each in (*reversed([*node.path()]), node))
