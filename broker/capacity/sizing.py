@@ -176,17 +176,11 @@ def size(
     """How many instances serve a quota (base units), and what of it they do not."""
     first = types[flavor.instance_types[0]]
     wanted = {name: amount for name, amount in nominal.items() if amount > 0}
-    ratios = {name: _ratios(types[name], wanted) for name in flavor.instance_types}
-    deciding: list[str] = [name for name in ACCELERATORS if name in wanted]
-    if sizing == "largest" or not deciding:
-        deciding = list(wanted)
-    exact = {
-        name: max((each[resource] for resource in deciding if resource in each), default=Fraction(0))
-        for name, each in ratios.items()
-    }
+    deciding = _deciding(wanted, sizing)
+    exact = {name: needed(types[name], nominal, sizing=sizing) for name in flavor.instance_types}
     counts = {name: math.ceil(each) for name, each in exact.items()}
     count, has = counts[first.name], supply(first)
-    mine = ratios[first.name]
+    mine = _ratios(first, wanted)
     supplied = {name: count * has.get(name, 0.0) for name in wanted if name in _known(has)}
     missing = {name: wanted[name] - given for name, given in supplied.items() if wanted[name] > given}
     by = max((name for name in deciding if name in mine), key=lambda name: mine[name], default="")
@@ -201,6 +195,13 @@ def size(
         reason="ResourceRatioUnsatisfiable" if missing else "",
         message=_shortfall(flavor, first, count, by, wanted, supplied, missing) if missing else "",
     )
+
+
+def needed(type_: InstanceType, nominal: Mapping[str, float], *, sizing: Sizing = "accelerator") -> Fraction:
+    """How many instances of the type serve the quota, not rounded; 0 where it has none of what counts."""
+    wanted = {name: amount for name, amount in nominal.items() if amount > 0}
+    ratios = _ratios(type_, wanted)
+    return max((ratios[name] for name in _deciding(wanted, sizing) if name in ratios), default=Fraction(0))
 
 
 def supply(type_: InstanceType) -> dict[str, float]:
@@ -223,6 +224,11 @@ def told(resource: str, amount: float) -> str:
         (unit, name) for unit, name in ((2**40, "Ti"), (_GIB, "Gi"), (_MIB, "Mi")) if amount >= unit
     )
     return f"{amount / unit:.5g}{name}"
+
+
+def _deciding(wanted: Mapping[str, float], sizing: Sizing) -> list[str]:
+    accelerators: list[str] = [name for name in ACCELERATORS if name in wanted]
+    return [*wanted] if sizing == "largest" or not accelerators else accelerators
 
 
 def _ratios(type_: InstanceType, wanted: Mapping[str, float]) -> dict[str, Fraction]:

@@ -11,21 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from broker.capacity.holdings import Holdings, Problem
+from broker.capacity.holdings_model import FlavorCount
 from broker.quota.usage import Reserved
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlavorCount:
-    """Instances of one flavor: wanted for its quota, held and usable now, held and not yet usable.
-
-    `code` and `message` are EC2's last refusal, where something is wanted and was refused.
-    """
-
-    wanted: int = 0
-    obtained: int = 0
-    pending: int = 0
-    code: str = ""
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

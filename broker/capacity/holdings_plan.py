@@ -1,0 +1,241 @@
+"""What to buy of EC2, change and give back, so that each managed CapacityReservation has its instances.
+
+Invariant: nothing is bought that is held already, in any state, or that may have been bought unseen; nothing
+beyond the caps; nothing where EC2 just refused as many. Only what this cluster's broker made is changed or
+ended, never below the instances that run in it, and what is replaced only after its replacement is active.
+Capacity blocks are used and never purchased. Taken again and again, with what each step came to, the plan
+comes to an end: what is obtained is kept, what is refused is asked elsewhere, then in halves, then later.
+EC2 gives a reservation whole or not at all (CreateCapacityReservation, InsufficientInstanceCapacity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from broker.capacity.holdings import TAG_FLAVOR, Holdings, Problem, made_here
+from broker.capacity.holdings_model import (
+    MOST,
+    Ask,
+    Caps,
+    Change,
+    HoldingsPlan,
+    Outlook,
+    Purchase,
+    Regroup,
+    Wish,
+)
+from broker.capacity.holdings_stand import ACTIVE, Stand, given_back, stand, surplus
+from broker.capacity.model import Inventory
+from broker.capacity.refusals import Refusals
+from broker.capacity.shortages import Shortage
+from broker.capacity.sizing import size
+from broker.capacity.spending import Spending
+from broker.quota.usage import Reserved
+from providers.model import ENDED_STATES, InstanceType, Odcr
+
+
+def plan(
+    wishes: Iterable[Wish],
+    inventory: Inventory,
+    holdings: Holdings,
+    *,
+    types: Mapping[str, InstanceType],
+    refusals: Refusals,
+    caps: Caps,
+    cluster: str,
+    now: datetime,
+) -> HoldingsPlan:
+    """The next steps. Of the wishes, those that come first are served first where a cap is short."""
+    planner = _Planner(
+        inventory, holdings, types=types, refusals=refusals, caps=caps, cluster=cluster, now=now
+    )
+    outlooks: dict[Reserved, Outlook] = {}
+    for wish in wishes:
+        outlooks[wish.reserved] = planner.deleted(wish) if wish.deleted else planner.wanted(wish)
+    return HoldingsPlan(
+        purchases=tuple(planner.purchases),
+        changes=tuple(planner.changes),
+        regroups=tuple(planner.regroups),
+        outlooks=outlooks,
+        again=planner.again,
+    )
+
+
+class _Planner:
+    def __init__(
+        self,
+        inventory: Inventory,
+        holdings: Holdings,
+        *,
+        types: Mapping[str, InstanceType],
+        refusals: Refusals,
+        caps: Caps,
+        cluster: str,
+        now: datetime,
+    ) -> None:
+        self._inventory = inventory
+        self._holdings = holdings
+        self._types = types
+        self._refusals = refusals
+        self._cluster = cluster
+        self._now = now
+        self._spending = Spending(
+            inventory.odcrs.values(), holdings.owner, cluster=cluster, types=types, caps=caps
+        )
+        self._made: dict[Reserved, list[Odcr]] = {}
+        self._owned: dict[Reserved, list[str]] = {}
+        for id_, reserved in holdings.owner.items():
+            odcr = inventory.odcrs[id_]
+            self._owned.setdefault(reserved, []).append(id_)
+            if made_here(odcr, cluster):
+                self._made.setdefault(reserved, []).append(odcr)
+        self.purchases: list[Purchase] = []
+        self.changes: list[Change] = []
+        self.regroups: list[Regroup] = []
+        self.again: datetime | None = None
+
+    def wanted(self, wish: Wish) -> Outlook:
+        """A reservation that is there: bought for, trimmed, grouped."""
+        counts, problems, complete = {}, [], True
+        left_over = [
+            odcr
+            for odcr in self._made.get(wish.reserved, ())
+            if odcr.tags.get(TAG_FLAVOR, "") not in wish.flavor_names
+        ]
+        for name, ask in wish.asks.items():
+            sized = size(ask.flavor, ask.nominal, self._types, sizing=ask.sizing)
+            if sized.reason:
+                problems.append(Problem(reason=sized.reason, message=sized.message))
+            held = self._holdings.of(wish.reserved).get(name, ())
+            if not any(amount > 0 for amount in ask.nominal.values()):
+                left_over += [odcr for odcr in held if made_here(odcr, self._cluster)]
+                continue
+            if not sized.count:
+                complete = False  # no count of instances has what the quota asks for
+                continue
+            at = stand(ask, wish.terms, held, types=self._types, cluster=self._cluster)
+            complete = complete and at.complete
+            refusal = self._buy(wish, ask, at, problems) if at.share < 1 else None
+            if wish.terms.end is None or wish.terms.end > self._now:
+                self.changes += surplus(wish, ask, at, self._inventory)
+            if at.complete:
+                why = f"replaced in flavor {name}"
+                self.changes += given_back(wish, at.strays, self._inventory, why)
+            count = at.counted(ask, sized.count)
+            if refusal is not None:
+                count = replace(count, code=refusal.code, message=refusal.message)
+            counts[name] = count
+        if left_over and wish.cancels:
+            if complete and len(wish.asks) == len(wish.flavor_names):
+                self.changes += given_back(
+                    wish, left_over, self._inventory, "nothing of it is wanted any more"
+                )
+        elif left_over:
+            problems.append(_kept(left_over))
+        self._regroup(wish)
+        return Outlook(counts=counts, problems=tuple(problems))
+
+    def deleted(self, wish: Wish) -> Outlook:
+        """A reservation that is deleted: given back, if that is its policy."""
+        if not wish.cancels:
+            return Outlook(settled=True)
+        left = self._made.get(wish.reserved, [])
+        changes = given_back(wish, left, self._inventory, "its reservation is deleted")
+        self.changes += changes
+        if not left and wish.group is not None:
+            self.regroups.append(Regroup(reserved=wish.reserved, drop=True))
+        waiting = {odcr.id for odcr in left} - {each.odcr_id for each in changes if not each.count}
+        problems = [Problem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
+        settled = not left and wish.group is None and not wish.unsure
+        return Outlook(problems=tuple(problems), settled=settled)
+
+    def _buy(self, wish: Wish, ask: Ask, at: Stand, problems: list[Problem]) -> Shortage | None:
+        """The next purchase for a flavor, if there can be one; else what EC2 said to it."""
+        why = wish.held or ("" if not wish.unsure else _UNSURE)
+        if wish.terms.end is not None and wish.terms.end <= self._now:
+            why = f"its end, {wish.terms.end:%Y-%m-%dT%H:%M:%SZ}, has passed: set a later one, or none"
+        if why:
+            problems.append(Problem(reason="NothingBought", message=f"flavor {ask.flavor.name}: {why}"))
+            return None
+        places = list(ask.flavor.places(self._types))
+        wanted = {name: at.more(name) for name, _ in places}
+        room = {name: self._spending.room(wish.reserved, name) for name in wanted}
+        first = places[0][0]
+        if room[first] < wanted[first]:
+            problems.append(self._spending.problem(wish.reserved, first, wanted[first]))
+        most = {name: min(wanted[name], room[name], MOST) for name in wanted}
+        refusal: Shortage | None = None
+        for halved in range(max(most.values()).bit_length()):
+            for name, zone in places:
+                count = most[name] >> halved
+                if count < 1:
+                    continue
+                lasting = self._refusals.lasting(name, zone, count, self._now)
+                if lasting is None:
+                    self._purchase(wish, ask, at, name, zone, count)
+                    return None
+                refusal = refusal or lasting
+                self.again = min(self.again or lasting.until, lasting.until)
+        return refusal
+
+    def _purchase(self, wish: Wish, ask: Ask, at: Stand, name: str, zone: str, count: int) -> None:
+        grown = max(
+            (
+                odcr
+                for odcr in at.placed
+                if odcr.instance_type == name and zone in (odcr.zone, odcr.zone_id) and odcr.state == ACTIVE
+            ),
+            key=lambda odcr: (odcr.total, odcr.id),
+            default=None,
+        )
+        self._spending.add(wish.reserved, name, count)
+        self.purchases.append(
+            Purchase(
+                reserved=wish.reserved,
+                flavor=ask.flavor.name,
+                instance_type=name,
+                zone=zone,
+                count=count,
+                odcr_id=grown.id if grown else "",
+                total=grown.total + count if grown else count,
+            )
+        )
+
+    def _regroup(self, wish: Wish) -> None:
+        if not wish.groups:
+            return
+        wanted = {id_ for id_ in self._owned.get(wish.reserved, ()) if id_ in self._holdings.flavor}
+        if wish.group is None:
+            if wanted:
+                self.regroups.append(Regroup(reserved=wish.reserved, make=True))
+            return
+        members = set(wish.group.member_ids)
+        foreign = {
+            id_
+            for id_ in members - wanted
+            if id_ in self._inventory.odcrs and self._inventory.odcrs[id_].state not in ENDED_STATES
+        }
+        if wanted - members or foreign:
+            self.regroups.append(
+                Regroup(
+                    reserved=wish.reserved, join=tuple(sorted(wanted - members)), leave=tuple(sorted(foreign))
+                )
+            )
+
+
+_UNSURE = "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
+
+
+def _kept(odcrs: Iterable[Odcr]) -> Problem:
+    told = ", ".join(sorted(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in odcrs))
+    return Problem(
+        reason="Retained",
+        message=f"{told}: no longer wanted, and kept since the deletion policy is Retain: cancel it in EC2, "
+        "or set the policy to Cancel",
+    )
+
+
+def _running(ids: Iterable[str]) -> str:
+    return f"instances still run in {', '.join(sorted(ids))}: they are given back when those have ended"

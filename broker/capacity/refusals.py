@@ -1,0 +1,81 @@
+"""Where EC2 refused to reserve instances, remembered until a time, by how many were asked for.
+
+Invariant: what was refused is not asked again before its time, neither for as many instances nor for more;
+fewer may be asked at once, since EC2 gives a reservation whole or not at all. Times are those of any other
+shortage (`shortages`): three minutes, doubled up to thirty; an account's limit a quarter of an hour and in
+every zone; a type that a zone has not, hours and for any count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from broker.capacity.shortages import Scope, Shortage, Shortages
+from providers.model import ErrorClass, ProviderError
+
+# Answers that say something of a place; any other is about the request or the moment.
+OF_A_PLACE: Final = frozenset({ErrorClass.CAPACITY, ErrorClass.QUOTA, ErrorClass.UNSUPPORTED})
+_ANYWHERE: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Immutable: each change gives new ones."""
+
+    shortages: Shortages = field(default_factory=Shortages)
+
+    def record(
+        self, instance_type: str, zone: str, count: int, error: ProviderError, now: datetime
+    ) -> Refusals:
+        """After a refusal, whose class is one of OF_A_PLACE."""
+        if error.class_ is ErrorClass.QUOTA:
+            zone = _ANYWHERE
+        if error.class_ is ErrorClass.UNSUPPORTED:
+            count = 1
+        return Refusals(
+            self.shortages.record(
+                _scope(instance_type, zone, count),
+                class_=error.class_,
+                code=error.code,
+                now=now,
+                message=error.message,
+            )
+        )
+
+    def succeeded(self, instance_type: str, zone: str, count: int) -> Refusals:
+        """After a purchase: so many are not short there, and doubling starts over."""
+        gone = [
+            shortage.scope
+            for place in (zone, _ANYWHERE)
+            for asked, shortage in self._of(instance_type, place)
+            if asked <= count
+        ]
+        return Refusals(self.shortages.succeeded(gone)) if gone else self
+
+    def lasting(self, instance_type: str, zone: str, count: int, now: datetime) -> Shortage | None:
+        """What keeps so many from being asked for there: of the refusals that do, the one that ends last."""
+        found = [
+            shortage
+            for place in (zone, _ANYWHERE)
+            for asked, shortage in self._of(instance_type, place)
+            if asked <= count and shortage.until > now
+        ]
+        return max(found, key=lambda each: each.until, default=None)
+
+    def _of(self, instance_type: str, zone: str) -> Iterator[tuple[int, Shortage]]:
+        begin = _key(instance_type, zone)
+        for scope, shortage in self.shortages.by_scope.items():
+            place, _, count = scope.key.rpartition(":")
+            if place == begin:
+                yield int(count), shortage
+
+
+def _key(instance_type: str, zone: str) -> str:
+    return f"reserve:{instance_type}:{zone}"
+
+
+def _scope(instance_type: str, zone: str, count: int) -> Scope:
+    return Scope("pool", f"{_key(instance_type, zone)}:{count}")

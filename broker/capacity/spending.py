@@ -1,0 +1,89 @@
+"""What the broker holds of what it bought, against the most that it may hold.
+
+Invariant: whatever a plan buys, instances and dollars an hour stay within the caps, of each reservation and
+of all together, counting what is held already, what is about to be replaced, and what the same plan bought
+before. A reservation costs its type's On-Demand price for each slot, used or not (EC2 User Guide, "Capacity
+Reservation pricing and billing"); a type without a known price is bought only where no cap is in dollars.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from broker.capacity.holdings import Problem, made_here
+from broker.capacity.holdings_model import Caps
+from broker.quota.usage import Reserved
+from providers.model import ENDED_STATES, InstanceType, Odcr
+
+EVERYBODY = Reserved("", "")  # no object has this name
+
+
+class Spending:
+    """What is held: grows with each purchase of a plan."""
+
+    def __init__(
+        self,
+        odcrs: Iterable[Odcr],
+        owner: Mapping[str, Reserved],
+        *,
+        cluster: str,
+        types: Mapping[str, InstanceType],
+        caps: Caps,
+    ) -> None:
+        self._types = types
+        self._caps = caps
+        self._instances: Counter[Reserved] = Counter()
+        self._dollars: dict[Reserved, float] = {}
+        for odcr in odcrs:
+            if made_here(odcr, cluster) and odcr.state not in ENDED_STATES:
+                self.add(owner.get(odcr.id), odcr.instance_type, odcr.total)
+
+    def add(self, reserved: Reserved | None, instance_type: str, count: int) -> None:
+        """Whoever's it is, it counts in all."""
+        price = self._price(instance_type) or 0.0
+        for whose in {EVERYBODY, reserved or EVERYBODY}:
+            self._instances[whose] += count
+            self._dollars[whose] = self._dollars.get(whose, 0.0) + count * price
+
+    def room(self, reserved: Reserved, instance_type: str) -> int:
+        """How many more may be bought."""
+        return max(0, min(room for room, _ in self._rooms(reserved, instance_type)))
+
+    def problem(self, reserved: Reserved, instance_type: str, wanted: int) -> Problem:
+        """Why no more than `room` are bought of the `wanted`."""
+        room, why = min(self._rooms(reserved, instance_type))
+        return Problem(
+            reason="SpendingCapReached" if self._price(instance_type) is not None else "PriceUnknown",
+            message=f"{wanted} more {instance_type} are wanted and {max(0, room)} may be bought: {why}",
+        )
+
+    def _rooms(self, reserved: Reserved, instance_type: str) -> Iterable[tuple[int, str]]:
+        caps, price = self._caps, self._price(instance_type)
+        for whose, whom, instances, dollars, ending in (
+            (reserved, f"for {reserved}", caps.instances_each, caps.dollars_each, "-each"),
+            (EVERYBODY, "in all", caps.instances, caps.dollars, ""),
+        ):
+            if not math.isinf(instances):
+                has = self._instances[whose]
+                yield (
+                    int(instances) - has,
+                    f"{has} instances are bought {whom}, and --buy-instances{ending} is {instances:g}",
+                )
+            if math.isinf(dollars):
+                continue
+            spent = self._dollars.get(whose, 0.0)
+            option = f"--buy-dollars{ending} is {dollars:g}"
+            if price is None:
+                yield 0, f"nothing is known of its price, and {option}"
+            elif price > 0:
+                # What is a whole number is not to become less by the way it is computed.
+                room = math.floor((dollars - spent) / price + 1e-9)
+                cost = f"one costs {price:.2f} dollars an hour, {spent:.2f} are spent {whom}"
+                yield room, f"{cost}, and {option}"
+        yield 1 << 30, ""
+
+    def _price(self, instance_type: str) -> float | None:
+        type_ = self._types.get(instance_type)
+        return None if type_ is None else type_.on_demand_price
