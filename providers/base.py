@@ -52,7 +52,7 @@ class CapacityProvider(Protocol):
     def resize_reservation(
         self, id_: str, *, count: int, end: datetime | Unchanged | None = UNCHANGED
     ) -> None:
-        """Changes count and end (None: never) of a reservation of ours in place, unless both are so."""
+        """Makes count and end (None: never) of a reservation of ours so, in place."""
 
     def cancel_reservation(self, id_: str) -> None:
         """Gives a reservation of ours back; one that has ended, or that EC2 does not know, is success."""

@@ -93,6 +93,7 @@ _CODES: Mapping[ErrorClass, tuple[str, ...]] = {
         "InvalidFleetConfiguration",
         "UnsupportedException",
         "UnsupportedOperation",
+        "OperationNotPermitted",
         "InvalidLaunchTemplateName.AlreadyExistsException",
         "EntityAlreadyExists",
         "IdempotentParameterMismatch",

@@ -2,8 +2,8 @@
 
 Invariant: nothing is reserved twice, and nothing that lacks this cluster's tag is changed or ended. A create
 carries the caller's client token, which the SDK does not fill in for this operation; change and end have no
-token in EC2 and look first (EC2 API Reference, CreateCapacityReservation, ModifyCapacityReservation,
-CancelCapacityReservation; "Ensuring idempotency").
+token in EC2: they say what is to be, and look first whose it is (EC2 API Reference, "Ensuring idempotency",
+CreateCapacityReservation, ModifyCapacityReservation, CancelCapacityReservation).
 """
 
 from __future__ import annotations
@@ -54,15 +54,13 @@ def resize(aws: Aws, id_: str, *, cluster: str, count: int, end: datetime | Unch
             operation="ModifyCapacityReservation",
         )
     _require_ours(seen, cluster, operation="ModifyCapacityReservation")
-    asked: ModifyCapacityReservationRequestTypeDef = {"CapacityReservationId": id_}
-    if count != seen.total:
-        asked["InstanceCount"] = count
-    if end is not UNCHANGED and _second(end) != _second(seen.end):
+    # Whatever was seen: descriptions lag behind changes.
+    asked: ModifyCapacityReservationRequestTypeDef = {"CapacityReservationId": id_, "InstanceCount": count}
+    if end is not UNCHANGED:
         asked["EndDateType"] = "limited" if end else "unlimited"
         if end:
             asked["EndDate"] = end
-    if len(asked) > 1:
-        aws.call(aws.ec2.modify_capacity_reservation, **asked)
+    aws.call(aws.ec2.modify_capacity_reservation, **asked)
 
 
 def cancel(aws: Aws, id_: str, *, cluster: str) -> None:
@@ -80,11 +78,6 @@ def cancel(aws: Aws, id_: str, *, cluster: str) -> None:
         seen = _look(aws, id_)
         if seen is not None and seen.state not in ENDED_STATES:
             raise
-
-
-def _second(at: datetime | None) -> datetime | None:
-    """EC2 keeps no fractions."""
-    return at.replace(microsecond=0) if at else None
 
 
 def _look(aws: Aws, id_: str) -> Odcr | None:

@@ -77,6 +77,18 @@ class World:
         )
         return str(made["CapacityReservation"]["CapacityReservationId"])
 
+    def shared(self) -> str:
+        """A reservation that another account shares with this one."""
+        made = self.control.reservation(
+            InstanceType=P5,
+            InstancePlatform="Linux/UNIX",
+            AvailabilityZone=ZONE,
+            InstanceCount=1,
+            owner_id="222222222222",
+            shared_with=["123456789012"],
+        )
+        return str(made["CapacityReservationId"])
+
     def arn(self, reservation: str) -> str:
         found = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
         return str(found["CapacityReservations"][0]["CapacityReservationArn"])

@@ -1,0 +1,253 @@
+"""Reservations made, resized and given back: once, whatever is lost or refused on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from providers.model import ErrorClass as Is
+from providers.model import OdcrRequest, ProviderError
+
+from .world import P5, ZONE, World
+
+END = datetime(2031, 1, 31, 23, tzinfo=UTC)
+REQUEST = OdcrRequest(
+    token="7c1e0d7e-3-p5-a",
+    instance_type=P5,
+    zone=ZONE,
+    count=2,
+    tags={"capacity-broker.io/reservation": "ml/training", "cost-center": "42"},
+)
+
+
+def alive(world: World) -> dict[str, int]:
+    """EC2's own view of what is paid for: id -> count."""
+    found = world.ec2.describe_capacity_reservations()["CapacityReservations"]
+    return {
+        one["CapacityReservationId"]: one["TotalInstanceCount"] for one in found if one["State"] == "active"
+    }
+
+
+def shown(world: World, id_: str) -> Any:
+    (one,) = world.ec2.describe_capacity_reservations(CapacityReservationIds=[id_])["CapacityReservations"]
+    return one
+
+
+def test_what_was_asked_for_is_reserved_with_the_clusters_tag(world: World) -> None:
+    made = world.aws.create_reservation(replace(REQUEST, match_criteria="open", end=END, ebs_optimized=True))
+    one = shown(world, made.id)
+    assert (one["InstanceType"], one["AvailabilityZone"], one["TotalInstanceCount"]) == (P5, ZONE, 2)
+    assert (one["InstanceMatchCriteria"], one["InstancePlatform"]) == ("open", "Linux/UNIX")
+    assert (one["EndDate"], one["EndDateType"], one["EbsOptimized"]) == (END, "limited", True)
+    assert {tag["Key"]: tag["Value"] for tag in one["Tags"]} == {
+        **REQUEST.tags,
+        "capacity-broker.io/cluster": "blue",
+    }
+    assert made.created is not None and made.end == END
+    assert [made] == world.aws.reservations()
+
+
+def test_the_same_token_reserves_once_also_after_a_restart(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    again = world.provider().create_reservation(REQUEST)
+    assert again.id == made.id
+    assert alive(world) == {made.id: 2}
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, None), ("InternalError", 500)])
+def test_a_lost_reply_reserves_once(world: World, code: str | None, status: int | None) -> None:
+    world.control.fault(
+        action="CreateCapacityReservation", stage="response", code=code, status=status, times=2
+    )
+    made = world.aws.create_reservation(REQUEST)
+    assert alive(world) == {made.id: 2}
+    assert world.control.calls()["CreateCapacityReservation"] == 3
+    tokens = {call["params"]["ClientToken"] for call in world.control.log("CreateCapacityReservation")}
+    assert tokens == {REQUEST.token}
+
+
+def test_replies_that_stay_lost_say_so_and_the_next_pass_finds_what_was_made(world: World) -> None:
+    fault = world.control.fault(action="CreateCapacityReservation", stage="response", times=-1)
+    with pytest.raises(ProviderError) as caught:
+        world.aws.create_reservation(REQUEST)
+    assert caught.value.class_ is Is.TRANSIENT and caught.value.lost
+    world.control.clear_faults(fault)
+    assert alive(world) == {world.aws.create_reservation(REQUEST).id: 2}
+
+
+def test_a_token_of_a_cancelled_reservation_answers_with_it_and_buys_nothing(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.aws.cancel_reservation(made.id)
+    again = world.aws.create_reservation(REQUEST)
+    assert (again.id, again.state) == (made.id, "cancelled")
+    assert alive(world) == {}
+
+
+def test_a_used_token_with_another_count_is_refused_and_buys_nothing(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    with pytest.raises(ProviderError, match="IdempotentParameterMismatch") as caught:
+        world.aws.create_reservation(replace(REQUEST, count=5))
+    assert caught.value.class_ is Is.CONFIGURATION
+    assert alive(world) == {made.id: 2}
+
+
+def test_a_zone_without_capacity_refuses_at_once(world: World) -> None:
+    world.control.pool(instance_type=P5, zone=ZONE, size=1)
+    with pytest.raises(ProviderError, match="InsufficientInstanceCapacity") as caught:
+        world.aws.create_reservation(REQUEST)
+    assert caught.value.class_ is Is.CAPACITY and caught.value.request_id
+    assert world.control.calls()["CreateCapacityReservation"] == 1
+    assert world.aws.create_reservation(replace(REQUEST, token="half", count=1)).total == 1
+
+
+@pytest.mark.parametrize("code", ["InstanceLimitExceeded", "VcpuLimitExceeded"])
+def test_the_vcpu_quota_refuses_with_its_class_whatever_its_code(world: World, code: str) -> None:
+    world.control.code("reservation-over-quota", code)
+    world.control.quota(instance_type=P5, vcpus=192)
+    with pytest.raises(ProviderError, match=code) as caught:
+        world.aws.create_reservation(REQUEST)
+    assert caught.value.class_ is Is.QUOTA
+    made = world.aws.create_reservation(replace(REQUEST, token="one", count=1))
+    with pytest.raises(ProviderError, match=code) as caught:
+        world.aws.resize_reservation(made.id, count=2)
+    assert caught.value.class_ is Is.QUOTA
+    assert alive(world) == {made.id: 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "class_"),
+    [
+        ("UnauthorizedOperation", 403, Is.PERMISSION),
+        ("PendingVerification", 400, Is.PERMISSION),
+        ("Unsupported", 400, Is.UNSUPPORTED),
+        ("InvalidParameterValue", 400, Is.CONFIGURATION),
+        ("OperationNotPermitted", 400, Is.CONFIGURATION),
+        ("RequestLimitExceeded", 503, Is.THROTTLING),
+    ],
+)
+def test_a_refusal_has_its_class_and_reserves_nothing(
+    world: World, code: str, status: int, class_: Is
+) -> None:
+    world.control.fault(action="CreateCapacityReservation", code=code, status=status, times=-1)
+    with pytest.raises(ProviderError, match=code) as caught:
+        world.aws.create_reservation(REQUEST)
+    assert caught.value.class_ is class_
+    assert alive(world) == {}
+
+
+def test_karpenters_tag_is_refused_before_anything_is_reserved(world: World) -> None:
+    with pytest.raises(ProviderError, match="ReservedTag"):
+        world.aws.create_reservation(replace(REQUEST, tags={"eks:eks-cluster-name": "blue"}))
+    assert alive(world) == {}
+
+
+def test_creating_is_held_to_ec2s_bucket(world: World) -> None:
+    """50 at once and five a second after."""
+    world.control.fault(action="CreateCapacityReservation", code="Unsupported", times=-1)
+    for n in range(60):
+        with pytest.raises(ProviderError):
+            world.aws.create_reservation(replace(REQUEST, token=f"t-{n}"))
+    assert world.clock.at == pytest.approx(2.0)
+
+
+def test_count_and_end_change_in_place(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.aws.resize_reservation(made.id, count=5)
+    assert alive(world) == {made.id: 5}
+    world.aws.resize_reservation(made.id, count=4, end=END)
+    assert shown(world, made.id)["EndDate"] == END
+    world.aws.resize_reservation(made.id, count=3)
+    one = shown(world, made.id)
+    assert (one["TotalInstanceCount"], one.get("EndDate")) == (3, END)
+    world.aws.resize_reservation(made.id, count=3, end=None)
+    assert shown(world, made.id)["EndDateType"] == "unlimited"
+
+
+def test_a_change_is_made_though_descriptions_lag(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.control.freeze()
+    world.control.advance(60)
+    world.control.lag(30)
+    world.aws.resize_reservation(made.id, count=3)
+    world.aws.resize_reservation(made.id, count=2)
+    world.control.lag(0)
+    assert alive(world) == {made.id: 2}
+
+
+def test_a_resize_whose_reply_is_lost_is_made_once_in_effect(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.control.fault(action="ModifyCapacityReservation", stage="response")
+    world.aws.resize_reservation(made.id, count=5)
+    assert alive(world) == {made.id: 5}
+
+
+def test_growing_beyond_what_there_is_keeps_what_there_was(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.control.pool(instance_type=P5, zone=ZONE, size=2)
+    with pytest.raises(ProviderError) as caught:
+        world.aws.resize_reservation(made.id, count=5)
+    assert caught.value.class_ is Is.CAPACITY
+    assert alive(world) == {made.id: 2}
+
+
+def test_what_is_gone_cannot_be_resized(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.aws.cancel_reservation(made.id)
+    for id_ in (made.id, "cr-0123456789abcdef0"):
+        with pytest.raises(ProviderError, match=id_) as caught:
+            world.aws.resize_reservation(id_, count=5)
+        assert caught.value.class_ is Is.RESERVATION_GONE
+
+
+def test_cancelled_once_and_again(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.aws.cancel_reservation(made.id)
+    assert shown(world, made.id)["State"] == "cancelled"
+    world.aws.cancel_reservation(made.id)
+    world.aws.cancel_reservation("cr-0123456789abcdef0")
+    assert world.control.calls()["CancelCapacityReservation"] == 1
+
+
+def test_a_cancel_whose_reply_is_lost_is_success(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.control.fault(action="CancelCapacityReservation", stage="response")
+    world.aws.cancel_reservation(made.id)
+    assert alive(world) == {}
+    assert world.control.calls()["CancelCapacityReservation"] == 2
+
+
+def test_a_cancel_that_ec2_refuses_for_its_state_is_told(world: World) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    world.control.fault(action="CancelCapacityReservation", code="IncorrectState", times=-1)
+    with pytest.raises(ProviderError, match="IncorrectState"):
+        world.aws.cancel_reservation(made.id)
+    assert alive(world) == {made.id: 2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda aws, id_: aws.resize_reservation(id_, count=1),
+        lambda aws, id_: aws.cancel_reservation(id_),
+    ],
+    ids=["resize", "cancel"],
+)
+def test_what_somebody_else_made_is_left_alone(world: World, change: Callable[[Any, str], None]) -> None:
+    made, other = world.reserve(3), world.provider(cluster="green").create_reservation(REQUEST)
+    for id_ in (made, other.id):
+        with pytest.raises(ProviderError, match="ForeignReservation") as caught:
+            change(world.aws, id_)
+        assert caught.value.class_ is Is.CONFIGURATION
+        assert "capacity-broker.io/cluster=blue" in str(caught.value)
+    assert alive(world) == {made: 3, other.id: 2}
+
+
+def test_a_shared_one_of_another_account_is_left_alone(world: World) -> None:
+    shared = world.shared()
+    with pytest.raises(ProviderError, match="ForeignReservation"):
+        world.aws.cancel_reservation(shared)
+    assert alive(world) == {shared: 1}
