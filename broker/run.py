@@ -13,6 +13,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from broker import logs
+from broker.admission.webhook import Webhook
 from broker.app import LEASE, REGISTRIES, Broker
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
@@ -47,7 +48,7 @@ def serve(
     ):
         if not value:
             raise ValueError(f"{option} is empty: nodes cannot join without it")
-    _ = settings.overhead  # a wrong one is told before anything starts
+    _ = settings.overhead, settings.caps  # a wrong one is told before anything starts
     logs.configure(level=settings.log_level, format_=settings.log_format)
     tune_collector()
     stop = threading.Event()
@@ -71,10 +72,30 @@ def serve(
     )
     http.start()
     _log.info("serving", url=http.url, cluster=settings.cluster_name, region=settings.region)
+    webhook = _webhook(settings, client)
     try:
+        if webhook is not None:  # standbys answer reviews, too
+            webhook.start()
         lead(client, provider, settings, clock=SystemClock(), stop=stop, running=running)
     finally:
+        if webhook is not None:
+            webhook.close()
         http.close()
+
+
+def _webhook(settings: Settings, client: Client) -> Webhook | None:
+    if not settings.webhook_port:
+        return None
+    return Webhook(
+        client,
+        namespace=settings.namespace,
+        service=settings.webhook_service,
+        host=settings.http_host,
+        port=settings.webhook_port,
+        default_cohort=settings.default_cohort,
+        strict=settings.strict,
+        clock=SystemClock(),
+    )
 
 
 def lead(

@@ -6,6 +6,7 @@ The command line is built from this class (`options`), so no option has a second
 from __future__ import annotations
 
 import inspect
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -14,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from broker.capacity.holdings_model import Caps
 from broker.capacity.model import Overhead
 
 
@@ -146,6 +148,27 @@ class Settings:
             envvar="BROKER_DEFAULT_COHORT",
         ),
     ] = ""
+    reservation_creating_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that a CapacityReservation may lack what it asks for before it is Failed.",
+            envvar="BROKER_RESERVATION_CREATING_SECONDS",
+        ),
+    ] = 600.0
+    reservation_updating_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that a change of a CapacityReservation may take before it is Failed.",
+            envvar="BROKER_RESERVATION_UPDATING_SECONDS",
+        ),
+    ] = 3600.0
+    reservation_steady_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that a node must be out, or back, before a CapacityReservation's allocatable follows.",
+            envvar="BROKER_RESERVATION_STEADY_SECONDS",
+        ),
+    ] = 60.0
     webhook_port: Annotated[
         int,
         _option(
@@ -160,6 +183,48 @@ class Settings:
             envvar="BROKER_WEBHOOK_SERVICE",
         ),
     ] = "capacity-broker"
+    buy_dollars: Annotated[
+        float,
+        _option(
+            "Dollars an hour that what the broker reserves in EC2 may cost in all; 0: it buys nothing.",
+            envvar="BROKER_BUY_DOLLARS",
+        ),
+    ] = 0.0
+    buy_dollars_each: Annotated[
+        float,
+        _option(
+            "The same for each CapacityReservation; 0: it has no limit of its own.",
+            envvar="BROKER_BUY_DOLLARS_EACH",
+        ),
+    ] = 0.0
+    buy_instances: Annotated[
+        int,
+        _option(
+            "Instances that the broker may have reserved in EC2 in all; 0: only dollars limit it.",
+            envvar="BROKER_BUY_INSTANCES",
+        ),
+    ] = 0
+    buy_instances_each: Annotated[
+        int,
+        _option(
+            "The same for each CapacityReservation; 0: only dollars limit it.",
+            envvar="BROKER_BUY_INSTANCES_EACH",
+        ),
+    ] = 0
+    buy_zones: Annotated[
+        str,
+        _option(
+            "Zones, with commas, in order, of flavors that say none; empty: all that offer the type.",
+            envvar="BROKER_BUY_ZONES",
+        ),
+    ] = ""
+    cost_labels: Annotated[
+        str,
+        _option(
+            "Labels of a CapacityReservation, with commas, that become tags of what is bought for it.",
+            envvar="BROKER_COST_LABELS",
+        ),
+    ] = ""
     log_level: Annotated[str, _option("debug, info, warning or error.", envvar="BROKER_LOG_LEVEL")] = "info"
     log_format: Annotated[
         str, _option("json or console; auto means console on a terminal.", envvar="BROKER_LOG_FORMAT")
@@ -169,6 +234,25 @@ class Settings:
     def overhead(self) -> Overhead:
         """Raises ValueError, which names the option."""
         return Overhead(vm_memory_percent=self.vm_memory_overhead_percent, reserved_enis=self.reserved_enis)
+
+    @property
+    def caps(self) -> Caps:
+        """Raises ValueError, which names the option."""
+        given = {
+            "--buy-dollars": self.buy_dollars,
+            "--buy-dollars-each": self.buy_dollars_each,
+            "--buy-instances": self.buy_instances,
+            "--buy-instances-each": self.buy_instances_each,
+        }
+        for option, value in given.items():
+            if not value >= 0:
+                raise ValueError(f"{option} is a limit from 0 on, not {value}")
+        return Caps(
+            dollars=self.buy_dollars,
+            dollars_each=self.buy_dollars_each or math.inf,
+            instances=self.buy_instances or math.inf,
+            instances_each=self.buy_instances_each or math.inf,
+        )
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:

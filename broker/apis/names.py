@@ -131,6 +131,10 @@ DELETION_POLICY: Final = "capacity-broker.io/deletion-policy"
 MATCH_CRITERIA: Final = "capacity-broker.io/match-criteria"
 END_DATE: Final = "capacity-broker.io/end-date"
 SIZING: Final = "capacity-broker.io/sizing"
+PLATFORM: Final = "capacity-broker.io/platform"
+TENANCY: Final = "capacity-broker.io/tenancy"
+# Written by the broker before it buys: from then on EC2 may have more than it shows.
+BUYING: Final = "capacity-broker.io/buying"
 # On a CapacityReservation: EC2 reservations (ids, with commas) and a group that belong to it.
 ADOPT_IDS: Final = "capacity-broker.io/reservation-ids"
 ADOPT_GROUP: Final = "capacity-broker.io/reservation-group-arn"
@@ -147,6 +151,7 @@ RESERVATION_LABEL: Final = "capacity-reservation"
 TAG_RESERVATION: Final = "capacity-broker.io/reservation"
 TAG_FLAVOR: Final = "capacity-broker.io/flavor"
 TAG_MANAGED: Final = "capacity-broker.io/managed-by"
+TAG_COMPARTMENT: Final = "capacity-broker.io/compartment"
 TAG_LAUNCH: Final = LAUNCH
 TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
 # On reservations: followed by the cluster's and the class's name.
