@@ -9,7 +9,7 @@ one never takes from one that stands. Kueue compares quota with no hardware at a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.quota.model import Amounts, FlavorResource
@@ -107,8 +107,13 @@ def _as(machine: Machine, *, usable: bool) -> Machine:
     )
 
 
-def shares(claimants: Sequence[Claimant], machines: Iterable[Machine]) -> dict[Reserved, Share]:
-    """What each reservation gets of the hardware, the oldest first."""
+def shares(
+    claimants: Sequence[Claimant], machines: Iterable[Machine], *, counted: Collection[str] | None = None
+) -> dict[Reserved, Share]:
+    """What each reservation gets of the hardware, the oldest first.
+
+    Of resources outside `counted`, such as licences, no machine says anything: there is what is wanted.
+    """
     own: dict[tuple[Reserved, FlavorResource], list[int]] = {}
     common: dict[FlavorResource, list[int]] = {}
     for machine in machines:
@@ -126,6 +131,9 @@ def shares(claimants: Sequence[Claimant], machines: Iterable[Machine]) -> dict[R
         supplied: dict[FlavorResource, int] = {}
         allocatable: dict[FlavorResource, int] = {}
         for key, nominal in claimant.nominal.items():
+            if counted is not None and key.resource not in counted:
+                supplied[key] = allocatable[key] = nominal
+                continue
             mine = own.get((claimant.reserved, key), (0, 0))
             left = common.setdefault(key, [0, 0])
             for at, into in enumerate((supplied, allocatable)):

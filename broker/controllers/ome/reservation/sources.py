@@ -1,0 +1,63 @@
+"""What the reservation loop asks of others: each a callable, so that it runs before and without any of them.
+
+Nothing here decides. A source that is not wired says nothing: no EC2 reservation, no queue, no user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.capacity.holdings import Holdings
+from broker.quota.usage import Holder, Reserved
+
+Reservation = CapacityReservation | ClusterCapacityReservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What somebody who works for a reservation cannot do. `pending`: it is tried again, or begins later."""
+
+    reason: str
+    message: str
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """What Kueue says of the reservation's ClusterQueue."""
+
+    active: bool
+    reason: str = ""
+    message: str = ""
+
+
+def _nothing() -> Mapping[Reserved, tuple[Holder, ...]]:
+    return {}
+
+
+def _no_refusals() -> Mapping[Reserved, tuple[str, ...]]:
+    return {}
+
+
+def reserved_of(one: Reservation) -> Reserved:
+    return Reserved(one.namespace, one.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """`holders`: who uses how much, from each that knows some. `queue`: None where there is no Kueue.
+    `troubles`: what hinders those who buy and render. `left`: what of a deleted reservation is still there,
+    in words; none: it may go. `refusals`: why its namespace has no room for a reservation."""
+
+    holdings: Callable[[], Holdings] = Holdings
+    group_arn: Callable[[Reserved], str] = lambda _: ""
+    holders: Sequence[Callable[[], Mapping[Reserved, tuple[Holder, ...]]]] = field(
+        default_factory=lambda: (_nothing,)
+    )
+    queue: Callable[[Reserved], QueueState | None] = lambda _: None
+    troubles: Sequence[Callable[[Reserved], Sequence[Trouble]]] = ()
+    left: Sequence[Callable[[Reservation], Sequence[str]]] = ()
+    refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = _no_refusals
+    priority: Callable[[str], bool] = lambda _: True

@@ -1,0 +1,153 @@
+"""The status of a reservation as it is written: always all of its fields, so that nothing of the last stays.
+
+Invariant: the same facts give the same bytes (flavors, resources and users by name), and a status that says
+what is already there is not written. lastTransitionTime moves only with a condition's status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from broker.apis.meta import Condition
+from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
+from broker.apis.units import written
+from broker.capacity.sizing import ACCELERATORS
+from broker.controllers.ome.reservation.verdicts import Facts, Verdict
+from broker.kube.conditions import condition_body, set_condition, timestamp
+from broker.quota.lifecycle import State
+from broker.quota.model import Amounts, FlavorResource
+from broker.quota.standing import associations, beyond, free
+from providers.model import Odcr
+
+Json = dict[str, Any]
+
+OURS: Final = frozenset((*RESERVATION_CONDITIONS, SPEC_NORMALIZED))
+MESSAGE: Final = 2000
+# An object may not be larger than etcd takes; who comes after these by name is added up.
+MOST_USERS: Final = 2000
+OTHERS: Final = "(others)"
+
+
+def body(
+    before: ReservationStatus,
+    generation: int,
+    state: State,
+    said: Sequence[Verdict],
+    detail: str,
+    facts: Facts,
+    cloud: Iterable[tuple[str, Odcr]],
+    group_arn: str,
+    *,
+    known: bool,
+    now: datetime,
+) -> Json:
+    """`known`: whether amounts are known; before that only state and conditions are said."""
+    made: Json = {
+        "capacityReservationLifecycleState": state,
+        "lifecycleDetail": detail[:MESSAGE],
+        "conditions": conditions(before.conditions, said, generation, now),
+    }
+    if not known:
+        return made
+    share, used = facts.share, facts.used
+    borrowed = beyond(used, facts.nominal)
+    amounts: dict[str, list[Json]] = {
+        "capacity": flavors(facts.nominal),
+        "allocatable": flavors(share.allocatable),
+        "allocated": flavors(used, borrowed),
+        "free": flavors(free(share.allocatable, used)),
+        "associationUsages": users(associations(facts.holders)),
+        "cloudReservations": [_cloud(flavor, odcr) for flavor, odcr in cloud],
+    }
+    made |= {name: value for name, value in amounts.items() if value}
+    if group_arn:
+        made["reservationGroupARN"] = group_arn
+    made["summary"] = {
+        "gpuTotal": accelerators(facts.nominal),
+        "gpuAllocated": accelerators(used),
+        "gpuBorrowed": accelerators(borrowed),
+        "gpuAllocatable": accelerators(share.allocatable),
+        "dacs": sum(each.kind == "DedicatedAICluster" for each in facts.holders),
+    }
+    return made
+
+
+def same(before: ReservationStatus, made: Json) -> bool:
+    """Whether the object says this already; conditions of others are theirs."""
+    written_before = before.model_copy(
+        update={"conditions": tuple(each for each in before.conditions if each.type in OURS)}
+    )
+    old = written_before.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    old["conditions"] = [condition_body(each) for each in written_before.conditions]
+    return _filled(old) == _filled(made)
+
+
+def conditions(
+    before: Iterable[Condition], said: Iterable[Verdict], generation: int, now: datetime
+) -> list[Json]:
+    mine: dict[str, Condition] = {each.type: each for each in before if each.type in OURS}
+    made = []
+    for each in said:
+        old = (mine[each.type],) if each.type in mine else ()
+        (new,) = set_condition(
+            old,
+            each.type,
+            each.status,
+            each.reason,
+            each.message[:MESSAGE],
+            now=now,
+            observed_generation=generation,
+        )
+        made.append(condition_body(new))
+    return made
+
+
+def flavors(amounts: Amounts, borrowed: Amounts | None = None) -> list[Json]:
+    """By flavor and by resource, each in the order of their names."""
+    by_flavor: dict[str, list[Json]] = {}
+    for key in sorted(amounts):
+        entry: Json = {"name": key.resource, "total": written(key.resource, amounts[key])}
+        if borrowed and (lent := borrowed.get(key)):
+            entry["borrowed"] = written(key.resource, lent)
+        by_flavor.setdefault(key.flavor, []).append(entry)
+    return [{"name": flavor, "resources": resources} for flavor, resources in by_flavor.items()]
+
+
+def users(named: Sequence[tuple[str, Amounts]]) -> list[Json]:
+    shown, rest = named[:MOST_USERS], named[MOST_USERS:]
+    found = [{"name": name, "usage": flavors(usage)} for name, usage in shown]
+    if rest:
+        total: dict[FlavorResource, int] = {}
+        for _, usage in rest:
+            for key, value in usage.items():
+                total[key] = total.get(key, 0) + value
+        found.append({"name": OTHERS, "usage": flavors(total)})
+    return found
+
+
+def accelerators(amounts: Amounts) -> int:
+    return sum(value for key, value in amounts.items() if key.resource in ACCELERATORS)
+
+
+def _cloud(flavor: str, odcr: Odcr) -> Json:
+    made: Json = {
+        "id": odcr.id,
+        "flavor": flavor,
+        "state": odcr.state,
+        "total": odcr.total,
+        "available": odcr.available,
+        "kind": "interruptible" if odcr.interruptible else odcr.reservation_type,
+    }
+    if odcr.owner_id:
+        made["ownerID"] = odcr.owner_id
+    for name, moment in (("start", odcr.start), ("end", odcr.end)):
+        if moment is not None:
+            made[name] = timestamp(moment)
+    return made
+
+
+def _filled(fields: Mapping[str, Any]) -> Json:
+    """An empty list or text says the same as no field."""
+    return {name: value for name, value in fields.items() if value not in (None, "", [], ())}

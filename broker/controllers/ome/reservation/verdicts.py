@@ -1,0 +1,280 @@
+"""What is said of a reservation: what stands in its way, and its conditions, each with its reason.
+
+Invariant: all five conditions are there from the first write on, so that each can flip; messages of what is
+well are OME's own, those of what is not name amounts and the way out. SpecNormalized is there only where
+something of the spec is taken otherwise than it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.apis.meta import ConditionStatus
+from broker.apis.ome import SPEC_NORMALIZED
+from broker.apis.ome_rules import Judged
+from broker.apis.units import written
+from broker.capacity.sizing import ACCELERATORS
+from broker.controllers.ome.reservation.sources import QueueState, Trouble
+from broker.quota.lifecycle import Kind, Obstacle, State, ready
+from broker.quota.model import Amounts
+from broker.quota.standing import Share, beyond
+from broker.quota.usage import Holder
+
+READY: Final = "Ready"
+SUFFICIENT: Final = "ResourcesSufficient"
+PROVISIONED: Final = "ResourcesProvisioned"
+DACS: Final = "DACAssociationsHealthy"
+WORKLOADS: Final = "WorkloadsHealthy"
+# Every reason there is, by the condition that has it; what buys or queues for a reservation brings its own.
+REASONS: Final = {
+    READY: (
+        "ReservationActive",
+        "ReservationUpdating",
+        "Creating",
+        "Deleting",
+        "SpecInvalid",
+        "QuotaExceeded",
+        "FlavorNotFound",
+        "ClusterQueueInactive",
+        "InsufficientCapacity",
+        "CloudReservationPending",
+    ),
+    SUFFICIENT: (
+        "CapacityAvailable",
+        "InsufficientCapacity",
+        "HardwareUnavailable",
+        "ResourceRatioUnsatisfiable",
+        "FlavorNotFound",
+        "CloudReservationPending",
+        "OverUse",
+        "SpecInvalid",
+        "Creating",
+        "Deleting",
+    ),
+    PROVISIONED: ("CapacityProvisioned", "Creating", "Updating", "Deleting"),
+    DACS: ("AllDACsHealthy", "DACFailed", "Creating"),
+    WORKLOADS: ("AllWorkloadsHealthy", "WorkloadFailed", "PriorityClassNotFound", "Creating"),
+    SPEC_NORMALIZED: ("Normalized",),
+}
+ACTIVE: Final = "Capacity reservation is active and healthy"
+AVAILABLE: Final = "Sufficient resources available for allocation"
+HEALTHY_DACS: Final = "All associated DACs are in healthy state"
+HEALTHY_WORKLOADS: Final = "All associated workloads are in healthy state"
+# What EC2 sells; of anything else, such as a licence, only a node that has it says how much there is.
+SOLD: Final = frozenset({*ACCELERATORS, "cpu", "memory", "pods"})
+MOST_NAMED: Final = 10  # of what a message lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One condition as it is to be."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is known of one reservation. `deciding`: the resources whose lack counts as lack of capacity;
+    `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out."""
+
+    judged: Judged
+    refused: tuple[str, ...] = ()
+    nominal: Amounts = field(default_factory=dict)
+    limit: Amounts = field(default_factory=dict)
+    share: Share = field(default_factory=Share)
+    deciding: frozenset[str] = frozenset()
+    missing_flavors: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    outs: tuple[str, ...] = ()
+    queue: QueueState | None = None
+    troubles: tuple[Trouble, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    used: Amounts = field(default_factory=dict)
+    priority_missing: str = ""
+    left: tuple[str, ...] = ()
+
+
+def obstacles(facts: Facts) -> Iterator[Obstacle]:
+    """What stands in the way, what decides first first."""
+    if facts.judged.problems:
+        yield Obstacle(kind=Kind.SPEC, reason="SpecInvalid", message="; ".join(facts.judged.problems))
+    if facts.refused:
+        yield Obstacle(kind=Kind.SPEC, reason="QuotaExceeded", message="; ".join(facts.refused))
+    if facts.missing_flavors:
+        yield Obstacle(
+            kind=Kind.QUEUE,
+            reason="FlavorNotFound",
+            message=f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
+            "its instances, or correct the flavor's name",
+        )
+    if facts.queue is not None and not facts.queue.active:
+        said = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
+        yield Obstacle(
+            kind=Kind.QUEUE, reason="ClusterQueueInactive", message=f"its ClusterQueue is not active: {said}"
+        )
+    lacking = short(facts.nominal, facts.share.supplied)
+    if decides := {key: value for key, value in lacking.items() if key.resource in facts.deciding}:
+        waits = [each for each in facts.troubles if each.pending]
+        because = [each.message for each in facts.troubles] + list(facts.pending)
+        yield Obstacle(
+            kind=Kind.BUYING if waits or facts.pending else Kind.SUPPLY,
+            reason=(
+                waits[0].reason
+                if waits
+                else "CloudReservationPending"
+                if facts.pending
+                else next((each.reason for each in facts.troubles), "InsufficientCapacity")
+            ),
+            message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *because]),
+        )
+    if excess := beyond(facts.used, facts.limit):
+        told = ", ".join(
+            f"{written(key.resource, facts.used[key])} of {key.resource} in {key.flavor} used, "
+            f"{written(key.resource, value)} more than it may"
+            for key, value in sorted(excess.items())
+        )
+        yield Obstacle(
+            kind=Kind.USE,
+            reason="OverUse",
+            message=f"{told}: nothing is evicted for it, and nothing more is admitted until it fits",
+        )
+
+
+def verdicts(
+    facts: Facts, state: State, obstacle: Obstacle | None, *, first: bool, was_ready: bool
+) -> tuple[Verdict, ...]:
+    """The conditions in this state. `first`: nothing was written of it before."""
+    if first:
+        begun = "the reservation is new: nothing is known of it yet"
+        return (
+            Verdict(type=READY, status="False", reason="Creating", message=begun),
+            Verdict(type=SUFFICIENT, status="Unknown", reason="Creating", message=begun),
+            Verdict(type=PROVISIONED, status="False", reason="Creating", message=begun),
+            Verdict(type=DACS, status="Unknown", reason="Creating", message=begun),
+            Verdict(type=WORKLOADS, status="Unknown", reason="Creating", message=begun),
+        )
+    if state == "Deleting":
+        left = "; ".join(facts.left) or "nothing is left of it"
+        return (
+            _ready(state, obstacle, facts, was_ready=was_ready),
+            Verdict(type=SUFFICIENT, status="Unknown", reason="Deleting", message=left),
+            Verdict(type=PROVISIONED, status="False", reason="Deleting", message=left),
+            _dacs(facts),
+            _workloads(facts),
+        )
+    made = (
+        _ready(state, obstacle, facts, was_ready=was_ready),
+        _sufficient(facts),
+        _provisioned(state, obstacle),
+        _dacs(facts),
+        _workloads(facts),
+    )
+    if not facts.judged.notes:
+        return made
+    notes = "; ".join(facts.judged.notes)
+    return (*made, Verdict(type=SPEC_NORMALIZED, status="True", reason="Normalized", message=notes))
+
+
+def detail(state: State, obstacle: Obstacle | None, said: Sequence[Verdict], facts: Facts) -> str:
+    """One line for people: the state's name, or what is amiss."""
+    if state == "Deleting":
+        return f"Deleting: {'; '.join(facts.left)}" if facts.left else state
+    if obstacle is not None:
+        return f"{obstacle.reason}: {obstacle.message}"
+    wrong = next((each for each in said if each.status == "False" and each.type != READY), None)
+    return state if wrong is None or state != "Active" else f"{wrong.reason}: {wrong.message}"
+
+
+def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: bool) -> Verdict:
+    if ready(state, obstacle, was_ready=was_ready):
+        if state == "Active":
+            return Verdict(type=READY, status="True", reason="ReservationActive", message=ACTIVE)
+        said = "the spec changed; what was there before serves meanwhile"
+        return Verdict(type=READY, status="True", reason="ReservationUpdating", message=said)
+    if state == "Deleting":
+        said = "; ".join(facts.left) or "nothing is left of it"
+        return Verdict(type=READY, status="False", reason="Deleting", message=said)
+    if obstacle is not None:
+        return Verdict(type=READY, status="False", reason=obstacle.reason, message=obstacle.message)
+    said = "the spec changed, and nothing serves it yet"
+    return Verdict(type=READY, status="False", reason="ReservationUpdating", message=said)
+
+
+def _sufficient(facts: Facts) -> Verdict:
+    def no(reason: str, message: str) -> Verdict:
+        return Verdict(type=SUFFICIENT, status="False", reason=reason, message=message)
+
+    for each in obstacles(facts):
+        if each.reason not in ("ClusterQueueInactive", "QuotaExceeded"):
+            return no(each.reason, each.message)
+    if lacking := short(facts.nominal, facts.share.supplied):
+        said = amounts_missing(facts.nominal, facts.share.supplied, lacking)
+        because = [each.message for each in facts.troubles]
+        return no("ResourceRatioUnsatisfiable", "; ".join(because or [said]))
+    if out := short(facts.nominal, facts.share.allocatable):
+        said = amounts_missing(facts.nominal, facts.share.allocatable, out, verb="can be used now")
+        return no("HardwareUnavailable", "; ".join([said, listed(facts.outs)] if facts.outs else [said]))
+    return Verdict(type=SUFFICIENT, status="True", reason="CapacityAvailable", message=AVAILABLE)
+
+
+def _provisioned(state: State, obstacle: Obstacle | None) -> Verdict:
+    """Its last change is when what the spec asks for began to be missing."""
+    if state == "Active" and (obstacle is None or obstacle.kind is Kind.USE):
+        said = "what the spec asks for is there"
+        return Verdict(type=PROVISIONED, status="True", reason="CapacityProvisioned", message=said)
+    reason, said = (obstacle.reason, obstacle.message) if obstacle is not None else (state, state)
+    return Verdict(type=PROVISIONED, status="False", reason=reason, message=said)
+
+
+def _dacs(facts: Facts) -> Verdict:
+    ill = [each for each in facts.holders if each.kind == "DedicatedAICluster" and not each.healthy]
+    if ill:
+        return Verdict(type=DACS, status="False", reason="DACFailed", message=_ailing(ill))
+    return Verdict(type=DACS, status="True", reason="AllDACsHealthy", message=HEALTHY_DACS)
+
+
+def _workloads(facts: Facts) -> Verdict:
+    ill = [each for each in facts.holders if each.kind != "DedicatedAICluster" and not each.healthy]
+    if facts.priority_missing:
+        said = (
+            f"spec.priorityClassName {facts.priority_missing} is no WorkloadPriorityClass and no "
+            "PriorityClass: workloads have priority 0 until there is one; create it, or correct the name"
+        )
+        return Verdict(type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=said)
+    if ill:
+        return Verdict(type=WORKLOADS, status="False", reason="WorkloadFailed", message=_ailing(ill))
+    return Verdict(type=WORKLOADS, status="True", reason="AllWorkloadsHealthy", message=HEALTHY_WORKLOADS)
+
+
+def _ailing(holders: Sequence[Holder]) -> str:
+    return listed([f"{each.name}: {each.why or 'not healthy'}" for each in holders], "; ")
+
+
+def short(wanted: Amounts, has: Amounts) -> Amounts:
+    """What is missing of each."""
+    return beyond(wanted, has)
+
+
+def amounts_missing(wanted: Amounts, has: Amounts, lacking: Amounts, *, verb: str = "there are") -> str:
+    return ", ".join(
+        f"flavor {key.flavor}: {verb} {written(key.resource, has.get(key, 0))} of "
+        f"{written(key.resource, wanted[key])} {key.resource}"
+        for key in sorted(lacking)
+    )
+
+
+def listed(said: Sequence[str], between: str = ", ") -> str:
+    more = len(said) - MOST_NAMED
+    return between.join([*said[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def deciding(nominal: Amounts, *, largest: bool) -> frozenset[str]:
+    """The resources by which a quota is sized: its accelerators; without any, or if asked for, all."""
+    wanted = {key.resource for key, value in nominal.items() if value}
+    accelerated = wanted & frozenset(ACCELERATORS)
+    return frozenset(wanted if largest or not accelerated else accelerated)
