@@ -3,8 +3,8 @@ create before, and reservations are created rarely."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,6 +16,7 @@ from broker.apis.ome_clusters import DedicatedAIClusterProfile
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 
+Json = dict[str, Any]
 O = TypeVar("O", bound=Object)  # noqa: E741
 
 
@@ -26,30 +27,28 @@ class LiveReads:
         self._client = client
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
-        return self._all(ResourceQuota, namespace)
+        return _read(lambda: self._client.list(ResourceQuota.KIND, namespace=namespace)[0], ResourceQuota)
 
     def reservations(self, namespace: str) -> Sequence[CapacityReservation]:
-        return self._all(CapacityReservation, namespace)
+        return _read(
+            lambda: self._client.list(CapacityReservation.KIND, namespace=namespace)[0], CapacityReservation
+        )
 
     def profile(self, name: str) -> DedicatedAIClusterProfile | None:
-        try:
-            raw = self._client.get(DedicatedAIClusterProfile.KIND, name)
-        except NotFound:
-            return None
-        except ApiError as error:
-            raise Unknown(str(error)) from error
-        return _decoded(DedicatedAIClusterProfile, raw)
+        def ask() -> list[Json]:
+            try:
+                return [self._client.get(DedicatedAIClusterProfile.KIND, name)]
+            except NotFound:
+                return []
 
-    def _all(self, model: type[O], namespace: str) -> Sequence[O]:
-        try:
-            items, _ = self._client.list(model.KIND, namespace=namespace)
-        except ApiError as error:
-            raise Unknown(str(error)) from error
-        return [_decoded(model, item) for item in items]
+        return next(iter(_read(ask, DedicatedAIClusterProfile)), None)
 
 
-def _decoded(model: type[O], raw: dict[str, object]) -> O:
+def _read(ask: Callable[[], list[Json]], model: type[O]) -> Sequence[O]:
+    """Raises Unknown."""
     try:
-        return model.decode(raw)
+        return [model.decode(each) for each in ask()]
+    except ApiError as error:
+        raise Unknown(str(error)) from error
     except ValidationError as error:
-        raise Unknown(f"{model.KIND.kind} cannot be read: {error}") from error
+        raise Unknown(f"a {model.KIND.kind} cannot be read: {error}") from error

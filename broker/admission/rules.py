@@ -50,7 +50,7 @@ class Rules:
     strict: bool = False
 
     def __call__(self, asked: Asked) -> Verdict:
-        rule = _BY_KIND.get(asked.kind)
+        rule = KINDS.get(asked.kind)
         if rule is None or asked.new is None:
             return Verdict()
         if (asked.new.get("metadata") or {}).get("deletionTimestamp"):
@@ -114,7 +114,7 @@ class Rules:
         return growth(old, new, self.reads.reservations(new.namespace), limits) if limits else ()
 
 
-_BY_KIND: Mapping[str, Callable[[Rules, Asked], Verdict]] = {
+KINDS: Mapping[str, Callable[[Rules, Asked], Verdict]] = {
     "CapacityReservation": Rules.namespaced,
     "ClusterCapacityReservation": Rules.reservation,
     "DedicatedAICluster": Rules.cluster,

@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from broker.web import WebServer
+
 Checks = Callable[[], Mapping[str, bool]]
 
 
-class HttpServer:
+class HttpServer(WebServer):
     """Serves until `close`. `port` 0 picks a free one; `url` says which."""
 
     def __init__(
@@ -28,41 +29,12 @@ class HttpServer:
         registries: Sequence[CollectorRegistry],
     ) -> None:
         self._registries = registries
-        self._host, self._port = host, port
-        self._ready, self._healthy = ready, healthy
-        self._loop = asyncio.new_event_loop()
-        self._runner: web.AppRunner | None = None
-        self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://{self._host}:{self._port}"
-
-    def start(self) -> None:
-        """Raises OSError naming the address when the port is taken."""
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(timeout=10)
-
-    def close(self) -> None:
-        if self._runner:
-            asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(timeout=10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
-
-    async def _serve(self) -> None:
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/metrics", self._metrics),
-                web.get("/healthz", _handler(self._healthy)),
-                web.get("/readyz", _handler(self._ready)),
-            ]
-        )
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
-        await site.start()
-        self._port = self._runner.addresses[0][1]
+        routes = [
+            web.get("/metrics", self._metrics),
+            web.get("/healthz", _handler(healthy)),
+            web.get("/readyz", _handler(ready)),
+        ]
+        super().__init__(routes, host=host, port=port, name="http")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         texts = [await asyncio.to_thread(generate_latest, registry) for registry in self._registries]

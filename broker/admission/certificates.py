@@ -1,0 +1,229 @@
+"""The webhook's own CA and serving certificate, and when the next ones are due.
+
+Invariant: whoever trusts the bundle as it is, or as it was an hour ago, trusts what is served by anybody who
+has read the Secret within the hour. So a new CA is made long before the old one ends, is in the bundle for an
+hour before it signs, and the old one stays in it to its end. A serving certificate keeps the names of the one
+before, so that releases with different names do not take it from each other. What a certificate must say:
+RFC 5280; Go, and so the API server, looks at subject alternative names only.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_LIFE: Final = timedelta(days=365)
+SERVING_LIFE: Final = timedelta(days=90)
+RENEWED: Final = 3  # what has less than this part of its life left is replaced
+SETTLING: Final = timedelta(hours=1)
+SKEW: Final = timedelta(minutes=10)  # an API server's clock may be behind
+
+Data = Mapping[str, str]
+_KEY: Final = re.compile(rb"-----BEGIN PRIVATE KEY-----.*?-----END PRIVATE KEY-----\n", re.DOTALL)
+
+
+class Unusable(ValueError):
+    """A Secret that holds no such certificates; the text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def ends(self) -> datetime:
+        return self.certificate.not_valid_after_utc
+
+    @property
+    def made(self) -> datetime:
+        return self.certificate.not_valid_before_utc + SKEW
+
+    def due(self, life: timedelta, now: datetime) -> bool:
+        return self.ends - now < life / RENEWED
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`authorities` oldest first; `serving` is signed by one of them."""
+
+    authorities: tuple[Pair, ...] = ()
+    serving: Pair | None = None
+
+    @property
+    def bundle(self) -> bytes:
+        return b"".join(_pem(each) for each in self.authorities)
+
+
+def turn(kept: Kept, *, names: Sequence[str], now: datetime) -> Kept:
+    """What should be kept now; `kept` itself where nothing is due."""
+    authorities = tuple(each for each in kept.authorities if each.ends > now)
+    if not authorities or authorities[-1].due(CA_LIFE, now):
+        authorities = (*authorities, _authority(now))
+    serving = kept.serving
+    known = _named(serving) if serving is not None else set()
+    if (
+        serving is None
+        or serving.due(SERVING_LIFE, now)
+        or not known.issuperset(names)
+        or not any(_signed(serving, each) for each in authorities)
+    ):
+        settled = [each for each in authorities if now - each.made >= SETTLING]
+        serving = _serving((settled or authorities[:1])[-1], sorted(known.union(names)), now)
+    if (authorities, serving) == (kept.authorities, kept.serving):
+        return kept
+    return Kept(authorities, serving)
+
+
+def read(data: Data) -> Kept:
+    """From a Secret's data. Raises Unusable."""
+    try:
+        held = {name: b64decode(data[name]) for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")}
+        authorities = _pairs(held["ca.crt"], held["ca.key"])
+        (serving,) = _pairs(held["tls.crt"], held["tls.key"])
+    except KeyError as error:
+        raise Unusable(f"{error} is missing") from error
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+    return Kept(authorities, serving)
+
+
+def write(kept: Kept) -> dict[str, str]:
+    """As a Secret's data; `ca.crt` is the bundle."""
+    assert kept.serving is not None
+    held = {
+        "ca.crt": kept.bundle,
+        "ca.key": b"".join(_key(each) for each in kept.authorities),
+        "tls.crt": _pem(kept.serving),
+        "tls.key": _key(kept.serving),
+    }
+    return {name: b64encode(value).decode() for name, value in held.items()}
+
+
+def chain(kept: Kept) -> tuple[bytes, bytes]:
+    """Certificate and key to serve with, as PEM."""
+    assert kept.serving is not None
+    return _pem(kept.serving), _key(kept.serving)
+
+
+def _pairs(certificates: bytes, keys: bytes) -> tuple[Pair, ...]:
+    found = x509.load_pem_x509_certificates(certificates)
+    loaded = [serialization.load_pem_private_key(each, None) for each in _KEY.findall(keys)]
+    if len(found) != len(loaded):
+        raise Unusable(f"{len(found)} certificates with {len(loaded)} keys")
+    pairs = []
+    for certificate, key in zip(found, loaded, strict=True):
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise Unusable(f"the key of {certificate.subject.rfc4514_string()} is another certificate's")
+        pairs.append(Pair(certificate, key))
+    return tuple(pairs)
+
+
+def _authority(now: datetime) -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"capacity-broker webhook CA of {now:%Y-%m-%d}")
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    return _certificate(name, name, key, key, usage, x509.BasicConstraints(True, 0), now, now + CA_LIFE, [])
+
+
+def _serving(signer: Pair, names: Sequence[str], now: datetime) -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    more: list[x509.ExtensionType] = [
+        x509.SubjectAlternativeName([_alternative(each) for each in names]),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+    ]
+    usage, limits = _usage(digital_signature=True), x509.BasicConstraints(False, None)
+    ends = min(now + SERVING_LIFE, signer.ends)
+    subject, issuer = _name("capacity-broker webhook"), signer.certificate.subject
+    return _certificate(subject, issuer, key, signer.key, usage, limits, now, ends, more)
+
+
+def _certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    usage: x509.KeyUsage,
+    limits: x509.BasicConstraints,
+    now: datetime,
+    ends: datetime,
+    more: Sequence[x509.ExtensionType],
+) -> Pair:
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now.astimezone(UTC) - SKEW)
+        .not_valid_after(ends.astimezone(UTC))
+        .add_extension(limits, critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+    )
+    for extension in more:
+        builder = builder.add_extension(extension, critical=False)
+    return Pair(builder.sign(signer, hashes.SHA256()), key)
+
+
+def _usage(**given: bool) -> x509.KeyUsage:
+    every = (
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+        "encipher_only",
+        "decipher_only",
+    )
+    return x509.KeyUsage(**{name: given.get(name, False) for name in every})
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _named(pair: Pair) -> set[str]:
+    found = pair.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(each.value) for each in found}
+
+
+def _signed(pair: Pair, by: Pair) -> bool:
+    try:
+        pair.certificate.verify_directly_issued_by(by.certificate)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _pem(pair: Pair) -> bytes:
+    return pair.certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key(pair: Pair) -> bytes:
+    return pair.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,161 @@
+"""The Secret that all replicas serve from, and the configuration by which API servers find them.
+
+Invariant: replicas share one Secret and do not fight: each writes only what is due, as of the version that
+it read, and takes over what another wrote first. The configuration is written after the Secret and as of a
+version read before it, so no replica puts an older bundle over a newer one. Only objects that the broker made
+are written: one of the same name that is somebody else's is left alone, and said so.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from broker.admission import certificates
+from broker.admission.certificates import Kept
+from broker.apis import names
+from broker.apis.admission import Secret, ValidatingWebhookConfiguration
+from broker.apis.ome import OME
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+
+NAME: Final = "capacity-broker"
+SECRET: Final = "capacity-broker-webhook"
+WEBHOOK: Final = "reservations.capacity-broker.io"
+PATH: Final = "/validate"
+SECONDS: Final = 5  # that an API server waits for an answer
+OURS: Final = {names.MANAGED_BY: NAME}
+ATTEMPTS: Final = 5
+
+Json = dict[str, Any]
+log = structlog.get_logger(__name__)
+
+
+class Foreign(ApiError):
+    """An object of the name that the broker needs is somebody else's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeper:
+    """`address` is the clientConfig without its bundle: how an API server reaches a server of names `dns`."""
+
+    client: Client
+    namespace: str
+    dns: Sequence[str]
+    address: Mapping[str, Any]
+    clock: Clock
+
+    def keep(self) -> Kept:
+        """One round: what to serve with. Raises ApiError."""
+        return _again(self._round)
+
+    def _round(self) -> Kept:
+        found = self._configuration()
+        kept = self._secret()
+        wanted = [webhook(self.address, kept.bundle)]
+        if found is not None and _holds(found.get("webhooks"), wanted):
+            return kept
+        meta: Json = {"name": NAME, "labels": OURS}
+        if found is not None:
+            meta["resourceVersion"] = found["metadata"]["resourceVersion"]
+        self.client.apply(ValidatingWebhookConfiguration.KIND, {"metadata": meta, "webhooks": wanted})
+        log.info("the webhook is registered", configuration=NAME, authorities=len(kept.authorities))
+        return kept
+
+    def _configuration(self) -> Json | None:
+        try:
+            found = self.client.get(ValidatingWebhookConfiguration.KIND, NAME)
+        except NotFound:
+            return None
+        return _ours("ValidatingWebhookConfiguration", found)
+
+    def _secret(self) -> Kept:
+        meta: Json = {"name": SECRET, "namespace": self.namespace, "labels": OURS}
+        try:
+            found = self.client.get(Secret.KIND, SECRET, namespace=self.namespace)
+        except NotFound:
+            due = self._turned(Kept())
+            self.client.create(Secret.KIND, {"metadata": meta, "data": certificates.write(due)})
+            return due
+        kept = self._read(_ours("Secret", found))
+        due = self._turned(kept)
+        if due is not kept:
+            log.info(
+                "certificates renewed", secret=SECRET, serving_until=str(due.serving and due.serving.ends)
+            )
+            meta["resourceVersion"] = found["metadata"]["resourceVersion"]
+            self.client.update(Secret.KIND, {"metadata": meta, "data": certificates.write(due)})
+        return due
+
+    def _read(self, found: Json) -> Kept:
+        try:
+            return certificates.read(found.get("data") or {})
+        except certificates.Unusable as error:
+            log.warning("certificates made anew: the Secret is unusable", secret=SECRET, error=str(error))
+            return Kept()
+
+    def _turned(self, kept: Kept) -> Kept:
+        return certificates.turn(kept, names=self.dns, now=self.clock.now())
+
+
+def webhook(address: Mapping[str, Any], bundle: bytes) -> Json:
+    """The webhook as API servers know it. What it cannot answer is admitted: the controllers judge again."""
+    return {
+        "name": WEBHOOK,
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {**address, "caBundle": b64encode(bundle).decode()},
+        "failurePolicy": "Ignore",
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": SECONDS,
+        "rules": [
+            {
+                "apiGroups": [OME],
+                "apiVersions": ["v1beta1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["capacityreservations", "clustercapacityreservations", "dedicatedaiclusters"],
+                "scope": "*",
+            }
+        ],
+    }
+
+
+def service(name: str, namespace: str) -> tuple[Json, tuple[str, ...]]:
+    """Address and certificate names of a webhook behind a Service."""
+    address = {"service": {"name": name, "namespace": namespace, "path": PATH, "port": 443}}
+    return address, (f"{name}.{namespace}.svc",)
+
+
+def _ours(kind: str, found: Json) -> Json:
+    labels = found["metadata"].get("labels") or {}
+    if any(labels.get(name) != value for name, value in OURS.items()):
+        name = found["metadata"]["name"]
+        raise Foreign(
+            409, "Foreign", f"{kind} {name} is not the broker's (no label {OURS}): delete or rename it"
+        )
+    return found
+
+
+def _holds(found: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there; what the API server adds by itself does not matter."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_holds(found.get(k), v) for k, v in wanted.items())
+    if isinstance(wanted, list):
+        same = isinstance(found, list) and len(found) == len(wanted)
+        return same and all(map(_holds, found, wanted))
+    return bool(found == wanted)
+
+
+def _again(attempt: Callable[[], Kept]) -> Kept:
+    """Tries again after another replica was faster."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return attempt()
+        except (Conflict, AlreadyExists):
+            continue
+    return attempt()

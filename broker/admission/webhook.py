@@ -1,0 +1,155 @@
+"""The webhook as it runs beside the broker: in every replica, whether it leads or stands by.
+
+Invariant: nothing hangs on it. What it cannot judge is admitted and judged by the controllers; a replica
+without a certificate answers no handshake, and API servers go on without it (failurePolicy Ignore).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+from prometheus_client import Counter, Gauge
+
+from broker.admission import certificates, keeper
+from broker.admission.certificates import Kept
+from broker.admission.keeper import Keeper
+from broker.admission.reads import LiveReads
+from broker.admission.review import NotAReview, answer
+from broker.admission.rules import KINDS, Rules
+from broker.kube.batch import Batcher
+from broker.kube.bugs import contained
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.metrics import REGISTRY
+from broker.kube.singleton import Singleton
+from broker.web import WebServer
+
+EVERY: Final = 60.0  # seconds between two looks at certificates and registration
+LARGEST: Final = 8 << 20  # bytes of a review, which holds two objects
+# Keys are handed to the TLS library as files; here they never come to a disk.
+_MEMORY: Final = Path("/dev/shm")
+
+REVIEWS = Counter(
+    "capacity_broker_webhook_reviews",
+    "Reviews that the webhook answered, by kind and outcome: admitted, warned, refused, failed.",
+    ["kind", "outcome"],
+    registry=REGISTRY,
+)
+ENDS = Gauge(
+    "capacity_broker_webhook_certificate_end_timestamp_seconds",
+    "When the certificate ends that the webhook serves with; it is renewed a month before.",
+    registry=REGISTRY,
+)
+
+
+class Webhook:
+    """Serves from `start` to `close`. `url` is for API servers that do not reach the Service."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        service: str,
+        host: str,
+        port: int,
+        default_cohort: str,
+        strict: bool,
+        clock: Clock,
+        url: bool = False,
+    ) -> None:
+        # It must have an answer before the API server gives up on it.
+        reads = LiveReads(client.replace(timeout=keeper.SECONDS / 2))
+        self._rules = Rules(reads=reads, default_cohort=default_cohort, strict=strict)
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._serving: Kept | None = None
+        self.server = WebServer(
+            [web.post(keeper.PATH, self._review)],
+            host=host,
+            port=port,
+            name="webhook",
+            tls=self._tls,
+            largest=LARGEST,
+        )
+        self._client, self._clock = client, clock
+        self._by_url = host if url else ""
+        self._address, self._names = keeper.service(service, namespace)
+        self._namespace = namespace
+        self._loop = Singleton(
+            "webhook", self._keep, batcher=Batcher[str]("webhook", clock=clock), clock=clock, every=EVERY
+        )
+
+    def start(self) -> None:
+        """Raises OSError naming the address when the port is taken."""
+        self.server.start()
+        if self._by_url:
+            self._address, self._names = {"url": self.server.url + keeper.PATH}, (self._by_url,)
+        self._loop.start()
+
+    def close(self) -> None:
+        self._loop.stop()
+        self.server.close()
+
+    def _keep(self, _items: Sequence[str]) -> None:
+        kept = Keeper(
+            client=self._client,
+            namespace=self._namespace,
+            dns=self._names,
+            address=self._address,
+            clock=self._clock,
+        ).keep()
+        served = self._serving.serving if self._serving is not None else None
+        if kept.serving is not None and (served is None or served.certificate != kept.serving.certificate):
+            self.server.between_requests(lambda: _load(self._tls, kept))
+            ENDS.set(kept.serving.ends.timestamp())
+        self._serving = kept
+
+    async def _review(self, request: web.Request) -> web.Response:
+        try:
+            body = orjson.loads(await request.read())
+        except orjson.JSONDecodeError as error:
+            return web.Response(status=400, text=f"not JSON: {error}\n")
+        return await asyncio.to_thread(self._answer, body)
+
+    def _answer(self, body: Any) -> web.Response:
+        kind = _kind(body)
+        with contained("webhook", kind=kind):
+            try:
+                reply = answer(body, self._rules)
+            except NotAReview as error:
+                return web.Response(status=400, text=f"{error}\n")
+            response = reply["response"]
+            outcome = (
+                "refused" if not response["allowed"] else "warned" if "warnings" in response else "admitted"
+            )
+            REVIEWS.labels(kind, outcome).inc()
+            return web.json_response(body=orjson.dumps(reply))
+        REVIEWS.labels(kind, "failed").inc()
+        return web.Response(status=500, text="a bug, see the log of this replica\n")
+
+
+def _kind(body: Any) -> str:
+    """One of a few, since it is a label."""
+    try:
+        kind = body["request"]["kind"]["kind"]
+    except (KeyError, TypeError):
+        return "unknown"
+    return kind if kind in KINDS else "unknown"
+
+
+def _load(tls: ssl.SSLContext, kept: Kept) -> None:
+    """Handshakes from now on are answered with it."""
+    certificate, key = certificates.chain(kept)
+    with TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        file = Path(folder) / "serving.pem"
+        file.touch(mode=0o600)
+        file.write_bytes(certificate + key)
+        tls.load_cert_chain(file)

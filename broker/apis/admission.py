@@ -1,0 +1,30 @@
+"""What the validating webhook is made of in Kubernetes: its certificates, and how API servers find it.
+
+https://kubernetes.io/docs/reference/kubernetes-api/extend-resources/validating-webhook-configuration-v1/
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from broker.apis.meta import Kind, Object
+
+
+class Secret(Object):
+    KIND: ClassVar[Kind] = Kind(group="", version="v1", kind="Secret", plural="secrets", namespaced=True)
+
+    data: dict[str, str] = Field(default_factory=dict)
+
+
+class ValidatingWebhookConfiguration(Object):
+    KIND: ClassVar[Kind] = Kind(
+        group="admissionregistration.k8s.io",
+        version="v1",
+        kind="ValidatingWebhookConfiguration",
+        plural="validatingwebhookconfigurations",
+        namespaced=False,
+    )
+
+    webhooks: tuple[dict[str, Any], ...] = ()

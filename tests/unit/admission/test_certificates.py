@@ -1,0 +1,126 @@
+"""Certificates over the years, on a clock of the test's own: every client always trusts every replica."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.x509 import verification
+
+from broker.admission.certificates import (
+    CA_LIFE,
+    SERVING_LIFE,
+    SETTLING,
+    SKEW,
+    Kept,
+    Unusable,
+    read,
+    turn,
+    write,
+)
+
+NAME = "capacity-broker.ns.svc"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def trusts(bundle: bytes, kept: Kept, at: datetime, name: str = NAME) -> bool:
+    """Whether a client with this bundle accepts what is served."""
+    assert kept.serving is not None
+    store = verification.Store(x509.load_pem_x509_certificates(bundle))
+    verifier = verification.PolicyBuilder().store(store).time(at).build_server_verifier(x509.DNSName(name))
+    try:
+        verifier.verify(kept.serving.certificate, [])
+    except verification.VerificationError:
+        return False
+    return True
+
+
+def test_whoever_is_an_hour_behind_is_trusted_and_trusts_for_three_years() -> None:
+    now, before = START, None
+    kept = turn(Kept(), names=[NAME], now=now)
+    served, signed, most = set(), set(), 0
+    while now < START + 3 * CA_LIFE:
+        was, kept = kept, turn(kept, names=[NAME], now=now)
+        assert kept.serving is not None
+        served.add(kept.serving.certificate.serial_number)
+        signed.add(kept.serving.certificate.issuer)
+        most = max(most, len(kept.authorities))
+        # Both ways: an API server that has the last bundle, a replica that serves the last certificate.
+        for bundle, of in ((kept.bundle, kept), (was.bundle, kept), (kept.bundle, was)):
+            assert trusts(bundle, of, now), now
+        # Where the API server's clock is behind.
+        assert trusts(kept.bundle, kept, now - SKEW)
+        before, now = kept, now + 7 * HOUR
+    assert before is not None
+    assert 12 <= len(served) <= 20
+    assert (len(signed), most) == (5, 2)
+
+
+def test_nothing_is_written_while_nothing_is_due() -> None:
+    kept = turn(Kept(), names=[NAME], now=START)
+    assert turn(kept, names=[NAME], now=START + SERVING_LIFE / 2) is kept
+    again = read(write(kept))
+    assert turn(again, names=[NAME], now=START + SERVING_LIFE / 2) is again
+    assert write(again) == write(kept)
+
+
+def test_a_new_authority_signs_only_after_api_servers_have_heard_of_it() -> None:
+    kept = turn(Kept(), names=[NAME], now=START)
+    late = START + CA_LIFE * 2 / 3 + HOUR
+    told = turn(kept, names=[NAME], now=late)
+    first, second = told.authorities
+    assert first == kept.authorities[0]
+    assert told.serving is not None
+    assert told.serving.certificate.issuer == first.certificate.subject
+    renewed = Kept(told.authorities, None)
+    soon, later = (turn(renewed, names=[NAME], now=late + after) for after in (HOUR / 2, SETTLING))
+    assert soon.serving is not None
+    assert later.serving is not None
+    assert soon.serving.certificate.issuer == first.certificate.subject
+    assert later.serving.certificate.issuer == second.certificate.subject
+
+
+def test_an_end_that_was_slept_through_is_made_good_at_once() -> None:
+    kept = turn(Kept(), names=[NAME], now=START)
+    now = START + 2 * CA_LIFE
+    assert not trusts(kept.bundle, kept, now)
+    kept = turn(kept, names=[NAME], now=now)
+    assert len(kept.authorities) == 1
+    assert trusts(kept.bundle, kept, now)
+
+
+def test_releases_of_different_names_do_not_take_the_certificate_from_each_other() -> None:
+    kept = turn(Kept(), names=["old.ns.svc"], now=START)
+    both = turn(kept, names=["new.ns.svc"], now=START + HOUR)
+    assert turn(both, names=["old.ns.svc"], now=START + HOUR) is both
+    assert trusts(kept.bundle, both, START + HOUR, "old.ns.svc")
+    assert trusts(kept.bundle, both, START + HOUR, "new.ns.svc")
+    assert not trusts(kept.bundle, both, START + HOUR, "other.ns.svc")
+
+
+def test_an_address_is_named_as_one() -> None:
+    kept = turn(Kept(), names=["127.0.0.1"], now=START)
+    assert turn(kept, names=["127.0.0.1"], now=START) is kept
+
+
+@pytest.mark.parametrize("wrong", ["missing", "not base64", "no pem", "another's key", "no key"])
+def test_a_secret_that_cannot_be_served_from_is_told(wrong: str) -> None:
+    data = write(turn(Kept(), names=[NAME], now=START))
+    other = write(turn(Kept(), names=[NAME], now=START))
+    words = {
+        "missing": ("tls.key", None, "'tls.key' is missing"),
+        "not base64": ("ca.crt", "?", "Unable to load|base64|PEM"),
+        "no pem": ("ca.crt", b64encode(b"hello").decode(), "Unable to load|PEM"),
+        "another's key": ("tls.key", other["tls.key"], "CN=capacity-broker webhook is another certificate's"),
+        "no key": ("ca.key", "", "1 certificates with 0 keys"),
+    }
+    name, value, said = words[wrong]
+    if value is None:
+        del data[name]
+    else:
+        data[name] = value
+    with pytest.raises(Unusable, match=said):
+        read(data)
