@@ -36,6 +36,7 @@ class Flow(Generic[K, S]):
         self._held: dict[S, dict[K, int]] = {slot: {} for slot in room}
         self._closed: set[K] = set()
         self._next: dict[K, int] = {}  # kind → its first slot that may be free: slots only fill up
+        self.filled: S | None = None  # the slot that holds one more since the last match
 
     def add(self, kind: K) -> bool:
         """Matches one more taker of this kind if that is possible without leaving out another."""
@@ -47,6 +48,7 @@ class Flow(Generic[K, S]):
                 self._next[kind] = place
                 self._take(kind, slots[place], 1)
                 self._room[slots[place]] -= 1
+                self.filled = slots[place]
                 return True
         self._next[kind] = len(slots)
         path = self._path(kind)
@@ -56,12 +58,21 @@ class Flow(Generic[K, S]):
             self._take(moved, slot, 1)
             if left is not None:
                 self._take(moved, left, -1)
-        self._room[path[-1][1]] -= 1
+        self.filled = path[-1][1]
+        self._room[self.filled] -= 1
         return True
 
     def taken(self, kind: K) -> dict[S, int]:
         """Slots that takers of this kind hold, the preferred first."""
         return {slot: count for slot in self._edges[kind] if (count := self._held[slot].get(kind, 0))}
+
+    def narrow(self, slot: S, room: int) -> None:
+        """The slot takes at most so many more."""
+        self._room[slot] = min(self._room[slot], max(0, room))
+
+    def holds(self, slot: S) -> int:
+        """How many takers the slot has."""
+        return sum(self._held[slot].values())
 
     def left(self, slot: S) -> int:
         """Room that nobody took."""

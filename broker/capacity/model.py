@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from broker.capacity.entitlement import Awaited
 from broker.capacity.requirements import Requirements
 from providers.model import (
     BlockDevice,
@@ -251,12 +252,16 @@ class Solution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Claims assigned to pools; `skipped` tells for each claim (by uid) the better options it did not get."""
+    """Claims assigned to pools; `skipped` tells for each claim (by uid) the better options it did not get.
+
+    `awaited`: claims (by uid) that wait to have slots of their reservation back, which others hold.
+    """
 
     assignments: tuple[Assignment, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
     solution: Solution = Solution()
+    awaited: Mapping[str, Awaited] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

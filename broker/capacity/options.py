@@ -10,12 +10,12 @@ reservation on; the rest by price.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import compress
 from typing import Final
 
-from broker.capacity.catalog import FOREVER, Candidate, Catalog, catalog, of_place
+from broker.capacity.catalog import FOREVER, Candidate, Catalog, Live, Place, catalog, of_place
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Skipped
 from broker.capacity.requirements import Requirements
 from broker.capacity.types import (
@@ -40,6 +40,9 @@ _PLACE_KEYS: Final = frozenset(
 )
 _ODCR_KEYS: Final = frozenset({RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE})
 _TYPE_KEYS: Final = WELL_KNOWN - _PLACE_KEYS
+
+# Whose a reservation is, for a claim that may go into it; None where it may not.
+Whose = Callable[[Odcr], str | None]
 
 
 def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
@@ -70,12 +73,18 @@ def suitable(
     return tuple(compress(known.candidates.values(), yes.tolist()))
 
 
-def choose(requirements: Requirements, suited: Sequence[Candidate], known: Catalog) -> tuple[Option, ...]:
-    """Options in order, among the types that suit."""
+def choose(
+    requirements: Requirements,
+    suited: Sequence[Candidate],
+    known: Catalog,
+    *,
+    whose: Whose | None = None,
+) -> tuple[Option, ...]:
+    """Options in order, among the types that suit. With `whose`, none is of two owners."""
     kinds = capacity_types(requirements)
     chosen: list[Option] = []
     if "reserved" in kinds:
-        chosen += _reserved(requirements, (each.type.name for each in suited), known)
+        chosen += _reserved(requirements, (each.type.name for each in suited), known, whose)
     for kind in plain_kinds(kinds, known.node_class):
         zones = {
             zone
@@ -115,6 +124,17 @@ def misfits(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterat
             yield _skip(odcr, "RequirementsMismatch", unwanted)
 
 
+def wanted(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterator[tuple[Pool, str]]:
+    """The reservations of the class that suit the claim, each with its id."""
+    if "reserved" not in capacity_types(claim.requirements):
+        return
+    names = {each.type.name for each in suited}
+    for live in known.reserved:
+        fits_in = live.odcr.instance_type in names and not live.problem
+        if fits_in and not claim.requirements.unmet(live.labels, among=_PLACE_KEYS):
+            yield _pool(live.odcr), live.odcr.id
+
+
 def unsuited(claim: Claim, instance_type: str, known: Catalog) -> str:
     """Why a type does not suit a claim."""
     candidate = known.candidates.get(instance_type)
@@ -136,7 +156,9 @@ def dropped(claim: Claim, known: Catalog) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
-def _reserved(requirements: Requirements, suited: Iterable[str], known: Catalog) -> list[Option]:
+def _reserved(
+    requirements: Requirements, suited: Iterable[str], known: Catalog, whose: Whose | None
+) -> list[Option]:
     # Of the reservations of one place all suit or none, unless something is asked of the reservation itself.
     alike = not any(key in requirements for key in _ODCR_KEYS)
     zones: dict[str, bool] = {}
@@ -148,14 +170,26 @@ def _reserved(requirements: Requirements, suited: Iterable[str], known: Catalog)
                 good = [
                     live for live in place.lives if not requirements.unmet(live.labels, among=_PLACE_KEYS)
                 ]
-                some += of_place(good, place.lives, known.node_class.selection, known.made)
+                some += _by_owner(good, place, known, whose)
                 continue
             if place.zone not in zones:
                 zones[place.zone] = not requirements.unmet(place.lives[0].labels, among=_PLACE_KEYS)
             if zones[place.zone]:
-                some += place.options
+                some += place.options if whose is None else _by_owner(place.lives, place, known, whose)
         found += sorted(some, key=_soonest) if len(some) > 1 else some
     return found
+
+
+def _by_owner(good: Sequence[Live], place: Place, known: Catalog, whose: Whose | None) -> list[Option]:
+    """The options of one place; a launch that EC2 matches itself is none where it could miss its owner."""
+    selection = known.node_class.selection
+    if whose is None:
+        return of_place(good, place.lives, selection, known.made)
+    owners: dict[str, list[Live]] = {}
+    for live in good:
+        if (owner := whose(live.odcr)) is not None:
+            owners.setdefault(owner, []).append(live)
+    return [each for some in owners.values() for each in of_place(some, place.lives, selection, known.made)]
 
 
 def _soonest(option: Option) -> tuple[datetime, Pool]:
@@ -163,7 +197,10 @@ def _soonest(option: Option) -> tuple[datetime, Pool]:
 
 
 def _skip(odcr: Odcr, reason: str, message: str) -> Skipped:
-    pool = Pool(
+    return Skipped(pool=_pool(odcr), reason=reason, message=message)
+
+
+def _pool(odcr: Odcr) -> Pool:
+    return Pool(
         capacity_type="reserved", instance_type=odcr.instance_type, zone=odcr.zone, reservation=odcr.id
     )
-    return Skipped(pool=pool, reason=reason, message=message)

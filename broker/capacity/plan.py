@@ -5,19 +5,22 @@ match); a gang is assigned whole or not at all; and the result does not depend o
 is given. Among all such assignments this one is the best, in this order: most claims in reservations, the
 higher priority first; fewest claims that wait; least on-demand cost; smallest instances; soonest-ending
 reservations; then the older claim before the newer. Where time was too short for that, `Plan.solution` says
-so, and how far from it the plan can be.
+so, and how far from it the plan can be. Where reservations belong to somebody, this is so of what is left to
+each by `entitlements`; what owners leave of theirs is lent afterwards (see `lending`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from broker.capacity import reasons
 from broker.capacity.catalog import FOREVER
 from broker.capacity.dealing import deal, lacking
+from broker.capacity.entitlement import NOBODYS, Entitlements
+from broker.capacity.lending import Lent, lend, rationed
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
 from broker.capacity.problem import Rank, Wish, problem_of
 from broker.capacity.prospects import Prospect, Shops
@@ -35,6 +38,7 @@ def plan(
     now: datetime,
     *,
     launched: Mapping[str, int] | None = None,
+    entitlements: Entitlements = NOBODYS,
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
 ) -> Plan:
@@ -44,7 +48,7 @@ def plan(
     passed since some moment, and solving takes at most `seconds`; without a timer no time passes.
     """
     waiting = sorted(claims, key=order)
-    shops = Shops(node_classes, types, inventory, shortages, now)
+    shops = Shops(node_classes, types, inventory, shortages, now, entitlements=entitlements)
     prospects: dict[str, Prospect] = {}
     unplaced: dict[str, Unplaced] = {}
     for claim in waiting:
@@ -58,17 +62,25 @@ def plan(
         if found := _hopeless(gang, prospects, (launched or {}).get(name, 0)):
             broken[name] = found
     wishes = _wishes(waiting, prospects, gangs, broken)
-    problem = problem_of(wishes, inventory, types)
+    room = rationed(wishes, entitlements, inventory) if entitlements.owned else inventory
+    problem = problem_of(wishes, room, types)
     solved = solve(problem, seconds=seconds, timer=timer)
-    dealt = deal(problem, solved.taken, wishes, inventory)
-    for name in solved.absent:
+    dealt = deal(problem, solved.taken, wishes, room)
+    lent, solution = Lent(), solved.solution
+    named = {claim.uid: claim for claim in waiting}
+    if entitlements.owned:
+        lent = lend(named, wishes, prospects, entitlements, inventory, dealt=dealt, absent=solved.absent)
+        dealt |= lent.dealt
+        more = len(lent.dealt)
+        solution = replace(solution, reserved=solution.reserved + more, bound=solution.bound + more)
+    for name in solved.absent - lent.whole:
         rank = min(wishes[claim.uid].rank for claim in gangs[name])
-        broken[name] = _Broken(lacking=lacking(gangs[name], rank, wishes, dealt, inventory))
+        broken[name] = _Broken(lacking=lacking(gangs[name], rank, wishes, dealt, room))
     chosen: dict[str, Option] = {}
     for claim in waiting:
-        if claim.uid in wishes and claim.gang not in broken:
+        if claim.uid in wishes and claim.gang not in broken and claim.uid not in lent.awaited:
             prospect = prospects[claim.uid]
-            option = prospect.slots[dealt[claim.uid]] if claim.uid in dealt else prospect.plain
+            option = prospect.drawing(dealt[claim.uid]) if claim.uid in dealt else prospect.plain
             if option is not None:
                 chosen[claim.uid] = option
     for claim in waiting:
@@ -78,12 +90,15 @@ def plan(
     for name, found in broken.items():
         considered = [claim for claim in gangs[name] if claim.uid in prospects]
         unplaced |= reasons.gang_incomplete(name, considered, found.lacking, unplaced, found.message)
+    for uid, awaited in lent.awaited.items():
+        unplaced[uid] = reasons.reclaiming(named[uid], prospects[uid], awaited, entitlements, inventory)
     assignments, skipped = _told(waiting, chosen, prospects, shops, inventory)
     return Plan(
         assignments=assignments,
         unplaced=tuple(unplaced[claim.uid] for claim in waiting if claim.uid in unplaced),
         skipped=skipped,
-        solution=solved.solution,
+        solution=solution,
+        awaited=lent.awaited,
     )
 
 

@@ -2,22 +2,27 @@
 
 Invariant: claims that share a prospect are interchangeable: the same options suit them, and each option is
 usable by the same reservations. An option is usable when a reservation of it has room and is not short, or,
-outside reservations, when nothing about it is short.
+outside reservations, when nothing about it is short. Where reservations belong to somebody, claims that draw
+from the same one share a prospect, and the slots of others are apart from the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from broker.capacity.catalog import Candidate, Catalog, catalog
+from broker.capacity.entitlement import NOBODYS, RESERVED_FOR_OTHERS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
-from broker.capacity.options import choose, suitable
+from broker.capacity.options import choose, suitable, wanted
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortage, Shortages
-from providers.model import InstanceType
+from providers.model import InstanceType, Odcr
+
+MOST_WITHHELD: Final = 20  # of what a claim may not go into; more is noise
 
 
 class _Need(NamedTuple):
@@ -26,6 +31,7 @@ class _Need(NamedTuple):
     node_class: str
     requirements: Requirements
     suited: tuple[int, ...]  # which of the catalog's candidates
+    queue: str  # of the reservation that it draws from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,11 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
-    """A need's options as they stand: which may be asked, by which reservations, and why not the others."""
+    """A need's options as they stand: which may be asked, by which reservations, and why not the others.
+
+    `lent` are slots of other owners, apart from `slots`; `own` are the reservations (by id) of the owner that
+    it draws from, whether they have room or not; `withheld` are those that it may not go into.
+    """
 
     options: tuple[Option, ...]
     usable: tuple[Option, ...]
@@ -48,6 +58,13 @@ class Prospect:
     refused: Mapping[Option, Skipped]
     retry_at: datetime | None
     suited: tuple[Candidate, ...]
+    lent: Mapping[str, Option] = field(default_factory=dict)
+    own: tuple[str, ...] = ()
+    withheld: tuple[Skipped, ...] = ()
+
+    def drawing(self, odcr_id: str) -> Option:
+        """The option that draws from a reservation."""
+        return self.slots.get(odcr_id) or self.lent[odcr_id]
 
 
 class Shops:
@@ -60,14 +77,18 @@ class Shops:
         inventory: Inventory,
         shortages: Shortages,
         now: datetime,
+        *,
+        entitlements: Entitlements = NOBODYS,
     ) -> None:
         self._node_classes = node_classes
         self._types = types
         self._inventory = inventory
         self._shortages = shortages
         self._now = now
+        self._entitlements = entitlements
+        self._owned = entitlements.owned
         self._known: dict[str, Catalog] = {}
-        self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]]], Prospect] = {}
+        self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]], str], Prospect] = {}
         self._prospects: dict[_Need, Prospect] = {}
         self._states: dict[int, _State] = {}
         self._calms: dict[str, bool] = {}
@@ -80,31 +101,49 @@ class Shops:
 
     def prospect(self, claim: Claim) -> Prospect:
         """The same object for claims that are interchangeable."""
-        wanted = (claim.node_class, claim.requirements)
-        exact = (*wanted, frozenset(claim.requests.items()))
+        queue = self._entitlements.draws.get(claim.uid, "") if self._owned else ""
+        exact = (claim.node_class, claim.requirements, frozenset(claim.requests.items()), queue)
         if exact in self._exact:
             return self._exact[exact]
         known = self.known(claim.node_class)
         suited = suitable(claim.requirements, claim.requests, known)
-        need = _Need(*wanted, tuple(map(id, suited)))
+        need = _Need(claim.node_class, claim.requirements, tuple(map(id, suited)), queue)
         if need not in self._prospects:
-            self._prospects[need] = self._look(choose(claim.requirements, suited, known), suited, known)
+            whose = self._whose(queue) if self._owned else None
+            chosen = choose(claim.requirements, suited, known, whose=whose)
+            found = self._look(chosen, suited, known, queue)
+            if self._owned:
+                withheld = self._withheld(claim, suited, known, queue)
+                found = replace(found, withheld=tuple(islice(withheld, MOST_WITHHELD)))
+            self._prospects[need] = found
         self._exact[exact] = self._prospects[need]
         return self._exact[exact]
 
-    def _look(self, options: tuple[Option, ...], suited: tuple[Candidate, ...], known: Catalog) -> Prospect:
+    def _look(
+        self, options: tuple[Option, ...], suited: tuple[Candidate, ...], known: Catalog, queue: str
+    ) -> Prospect:
         usable: list[Option] = []
         slots: dict[str, Option] = {}
+        lent: dict[str, Option] = {}
+        own: list[str] = []
         refused: dict[Option, Skipped] = {}
         ends: list[datetime] = []
         for place, option in enumerate(options):
             if option.pool.capacity_type != "reserved" and self._calm(known):
                 usable += options[place:]  # the reserved ones come first
                 break
+            right = (
+                self._entitlements.right(queue, option.odcr_ids[0]) if self._owned and option.odcr_ids else ""
+            )
+            if right == "own":
+                own += option.odcr_ids
+            if right in ("own", "lent") and (barred := self._limit(option, queue)):
+                refused[option] = barred
+                continue
             state = self._state(option, known)
             if state.refused is None:
                 usable.append(option)
-                slots |= dict.fromkeys(state.slots, option)
+                (lent if right == "lent" else slots).update(dict.fromkeys(state.slots, option))
                 continue
             refused[option] = state.refused
             if state.until is not None:
@@ -117,7 +156,31 @@ class Shops:
             refused=refused,
             retry_at=min(ends, default=None),
             suited=suited,
+            lent=lent,
+            own=tuple(own),
         )
+
+    def _whose(self, queue: str) -> Callable[[Odcr], str | None]:
+        def whose(odcr: Odcr) -> str | None:
+            if self._entitlements.right(queue, odcr.id) is None:
+                return None
+            return "/".join(self._entitlements.lots.get(odcr.id, ()))
+
+        return whose
+
+    def _limit(self, option: Option, queue: str) -> Skipped | None:
+        """Why quota or limits leave nothing of the option to this queue now."""
+        found = self._entitlements.limit(queue, self._entitlements.lots[option.odcr_ids[0]])
+        return found and Skipped(pool=option.pool, reason=found[0], message=f"{option.pool}: {found[1]}")
+
+    def _withheld(
+        self, claim: Claim, suited: Sequence[Candidate], known: Catalog, queue: str
+    ) -> Iterator[Skipped]:
+        """The reservations that would do, and are not for this queue."""
+        for pool, odcr_id in wanted(claim, suited, known):
+            if self._entitlements.right(queue, odcr_id) is None:
+                message = f"{pool}: {self._entitlements.why_not(queue, odcr_id)}"
+                yield Skipped(pool=pool, reason=RESERVED_FOR_OTHERS, message=message)
 
     def _calm(self, known: Catalog) -> bool:
         """Whether nothing outside reservations is short, so that none of it needs a look."""

@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Final
 
 from broker.capacity.catalog import Catalog
+from broker.capacity.entitlement import RECLAIMING, Awaited, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped, Unplaced
 from broker.capacity.options import capacity_types, dropped, misfits, plain_kinds
 from broker.capacity.prospects import Prospect
@@ -30,7 +31,8 @@ def passed(
     better = islice(prospect.options, _place(option, prospect.options))
     skipped = list(islice(_why_not(better, prospect, inventory), MOST_TOLD))
     if option.pool.capacity_type != "reserved":
-        skipped += islice(misfits(claim, prospect.suited, known), MOST_TOLD - len(skipped))
+        unfit = chain(prospect.withheld, misfits(claim, prospect.suited, known))
+        skipped += islice(unfit, MOST_TOLD - len(skipped))
     return rest, tuple(skipped)
 
 
@@ -45,7 +47,11 @@ def _why_not(options: Iterable[Option], prospect: Prospect, inventory: Inventory
 
 
 def unplaced(claim: Claim, prospect: Prospect, known: Catalog, inventory: Inventory) -> Unplaced:
-    told = chain(_why_not(prospect.options, prospect, inventory), misfits(claim, prospect.suited, known))
+    told = chain(
+        _why_not(prospect.options, prospect, inventory),
+        prospect.withheld,
+        misfits(claim, prospect.suited, known),
+    )
     skipped = tuple(islice(told, MOST_TOLD))
     retry_at = prospect.retry_at
     if not prospect.options:
@@ -58,6 +64,19 @@ def unplaced(claim: Claim, prospect: Prospect, known: Catalog, inventory: Invent
         reason = "AllReservationsFull"
         message = "no free slot: " + "; ".join(each.message for each in skipped[:5])
     return Unplaced(claim=claim, reason=reason, message=message, skipped=skipped, retry_at=retry_at)
+
+
+def reclaiming(
+    claim: Claim, prospect: Prospect, awaited: Awaited, entitlements: Entitlements, inventory: Inventory
+) -> Unplaced:
+    """Why a claim waits although it may fall back: the slot that it is entitled to comes back to it."""
+    owner, held = entitlements.name(awaited.lot.owner), ", ".join(awaited.odcr_ids)
+    message = (
+        f"{owner} is entitled to a slot of flavor {awaited.lot.flavor} that others borrow ({held}); "
+        "the claim waits until it is given back"
+    )
+    skipped = tuple(islice(_why_not(prospect.options, prospect, inventory), MOST_TOLD))
+    return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
 
 
 def _nothing(claim: Claim, prospect: Prospect, known: Catalog, skipped: Sequence[Skipped]) -> tuple[str, str]:

@@ -1,0 +1,145 @@
+"""Who may take the slots of EC2 reservations that belong to somebody.
+
+Invariant: a slot that belongs to a CapacityReservation goes to claims that draw from it, up to its quota;
+then to claims of others in its cohort, as far as they may borrow and it lends; and to nobody else. What
+belongs to no CapacityReservation is anybody's. Nothing is decided here: the rooms are worked out from the
+quota tree, and a plan keeps to them. The rules are Kueue's (ClusterQueue: nominalQuota, borrowingLimit,
+lendingLimit), counted in instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+Reclaim = Literal["Never", "LowerPriority", "Any"]
+Right = Literal["free", "own", "lent"]
+
+RESERVED_FOR_OTHERS: Final = "ReservedForOthers"
+QUOTA_REACHED: Final = "QuotaReached"
+BORROWING_LIMIT: Final = "BorrowingLimitReached"
+LENDING_LIMIT: Final = "LendingLimitReached"
+RECLAIMING: Final = "ReclaimingSlots"
+
+
+class Lot(NamedTuple):
+    """The slots of one flavor that one reservation owns. `owner` is the name of its queue."""
+
+    owner: str
+    flavor: str
+
+
+class Borrower(NamedTuple):
+    """Whoever holds a slot of a lot and could give it back. `coming`: it is on its way out already."""
+
+    odcr_id: str
+    priority: int
+    coming: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How many more slots of a lot may be taken.
+
+    `quota`: by its owner, were nothing lent; `room`: by all together; `lendable`: of those by others.
+    `borrowers` hold slots that the owner may have back, those first that give theirs back first.
+    """
+
+    quota: int = 0
+    room: int = 0
+    lendable: int = 0
+    reclaim: Reclaim = "Never"
+    borrowers: tuple[Borrower, ...] = ()
+
+
+_NONE: Final = Terms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entitlements:
+    """`lots` of EC2 reservations by id; whoever `disputes` one keeps all from it, himself included.
+
+    `draws` tells the queue of each claim (by uid) that draws from one. `borrow`: by a queue and a flavor, how
+    many more slots of others it may take. `peers` are those that it may borrow from. `names` are those that
+    people write; `barred` says of a queue why it is entitled to nothing.
+    """
+
+    lots: Mapping[str, Lot] = field(default_factory=dict)
+    terms: Mapping[Lot, Terms] = field(default_factory=dict)
+    disputed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    draws: Mapping[str, str] = field(default_factory=dict)
+    borrow: Mapping[Lot, int] = field(default_factory=dict)
+    peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    barred: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def owned(self) -> bool:
+        """Whether anything belongs to anybody."""
+        return bool(self.lots or self.disputed)
+
+    def of(self, lot: Lot) -> Terms:
+        return self.terms.get(lot, _NONE)
+
+    def right(self, queue: str, odcr_id: str) -> Right | None:
+        """As what a claim of this queue (empty: of none) may have a slot of the reservation at all."""
+        if odcr_id in self.disputed:
+            return None
+        lot = self.lots.get(odcr_id)
+        if lot is None:
+            return "free"
+        if not queue or queue in self.barred or not lot.flavor:
+            return None
+        if lot.owner == queue:
+            return "own"
+        return "lent" if lot.owner in self.peers.get(queue, ()) else None
+
+    def why_not(self, queue: str, odcr_id: str) -> str:
+        """Why a claim of this queue may not have a slot of the reservation."""
+        if odcr_id in self.disputed:
+            names = " and ".join(self.name(each) for each in self.disputed[odcr_id])
+            return f"reservation {odcr_id} is claimed by {names}, and nobody has it until it is left to one"
+        lot = self.lots[odcr_id]
+        whose = f"reservation {odcr_id} belongs to {self.name(lot.owner)}"
+        if not queue:
+            return f"{whose}, and the claim draws from no reservation"
+        draws = f"the claim draws from {self.name(queue)}"
+        if queue in self.barred:
+            return f"{whose}; {draws}: {self.barred[queue]}"
+        if not lot.flavor:
+            return f"{whose} and fits none of its flavors"
+        if queue not in self.peers:
+            return f"{whose}; {draws}, which may not borrow"
+        return f"{whose}; {draws}, which is not in its cohort"
+
+    def limit(self, queue: str, lot: Lot) -> tuple[str, str] | None:
+        """The reason and the sentence where a claim of this queue may have no more slots of a lot now."""
+        terms = self.of(lot)
+        slots = f"slots of flavor {lot.flavor}"
+        if lot.owner == queue:
+            if terms.quota <= 0:
+                return QUOTA_REACHED, f"{self.name(queue)} has no quota left for {slots}"
+            return None
+        if self.borrow.get(Lot(queue, lot.flavor), 0) <= 0:
+            return BORROWING_LIMIT, f"{self.name(queue)} may borrow no more {slots}"
+        if terms.lendable <= 0 and terms.room > 0:
+            return LENDING_LIMIT, f"{self.name(lot.owner)} lends no more {slots}"
+        if terms.room <= 0:
+            return QUOTA_REACHED, f"all {slots} that {self.name(lot.owner)} has quota for are taken"
+        return None
+
+    def name(self, queue: str) -> str:
+        """As people write it."""
+        return self.names.get(queue, queue)
+
+
+NOBODYS: Final = Entitlements()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """A slot that a claim waits to have back: it may be of any of these reservations of a lot."""
+
+    lot: Lot
+    odcr_ids: tuple[str, ...]

@@ -1,0 +1,329 @@
+"""Slots that belong to somebody: kept to quota, lent to others, waited for where they can be had back.
+
+Invariant: whatever is given out here, no reservation's claims take more of its slots than its quota has room
+for, nobody borrows beyond his limit, and nobody lends beyond his. Owners come first for their own slots:
+what is lent is what their claims of the same plan leave, and a gang of an owner that waits to be whole keeps
+what it has found. Those that borrow are served in order of rank, each if that is possible without leaving out
+another (see `flow`), gangs whole or not at all.
+
+A claim within its reservation's quota whose slots are lent waits to have one back instead of falling back, as
+long as there is somebody left who may be asked for it: by the rule of `reclaimWithinCohort`, lowest priority
+first (Kueue, "Preemption").
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
+from typing import NamedTuple
+
+from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Terms
+from broker.capacity.flow import Flow, State
+from broker.capacity.model import Claim, Inventory
+from broker.capacity.problem import Rank, Wish
+from broker.capacity.prospects import Prospect
+
+
+class _Kind(NamedTuple):
+    """Takers that can take the same: slots of a flavor that others lend to a queue."""
+
+    queue: str
+    flavor: str
+    slots: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Left:
+    """What is left of a lot's terms in this plan."""
+
+    quota: int
+    room: int
+    lendable: int
+
+
+class _Saved(NamedTuple):
+    """What `_Lender` goes back to where a gang cannot be whole."""
+
+    flow: State[_Kind, str]
+    left: dict[Lot, _Left]
+    borrow: dict[Lot, int]
+    borrowers: dict[Lot, list[Borrower]]
+    kept: Counter[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """What follows for the claims (by uid) that the plan so far gave no slot.
+
+    `dealt`: the reservation of each that has a slot now; `whole`: gangs that launch by that; `awaited`: those
+    that wait to have a slot back.
+    """
+
+    dealt: Mapping[str, str] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
+    awaited: Mapping[str, Awaited] = field(default_factory=dict)
+
+
+def rationed(wishes: Mapping[str, Wish], entitlements: Entitlements, inventory: Inventory) -> Inventory:
+    """The inventory without the free slots that are beyond their owners' quota.
+
+    Where quota has less room than there are free slots, those are kept that the claims which come first use.
+    """
+    lots = _lots(entitlements)
+    tight = {
+        lot: ids
+        for lot, ids in lots.items()
+        if sum(map(inventory.free, ids)) > max(0, entitlements.of(lot).room)
+    }
+    if not tight:
+        return inventory
+    left = {lot: max(0, entitlements.of(lot).room) for lot in tight}
+    ids = [odcr_id for some in tight.values() for odcr_id in some]
+    short = frozenset(ids)
+    narrow = {uid: tuple(each for each in wish.slots if each in short) for uid, wish in wishes.items()}
+    flow = Flow({slots: slots for slots in narrow.values()}, {each: inventory.free(each) for each in ids})
+
+    def close(lot: Lot) -> None:
+        if left[lot] <= 0:
+            for odcr_id in tight[lot]:
+                flow.narrow(odcr_id, 0)
+
+    for lot in tight:
+        close(lot)
+    for _, uids in _items(wishes, wishes):
+        before, counts = flow.state(), dict(left)
+        for uid in uids:
+            if flow.add(narrow[uid]):
+                assert flow.filled is not None
+                lot = entitlements.lots[flow.filled]
+                left[lot] -= 1
+                close(lot)
+            elif (
+                len(uids) > 1
+                and not wishes[uid].rank.falls_back
+                and len(narrow[uid]) == len(wishes[uid].slots)
+            ):
+                flow.restore(before)
+                left = counts
+                break
+    debits = Counter(inventory.debits)
+    for odcr_id in ids:
+        debits[odcr_id] += inventory.free(odcr_id) - flow.holds(odcr_id)
+    return replace(inventory, debits=debits)
+
+
+def lend(
+    claims: Mapping[str, Claim],
+    wishes: Mapping[str, Wish],
+    prospects: Mapping[str, Prospect],
+    entitlements: Entitlements,
+    inventory: Inventory,
+    *,
+    dealt: Mapping[str, str],
+    absent: frozenset[str],
+) -> Lent:
+    """What those borrow, or wait for, who have no slot so far. `absent` are gangs that lack some."""
+    return _Lender(claims, wishes, prospects, entitlements, inventory, dealt, absent).run()
+
+
+class _Lender:
+    def __init__(
+        self,
+        claims: Mapping[str, Claim],
+        wishes: Mapping[str, Wish],
+        prospects: Mapping[str, Prospect],
+        entitlements: Entitlements,
+        inventory: Inventory,
+        dealt: Mapping[str, str],
+        absent: frozenset[str],
+    ) -> None:
+        self._claims = claims
+        self._wishes = wishes
+        self._prospects = prospects
+        self._entitlements = entitlements
+        self._inventory = inventory
+        self._absent = absent
+        self._dealt = Counter(dealt.values())
+        self._waiting = [uid for uid in wishes if uid not in dealt and self._concerned(uid)]
+        self._ids = _lots(entitlements)
+        self._left = {lot: self._after(lot, entitlements.of(lot)) for lot in self._ids}
+        self._borrow = dict(entitlements.borrow)
+        self._borrowers = {lot: list(entitlements.of(lot).borrowers) for lot in self._ids}
+        self._kinds = {uid: self._kinds_of(uid) for uid in self._waiting}
+        edges = {kind: kind.slots for kinds in self._kinds.values() for kind in kinds}
+        self._kept: Counter[str] = Counter()
+        self._lendable = frozenset(slot for slots in edges.values() for slot in slots)
+        self._flow: Flow[_Kind, str] = Flow(
+            edges, {slot: inventory.free(slot) - self._dealt[slot] for slot in self._lendable}
+        )
+        for lot in self._left:
+            self._close(lot)
+        self._lent: dict[_Kind, list[str]] = defaultdict(list)
+        self._own: dict[str, str] = {}
+        self._whole: set[str] = set()
+        self._awaited: dict[str, Awaited] = {}
+
+    def run(self) -> Lent:
+        items = _items(self._waiting, self._wishes, gangs=self._absent)
+        for gang, uids in sorted(items, key=lambda item: not any(map(self._in_quota, item[1]))):
+            if not self._take(gang, uids):
+                self._wait(gang, uids)
+        lent = {
+            uid: odcr_id
+            for kind, uids in self._lent.items()
+            for uid, odcr_id in zip(uids, _units(self._flow.taken(kind)), strict=True)
+        }
+        return Lent(dealt=lent | self._own, whole=frozenset(self._whole), awaited=self._awaited)
+
+    def _concerned(self, uid: str) -> bool:
+        prospect = self._prospects[uid]
+        return bool(prospect.lent or prospect.own) or self._wishes[uid].gang in self._absent
+
+    def _after(self, lot: Lot, terms: Terms) -> _Left:
+        """A lot's terms after what its owner's claims got in the plan so far."""
+        taken = sum(self._dealt[odcr_id] for odcr_id in self._ids[lot])
+        room = terms.room - taken
+        return _Left(quota=terms.quota - taken, room=room, lendable=min(terms.lendable, room))
+
+    def _free(self, odcr_id: str) -> int:
+        lent = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
+        return self._inventory.free(odcr_id) - self._dealt[odcr_id] - self._kept[odcr_id] - lent
+
+    def _kinds_of(self, uid: str) -> tuple[_Kind, ...]:
+        """By flavor, so that whoever makes room for another stays within his limit."""
+        flavors: dict[str, list[str]] = defaultdict(list)
+        for slot in self._prospects[uid].lent:
+            flavors[self._entitlements.lots[slot].flavor].append(slot)
+        queue = self._entitlements.draws.get(uid, "")
+        return tuple(_Kind(queue, flavor, tuple(slots)) for flavor, slots in flavors.items())
+
+    def _in_quota(self, uid: str) -> bool:
+        lots = {self._entitlements.lots[each] for each in self._prospects[uid].own}
+        return any(self._left[lot].quota > 0 for lot in lots)
+
+    def _take(self, gang: str, uids: Sequence[str]) -> bool:
+        """Slots for these now; of a gang for all that need one."""
+        before = self._save() if gang else None
+        lent: list[tuple[_Kind, str]] = []
+        own: dict[str, str] = {}
+        for uid in uids:
+            if gang and (slot := self._keep(uid)):
+                own[uid] = slot
+            elif kind := self._borrowed(uid):
+                lent.append((kind, uid))
+            elif not gang:
+                return False
+            elif before is not None and not self._wishes[uid].rank.falls_back:
+                self._restore(before)
+                return False
+        for kind, uid in lent:
+            self._lent[kind].append(uid)
+        self._own |= own
+        self._whole |= {gang} if gang else set()
+        return True
+
+    def _keep(self, uid: str) -> str:
+        """A free slot that nobody has to lend: of its own reservation, or of nobody's."""
+        for slot in self._prospects[uid].slots:
+            lot = self._entitlements.lots.get(slot)
+            if self._free(slot) <= 0 or (lot is not None and self._left[lot].room <= 0):
+                continue
+            self._kept[slot] += 1
+            if lot is not None:
+                self._left[lot].room -= 1
+                self._left[lot].quota -= 1
+                self._left[lot].lendable = min(self._left[lot].lendable, self._left[lot].room)
+                self._close(lot)
+            if slot in self._lendable:
+                self._flow.narrow(slot, self._free(slot))
+            return slot
+        return ""
+
+    def _borrowed(self, uid: str) -> _Kind | None:
+        for kind in self._kinds[uid]:
+            limit = Lot(kind.queue, kind.flavor)
+            if self._borrow.get(limit, 0) > 0 and self._flow.add(kind):
+                assert self._flow.filled is not None
+                lot = self._entitlements.lots[self._flow.filled]
+                self._borrow[limit] -= 1
+                self._left[lot].room -= 1
+                self._left[lot].lendable = min(self._left[lot].lendable - 1, self._left[lot].room)
+                self._close(lot)
+                return kind
+        return None
+
+    def _wait(self, gang: str, uids: Sequence[str]) -> None:
+        """Slots to have back for these; a gang keeps what else it has found, so that nobody borrows it."""
+        before = self._save() if gang else None
+        found: dict[str, Awaited] = {}
+        for uid in uids:
+            if gang and self._keep(uid):
+                continue
+            if back := self._back(uid):
+                found[uid] = back
+            elif before is not None and not self._wishes[uid].rank.falls_back:
+                self._restore(before)
+                return
+        self._awaited |= found
+
+    def _back(self, uid: str) -> Awaited | None:
+        own = self._prospects[uid].own
+        for lot in dict.fromkeys(self._entitlements.lots[each] for each in own):
+            reach = tuple(each for each in own if self._entitlements.lots[each] == lot)
+            if self._left[lot].quota <= 0 or any(self._free(each) > 0 for each in reach):
+                continue  # not others are in its way
+            borrowers = self._borrowers[lot]
+            for place, borrower in enumerate(borrowers):
+                if borrower.odcr_id in reach and self._gives(borrower, self._claims[uid], lot):
+                    self._left[lot].quota -= 1
+                    self._borrowers[lot] = [*borrowers[:place], *borrowers[place + 1 :]]
+                    return Awaited(lot=lot, odcr_ids=reach)
+        return None
+
+    def _gives(self, borrower: Borrower, claim: Claim, lot: Lot) -> bool:
+        rule = self._entitlements.of(lot).reclaim
+        lower = rule == "LowerPriority" and borrower.priority < claim.priority
+        return borrower.coming or rule == "Any" or lower
+
+    def _close(self, lot: Lot) -> None:
+        """Nobody borrows more of what is used up, or not lent further."""
+        if self._left[lot].lendable <= 0:
+            for odcr_id in self._ids[lot]:
+                if odcr_id in self._lendable:
+                    self._flow.narrow(odcr_id, 0)
+
+    def _save(self) -> _Saved:
+        left = {lot: replace(each) for lot, each in self._left.items()}
+        return _Saved(
+            self._flow.state(), left, dict(self._borrow), dict(self._borrowers), Counter(self._kept)
+        )
+
+    def _restore(self, saved: _Saved) -> None:
+        flow, self._left, self._borrow, self._borrowers, self._kept = saved
+        self._flow.restore(flow)
+
+
+def _lots(entitlements: Entitlements) -> dict[Lot, tuple[str, ...]]:
+    """The reservations of each lot, by id."""
+    found: dict[Lot, list[str]] = defaultdict(list)
+    for odcr_id in sorted(entitlements.lots):
+        found[entitlements.lots[odcr_id]].append(odcr_id)
+    return {lot: tuple(ids) for lot, ids in found.items()}
+
+
+def _items(
+    uids: Iterable[str], wishes: Mapping[str, Wish], *, gangs: frozenset[str] | None = None
+) -> list[tuple[str, list[str]]]:
+    """Claims in order of rank, gangs (all, or these) together where their first one stands."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    ranks: dict[str, Rank] = {uid: wishes[uid].rank for uid in uids}
+    for uid in sorted(ranks, key=lambda uid: ranks[uid]):
+        gang = wishes[uid].gang if gangs is None or wishes[uid].gang in gangs else ""
+        found[gang, "" if gang else uid].append(uid)
+    return [(gang, some) for (gang, _), some in found.items()]
+
+
+def _units(taken: Mapping[str, int]) -> Iterator[str]:
+    return chain.from_iterable(repeat(slot, count) for slot, count in taken.items())
