@@ -103,20 +103,20 @@ def program(*arguments: str, environment: Mapping[str, str] | None = None) -> It
 
 
 @contextmanager
-def local_aws() -> Iterator[str]:
-    """The endpoint of local AWS in a process of its own."""
+def local_aws() -> Iterator[tuple[Program, str]]:
+    """Local AWS in a process of its own, and its endpoint."""
     with program("-m", "providers.local", "--port", "0") as made:
-        yield made.said(r"AWS_ENDPOINT_URL=(\S+)")
+        yield made, made.said(r"AWS_ENDPOINT_URL=(\S+)")
 
 
 @contextmanager
-def kubernetes_api() -> Iterator[Path]:
-    """A kubeconfig for an API server in a process of its own."""
+def kubernetes_api() -> Iterator[tuple[Program, Path]]:
+    """An API server in a process of its own, and a kubeconfig for it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kubeconfig"
         with program("-m", "broker.kube.embedded", "--port", "0", "--kubeconfig", str(file)) as made:
             made.said(r"serving on (\S+)")
-            yield file
+            yield made, file
 
 
 @contextmanager

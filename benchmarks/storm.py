@@ -141,7 +141,7 @@ def measure(*, small: bool) -> Sequence[Figure]:
     claims, minutes = (12, 4) if small else (600, MINUTES)
     logs.configure(level="error", format_="json")
     tune_collector()
-    with own_credentials(), local_aws() as endpoint:
+    with own_credentials(), local_aws() as (_, endpoint):
         storm = Storm(endpoint, claims)
         before, spent, real = storm.uids(), usage().cpu, time.monotonic()
         with running(storm):

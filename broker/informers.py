@@ -13,6 +13,7 @@ from broker.controllers.interruption.notices import BY_INSTANCE, by_instance
 from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.nodeclass.finalizer import BY_CLASS, by_class
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
@@ -27,7 +28,11 @@ class Informers:
             client,
             NodeClaim,
             clock=clock,
-            indexes={BY_PROVIDER_ID: lambda c: [c.status.provider_id], BY_INSTANCE: by_instance},
+            indexes={
+                BY_PROVIDER_ID: lambda c: [c.status.provider_id],
+                BY_INSTANCE: by_instance,
+                BY_CLASS: by_class,
+            },
         )
         self.pools = Informer(client, NodePool, clock=clock)
         self.nodes = Informer(

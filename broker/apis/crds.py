@@ -17,6 +17,9 @@ KIND: Final = Kind(
     namespaced=False,
 )
 
+# libyaml's loader where there is one: it reads the same in a tenth of the time.
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 def folder() -> Path:
     """Where the YAML files are."""
@@ -37,4 +40,4 @@ def texts() -> dict[str, str]:
 
 def load() -> list[dict[str, Any]]:
     """The CustomResourceDefinition objects."""
-    return [yaml.safe_load(text) for text in texts().values()]
+    return [yaml.load(text, Loader=_LOADER) for text in texts().values()]

@@ -20,7 +20,7 @@ from broker.capacity.model import Inventory
 from broker.kube.clock import Clock
 from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, ProviderError, ReservationGroup
+from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 
 # An end that EC2 was not seen to come to within this time is the next description's to tell.
 REMEMBERED = timedelta(hours=1)
@@ -104,6 +104,10 @@ class InventoryKeeper:
                 debits=Counter(r for r, _ in self._debits.values()),
                 credits=Counter(r for r, _ in self._credits.values()),
             )
+
+    def odcr(self, odcr_id: str) -> Odcr | None:
+        """One reservation, as last described."""
+        return self._inventory.odcrs.get(odcr_id)
 
     def launched(self, *, instance_id: str, odcr_id: str) -> None:
         """A slot was taken that the last description cannot show."""

@@ -22,7 +22,14 @@ from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.answered import Answered
 from broker.controllers.nodeclaim.report import Reporter
-from broker.controllers.nodeclaim.status import Change, missing_finalizer, patch, write
+from broker.controllers.nodeclaim.status import (
+    Change,
+    is_true,
+    missing_finalizer,
+    no_node_yet,
+    patch,
+    write,
+)
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -160,7 +167,7 @@ class Binder:
             _log.warning("claim went away while it was launched", claim=name, instance=instance.id)
             return False
         type_ = types[instance.instance_type]
-        odcr = self._inventory.snapshot().odcrs.get(instance.reservation_id)
+        odcr = self._inventory.odcr(instance.reservation_id)
         facts = node_labels(
             type_,
             instance.zone,
@@ -180,7 +187,10 @@ class Binder:
             metadata = missing_finalizer(now) | {"labels": labels | facts}
             return metadata | {"annotations": self._reporter.remembered(now, attempts)}
 
+        provider_id = f"aws:///{instance.zone}/{instance.id}"
         changes = [Change(type=names.LAUNCHED, status="True", reason="Launched")]
+        if not is_true(claim, names.REGISTERED_CONDITION):
+            changes.append(no_node_yet(provider_id))  # what registration would say next, in the same write
         changes += self._reporter.limits(attempts)
         try:
             claim = patch(self._client, self._claims, claim, dressed)
@@ -191,7 +201,7 @@ class Binder:
                 *changes,
                 now=self._clock.now(),
                 fields={
-                    "providerID": f"aws:///{instance.zone}/{instance.id}",
+                    "providerID": provider_id,
                     "imageID": instance.image_id,
                     "capacity": _quantities(capacity(type_, ready.plan)),
                     "allocatable": _quantities(allocatable(type_, ready.plan)),

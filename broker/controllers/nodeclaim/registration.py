@@ -16,7 +16,14 @@ from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition, quantities
-from broker.controllers.nodeclaim.status import Change, is_true, missing_finalizer, patch, write
+from broker.controllers.nodeclaim.status import (
+    Change,
+    is_true,
+    missing_finalizer,
+    no_node_yet,
+    patch,
+    write,
+)
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -133,12 +140,7 @@ class Registration:
                 f"{claim.status.provider_id}: delete those that are not the instance's",
             )
         else:
-            change = Change(
-                type=names.REGISTERED_CONDITION,
-                status="Unknown",
-                reason="NodeNotFound",
-                message=f"no node with providerID {claim.status.provider_id} has joined yet",
-            )
+            change = no_node_yet(claim.status.provider_id)
         claim = write(self._client, self._claims, claim, change, now=now)
         # By this process's own clock: the launch was dated by another's, which may be hours off.
         waited = self._clock.monotonic() - self._missed.setdefault(claim.uid, self._clock.monotonic())

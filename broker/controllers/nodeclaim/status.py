@@ -99,9 +99,7 @@ def write(
     wanted = body(claim, *changes, now=now, fields=fields)
     if wanted is None:
         return claim
-    answer = client.apply(NodeClaim.KIND, wanted, subresource="status")
-    cache.observe(answer)
-    return NodeClaim.decode(answer)
+    return taken(cache, client.apply(NodeClaim.KIND, wanted, subresource="status"))
 
 
 def patch(
@@ -128,9 +126,27 @@ def patch(
                 raise
             claim = NodeClaim.decode(now)
             continue
-        cache.observe(answer)
-        break
+        return taken(cache, answer)
+    raise AssertionError("the last try returns or raises")
+
+
+def taken(cache: Cache[NodeClaim], answer: Mapping[str, Any]) -> NodeClaim:
+    """The claim that a write was answered with, which the cache gets too; decoded once where it can be."""
+    cache.observe(answer)
+    known = cache.get(answer["metadata"]["name"])
+    if known is not None and known.metadata.resource_version == answer["metadata"]["resourceVersion"]:
+        return known
     return NodeClaim.decode(answer)
+
+
+def no_node_yet(provider_id: str) -> Change:
+    """What a launched claim says until its node joins."""
+    return Change(
+        type=names.REGISTERED_CONDITION,
+        status="Unknown",
+        reason="NodeNotFound",
+        message=f"no node with providerID {provider_id} has joined yet",
+    )
 
 
 def missing_finalizer(claim: NodeClaim) -> dict[str, Any]:

@@ -26,12 +26,18 @@ from broker.kube.conditions import (
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 
+BY_CLASS = "nodeClass"
 NAMED = 5
 HELD = "NodeClassTerminating"
 
 
+def by_class(claim: NodeClaim) -> tuple[str, ...]:
+    """The index of claims that a class's end is decided with."""
+    return (claim.spec.node_class_ref.name,)
+
+
 class ClassFinalizer:
-    """Reconciles classes by name."""
+    """Reconciles classes by name; `claims` has the index BY_CLASS."""
 
     def __init__(
         self,
@@ -55,9 +61,9 @@ class ClassFinalizer:
         node_class = self._classes.get(name)
         if node_class is None or self._claims.broken:
             return
-        held_by = sorted(
-            c.name for c in self._claims.list() if c.spec.node_class_ref.name == name and self._owns(c)
-        )
+        if not node_class.deleting and names.CLASS_FINALIZER in node_class.metadata.finalizers:
+            return
+        held_by = sorted(c.name for c in self._claims.by(BY_CLASS, name) if self._owns(c))
         if not node_class.deleting:
             wanted = add_finalizer(node_class, names.CLASS_FINALIZER) if held_by else None
         elif held_by:
