@@ -26,9 +26,11 @@ from broker.controllers.ome.kueue.informer import ServedInformer
 from broker.controllers.ome.kueue.ownership import (
     BY_QUEUE,
     BY_RESERVATION,
+    WAITING,
     by_admission,
     by_queue,
     by_reservation,
+    by_waiting,
 )
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -49,7 +51,9 @@ class OmeReads:
         self.cluster_queues = ServedInformer(client, ClusterQueue, clock=clock, indexes=made)
         self.local_queues = ServedInformer(client, LocalQueue, clock=clock, indexes=made)
         self.cohorts = ServedInformer(client, Cohort, clock=clock)
-        self.workloads = ServedInformer(client, Workload, clock=clock, indexes={BY_QUEUE: by_admission})
+        self.workloads = ServedInformer(
+            client, Workload, clock=clock, indexes={BY_QUEUE: by_admission, WAITING: by_waiting}
+        )
         self.checks = ServedInformer(client, AdmissionCheck, clock=clock)
         self.workload_priorities = ServedInformer(client, WorkloadPriorityClass, clock=clock)
         self.priorities = Informer(client, PriorityClass, clock=clock)

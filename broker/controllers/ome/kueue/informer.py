@@ -7,6 +7,7 @@ broker runs. Kueue has served v1beta1 alone up to 0.14 and both since (its CHANG
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -21,6 +22,12 @@ T = TypeVar("T", bound=Object)
 class ServedInformer(Informer[T]):
     """`kind` is in the version that was served last: what writes to these objects are sent to."""
 
+    _arrived: Callable[[], None] | None = None
+
+    def on_listed(self, reader: Callable[[], None]) -> None:
+        """Calls `reader` after each complete list: the kind is served, perhaps since just now."""
+        self._arrived = reader
+
     @property
     def kind(self) -> Kind:
         return self._kind
@@ -34,6 +41,8 @@ class ServedInformer(Informer[T]):
                 if version == VERSIONS[-1]:
                     raise
                 continue
+            if self._arrived is not None:
+                self._arrived()
             return
 
     def _stream(self) -> None:

@@ -23,6 +23,7 @@ Json = dict[str, Any]
 Reservation = CapacityReservation | ClusterCapacityReservation
 
 BY_QUEUE: Final = "queue"
+WAITING: Final = "waiting"
 BY_RESERVATION: Final = "reservation"
 BROKER: Final = "capacity-broker"
 LONGEST: Final = 63  # of a label's value, which is what jobs name their queue in
@@ -87,6 +88,13 @@ def by_admission(workload: Workload) -> Iterable[str]:
     """For the index BY_QUEUE of workloads: the ClusterQueue whose quota it has."""
     admission = workload.status.admission
     return () if admission is None else (admission.cluster_queue,)
+
+
+def by_waiting(workload: Workload) -> Iterable[str]:
+    """For the index WAITING: the checks that a workload with quota waits for."""
+    if workload.status.admission is None:
+        return ()
+    return [each.name for each in workload.status.admission_checks if each.state == "Pending"]
 
 
 def label(value: str) -> str:

@@ -63,17 +63,19 @@ class KueueView:
         with self._lock:
             return self._problems.get(reserved, ())
 
-    def tell(self, reserved: Reserved, problems: Iterable[Problem]) -> None:
+    def tell(self, reserved: Reserved, problems: Iterable[Problem]) -> bool:
+        """Whether they are others than before."""
         told = tuple(problems)
         with self._lock:
             if self._problems.get(reserved, ()) == told:
-                return
+                return False
             if told:
                 self._problems[reserved] = told
             else:
                 del self._problems[reserved]
         for reader in self._readers:
             reader(reserved)
+        return True
 
     def holders(self, reserved: Reserved) -> tuple[Holder, ...]:
         """The workloads for which quota of it is reserved, by name."""
@@ -113,13 +115,6 @@ class KueueView:
         own = self._reads.workload_priorities.cache.get(name)
         found = own or self._reads.priorities.cache.get(name)
         return None if found is None else found.value
-
-
-def waiting(workload: Workload, check: str) -> bool:
-    """Whether quota is reserved for the workload and the check is to be answered."""
-    return reserves(workload) and any(
-        each.name == check and each.state == "Pending" for each in workload.status.admission_checks
-    )
 
 
 def reserves(workload: Workload) -> bool:

@@ -1,0 +1,104 @@
+"""The AdmissionCheck that holds workloads until their reserved capacity is there.
+
+Invariant: the check is active for as long as a broker leads or has led: Kueue admits nobody through a
+ClusterQueue whose check is not (`AdmissionCheckInactive`), and writes nothing on a check that is not its
+own, so the broker says Active as the first thing. A check of its name that names another controller is
+somebody else's: it is left alone, and no queue of the broker asks it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.kueue import ACTIVE, AdmissionCheck
+from broker.apis.meta import condition
+from broker.capacity.holdings import Problem
+from broker.controllers.ome.kueue.ownership import BROKER
+from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import condition_body, set_condition
+from broker.kube.errors import NotFound
+
+Json = dict[str, Any]
+READY: Final = "BrokerRuns"
+MESSAGE: Final = "the capacity broker answers once the reserved instances are there"
+
+
+class CheckKeeper:
+    """`run` makes it so; the properties tell how it is."""
+
+    def __init__(self, client: Client, reads: OmeReads, *, clock: Clock) -> None:
+        self._client = client
+        self._reads = reads
+        self._clock = clock
+
+    @property
+    def problem(self) -> Problem | None:
+        """Why queues cannot ask it."""
+        found = self._found()
+        if found is None or found.spec.controller_name == CONTROLLER:
+            return None
+        return Problem(
+            reason="ObjectConflict",
+            message=f"AdmissionCheck {CHECK} is there and names the controller "
+            f"{found.spec.controller_name!r}, so nobody waits for reserved capacity: delete or rename it",
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether queues may be made: the check is active, or it is known that it cannot be asked."""
+        found = self._found()
+        return self.problem is not None or (found is not None and not found.deleting and _active(found))
+
+    def run(self, *, wanted: bool) -> None:
+        informer = self._reads.checks
+        if not informer.synced or informer.missing or self.problem is not None:
+            return
+        found = self._found()
+        if not wanted:
+            self._remove(found)
+            return
+        if found is None:
+            body: Json = {
+                "metadata": {"name": CHECK, "labels": {names.MANAGED_BY: BROKER}},
+                "spec": {"controllerName": CONTROLLER},
+            }
+            raw = self._client.create(informer.kind, body)
+            informer.cache.observe(raw)
+            found = AdmissionCheck.decode(raw)
+        if not _active(found):
+            self._activate(found)
+
+    def _activate(self, check: AdmissionCheck) -> None:
+        said = set_condition(
+            check.status.conditions,
+            ACTIVE,
+            "True",
+            READY,
+            MESSAGE,
+            now=self._clock.now(),
+            observed_generation=check.metadata.generation,
+        )
+        made = next(each for each in said if each.type == ACTIVE)
+        body: Json = {"metadata": {"name": CHECK}, "status": {"conditions": [condition_body(made)]}}
+        informer = self._reads.checks
+        informer.cache.observe(self._client.apply(informer.kind, body, subresource="status"))
+
+    def _remove(self, check: AdmissionCheck | None) -> None:
+        if check is None or check.deleting or check.labels.get(names.MANAGED_BY) != BROKER:
+            return
+        try:
+            self._client.delete(self._reads.checks.kind, CHECK, uid=check.uid)
+        except NotFound:
+            return
+
+    def _found(self) -> AdmissionCheck | None:
+        return self._reads.checks.cache.get(CHECK)
+
+
+def _active(check: AdmissionCheck) -> bool:
+    said = condition(check.status.conditions, ACTIVE)
+    return said is not None and said.status == "True"

@@ -1,0 +1,227 @@
+"""Keeps in Kueue what reservations are there: a ClusterQueue each, and a LocalQueue a bound namespace.
+
+Invariant: what carries the broker's mark is as `render` says, whoever edited it, and what does not is never
+written; nothing is written that is so already. A name is taken by a create, which fails where the name is
+taken, and only then filled by server-side apply: by force, since Kueue's own writes (its finalizer, its
+defaults) make it a manager of the same fields. Its finalizer kueue.x-k8s.io/resource-in-use keeps a deleted
+ClusterQueue until no workload holds its quota, and so long the reservation is kept too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
+
+from broker.apis import names
+from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
+from broker.apis.kueue_versions import cluster_queue_spec
+from broker.apis.meta import Object
+from broker.apis.ome_rules import Judged, judge
+from broker.capacity.holdings import Problem
+from broker.controllers.ome.kueue.check import CheckKeeper
+from broker.controllers.ome.kueue.cohorts import cycle
+from broker.controllers.ome.kueue.informer import ServedInformer
+from broker.controllers.ome.kueue.ownership import (
+    BY_RESERVATION,
+    Reservation,
+    local_queue_name,
+    named,
+    owner_of,
+    queue_name,
+    reserved_of,
+)
+from broker.controllers.ome.kueue.render import (
+    CHECK,
+    cluster_queue,
+    differs,
+    leftover,
+    local_queue,
+    skeleton,
+)
+from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.controller import Again
+from broker.kube.errors import NotFound
+from broker.kube.events import Recorder, Reference
+from broker.quota.usage import Reserved
+from broker.settings import Settings
+
+Json = dict[str, Any]
+Made = TypeVar("Made", ClusterQueue, LocalQueue)
+
+CONFLICT: Final = "ObjectConflict"
+LOOK: Final = 300.0  # seconds until a name that is somebody else's is looked at again
+ADMISSION: Final = ("Hold", "Off")
+
+
+class QueueKeeper:
+    """`reconcile` takes a reservation's key."""
+
+    def __init__(
+        self,
+        client: Client,
+        reads: OmeReads,
+        view: KueueView,
+        check: CheckKeeper,
+        *,
+        settings: Settings,
+        recorder: Recorder,
+    ) -> None:
+        self._client = client
+        self._reads = reads
+        self._view = view
+        self._check = check
+        self._settings = settings
+        self._recorder = recorder
+
+    def reconcile(self, key: str) -> Again | None:
+        reserved = named(key)
+        reservation = self._find(reserved)
+        if not self._view.present or reservation is None or reservation.deleting:
+            self._view.tell(reserved, ())
+            if self._view.present:
+                self._end(reserved, reservation)
+            return None
+        judged = judge(
+            reservation.spec, default_cohort=self._settings.default_cohort, strict=self._settings.strict
+        )
+        if judged.problems:
+            # What is wrong with it is told with the reservation; what it had before is not lent or used.
+            self._stop(reserved, "Hold")
+            self._view.tell(reserved, ())
+            return None
+        if self._asks(reservation) and not self._check.settled:
+            return None  # a queue that names a check before it is active admits nobody; its change comes here
+        problems = tuple(self._keep(reservation, judged))
+        news = self._view.tell(reserved, problems)
+        for each in problems if news else ():
+            self._recorder.event(Reference.of(reservation), "Warning", each.reason, each.message)
+        return Again(LOOK) if any(each.reason == CONFLICT for each in problems) else None
+
+    def bound(self, reservation: Reservation) -> tuple[str, ...]:
+        """The namespaces whose workloads may use it: its own, or those that say so in an annotation."""
+        if reservation.namespace:
+            return (reservation.namespace,)
+        return tuple(
+            sorted(
+                each.name
+                for each in self._reads.namespaces.cache.list()
+                if each.annotations.get(names.DRAWS_FROM) == reservation.name and not each.deleting
+            )
+        )
+
+    def _keep(self, reservation: Reservation, judged: Judged) -> Iterator[Problem]:
+        reserved = reserved_of(reservation)
+        chosen = reservation.annotations.get(names.ADMISSION, "Hold")
+        if chosen not in ADMISSION:
+            yield Problem(
+                reason="AnnotationInvalid",
+                message=f"annotation {names.ADMISSION} is {chosen!r}: write {' or '.join(ADMISSION)}; it "
+                "counts as Hold",
+            )
+        check = CHECK if self._asks(reservation) else ""
+        if check and self._check.problem:
+            yield self._check.problem
+            check = ""
+        if ring := cycle(judged.spec.cohort, self._reads.cohorts.cache):
+            yield Problem(
+                reason="CohortCycle",
+                message=f"cohorts are each other's parents, so Kueue admits nobody: {' in '.join(ring)}; "
+                "change spec.parentName of one of these Cohorts",
+            )
+        bound = self.bound(reservation)
+        wanted = cluster_queue(reservation, judged.spec, namespaces=bound, check=check)
+        problem = self._put(self._reads.cluster_queues, wanted, reserved)
+        if problem is not None:
+            yield problem
+            return
+        for namespace in bound:
+            problem = self._put(self._reads.local_queues, local_queue(reservation, namespace), reserved)
+            if problem is not None:
+                yield problem
+        for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
+            if local.namespace not in bound or local.name != local_queue_name(reserved):
+                self._delete(self._reads.local_queues, local)
+
+    def _put(self, informer: ServedInformer[Made], wanted: Json, reserved: Reserved) -> Problem | None:
+        """Makes the object what is wanted; a problem where it is not the broker's, or on its way out."""
+        meta = wanted["metadata"]
+        found = informer.cache.get(meta["name"], meta.get("namespace"))
+        what = f"{informer.kind.kind} {meta['name']}"
+        if found is not None and owner_of(found) != reserved:
+            whose = owner_of(found)
+            return Problem(
+                reason=CONFLICT,
+                message=f"{what} is there and was "
+                + (f"made for {whose}" if whose else "not made by the broker")
+                + ", so it is left alone: delete or rename one of the two",
+            )
+        if found is not None and found.deleting:
+            return Problem(
+                reason="QueueTerminating",
+                message=f"{what} was deleted and is kept by {', '.join(found.metadata.finalizers)} until no "
+                "workload holds its quota; then it is made anew",
+            )
+        if isinstance(found, LocalQueue) and found.spec.cluster_queue != wanted["spec"]["clusterQueue"]:
+            self._delete(informer, found)  # the field is immutable
+            found = None
+        if found is None:
+            made = self._client.create(informer.kind, self._said(informer, skeleton(wanted, reserved)))
+            informer.cache.observe(made)
+        elif not differs(found, wanted):
+            return None
+        raw = self._client.apply(informer.kind, self._said(informer, wanted))
+        informer.cache.observe(raw)
+        if informer is self._reads.cluster_queues:
+            self._clear(ClusterQueue.decode(raw), wanted)
+        return None
+
+    def _clear(self, queue: ClusterQueue, wanted: Json) -> None:
+        """Takes away what somebody else set beside what the broker applied."""
+        if spec := leftover(queue, wanted):
+            kind = self._reads.cluster_queues.kind
+            body = {
+                "metadata": {"resourceVersion": queue.metadata.resource_version},
+                "spec": cluster_queue_spec(spec, kind.version),
+            }
+            self._reads.cluster_queues.cache.observe(self._client.patch(kind, queue.name, body))
+
+    def _said(self, informer: ServedInformer[Made], body: Json) -> Json:
+        return body | {"spec": cluster_queue_spec(body["spec"], informer.kind.version)}
+
+    def _stop(self, reserved: Reserved, policy: StopPolicy) -> None:
+        queue = self._reads.cluster_queues.cache.get(queue_name(reserved))
+        if queue is None or owner_of(queue) != reserved or queue.spec.stop_policy == policy:
+            return
+        raw = self._client.patch(
+            self._reads.cluster_queues.kind, queue.name, {"spec": {"stopPolicy": policy}}
+        )
+        self._reads.cluster_queues.cache.observe(raw)
+
+    def _end(self, reserved: Reserved, reservation: Reservation | None) -> None:
+        """Nobody new is admitted; who was runs to its end, unless the instances are to be cancelled too."""
+        drains = reservation is not None and reservation.annotations.get(names.DELETION_POLICY) == "Cancel"
+        self._stop(reserved, "HoldAndDrain" if drains else "Hold")
+        for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
+            self._delete(self._reads.cluster_queues, queue)
+        for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
+            self._delete(self._reads.local_queues, local)
+
+    def _delete(self, informer: ServedInformer[Any], obj: Object) -> None:
+        if obj.deleting:
+            return
+        try:
+            raw = self._client.delete(informer.kind, obj.name, namespace=obj.namespace or None, uid=obj.uid)
+        except NotFound:
+            return
+        if raw.get("kind") == informer.kind.kind:
+            informer.cache.observe(raw)
+
+    def _asks(self, reservation: Reservation) -> bool:
+        return reservation.annotations.get(names.ADMISSION) != "Off"
+
+    def _find(self, reserved: Reserved) -> Reservation | None:
+        if reserved.namespace:
+            return self._reads.reservations.cache.get(reserved.name, reserved.namespace)
+        return self._reads.cluster_reservations.cache.get(reserved.name)

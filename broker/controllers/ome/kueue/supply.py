@@ -1,0 +1,154 @@
+"""Which reserved instances there are for a workload, and who has them already.
+
+Invariant: one look is one pass: rooms are worked out once, as far as they are asked for, and filled by
+what is placed, so that two workloads of a pass are never told of the same instance. A workload that needs
+several flavors gets all of them or takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from broker.apis.kueue import Workload
+from broker.apis.ome_rules import judge
+from broker.capacity.holdings import Holdings
+from broker.capacity.sizing import FlavorProblem, flavor_of, supply
+from broker.controllers.ome.kueue.answers import demands, shortage
+from broker.controllers.ome.kueue.ownership import BY_QUEUE, Reservation, queue_name, reserved_of
+from broker.controllers.ome.kueue.render import CHECK
+from broker.controllers.ome.kueue.room import Placed, Pods, Room, Slots
+from broker.controllers.ome.kueue.view import reserves
+from broker.controllers.ome.reads import OmeReads
+from broker.quota.usage import Holder, Reserved
+from providers.base import CapacityProvider
+
+# Flavors of these are nobody's in EC2: there is nothing to wait for.
+_NOT_OURS: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
+
+Pool = tuple[frozenset[Reserved], str]  # whose instances, of which flavor
+
+
+class Look:
+    """The instances and who has them, worked out once a pass and as far as it is asked."""
+
+    def __init__(
+        self,
+        reads: OmeReads,
+        provider: CapacityProvider,
+        holdings: Holdings,
+        others: Callable[[Reserved], Iterable[Holder]],
+        *,
+        cohort: str,
+    ) -> None:
+        self._reads = reads
+        self._types = provider.instance_types()
+        self._holdings = holdings
+        self._others = others
+        self._members: dict[str, set[Reserved]] = {}
+        self._borrows: dict[Reserved, str] = {}  # reservation → the cohort that it may borrow in
+        self._rooms: dict[Pool, Room] = {}
+        reservations: list[Reservation] = [
+            *reads.reservations.cache.list(),
+            *reads.cluster_reservations.cache.list(),
+        ]
+        for each in reservations:
+            reserved = reserved_of(each)
+            spec = judge(each.spec, default_cohort=cohort).spec
+            if spec.cohort:
+                self._members.setdefault(spec.cohort, set()).add(reserved)
+                if spec.allow_borrowing:
+                    self._borrows[reserved] = spec.cohort
+
+    def place(
+        self, reserved: Reserved, wanted: Mapping[str, tuple[Pods, ...]]
+    ) -> tuple[list[str], dict[str, tuple[Slots, ...]]]:
+        """What is short, and where it is not, which instances of each flavor of EC2's it may use."""
+        own = frozenset({reserved})
+        wider = frozenset(self._members.get(self._borrows.get(reserved, ""), own))
+        short: list[str] = []
+        used: dict[str, tuple[Slots, ...]] = {}
+        done: list[tuple[Room, Placed]] = []
+        for flavor, pods in sorted(wanted.items()):
+            if not self._waits(flavor, wider):
+                continue
+            for whose in dict.fromkeys((own, wider)):
+                room = self._room(whose, flavor)
+                placed = room.place(pods)
+                if placed is not None:
+                    done.append((room, placed))
+                    used[flavor] = self._slots(whose, flavor)
+                    other = self._room(wider if whose == own else own, flavor)
+                    if other is not room:  # whoever has these instances now makes room
+                        done.append((other, other.fill(pods)))
+                    break
+            else:
+                short.append(shortage(flavor, pods, self._slots(own, flavor), borrows=wider != own))
+        for room, placed in done if short else ():
+            room.free(placed)
+        return short, used
+
+    def labels(self, flavors: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        found = {name: self._reads.flavors.cache.get(name) for name in flavors}
+        return {name: each.spec.node_labels for name, each in found.items() if each is not None}
+
+    def _waits(self, flavor: str, whose: frozenset[Reserved]) -> bool:
+        """Whether the flavor is one of EC2's reservations at all."""
+        if self._slots(whose, flavor):
+            return True
+        found = self._reads.flavors.cache.get(flavor)
+        if found is None:
+            return False
+        made = flavor_of(flavor, found.spec.node_labels, self._types)
+        return not (isinstance(made, FlavorProblem) and made.reason in _NOT_OURS)
+
+    def _slots(self, whose: frozenset[Reserved], flavor: str) -> tuple[Slots, ...]:
+        return tuple(
+            Slots(odcr=odcr.id, count=odcr.total, each=supply(self._types[odcr.instance_type]))
+            for reserved in sorted(whose)
+            for odcr in self._holdings.of(reserved).get(flavor, ())
+            if odcr.state == "active" and odcr.instance_type in self._types
+        )
+
+    def _room(self, whose: frozenset[Reserved], flavor: str) -> Room:
+        room = self._rooms.get((whose, flavor))
+        if room is None:
+            room = self._rooms[whose, flavor] = Room(self._slots(whose, flavor))
+            for reserved in sorted(whose):
+                room.fill(self._there(reserved, flavor))
+        return room
+
+    def _there(self, reserved: Reserved, flavor: str) -> Iterable[Pods]:
+        """What has the reservation's instances already: workloads told so, and the others."""
+        for workload in self._reads.workloads.cache.by(BY_QUEUE, queue_name(reserved)):
+            if reserves(workload) and not _asked(workload):
+                yield from demands(workload).get(flavor, ())
+        for holder in self._others(reserved):
+            amounts = {
+                key.resource: amount / (1000 if key.resource == "cpu" else 1)
+                for key, amount in holder.usage.items()
+                if key.flavor == flavor
+            }
+            yield from _whole(amounts, self._slots(frozenset({reserved}), flavor))
+
+
+def _asked(workload: Workload) -> bool:
+    """Whether the broker is asked, and has not answered for good: Retry is on its way out of the quota."""
+    return any(
+        each.name == CHECK and each.state in ("Pending", "Retry") for each in workload.status.admission_checks
+    )
+
+
+def _whole(amounts: Mapping[str, float], slots: Sequence[Slots]) -> Iterable[Pods]:
+    """Amounts without pods, as so many of the instance's own size, and the rest."""
+    counted = Pods(count=1, each=amounts).counted
+    each = slots[0].each if slots else {}
+    size = {name: each[name] for name in counted if each.get(name)}
+    if not size:
+        return
+    full = min(int(counted[name] / size[name]) for name in size)
+    if full:
+        yield Pods(count=full, each=size)
+    rest = {name: counted[name] - full * size[name] for name in size}
+    if any(amount > 0 for amount in rest.values()):
+        yield Pods(count=1, each=rest)
