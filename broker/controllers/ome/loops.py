@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.controllers.ome.clusters.view import ClusterView
+from broker.controllers.ome.holdings.view import HoldingsView
+from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.reservation.loop import reservation_loop
+from broker.controllers.ome.reservation.wire import sources
 from broker.controllers.ome.shared import Shared
 from broker.kube.controller import Controller
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
+from broker.quota.usage import Reserved
 
 Loop = Controller[str] | Singleton[str]
 
@@ -22,4 +28,15 @@ class OmeLoops:
     def __init__(self, shared: Shared) -> None:
         self.reads = shared.reads
         self.informers: tuple[Informer[Any], ...] = tuple(shared.reads.named.values())
-        self.loops: tuple[Loop, ...] = ()
+        self.holdings = HoldingsView()
+        self.kueue = KueueView(shared.reads)
+        self.clusters = ClusterView(shared.reads.clusters.cache, known=self.reserved)
+        reservations = reservation_loop(shared, sources(self.holdings, self.kueue, self.clusters))
+        self.holdings.on_change(lambda: reservations.batcher.add("holdings"))
+        self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
+        self.loops: tuple[Loop, ...] = (reservations,)
+
+    def reserved(self) -> list[Reserved]:
+        """Every reservation there is."""
+        both = (self.reads.reservations.cache.list(), self.reads.cluster_reservations.cache.list())
+        return [Reserved(one.namespace, one.name) for some in both for one in some]

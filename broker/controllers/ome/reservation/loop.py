@@ -58,9 +58,7 @@ def reservation_loop(
         lambda _items: keeper.run(),
         batcher=Batcher[str](NAME, clock=shared.clock, longest=LONGEST),
         clock=shared.clock,
-        synced=lambda: (
-            shared.synced() and shared.reads.synced() and shared.inventory.described and ready()
-        ),
+        synced=lambda: shared.synced() and shared.reads.synced() and shared.inventory.described and ready(),
         every=EVERY,
         expected=(ProviderError,),
     )
@@ -76,7 +74,18 @@ def reservation_loop(
         if _launched(old) != _launched(new):
             dirty()
 
-    for informer in shared.reads.named.values():
+    reads = shared.reads
+    for informer in (
+        reads.reservations,
+        reads.cluster_reservations,
+        reads.clusters,
+        reads.flavors,
+        reads.cluster_queues,
+        reads.local_queues,
+        reads.workloads,
+        reads.workload_priorities,
+        reads.priorities,
+    ):
         informer.on_change(dirty)
     shared.nodes.on_change(node_changed)
     shared.claims.on_change(claim_changed)

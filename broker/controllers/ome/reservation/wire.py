@@ -1,0 +1,78 @@
+"""What the views of EC2, Kueue and dedicated clusters say, in the words of the reservation loop.
+
+Nothing is decided here: each function asks one view about one reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from broker.controllers.ome.clusters.view import ClusterView
+from broker.controllers.ome.holdings.view import HoldingsView
+from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.reservation.sources import (
+    QueueState,
+    Reservation,
+    Sources,
+    Trouble,
+    reserved_of,
+)
+from broker.quota.usage import Reserved
+
+BUYING = "CloudReservationPending"
+
+
+def sources(
+    holdings: HoldingsView,
+    kueue: KueueView,
+    clusters: ClusterView,
+    *,
+    refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = dict,
+) -> Sources:
+    def queue(reserved: Reserved) -> QueueState | None:
+        if not kueue.present:
+            return None
+        active, reason, message = kueue.active(reserved)
+        return QueueState(active=active, reason=reason, message=message)
+
+    def bought(reserved: Reserved) -> Sequence[Trouble]:
+        return _bought(holdings, reserved)
+
+    def left(one: Reservation) -> Sequence[str]:
+        reserved = reserved_of(one)
+        drawing = [each.name for each in clusters.holders(reserved) if each.usage]
+        found = [f"DedicatedAICluster {name}, which holds some of it" for name in drawing]
+        found += kueue.left(reserved)
+        if holdings.known and not holdings.settled(reserved, uid=one.uid):
+            found.append(holdings.state(reserved).detail or "its EC2 reservations are looked at")
+        return found
+
+    return Sources(
+        holdings=holdings.holdings,
+        group_arn=lambda reserved: holdings.state(reserved).group_arn,
+        holders=(clusters.all, kueue.all),
+        queue=queue,
+        troubles=(bought,),
+        left=(left,),
+        refusals=refusals,
+        priority=lambda name: kueue.priority(name) is not None,
+    )
+
+
+def _bought(holdings: HoldingsView, reserved: Reserved) -> list[Trouble]:
+    """What is being bought, and what hinders it; and what is wrong with what it says it holds."""
+    state = holdings.state(reserved)
+    found = []
+    for name, count in sorted(state.flavors.items()):
+        if state.managed and count.obtained < count.wanted:
+            refused = f": {count.code}: {count.message}" if count.code else ""
+            found.append(
+                Trouble(
+                    reason=BUYING,
+                    message=f"flavor {name}: EC2 has given {count.obtained} of {count.wanted} instances"
+                    f"{refused}",
+                    pending=True,
+                )
+            )
+    found += [Trouble(reason=each.reason, message=each.message) for each in state.problems]
+    return found
