@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.controllers.ome.clusters.view import ClusterView
 from broker.controllers.ome.holdings.view import HoldingsView
+from broker.controllers.ome.kueue.loops import KueueLoops
 from broker.controllers.ome.kueue.view import KueueView
 from broker.controllers.ome.reservation.loop import reservation_loop
 from broker.controllers.ome.reservation.wire import sources
@@ -34,7 +35,8 @@ class OmeLoops:
         reservations = reservation_loop(shared, sources(self.holdings, self.kueue, self.clusters))
         self.holdings.on_change(lambda: reservations.batcher.add("holdings"))
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
-        self.loops: tuple[Loop, ...] = (reservations,)
+        queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.holders)
+        self.loops: tuple[Loop, ...] = (reservations, *queues.loops)
 
     def reserved(self) -> list[Reserved]:
         """Every reservation there is."""

@@ -1,0 +1,180 @@
+"""The loops about Kueue: its check, the queues of each reservation, and the workloads that ask.
+
+Invariant: each begins once every kind is read or known not to be installed, and does nothing without
+Kueue; when Kueue's definitions come while the broker runs, their first list sets everything going.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from broker.apis import names
+from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
+from broker.controllers.ome.holdings.view import HoldingsView
+from broker.controllers.ome.kueue.admission import Answerer
+from broker.controllers.ome.kueue.check import CheckKeeper
+from broker.controllers.ome.kueue.keeper import QueueKeeper
+from broker.controllers.ome.kueue.ownership import (
+    BY_QUEUE,
+    WAITING,
+    Reservation,
+    by_waiting,
+    owner_of,
+)
+from broker.controllers.ome.kueue.render import CHECK
+from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.shared import Shared
+from broker.kube.batch import Batcher
+from broker.kube.controller import Again, Controller
+from broker.kube.queue import WorkQueue
+from broker.kube.singleton import Singleton
+from broker.quota.usage import Holder, Reserved
+from providers.model import ProviderError
+
+LONGEST = 60.0  # between two tries at one reservation's queues, however often it failed
+EVERY = 300.0
+
+
+class KueueLoops:
+    """`loops` are started and stopped by whoever builds it. `others`: who holds a reservation's instances
+    besides Kueue's workloads."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        view: KueueView,
+        holdings: HoldingsView,
+        *,
+        others: Callable[[Reserved], Iterable[Holder]],
+    ) -> None:
+        self._reads = reads = shared.reads
+        clock = shared.clock
+        self._check = CheckKeeper(shared.client, reads, clock=clock)
+        keeper = QueueKeeper(
+            shared.client,
+            reads,
+            view,
+            self._check,
+            settings=shared.settings,
+            recorder=shared.recorder,
+        )
+        answerer = Answerer(
+            shared.client,
+            reads,
+            shared.provider,
+            holdings=holdings.holdings,
+            others=others,
+            settings=shared.settings,
+            clock=clock,
+        )
+        self._queues = WorkQueue[str]("kueue-queues", clock=clock, longest=LONGEST)
+        self._checks = Batcher[str]("kueue-check", clock=clock)
+        self._asked = Batcher[str]("kueue-workloads", clock=clock)
+        self.loops = (
+            Singleton(
+                "kueue-check",
+                self._run_check,
+                batcher=self._checks,
+                clock=clock,
+                synced=reads.synced,
+                every=EVERY,
+            ),
+            Controller(
+                "kueue-queues", keeper.reconcile, queue=self._queues, clock=clock, synced=reads.synced
+            ),
+            Singleton(
+                "kueue-workloads",
+                answerer.run,
+                batcher=self._asked,
+                clock=clock,
+                synced=lambda: reads.synced() and holdings.known,
+                expected=(ProviderError,),
+            ),
+        )
+        self._wire(holdings)
+
+    def _wire(self, holdings: HoldingsView) -> None:
+        reads = self._reads
+        reads.reservations.on_change(self._reservation_changed)
+        reads.cluster_reservations.on_change(self._reservation_changed)
+        reads.cluster_queues.on_change(self._queue_changed)
+        reads.local_queues.on_change(self._local_changed)
+        reads.namespaces.on_change(self._namespace_changed)
+        reads.workloads.on_change(self._workload_changed)
+        reads.cohorts.on_change(lambda *_: self._all())
+        reads.checks.on_change(lambda *_: self._check_changed())
+        reads.cluster_queues.on_listed(self._all)
+        reads.checks.on_listed(self._check_changed)
+        holdings.on_change(lambda: self._asked.add("holdings"))
+
+    def _run_check(self, _items: object) -> Again | None:
+        self._check.run(wanted=any(_asks(each) for each in self._reservations()))
+        return None
+
+    def _reservations(self) -> list[Reservation]:
+        return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]
+
+    def _all(self) -> None:
+        for each in self._reservations():
+            self._queues.add(each.key)
+
+    def _check_changed(self) -> None:
+        self._checks.add(CHECK)
+        self._all()
+
+    def _reservation_changed(self, old: Reservation | None, new: Reservation | None) -> None:
+        one = new or old
+        if one is None or (old and new and _same(old, new)):
+            return
+        self._queues.add(one.key)
+        self._checks.add(one.key)
+
+    def _queue_changed(self, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
+        if old and new and _same(old, new):
+            return  # Kueue counts in its status
+        for queue in (old, new):
+            if queue is None:
+                continue
+            if (reserved := owner_of(queue)) is not None:
+                self._queues.add(str(reserved))
+            for informer in (self._reads.reservations, self._reads.cluster_reservations):
+                for each in informer.cache.by(BY_QUEUE, queue.name):
+                    self._queues.add(each.key)
+
+    def _local_changed(self, old: LocalQueue | None, new: LocalQueue | None) -> None:
+        if old and new and _same(old, new):
+            return
+        for local in (old, new):
+            if local is None:
+                continue
+            wanting = {owner_of(local), Reserved(local.namespace, local.name), Reserved("", local.name)}
+            for reserved in wanting - {None}:
+                self._queues.add(str(reserved))
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        for each in (old, new):
+            if each is not None and (name := each.annotations.get(names.DRAWS_FROM)):
+                self._queues.add(name)
+
+    def _workload_changed(self, _old: Workload | None, new: Workload | None) -> None:
+        if new is not None and CHECK in by_waiting(new):
+            self._asked.add(new.key)
+        elif new is None and self._reads.workloads.cache.by(WAITING, CHECK):
+            self._asked.add("room")
+
+
+def _same(old: Reservation | ClusterQueue | LocalQueue, new: Reservation | ClusterQueue | LocalQueue) -> bool:
+    """Whether only the status differs, or what nobody here reads."""
+    one, two = old.metadata, new.metadata
+    return (
+        old.spec == new.spec
+        and one.uid == two.uid
+        and one.labels == two.labels
+        and one.annotations == two.annotations
+        and one.owner_references == two.owner_references
+        and old.deleting == new.deleting
+    )
+
+
+def _asks(reservation: Reservation) -> bool:
+    return not reservation.deleting and reservation.annotations.get(names.ADMISSION) != "Off"
