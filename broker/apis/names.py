@@ -125,6 +125,10 @@ TAG_CLUSTER: Final = "capacity-broker.io/cluster"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
 # `namespace/name` or the name of a ClusterCapacityReservation.
 DRAWS_FROM: Final = "capacity-broker.io/draws-from"
+# On the claims and nodes of a DedicatedAICluster, as label and as taint: whose they are.
+DEDICATED: Final = "capacity-broker.io/dedicated-cluster"
+# On a DedicatedAICluster, its profile or its reservation: the EC2NodeClass that its instances launch with.
+NODE_CLASS: Final = "capacity-broker.io/node-class"
 # On a CapacityReservation: Observe (count what exists) or Manage (create, resize, cancel EC2's).
 RESERVATION_POLICY: Final = "capacity-broker.io/reservation-policy"
 DELETION_POLICY: Final = "capacity-broker.io/deletion-policy"

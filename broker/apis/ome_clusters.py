@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text
-from broker.apis.ome import OME, SIZE_RULE, DedicatedState
+from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text, Time
+from broker.apis.ome import OME, SIZE_RULE, DedicatedState, FlavorUsage
 from broker.apis.schema import Rule, crd
 
 Amounts = dict[
@@ -132,6 +132,19 @@ class DedicatedAIClusterSpec(Placement):
     )
 
 
+class DedicatedAdmission(Model):
+    """The quota that the cluster holds, until its instances are gone."""
+
+    reservation: Annotated[
+        str, crd("Whose quota: namespace/name, or the name of a ClusterCapacityReservation.", required=True)
+    ]
+    reserved_at: Annotated[Time | None, crd("Since when it is held.")] = None
+    flavors: Annotated[
+        tuple[FlavorUsage, ...],
+        crd("How much, by flavor.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["name"]),
+    ] = ()
+
+
 class DedicatedAIClusterStatus(Model):
     """How far the cluster is."""
 
@@ -139,6 +152,9 @@ class DedicatedAIClusterStatus(Model):
     lifecycle_detail: Annotated[str, crd("Why it is there, and what would help.")] = ""
     available_gpu: Annotated[int | None, crd("GPUs that its nodes have ready.", format="int32")] = None
     allocated_gpu: Annotated[int | None, crd("GPUs that it holds.", format="int32")] = None
+    admission: Annotated[DedicatedAdmission | None, crd("The quota that it holds; none while it waits.")] = (
+        None
+    )
     conditions: Annotated[
         tuple[Condition, ...],
         crd("What is known of it.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"]),

@@ -1,0 +1,81 @@
+"""The quota that a cluster holds, as its status says it.
+
+Invariant: what is written is read again as the same amounts. It is in the status and not in an annotation,
+so that who may edit a cluster cannot give it quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from broker.apis.ome import FlavorUsage, ResourceUsage
+from broker.apis.ome_clusters import DedicatedAdmission, DedicatedAICluster
+from broker.apis.units import units, written
+from broker.quota.model import Amounts, FlavorResource
+from broker.quota.usage import Reserved
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Whose quota, since when, how much."""
+
+    reserved: Reserved
+    since: datetime
+    usage: Amounts
+
+
+def held(cluster: DedicatedAICluster) -> Held | None:
+    """What the cluster's status says that it holds. Raises ValueError for what nobody here wrote."""
+    found = cluster.status.admission
+    if found is None:
+        return None
+    namespace, _, name = found.reservation.rpartition("/")
+    return Held(
+        reserved=Reserved(namespace, name),
+        since=found.reserved_at or EPOCH,
+        usage={
+            FlavorResource(flavor.name, each.name): units(each.name, each.total or "0")
+            for flavor in found.flavors
+            for each in flavor.resources
+        },
+    )
+
+
+def status(one: Held) -> DedicatedAdmission:
+    """As it is written, by the names of flavors and resources."""
+    return DedicatedAdmission(
+        reservation=str(one.reserved),
+        reserved_at=one.since,
+        flavors=tuple(
+            FlavorUsage(
+                name=flavor,
+                resources=tuple(
+                    ResourceUsage(name=resource, total=written(resource, value))
+                    for resource, value in sorted(amounts.items())
+                ),
+            )
+            for flavor, amounts in sorted(by_flavor(one.usage).items())
+        ),
+    )
+
+
+def by_flavor(usage: Amounts) -> Mapping[str, Mapping[str, int]]:
+    """Flavor, resource, amount."""
+    found: dict[str, dict[str, int]] = {}
+    for key, value in usage.items():
+        if value:
+            found.setdefault(key.flavor, {})[key.resource] = value
+    return found
+
+
+def told(usage: Amounts) -> str:
+    """For people: `8Ti of memory and 32 of nvidia.com/gpu in h100`."""
+    return "; ".join(
+        f"{' and '.join(f'{written(name, value)} of {name}' for name, value in sorted(amounts.items()))} "
+        f"in {flavor}"
+        for flavor, amounts in sorted(by_flavor(usage).items())
+    )

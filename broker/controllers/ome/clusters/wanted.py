@@ -1,0 +1,135 @@
+"""What a dedicated cluster wants: its own word, and its profile's where it says nothing.
+
+Invariant: `spec.resources` is all that the cluster wants, and nothing is added to it; without it, it wants
+its profile's resources, count times. Each field comes from the cluster where the cluster sets it and from
+its profile where not, as a whole: of a map or a list that the cluster sets, the profile adds no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broker.apis.ome_clusters import (
+    Affinity,
+    DedicatedAICluster,
+    DedicatedAIClusterProfile,
+    ResourceRequirements,
+    Toleration,
+)
+from broker.apis.units import units
+from broker.quota import flavors
+from broker.quota.flavors import Expression, PodSet
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why the cluster cannot be what its spec says: `reason` for its condition, `message` for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """`requests` is the total, in whole units (cpu in milli)."""
+
+    requests: Mapping[str, int]
+    count: int | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    affinity: Affinity = field(default_factory=Affinity)
+    priority_class: str = ""
+
+    @property
+    def pods(self) -> PodSet:
+        """As quota is asked for: one piece, so that all of it takes one flavor."""
+        required = (
+            self.affinity.node_affinity.required_during_scheduling_ignored_during_execution
+            if self.affinity.node_affinity
+            else None
+        )
+        return PodSet(
+            requests=self.requests,
+            tolerations=tuple(
+                flavors.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
+                for each in self.tolerations
+            ),
+            selector=self.node_selector,
+            affinity=tuple(
+                tuple(Expression(each.key, each.operator, each.values) for each in term.match_expressions)
+                for term in (required.node_selector_terms if required else ())
+            ),
+        )
+
+
+def wanted(cluster: DedicatedAICluster, profile: DedicatedAIClusterProfile | None) -> Wanted | Refused:
+    """`profile` is the one that the cluster names; None where there is none of that name, or it names none.
+
+    A cluster that holds quota keeps its profile although that is disabled now.
+    """
+    spec, named = cluster.spec, cluster.spec.profile
+    if named and profile is None:
+        return Refused(
+            "ProfileNotFound",
+            f"spec.profile: there is no DedicatedAIClusterProfile {named}: create it, or name another",
+        )
+    unit = profile.spec if profile else None
+    if unit is not None and unit.disabled and cluster.status.admission is None:
+        return Refused(
+            "ProfileDisabled",
+            f"spec.profile: DedicatedAIClusterProfile {named} is disabled for new clusters; name another, "
+            "or set its spec.disabled to false",
+        )
+    count = spec.count or (unit.count if unit else None)
+    requests = _total(spec.resources, unit.resources if unit else None, count, named)
+    if isinstance(requests, Refused):
+        return requests
+    return Wanted(
+        requests=requests,
+        count=count,
+        tolerations=spec.tolerations or (unit.tolerations if unit else ()),
+        node_selector=spec.node_selector or (unit.node_selector if unit else {}),
+        affinity=spec.affinity or (unit.affinity if unit else None) or Affinity(),
+        priority_class=spec.priority_class_name or (unit.priority_class_name if unit else ""),
+    )
+
+
+def _total(
+    own: ResourceRequirements | None, unit: ResourceRequirements | None, count: int | None, profile: str
+) -> Mapping[str, int] | Refused:
+    try:
+        if own is not None and (asked := _requests(own)):
+            total = {name: units(name, text) for name, text in asked.items()}
+            return _positive(total, "spec.resources.requests")
+        where = f"spec.resources.requests of DedicatedAIClusterProfile {profile}"
+        if unit is None:
+            return Refused(
+                "SizeUnknown",
+                "nothing says how large the cluster is: set spec.resources.requests, or spec.profile and "
+                "spec.count (a count alone is a count of nothing)",
+            )
+        if not count:
+            return Refused(
+                "SizeUnknown",
+                f"spec.count: neither the cluster nor DedicatedAIClusterProfile {profile} says how many "
+                "units it has: set one of them",
+            )
+        total = {name: units(name, text) * count for name, text in _requests(unit).items()}
+        return _positive(total, where)
+    except ValueError as error:
+        return Refused("SizeInvalid", f"resources.requests: {error}")
+
+
+def _positive(total: Mapping[str, int], where: str) -> Mapping[str, int] | Refused:
+    if negative := [name for name, value in sorted(total.items()) if value < 0]:
+        return Refused("SizeInvalid", f"{where}: {negative[0]} is negative; leave it out for none")
+    found = {name: value for name, value in sorted(total.items()) if value}
+    return found or Refused(
+        "SizeUnknown", f"{where} asks for nothing: name an amount, such as nvidia.com/gpu"
+    )
+
+
+def _requests(given: ResourceRequirements) -> dict[str, str]:
+    """A limit without a request is a request of the same size, as everywhere in Kubernetes."""
+    return {**given.limits, **given.requests}
