@@ -1,0 +1,121 @@
+"""The life of a reservation: each step as a table, and every path that steps can make."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.quota.lifecycle import Kind, Limits, Obstacle, State, advance, ready
+
+LIMITS = Limits(creating=100, updating=1000)
+STATES: tuple[State, ...] = get_args(State)
+
+
+def because(kind: Kind | None) -> Obstacle | None:
+    return None if kind is None else Obstacle(kind=kind, reason=kind.name, message="why")
+
+
+@pytest.mark.covers("OME-018", "OME-019", "OME-020", "OME-023", "OME-083")
+@pytest.mark.parametrize(
+    ("before", "kind", "lasted", "changed", "after"),
+    [
+        (None, None, 0, False, "Creating"),
+        (None, Kind.SPEC, 0, False, "Creating"),
+        ("Creating", None, 0, False, "Active"),
+        ("Creating", Kind.SUPPLY, 99, False, "Creating"),
+        ("Creating", Kind.SUPPLY, 100, False, "Failed"),
+        ("Creating", Kind.QUEUE, 100, False, "Failed"),
+        # What is bought is waited for, however long EC2 has none.
+        ("Creating", Kind.BUYING, 1e9, False, "Creating"),
+        ("Creating", Kind.SPEC, 0, False, "Failed"),
+        ("Creating", Kind.USE, 0, False, "Active"),
+        ("Active", None, 0, False, "Active"),
+        ("Active", None, 0, True, "Updating"),
+        ("Active", Kind.SUPPLY, 0, True, "Updating"),
+        ("Active", Kind.SUPPLY, 99, False, "Active"),
+        ("Active", Kind.SUPPLY, 100, False, "Failed"),
+        ("Active", Kind.QUEUE, 0, False, "Failed"),
+        ("Active", Kind.USE, 1e9, False, "Active"),
+        ("Updating", None, 0, False, "Active"),
+        ("Updating", None, 0, True, "Active"),
+        ("Updating", Kind.SUPPLY, 999, False, "Updating"),
+        ("Updating", Kind.SUPPLY, 1000, False, "Failed"),
+        ("Updating", Kind.BUYING, 1000, False, "Failed"),
+        ("Updating", Kind.USE, 999, False, "Updating"),
+        ("Updating", Kind.USE, 1000, False, "Active"),
+        ("Updating", Kind.SPEC, 0, False, "Failed"),
+        ("Failed", None, 0, False, "Active"),
+        ("Failed", Kind.SUPPLY, 1e9, False, "Failed"),
+        ("Failed", Kind.SUPPLY, 1e9, True, "Updating"),
+        ("Failed", Kind.SPEC, 0, True, "Failed"),
+    ],
+)
+def test_what_follows(
+    before: State | None, kind: Kind | None, lasted: float, changed: bool, after: State
+) -> None:
+    obstacle = because(kind)
+    found = advance(before, obstacle, deleting=False, changed=changed, lasted=lasted, limits=LIMITS)
+    assert found == after
+
+
+ALLOWED = {
+    None: {"Creating"},
+    "Creating": {"Creating", "Active", "Failed", "Deleting"},
+    "Active": {"Active", "Updating", "Failed", "Deleting"},
+    "Updating": {"Updating", "Active", "Failed", "Deleting"},
+    "Failed": {"Failed", "Active", "Updating", "Deleting"},
+    "Deleting": {"Deleting"},
+}
+
+
+@pytest.mark.covers("OME-023")
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, *Kind]), st.booleans(), st.sampled_from([0.0, 50.0, 100.0, 1000.0])),
+        max_size=12,
+    ),
+    st.integers(0, 14),
+)
+def test_no_other_path(steps: list[tuple[Kind | None, bool, float]], deleted: int) -> None:
+    state: State | None = None
+    for number, (kind, changed, lasted) in enumerate(steps):
+        deleting = number >= deleted and state is not None
+        after = advance(
+            state, because(kind), deleting=deleting, changed=changed, lasted=lasted, limits=LIMITS
+        )
+        assert after in ALLOWED[state]
+        state = after
+
+
+@pytest.mark.covers("OME-017", "OME-019")
+@pytest.mark.parametrize("state", [each for each in STATES if each != "Deleting"])
+def test_what_stands_in_nobody_s_way_is_active_and_what_is_deleted_goes(state: State) -> None:
+    seen: State = state
+    for _ in range(2):
+        seen = advance(seen, None, deleting=False, changed=False, lasted=1e9, limits=LIMITS)
+    assert seen == "Active"
+    for kind in (None, *Kind):
+        gone = advance(state, because(kind), deleting=True, changed=True, lasted=0, limits=LIMITS)
+        assert gone == "Deleting"
+
+
+@pytest.mark.covers("OME-070")
+@pytest.mark.parametrize(
+    ("state", "kind", "was", "serves"),
+    [
+        ("Active", None, False, True),
+        ("Active", Kind.USE, True, True),
+        ("Creating", Kind.SUPPLY, False, False),
+        ("Failed", Kind.QUEUE, True, False),
+        ("Deleting", None, True, False),
+        ("Updating", None, True, True),
+        ("Updating", Kind.SUPPLY, True, True),
+        ("Updating", Kind.QUEUE, True, False),
+        ("Updating", None, False, False),
+    ],
+)
+def test_whether_it_serves(state: State, kind: Kind | None, was: bool, serves: bool) -> None:
+    assert ready(state, because(kind), was_ready=was) is serves

@@ -1,0 +1,260 @@
+"""What there is for each reservation and who uses it, as tables and over random machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.quota.model import Amounts, FlavorResource
+from broker.quota.standing import (
+    Claimant,
+    Machine,
+    Steadied,
+    associations,
+    attribute,
+    beyond,
+    free,
+    shares,
+    steady,
+    usage,
+)
+from broker.quota.usage import Holder, HolderKind, Reserved
+
+GPU, MEMORY, CPU = "nvidia.com/gpu", "memory", "cpu"
+TI = 2**40
+NODE = {GPU: 8, MEMORY: 2 * TI, CPU: 128_000}
+A, B, C = Reserved("a", "r"), Reserved("b", "r"), Reserved("", "r")
+
+
+def of(flavor: str = "h100", gpus: int = 0, memory: int = 0, cpu: int = 0) -> dict[FlavorResource, int]:
+    amounts = {GPU: gpus, MEMORY: memory, CPU: cpu}
+    return {FlavorResource(flavor, name): value for name, value in amounts.items()}
+
+
+WHOLE = of(gpus=64, memory=16 * TI, cpu=1024_000)
+
+
+def nodes(count: int, *, out: int = 0, owner: Reserved | None = None, flavor: str = "h100") -> list[Machine]:
+    return [
+        Machine(name=f"n-{n}", flavor=flavor, resources=NODE, owner=owner, out="cordoned" if n < out else "")
+        for n in range(count)
+    ]
+
+
+def gpus(amounts: Amounts, flavor: str = "h100") -> int:
+    return amounts.get(FlavorResource(flavor, GPU), 0)
+
+
+@pytest.mark.covers("OME-027", "OME-028")
+def test_one_node_of_eight_takes_all_its_resources_along() -> None:
+    share = shares([Claimant(reserved=A, nominal=WHOLE)], nodes(8, out=1))[A]
+    assert share.supplied == WHOLE
+    assert share.allocatable == of(gpus=56, memory=14 * TI, cpu=896_000)
+
+
+@pytest.mark.parametrize(
+    ("machines", "wanted"),
+    [
+        ([], (0, 0)),
+        (nodes(8), (64, 64)),
+        (nodes(9, out=1), (64, 64)),
+        (nodes(20), (64, 64)),
+        (nodes(7), (56, 56)),
+        (nodes(8, out=8), (64, 0)),
+        (nodes(8, flavor="a100"), (0, 0)),
+        (nodes(4, owner=A) + nodes(4), (64, 64)),
+        (nodes(4, owner=B) + nodes(4), (32, 32)),
+        (nodes(4, owner=A, out=2) + nodes(4), (64, 48)),
+    ],
+)
+def test_what_one_reservation_of_sixty_four_gets(machines: list[Machine], wanted: tuple[int, int]) -> None:
+    share = shares([Claimant(reserved=A, nominal=of(gpus=64))], machines)[A]
+    assert (gpus(share.supplied), gpus(share.allocatable)) == wanted
+
+
+@pytest.mark.covers("OME-098")
+def test_two_reservations_of_one_flavor_share_what_there_is_the_older_first() -> None:
+    both = [
+        Claimant(reserved=A, nominal=of(gpus=64), since=2.0),
+        Claimant(reserved=B, nominal=of(gpus=64), since=1.0),
+    ]
+    found = shares(both, nodes(12, out=1))
+    assert (gpus(found[B].supplied), gpus(found[A].supplied)) == (64, 32)
+    assert (gpus(found[B].allocatable), gpus(found[A].allocatable)) == (64, 24)
+
+
+def test_what_no_machine_could_have_is_not_missed() -> None:
+    licence = FlavorResource("h100", "example.com/licence")
+    counted = {GPU, MEMORY, CPU}
+    share = shares([Claimant(reserved=A, nominal={licence: 5})], nodes(1), counted=counted)[A]
+    assert share.supplied == share.allocatable == {licence: 5}
+    share = shares([Claimant(reserved=A, nominal={licence: 5})], nodes(1))[A]
+    assert share.supplied == {licence: 0}
+
+
+def _amounts(most: int) -> st.SearchStrategy[dict[FlavorResource, int]]:
+    keys = [FlavorResource(flavor, name) for flavor in ("x", "y") for name in (GPU, CPU)]
+    return st.dictionaries(st.sampled_from(keys), st.integers(0, most))
+
+
+MACHINES = st.lists(
+    st.builds(
+        Machine,
+        name=st.text("abc", min_size=1, max_size=3),
+        flavor=st.sampled_from(["x", "y"]),
+        resources=st.dictionaries(st.sampled_from([GPU, CPU]), st.integers(0, 16)),
+        owner=st.sampled_from([None, A, B]),
+        out=st.sampled_from(["", "cordoned"]),
+        count=st.integers(1, 3),
+    ),
+    max_size=8,
+)
+CLAIMANTS = st.lists(
+    st.builds(
+        Claimant,
+        reserved=st.sampled_from([A, B, C]),
+        nominal=_amounts(40),
+        since=st.integers(0, 2).map(float),
+    ),
+    max_size=3,
+    unique_by=lambda each: each.reserved,
+)
+
+
+@pytest.mark.covers("OME-028", "OME-098")
+@given(claimants=CLAIMANTS, machines=MACHINES)
+def test_nobody_gets_more_than_he_asked_for_and_all_together_no_more_than_there_is(
+    claimants: list[Claimant], machines: list[Machine]
+) -> None:
+    found = shares(claimants, machines)
+    assert found == shares(claimants[::-1], machines)
+    for claimant in claimants:
+        share = found[claimant.reserved]
+        for key, nominal in claimant.nominal.items():
+            assert 0 <= share.allocatable[key] <= share.supplied[key] <= nominal
+    keys = {key for claimant in claimants for key in claimant.nominal}
+    for key in keys:
+        there = [
+            (each.resources.get(key.resource, 0) * each.count, not each.out)
+            for each in machines
+            if each.flavor == key.flavor
+        ]
+        assert sum(s.supplied.get(key, 0) for s in found.values()) <= sum(value for value, _ in there)
+        usable = sum(value for value, good in there if good)
+        assert sum(s.allocatable.get(key, 0) for s in found.values()) <= usable
+
+
+FLAVORS = {
+    "h100": {"node.kubernetes.io/instance-type": "p5.48xlarge"},
+    "h100-a": {"node.kubernetes.io/instance-type": "p5.48xlarge", "topology.kubernetes.io/zone": "a"},
+    "twin": {"node.kubernetes.io/instance-type": "p5.48xlarge"},
+    "team": {"team": "blue"},
+}
+
+
+@pytest.mark.covers("OME-030")
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        ({}, ()),
+        ({"node.kubernetes.io/instance-type": "p4d.24xlarge"}, ()),
+        ({"node.kubernetes.io/instance-type": "p5.48xlarge"}, ("h100", "twin")),
+        (FLAVORS["h100-a"], ("h100-a",)),
+        ({**FLAVORS["h100-a"], "team": "blue"}, ("h100-a",)),
+        ({"team": "blue"}, ("team",)),
+    ],
+)
+def test_a_node_is_of_the_flavor_that_says_most_of_it(
+    labels: dict[str, str], wanted: tuple[str, ...]
+) -> None:
+    assert attribute(labels, FLAVORS) == wanted
+    assert attribute(labels, dict(reversed(FLAVORS.items()))) == wanted
+
+
+def counted(seen: Steadied, machines: Sequence[Machine], now: float) -> tuple[Steadied, int]:
+    steadied, settled = steady(seen, machines, now, 60)
+    return steadied, sum(not each.out for each in settled)
+
+
+@pytest.mark.covers("OME-031")
+def test_a_drain_that_goes_from_node_to_node_takes_one_node_out_once() -> None:
+    seen, settled = steady(None, nodes(4), 0, 60)
+    assert all(not each.out for each in settled)
+    shown: list[int] = []
+    for step in range(1, 50):  # every 10 s a look; each node is cordoned for 90 s, one after another
+        now = step * 10.0
+        gone = int(now // 90)
+        machines = [
+            Machine(
+                name=f"n-{n}", flavor="h100", resources=NODE, out="cordoned" if n == gone and gone < 4 else ""
+            )
+            for n in range(4)
+        ]
+        seen, usable = counted(seen, machines, now)
+        shown.append(usable)
+    assert min(shown) == 3 and shown[-1] == 4
+    assert sum(before != after for before, after in pairwise(shown)) == 2
+
+
+def test_a_change_counts_once_it_has_lasted() -> None:
+    seen, _ = steady(None, nodes(2), 0, 60)
+    seen, usable = counted(seen, nodes(2, out=1), 10)
+    assert (usable, seen.since) == (2, {"n-0": 10})
+    seen, usable = counted(seen, nodes(2), 30)
+    assert (usable, seen.since) == (2, {})
+    seen, _ = counted(seen, nodes(2, out=1), 40)
+    seen, usable = counted(seen, nodes(2, out=1), 100)
+    assert (usable, seen.since) == (1, {})
+    seen, usable = counted(seen, nodes(2), 110)
+    assert usable == 1
+    assert counted(seen, nodes(2), 170)[1] == 2
+
+
+def test_what_is_seen_first_counts_as_it_is_and_a_slot_in_which_something_starts_as_usable() -> None:
+    seen, settled = steady(None, nodes(2, out=1, owner=A), 0, 60)
+    assert [bool(each.out) for each in settled] == [True, False]
+    late = Machine(name="late", flavor="h100", resources=NODE, out="not ready")
+    slot = Machine(name="slot", flavor="h100", resources=NODE, out="not ready", owner=A)
+    ending = Machine(name="ends", flavor="h100", resources=NODE, out="it ends", owner=A, sudden=True)
+    assert counted(seen, [late], 1)[1] == 0
+    assert counted(seen, [slot], 1)[1] == 1
+    assert counted(seen, [ending], 1)[1] == 0
+
+
+def holder(name: str, amounts: Amounts, kind: HolderKind = "Workload", reserved: Reserved = A) -> Holder:
+    return Holder(kind=kind, name=name, reserved=reserved, usage=amounts)
+
+
+@pytest.mark.covers("OME-057", "OME-059")
+def test_users_by_name_each_once_without_what_they_do_not_use() -> None:
+    users = [
+        holder("team/b", of(gpus=8)),
+        holder("team/a", of(gpus=4, memory=TI)),
+        holder("prod", of(gpus=32), "DedicatedAICluster"),
+        holder("prod", of(gpus=1)),
+        holder("idle", of(), "DedicatedAICluster"),
+    ]
+    gpu, memory = FlavorResource("h100", GPU), FlavorResource("h100", MEMORY)
+    assert associations(users) == (
+        ("DedicatedAICluster/prod", {gpu: 32}),
+        ("Workload/prod", {gpu: 1}),
+        ("team/a", {gpu: 4, memory: TI}),
+        ("team/b", {gpu: 8}),
+    )
+
+
+@pytest.mark.covers("OME-060")
+@given(st.lists(_amounts(50), max_size=6), _amounts(100))
+def test_what_is_used_is_what_there_is_and_what_is_borrowed(used: list[Amounts], nominal: Amounts) -> None:
+    holders = [holder(f"w/{n}", amounts) for n, amounts in enumerate(used)]
+    total = usage(holders)
+    borrowed = beyond(total, nominal)
+    assert all(value > 0 for value in borrowed.values())
+    for key, value in total.items():
+        assert value <= nominal.get(key, 0) + borrowed.get(key, 0)
+        assert value == sum(amounts.get(key, 0) for _, amounts in associations(holders))
+    assert all(0 <= value <= nominal[key] for key, value in free(nominal, total).items())
