@@ -1,0 +1,371 @@
+"""What a reservation is told, word by word, and how its status is written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from broker.apis.ome import RESERVATION_CONDITIONS, ReservationSpec, ReservationStatus
+from broker.apis.ome_rules import Judged, judge
+from broker.controllers.ome.reservation import status
+from broker.controllers.ome.reservation.marks import label_of
+from broker.controllers.ome.reservation.sources import QueueState, Trouble
+from broker.controllers.ome.reservation.verdicts import (
+    REASONS,
+    Facts,
+    Verdict,
+    deciding,
+    detail,
+    obstacles,
+    verdicts,
+)
+from broker.quota.lifecycle import State
+from broker.quota.model import Amounts, FlavorResource
+from broker.quota.standing import Share
+from broker.quota.usage import Holder, HolderKind, Reserved
+from providers.model import Odcr
+
+GPU, MEMORY = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "memory")
+TI = 2**40
+NOMINAL = {GPU: 64, MEMORY: 16 * TI}
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+SPEC = judge(
+    ReservationSpec.model_validate(
+        {
+            "resourceGroups": [
+                {
+                    "coveredResources": ["nvidia.com/gpu", "memory"],
+                    "flavors": [
+                        {
+                            "name": "h100",
+                            "resources": [
+                                {"name": "nvidia.com/gpu", "nominalQuota": 64},
+                                {"name": "memory", "nominalQuota": "16Ti"},
+                            ],
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+)
+
+
+def facts(supplied: Amounts = NOMINAL, allocatable: Amounts | None = None, **more: object) -> Facts:
+    share = Share(supplied=supplied, allocatable=supplied if allocatable is None else allocatable)
+    made = Facts(judged=SPEC, nominal=NOMINAL, limit=NOMINAL, share=share, deciding=frozenset({GPU.resource}))
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int = 8) -> Holder:
+    return Holder(
+        kind=kind, name=name, reserved=Reserved("a", "r"), usage={GPU: gpus}, healthy=not why, why=why
+    )
+
+
+def told(known: Facts, state: State = "Active", *, was_ready: bool = True) -> dict[str, Verdict]:
+    obstacle = next(obstacles(known), None)
+    said = verdicts(known, state, obstacle, first=False, was_ready=was_ready)
+    return {each.type: each for each in said}
+
+
+@pytest.mark.covers("OME-063", "OME-064", "OME-065", "OME-066")
+def test_what_is_well_is_said_in_omes_own_words() -> None:
+    said = told(facts())
+    assert {name: (each.status, each.reason, each.message) for name, each in said.items()} == {
+        "Ready": ("True", "ReservationActive", "Capacity reservation is active and healthy"),
+        "ResourcesSufficient": (
+            "True",
+            "CapacityAvailable",
+            "Sufficient resources available for allocation",
+        ),
+        "ResourcesProvisioned": ("True", "CapacityProvisioned", "what the spec asks for is there"),
+        "DACAssociationsHealthy": ("True", "AllDACsHealthy", "All associated DACs are in healthy state"),
+        "WorkloadsHealthy": (
+            "True",
+            "AllWorkloadsHealthy",
+            "All associated workloads are in healthy state",
+        ),
+    }
+    assert detail("Active", None, tuple(said.values()), facts()) == "Active"
+
+
+OUT = {GPU: 56, MEMORY: 14 * TI}
+HALF = {GPU: 32, MEMORY: 16 * TI}
+DRY = {GPU: 64, MEMORY: 15 * TI}
+
+
+@pytest.mark.covers("OME-033", "OME-052", "OME-066", "OME-068", "OME-083")
+@pytest.mark.parametrize(
+    ("known", "type_", "reason", "words"),
+    [
+        (facts(HALF), "ResourcesSufficient", "InsufficientCapacity", "there are 32 of 64 nvidia.com/gpu"),
+        (facts(DRY), "ResourcesSufficient", "ResourceRatioUnsatisfiable", "there are 15Ti of 16Ti memory"),
+        (
+            facts(NOMINAL, OUT, outs=("node ip-1 is cordoned",)),
+            "ResourcesSufficient",
+            "HardwareUnavailable",
+            "can be used now 56 of 64 nvidia.com/gpu; node ip-1 is cordoned",
+        ),
+        (
+            facts(missing_flavors=("h100",)),
+            "ResourcesSufficient",
+            "FlavorNotFound",
+            "no ResourceFlavor h100: create it",
+        ),
+        (facts(missing_flavors=("h100",)), "Ready", "FlavorNotFound", "no ResourceFlavor h100"),
+        (
+            facts(queue=QueueState(active=False, reason="FlavorNotFound", message="can't be found")),
+            "Ready",
+            "ClusterQueueInactive",
+            "FlavorNotFound: can't be found",
+        ),
+        (
+            facts(judged=Judged(spec=SPEC.spec, problems=("spec.cohort is empty: name one",))),
+            "Ready",
+            "SpecInvalid",
+            "spec.cohort is empty: name one",
+        ),
+        (facts(refused=("ResourceQuota five allows 5",)), "Ready", "QuotaExceeded", "allows 5"),
+        (
+            facts(HALF, pending=("cr-1 is scheduled, starts at 2027-01-01 00:00 UTC",)),
+            "Ready",
+            "CloudReservationPending",
+            "cr-1 is scheduled, starts at 2027-01-01",
+        ),
+        (
+            facts(
+                HALF,
+                troubles=(
+                    Trouble(
+                        reason="CloudReservationPending",
+                        message="InsufficientInstanceCapacity: no p5 in us-east-1a",
+                        pending=True,
+                    ),
+                ),
+            ),
+            "ResourcesSufficient",
+            "CloudReservationPending",
+            "InsufficientInstanceCapacity: no p5",
+        ),
+        (
+            facts(used={GPU: 80}),
+            "ResourcesSufficient",
+            "OverUse",
+            "80 of nvidia.com/gpu in h100 used, 16 more than it may",
+        ),
+        (
+            facts(holders=(holder("prod", "DedicatedAICluster", why="NotEnoughResources"),)),
+            "DACAssociationsHealthy",
+            "DACFailed",
+            "prod: NotEnoughResources",
+        ),
+        (
+            facts(holders=(holder("team/train", why="evicted"),)),
+            "WorkloadsHealthy",
+            "WorkloadFailed",
+            "team/train: evicted",
+        ),
+        (
+            facts(priority_missing="high"),
+            "WorkloadsHealthy",
+            "PriorityClassNotFound",
+            "spec.priorityClassName high is no WorkloadPriorityClass and no PriorityClass",
+        ),
+    ],
+)
+def test_what_is_amiss_has_its_reason_and_a_way_out(
+    known: Facts, type_: str, reason: str, words: str
+) -> None:
+    said = told(known, "Creating" if type_ == "Ready" else "Active", was_ready=False)
+    assert (said[type_].status, said[type_].reason) == ("False", reason)
+    assert words in said[type_].message
+    assert reason in REASONS[type_]
+    assert words in detail("Active", next(obstacles(known), None), tuple(said.values()), known)
+
+
+@pytest.mark.covers("OME-068")
+def test_reasons_are_words_without_spaces() -> None:
+    for reasons in REASONS.values():
+        assert all(re.fullmatch("([A-Z][A-Za-z0-9]*)", reason) for reason in reasons)
+
+
+@pytest.mark.covers("OME-067")
+def test_all_conditions_are_there_from_the_first_write_and_none_is_true() -> None:
+    said = verdicts(facts(), "Creating", None, first=True, was_ready=False)
+    assert {each.type for each in said} == set(RESERVATION_CONDITIONS)
+    assert {each.status for each in said} == {"False", "Unknown"}
+
+
+def test_an_update_is_served_by_what_was_there_before_and_a_deletion_says_what_is_left() -> None:
+    assert told(facts(HALF), "Updating")["Ready"].reason == "ReservationUpdating"
+    assert told(facts(HALF), "Updating", was_ready=False)["Ready"].status == "False"
+    gone = facts(left=("ClusterQueue a--r",))
+    said = told(gone, "Deleting")
+    assert (said["Ready"].status, said["Ready"].reason) == ("False", "Deleting")
+    assert detail("Deleting", None, (), gone) == "Deleting: ClusterQueue a--r"
+
+
+def write(before: ReservationStatus, known: Facts, state: State, now: datetime = NOW) -> Any:
+    obstacle = next(obstacles(known), None)
+    said = verdicts(known, state, obstacle, first=False, was_ready=True)
+    odcr = Odcr(
+        id="cr-1",
+        instance_type="p5.48xlarge",
+        zone="a",
+        total=8,
+        available=2,
+        owner_id="999999999999",
+        interruptible=True,
+        start=NOW,
+    )
+    return status.body(
+        before,
+        3,
+        state,
+        said,
+        detail(state, obstacle, said, known),
+        known,
+        [("h100", odcr)],
+        "arn:aws:resource-groups:us-east-1:1:group/x",
+        known=True,
+        now=now,
+    )
+
+
+@pytest.mark.covers("OME-024", "OME-025", "OME-026", "OME-044", "OME-056")
+def test_amounts_as_people_write_them_by_flavor_and_resource() -> None:
+    known = facts(
+        NOMINAL,
+        OUT,
+        limit={GPU: 96, MEMORY: 16 * TI},
+        used={GPU: 72, MEMORY: 2 * TI},
+        holders=(
+            Holder(
+                kind="DedicatedAICluster",
+                name="prod",
+                reserved=Reserved("", "r"),
+                usage={GPU: 64, MEMORY: 2 * TI},
+            ),
+            holder("team/train"),
+        ),
+    )
+    made = write(ReservationStatus(), known, "Active")
+    assert made["capacity"] == [
+        {
+            "name": "h100",
+            "resources": [{"name": "memory", "total": "16Ti"}, {"name": "nvidia.com/gpu", "total": "64"}],
+        }
+    ]
+    assert made["allocatable"] == [
+        {
+            "name": "h100",
+            "resources": [{"name": "memory", "total": "14Ti"}, {"name": "nvidia.com/gpu", "total": "56"}],
+        }
+    ]
+    assert made["allocated"] == [
+        {
+            "name": "h100",
+            "resources": [
+                {"name": "memory", "total": "2Ti"},
+                {"name": "nvidia.com/gpu", "total": "72", "borrowed": "8"},
+            ],
+        }
+    ]
+    assert made["associationUsages"] == [
+        {
+            "name": "prod",
+            "usage": [
+                {
+                    "name": "h100",
+                    "resources": [
+                        {"name": "memory", "total": "2Ti"},
+                        {"name": "nvidia.com/gpu", "total": "64"},
+                    ],
+                }
+            ],
+        },
+        {
+            "name": "team/train",
+            "usage": [{"name": "h100", "resources": [{"name": "nvidia.com/gpu", "total": "8"}]}],
+        },
+    ]
+    assert made["summary"] == {
+        "gpuTotal": 64,
+        "gpuAllocated": 72,
+        "gpuBorrowed": 8,
+        "gpuAllocatable": 56,
+        "dacs": 1,
+    }
+
+
+@pytest.mark.covers("CAP-08")
+def test_a_shared_reservation_is_shown_with_its_owner_and_kind() -> None:
+    assert write(ReservationStatus(), facts(), "Active")["cloudReservations"] == [
+        {
+            "id": "cr-1",
+            "flavor": "h100",
+            "state": "active",
+            "total": 8,
+            "available": 2,
+            "kind": "interruptible",
+            "ownerID": "999999999999",
+            "start": "2026-11-21T12:00:00Z",
+        }
+    ]
+
+
+@pytest.mark.covers("OME-069", "OME-097")
+def test_the_same_is_not_written_and_times_move_with_the_status_alone() -> None:
+    made = write(ReservationStatus(), facts(), "Active")
+    before = ReservationStatus.model_validate(made)
+    later = NOW + timedelta(hours=1)
+    assert status.same(before, write(before, facts(), "Active", later))
+    worse = write(before, facts(NOMINAL, OUT), "Active", later)
+    assert not status.same(before, worse)
+    times = {each["type"]: each["lastTransitionTime"] for each in worse["conditions"]}
+    assert times.pop("ResourcesSufficient") == "2026-11-21T13:00:00Z"
+    assert set(times.values()) == {"2026-11-21T12:00:00Z"}
+    # Another reason for the same status moves no time.
+    worst = write(ReservationStatus.model_validate(worse), facts(HALF), "Active", later + timedelta(hours=1))
+    sufficient = next(c for c in worst["conditions"] if c["type"] == "ResourcesSufficient")
+    assert (sufficient["reason"], sufficient["lastTransitionTime"]) == (
+        "InsufficientCapacity",
+        "2026-11-21T13:00:00Z",
+    )
+
+
+def test_what_is_no_more_is_a_difference() -> None:
+    made = write(ReservationStatus(), facts(used={GPU: 8}, holders=(holder("a/b"),)), "Active")
+    before = ReservationStatus.model_validate(made)
+    assert not status.same(before, write(before, facts(), "Active"))
+
+
+def test_more_users_than_an_object_holds_are_added_up() -> None:
+    many = [(f"w/{n:05}", {GPU: 1}) for n in range(status.MOST_USERS + 500)]
+    shown = status.users(many)
+    assert len(shown) == status.MOST_USERS + 1
+    assert shown[-1] == {
+        "name": "(others)",
+        "usage": [{"name": "h100", "resources": [{"name": "nvidia.com/gpu", "total": "500"}]}],
+    }
+
+
+def test_the_resources_that_decide() -> None:
+    assert deciding(NOMINAL, largest=False) == {"nvidia.com/gpu"}
+    assert deciding(NOMINAL, largest=True) == {"nvidia.com/gpu", "memory"}
+    assert deciding({GPU: 0, MEMORY: 1}, largest=False) == {"memory"}
+
+
+@pytest.mark.covers("OME-045")
+@pytest.mark.parametrize(
+    ("cohort", "label"),
+    [("teams", "teams"), ("", ""), ("a" * 63, "a" * 63), ("a" * 64, f"{'a' * 54}-ffe054fe")],
+)
+def test_a_cohort_as_a_label(cohort: str, label: str) -> None:
+    assert label_of(cohort) == label
+    assert len(label_of(f"{cohort[:53]}...{cohort}")) <= 63
