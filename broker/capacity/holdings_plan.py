@@ -20,6 +20,7 @@ from broker.capacity.holdings_model import (
     Ask,
     Caps,
     Change,
+    FlavorCount,
     HoldingsPlan,
     Outlook,
     Purchase,
@@ -61,6 +62,20 @@ def plan(
         outlooks=outlooks,
         again=planner.again,
     )
+
+
+def observed(
+    wish: Wish, holdings: Holdings, *, types: Mapping[str, InstanceType]
+) -> Mapping[str, FlavorCount]:
+    """How many instances there are of each flavor, for a reservation that nothing is bought for."""
+    counts = {}
+    for name, ask in wish.asks.items():
+        sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
+        held = holdings.of(wish.reserved).get(name, ())
+        active = sum(odcr.total for odcr in held if odcr.state == ACTIVE)
+        pending = sum(odcr.total for odcr in held) - active
+        counts[name] = FlavorCount(wanted=sized.count, obtained=active, pending=pending)
+    return counts
 
 
 class _Planner:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.controllers.ome.clusters.view import ClusterView
+from broker.controllers.ome.holdings.loop import holdings_loop
 from broker.controllers.ome.holdings.view import HoldingsView
 from broker.controllers.ome.kueue.loops import KueueLoops
 from broker.controllers.ome.kueue.view import KueueView
@@ -36,7 +37,8 @@ class OmeLoops:
         self.holdings.on_change(lambda: reservations.batcher.add("holdings"))
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
         queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.holders)
-        self.loops: tuple[Loop, ...] = (reservations, *queues.loops)
+        held = holdings_loop(shared, self.holdings)
+        self.loops: tuple[Loop, ...] = (reservations, held, *queues.loops)
 
     def reserved(self) -> list[Reserved]:
         """Every reservation there is."""

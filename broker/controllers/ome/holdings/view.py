@@ -75,6 +75,14 @@ class HoldingsView:
         with self._lock:
             return reserved in self._settled and uid in ("", self._settled[reserved])
 
+    def settle(self, settled: Mapping[Reserved, str]) -> None:
+        """These may go, whatever EC2 has."""
+        with self._lock:
+            same, self._settled = self._settled == settled, settled
+        if not same:
+            for reader in self._readers:
+                reader()
+
     def publish(
         self, holdings: Holdings, states: Mapping[Reserved, HoldingState], settled: Mapping[Reserved, str]
     ) -> None:

@@ -43,7 +43,7 @@ def sources(
         drawing = [each.name for each in clusters.holders(reserved) if each.usage]
         found = [f"DedicatedAICluster {name}, which holds some of it" for name in drawing]
         found += kueue.left(reserved)
-        if holdings.known and not holdings.settled(reserved, uid=one.uid):
+        if not holdings.settled(reserved, uid=one.uid):
             found.append(holdings.state(reserved).detail or "its EC2 reservations are looked at")
         return found
 

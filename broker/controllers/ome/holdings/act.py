@@ -1,0 +1,271 @@
+"""The calls that a plan of holdings comes to, and what each answer means for the next plan.
+
+Invariant: before the first purchase of a pass the object carries the time, so that a successor who finds it
+knows that EC2 may have more than it shows; each purchase has a token of its own, made of the object's uid and
+generation, that time and what is bought. A refusal about a place is remembered for the place, any other one
+for what asked; an answer that was lost is taken for done until EC2 must show it. Nothing is sent once the
+Lease is lost, which EC2 knows nothing of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+import structlog
+from prometheus_client import Counter
+
+from broker.apis import names
+from broker.capacity.holdings import Problem
+from broker.capacity.holdings_model import SETTLE, Change, Purchase, Regroup
+from broker.capacity.model import Inventory
+from broker.capacity.refusals import OF_A_PLACE, Refusals
+from broker.controllers.ome.holdings.groups import Groups
+from broker.controllers.ome.holdings.recent import Recent
+from broker.controllers.ome.holdings.wishes import Reading
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.events import Recorder
+from broker.oncall.metrics import REGISTRY
+from broker.quota.usage import Reserved
+from providers.base import CapacityProvider
+from providers.model import ENDED_STATES, ErrorClass, OdcrRequest, ProviderError
+
+SKEW: Final = timedelta(minutes=10)  # a time further ahead is no broker's
+PAUSE: Final = timedelta(minutes=5)  # after an answer that the same call would get again
+FRESH: Final = timedelta(seconds=30)  # how old the time on the object may be at a purchase
+# EC2's trouble, not the request's: the whole pass is taken again, with the loop's back-off.
+_PASSING: Final = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
+
+CHANGES = Counter(
+    "capacity_broker_odcr_changes",
+    "EC2 reservations made, resized and cancelled for CapacityReservations, by what came of it.",
+    ["change", "result"],
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("holdings")
+
+
+class Actor:
+    """Acts for one process; in one thread."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        groups: Groups,
+        *,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> None:
+        self._client = client
+        self._provider = provider
+        self._groups = groups
+        self._clock = clock
+        self._recorder = recorder
+        self.recent = Recent()
+        self.refusals = Refusals()
+        self._set_out: dict[str, datetime] = {}  # uid -> the time that this process wrote on the object
+        self._lost: set[str] = set()  # uids with a purchase whose answer was lost
+        self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # what -> until when, whose, why
+        self._bought = 0
+
+    # ---- what the next plan needs to know
+
+    def unsure(self, reading: Reading, now: datetime) -> bool:
+        """Whether a purchase for it may have been made that neither EC2 shows nor this process knows."""
+        uid, at = reading.one.uid, reading.bought
+        mine = self._set_out.get(uid)
+        if mine is not None and (at is None or mine >= at):
+            if mine + SETTLE <= now:
+                self._lost.discard(uid)
+            return uid in self._lost
+        return at is not None and at - SKEW < now < at + SETTLE
+
+    def held(self, reading: Reading, now: datetime) -> str:
+        """Why nothing is bought for it for a while, if EC2 refused what it asked."""
+        until, _, why = self._paused.get(_request(reading), (now, None, ""))
+        return why if until > now else ""
+
+    def problems(self, reserved: Reserved, now: datetime) -> list[Problem]:
+        """What EC2 refused to do for it, of which nobody else tells."""
+        return [
+            Problem(reason="ChangeRefused", message=why)
+            for what, (until, whose, why) in sorted(self._paused.items())
+            if whose == reserved and until > now and not what.startswith("buy ")
+        ]
+
+    # ---- steps
+
+    def buy(self, purchase: Purchase, reading: Reading) -> None:
+        """Raises ApiError, and ProviderError of a class that is no answer; others are remembered."""
+        at = self._write_time(reading)
+        self._client.check()
+        self._bought += 1
+        change = "grow" if purchase.odcr_id else "create"
+        try:
+            odcr = self._grow(purchase) if purchase.odcr_id else self._create(purchase, reading, at)
+        except ProviderError as error:
+            CHANGES.labels(change, error.code).inc()
+            self._refused(purchase, reading, error)
+            return
+        CHANGES.labels(change, "done").inc()
+        self.refusals = self.refusals.succeeded(purchase.instance_type, purchase.zone, purchase.count)
+        where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
+        self._tell(reading, "Normal", "InstancesReserved", f"reserved {where}: {odcr}")
+
+    def change(self, change: Change, reading: Reading) -> None:
+        """Raises like `buy`."""
+
+        def call() -> None:
+            if change.count == 0:
+                self._provider.cancel_reservation(change.odcr_id)
+            else:
+                self._provider.resize_reservation(change.odcr_id, count=change.count, end=change.end)
+
+        kind = "cancel" if change.count == 0 else "resize"
+        if not self._call(_what(change), change.reserved, kind, call):
+            return
+        self.recent.changed(change.odcr_id, change.count, self._clock.now(), end=change.end)
+        if change.count == 0:
+            reason, done = "ReservationGivenBack", f"gave back all of {change.odcr_id}"
+        else:
+            reason, done = "ReservationResized", f"{change.odcr_id} is of {change.count} now"
+        self._tell(reading, "Normal", reason, f"{done}: {change.why}")
+
+    def regroup(self, step: Regroup, reading: Reading, inventory: Inventory) -> None:
+        """Raises like `buy`. `reading`'s wish has the group."""
+        group = reading.wish.group
+
+        def call() -> None:
+            if step.make:
+                tags = {names.TAG_RESERVATION: str(step.reserved)}
+                made = self._provider.create_group(name=self._groups.name(step.reserved), tags=tags)
+                self._groups.known(made, self._clock.now())
+            elif group is not None:
+                self._groups.forget(group.arn)
+                if step.drop:
+                    self._provider.delete_group(group.arn)
+                if step.join:
+                    self._provider.add_to_group(group.arn, _arns(step.join, inventory))
+                if step.leave:
+                    self._provider.remove_from_group(group.arn, _arns(step.leave, inventory))
+
+        if self._call(_what(step), step.reserved, "regroup", call):
+            _log.info("group kept", reservation=str(step.reserved), joined=step.join, left=step.leave)
+
+    # ---- how
+
+    def _create(self, purchase: Purchase, reading: Reading, at: datetime) -> str:
+        terms = reading.wish.terms
+        odcr = self._provider.create_reservation(
+            OdcrRequest(
+                token=self._token(purchase, reading, at),
+                instance_type=purchase.instance_type,
+                zone=purchase.zone,
+                count=purchase.count,
+                platform=terms.platform,
+                tenancy=terms.tenancy,
+                match_criteria=terms.match_criteria,
+                end=terms.end,
+                tags={**terms.tags, names.TAG_FLAVOR: purchase.flavor},
+            )
+        )
+        self.recent.made(odcr, self._clock.now())
+        if odcr.state in ENDED_STATES:
+            raise ProviderError(
+                "ReservationFailed",
+                f"EC2 made {odcr.id} and it is {odcr.state}",
+                class_=ErrorClass.CAPACITY,
+                operation="CreateCapacityReservation",
+            )
+        return odcr.id
+
+    def _grow(self, purchase: Purchase) -> str:
+        self._provider.resize_reservation(purchase.odcr_id, count=purchase.total)
+        self.recent.changed(purchase.odcr_id, purchase.total, self._clock.now())
+        return purchase.odcr_id
+
+    def _token(self, purchase: Purchase, reading: Reading, at: datetime) -> str:
+        of = (
+            reading.one.uid,
+            reading.one.metadata.generation,
+            at.isoformat(),
+            self._bought,
+            purchase.flavor,
+            purchase.instance_type,
+            purchase.zone,
+            purchase.count,
+        )
+        return hashlib.sha256("/".join(map(str, of)).encode()).hexdigest()
+
+    def _call(self, what: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
+        """Whether it was done; an answer that the same call would get again is remembered."""
+        self._client.check()
+        try:
+            call()
+        except ProviderError as error:
+            CHANGES.labels(change, error.code).inc()
+            if error.class_ in _PASSING:
+                raise
+            self._pause(what, reserved, error)
+            _log.warning("refused", what=what, reservation=str(reserved), error=str(error))
+            return False
+        CHANGES.labels(change, "done").inc()
+        return True
+
+    def _write_time(self, reading: Reading) -> datetime:
+        uid, now = reading.one.uid, self._clock.now()
+        at = self._set_out.get(uid)
+        if at is not None and at <= now < at + FRESH:
+            return at
+        metadata = {"uid": uid, "annotations": {names.BUYING: now.isoformat()}}
+        kind, namespace = reading.one.KIND, reading.one.namespace or None
+        self._client.patch(kind, reading.one.name, {"metadata": metadata}, namespace=namespace)
+        self._set_out[uid] = now
+        return now
+
+    def _refused(self, purchase: Purchase, reading: Reading, error: ProviderError) -> None:
+        where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
+        if error.class_ in OF_A_PLACE:
+            self.refusals = self.refusals.record(
+                purchase.instance_type, purchase.zone, purchase.count, error, self._clock.now()
+            )
+        else:
+            if error.lost:
+                self._lost.add(reading.one.uid)
+            if error.class_ in _PASSING:
+                raise error
+            self._pause(_request(reading), purchase.reserved, error)
+        self._tell(reading, "Warning", error.code, f"EC2 refused {where}: {error.message}")
+
+    def _pause(self, what: str, reserved: Reserved, error: ProviderError) -> None:
+        self._paused[what] = (self._clock.now() + PAUSE, reserved, str(error))
+
+    def paused(self, step: Change | Regroup, now: datetime) -> bool:
+        """Whether EC2 refused just this a while ago."""
+        known = self._paused.get(_what(step))
+        return known is not None and known[0] > now
+
+    def _tell(self, reading: Reading, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+        _log.info(message, reservation=str(reading.reserved), reason=reason)
+        self._recorder.event(reading.one, type_, reason, message)
+
+
+def _request(reading: Reading) -> str:
+    """What a refusal of the request itself is remembered for: a changed object asks something else."""
+    terms = replace(reading.wish.terms, tags={})
+    return f"buy {reading.one.uid} {reading.one.metadata.generation} {terms}"
+
+
+def _what(step: Change | Regroup) -> str:
+    if isinstance(step, Change):
+        return f"change {step.odcr_id} {step.count} {step.end}"
+    return f"regroup {step.reserved} {step.make} {step.drop} {step.join} {step.leave}"
+
+
+def _arns(ids: tuple[str, ...], inventory: Inventory) -> list[str]:
+    return [inventory.odcrs[id_].arn for id_ in ids]

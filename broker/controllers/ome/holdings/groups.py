@@ -1,0 +1,76 @@
+"""The resource groups of CapacityReservations: the one kept for each, and those that people name.
+
+Invariant: a group is read again after a while, so that what was done to it by hand is seen, and at once
+after the broker itself changed it; a group that could not be read is not known, which is not the same as
+there being none. A group's name follows from the cluster's and the object's, so that it is found again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.quota.usage import Reserved
+from providers.base import CapacityProvider
+from providers.model import ErrorClass, ProviderError, ReservationGroup
+
+EVERY: Final = timedelta(minutes=5)
+LONGEST: Final = 128  # characters of a group's name (Resource Groups API, CreateGroup)
+_UNUSUAL: Final = re.compile(r"[^a-zA-Z0-9_.-]")
+
+
+class Groups:
+    """What was last read of each group. One thread."""
+
+    def __init__(self, provider: CapacityProvider, *, region: str, cluster: str) -> None:
+        self._provider = provider
+        self._region = region
+        self._cluster = cluster
+        self._read: dict[str, tuple[ReservationGroup | None, datetime]] = {}
+        self.errors: dict[str, ProviderError] = {}
+
+    def name(self, reserved: Reserved) -> str:
+        """Of the group that the broker keeps for it."""
+        plain = f"capacity-broker-{self._cluster}-{reserved.queue}"
+        name = _UNUSUAL.sub("-", plain)
+        if name == plain and len(name) <= LONGEST:
+            return name
+        digest = hashlib.sha256(f"{self._cluster}/{reserved}".encode()).hexdigest()[:12]
+        return f"{name[: LONGEST - 13]}-{digest}"
+
+    def arn(self, reserved: Reserved, *, like: str) -> str:
+        """Of the same; `like` is the ARN of any reservation of the account, for its partition."""
+        partition = like.split(":")[1] if like.count(":") > 1 else "aws"
+        account = self._provider.account_id()
+        return f"arn:{partition}:resource-groups:{self._region}:{account}:group/{self.name(reserved)}"
+
+    def look(self, arn: str, now: datetime) -> ReservationGroup | None:
+        """The group as it was read lately; None where there is none. Raises ProviderError where unknown."""
+        group, read = self._read.get(arn, (None, None))
+        if read is None or read + EVERY <= now:
+            try:
+                group = self._provider.group(arn)
+            except ProviderError as error:
+                if error.class_ is not ErrorClass.NOT_FOUND:
+                    self.errors[arn] = error
+                    raise
+                group = None
+            self.errors.pop(arn, None)
+            self._read[arn] = (group, now)
+        return group
+
+    def known(self, group: ReservationGroup, now: datetime) -> None:
+        """As an answer to a change showed it."""
+        self._read[group.arn] = (group, now)
+
+    def forget(self, arn: str) -> None:
+        """It was changed: the next look reads it."""
+        self._read.pop(arn, None)
+
+    def keep(self, arns: Mapping[str, object]) -> None:
+        """Forgets all others."""
+        self._read = {arn: read for arn, read in self._read.items() if arn in arns}
+        self.errors = {arn: error for arn, error in self.errors.items() if arn in arns}

@@ -1,0 +1,310 @@
+"""EC2's reservations kept to what the managed CapacityReservations ask for, all of them by one decision.
+
+Invariant: what is decided is decided on EC2's own description: at rest on the one that the broker makes
+anyway, and before anything is bought, changed or given back on a new one. Whoever dies anywhere in between
+leaves behind only what the next pass finds in EC2's tags and on the objects. Caps are for all reservations
+together, so one thread decides on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from broker.capacity.holdings import Holdings, belongs
+from broker.capacity.holdings_model import Change, FlavorCount, HoldingsPlan, Regroup, Wish
+from broker.capacity.holdings_plan import observed, plan
+from broker.capacity.model import Inventory
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.ome.holdings.act import Actor
+from broker.controllers.ome.holdings.groups import Groups
+from broker.controllers.ome.holdings.view import HoldingState, HoldingsView
+from broker.controllers.ome.holdings.wishes import Reading, flavors_of, read
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.controller import Again
+from broker.kube.errors import ApiError, NotFound, Unavailable
+from broker.kube.events import Recorder
+from broker.quota.usage import Reserved
+from broker.settings import Settings
+from providers.base import CapacityProvider
+from providers.model import InstanceType, ProviderError, ReservationGroup
+
+NOT_YET = 1.0
+ROUNDS = 200  # plans in a pass: more than halving over every place of a flavor takes
+
+_log = structlog.get_logger("holdings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The world at one moment, and what is to be done about it."""
+
+    inventory: Inventory
+    readings: Mapping[Reserved, Reading]
+    types: Mapping[str, InstanceType]
+    holdings: Holdings
+    plan: HoldingsPlan
+    groups: Mapping[str, ReservationGroup]
+
+
+class HoldingsKeeper:
+    """`run` is one pass over all reservations."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        reads: OmeReads,
+        inventory: InventoryKeeper,
+        view: HoldingsView,
+        *,
+        settings: Settings,
+        clock: Clock,
+        recorder: Recorder,
+        describe: Callable[[], None],
+    ) -> None:
+        self._provider = provider
+        self._reads = reads
+        self._inventory = inventory
+        self._view = view
+        self._settings = settings
+        self._clock = clock
+        self._describe = describe
+        self._zones = _listed(settings.buy_zones)
+        self._cost_labels = _listed(settings.cost_labels)
+        self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
+        self._cluster = settings.cluster_name
+        self._actor = Actor(client, provider, self._groups, clock=clock, recorder=recorder)
+
+    def run(self) -> Again | None:
+        """Raises ApiError and ProviderError, after everything else had its turn."""
+        inventory = self._inventory.snapshot()
+        if not self._objects():
+            self._view.publish(Holdings(), {}, {})
+            return None
+        if inventory.described is None:
+            self._unseen()
+            return Again(NOT_YET)
+        types = self._provider.instance_types()
+        seen = self._see(inventory, types)
+        trouble: Exception | None = None
+        if self._due(seen.plan):
+            began = self._clock.now()
+            odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
+            fresh = replace(inventory, odcrs=odcrs, described=began)
+            seen, trouble = self._act(self._see(fresh, types))
+            self._describe()
+        self._publish(seen)
+        if trouble is not None:
+            raise trouble
+        now = self._clock.now()
+        again = seen.plan.again
+        return Again(max(1.0, (again - now).total_seconds())) if again else None
+
+    # ---- observe
+
+    def _objects(self) -> list[Any]:
+        return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]
+
+    def _readings(self, types: Mapping[str, InstanceType]) -> dict[Reserved, Reading]:
+        flavors = self._reads.flavors
+        known = None if flavors.missing else {one.name: one.spec.node_labels for one in flavors.cache.list()}
+        look = flavors_of(known, types, self._zones)
+        found = [
+            read(
+                one,
+                look,
+                default_cohort=self._settings.default_cohort,
+                strict=self._settings.strict,
+                cost_labels=self._cost_labels,
+            )
+            for one in self._objects()
+        ]
+        return {each.reserved: each for each in found}
+
+    def _see(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> Seen:
+        return self._decide(inventory, self._readings(types), types)
+
+    def _decide(
+        self, inventory: Inventory, readings: Mapping[Reserved, Reading], types: Mapping[str, InstanceType]
+    ) -> Seen:
+        now = self._clock.now()
+        inventory = self._actor.recent.seen(inventory)
+        groups = self._adopted(readings.values(), inventory, now)
+        claimants = [each.claimant for each in readings.values()]
+        holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=self._cluster)
+        like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
+        readings = {
+            reserved: replace(each, wish=self._wish(each, like, now)) if each.managed else each
+            for reserved, each in readings.items()
+        }
+        return Seen(
+            inventory=inventory,
+            readings=readings,
+            types=types,
+            holdings=holdings,
+            plan=self._plan(readings.values(), inventory, holdings, types, now),
+            groups=groups,
+        )
+
+    def _again(self, seen: Seen) -> Seen:
+        """The same objects and the same description, with what was done since."""
+        return self._decide(seen.inventory, seen.readings, seen.types)
+
+    def _plan(
+        self,
+        readings: Iterable[Reading],
+        inventory: Inventory,
+        holdings: Holdings,
+        types: Mapping[str, InstanceType],
+        now: datetime,
+    ) -> HoldingsPlan:
+        managed = sorted((each for each in readings if each.managed), key=_age)
+        return plan(
+            [each.wish for each in managed],
+            inventory,
+            holdings,
+            types=types,
+            refusals=self._actor.refusals,
+            caps=self._settings.caps,
+            cluster=self._cluster,
+            now=now,
+        )
+
+    def _wish(self, reading: Reading, like: str, now: datetime) -> Wish:
+        """With what this process and Resource Groups know besides."""
+        wish = replace(
+            reading.wish,
+            unsure=self._actor.unsure(reading, now),
+            held=reading.wish.held or self._actor.held(reading, now),
+        )
+        try:
+            return replace(wish, group=self._groups.look(self._groups.arn(wish.reserved, like=like), now))
+        except ProviderError as error:
+            _log.warning("group not read", reservation=str(wish.reserved), error=str(error))
+            return replace(wish, groups=False)
+
+    def _adopted(
+        self, readings: Iterable[Reading], inventory: Inventory, now: datetime
+    ) -> Mapping[str, ReservationGroup]:
+        """The groups that objects name, of those that there are."""
+        found = {}
+        for arn in sorted({each.claimant.group_arn for each in readings} - {""}):
+            try:
+                group = inventory.groups.get(arn) or self._groups.look(arn, now)
+            except ProviderError as error:
+                _log.warning("group not read", group=arn, error=str(error))
+                continue
+            if group is not None:
+                found[arn] = group
+        return found
+
+    # ---- act
+
+    def _due(self, planned: HoldingsPlan) -> bool:
+        now = self._clock.now()
+        steps: list[Change | Regroup] = [*planned.changes, *planned.regroups]
+        return bool(planned.purchases) or any(not self._actor.paused(step, now) for step in steps)
+
+    def _act(self, seen: Seen) -> tuple[Seen, Exception | None]:
+        """Takes every step; the world afterwards, and the first thing that went wrong outside."""
+        first: Exception | None = None
+        skipped: set[Reserved] = set()
+        try:
+            for _ in range(ROUNDS):
+                due = [each for each in seen.plan.purchases if each.reserved not in skipped]
+                if not due:
+                    break
+                for purchase in due:
+                    try:
+                        self._actor.buy(purchase, seen.readings[purchase.reserved])
+                    except NotFound:
+                        skipped.add(purchase.reserved)  # the object is gone
+                    except Unavailable:
+                        raise
+                    except ApiError as error:
+                        skipped.add(purchase.reserved)
+                        first = first or error
+                seen = self._again(seen)
+            now = self._clock.now()
+            for change in seen.plan.changes:
+                if not self._actor.paused(change, now):
+                    self._actor.change(change, seen.readings[change.reserved])
+            for _ in range(2):  # a group is made, then filled
+                seen = self._again(seen)
+                for step in seen.plan.regroups:
+                    if not self._actor.paused(step, now):
+                        self._actor.regroup(step, seen.readings[step.reserved], seen.inventory)
+        except (ApiError, ProviderError) as error:
+            first = first or error
+        return self._again(seen), first
+
+    # ---- tell
+
+    def _unseen(self) -> None:
+        """EC2 has not been described yet: who wants nothing of it may go all the same."""
+        free = {
+            each.reserved: each.one.uid
+            for each in self._readings({}).values()
+            if each.one.deleting and not (each.managed and each.wish.cancels)
+        }
+        self._view.settle(free)
+
+    def _publish(self, seen: Seen) -> None:
+        now = self._clock.now()
+        states: dict[Reserved, HoldingState] = {}
+        settled: dict[Reserved, str] = {}
+        for reserved, reading in seen.readings.items():
+            outlook = seen.plan.outlooks.get(reserved)
+            problems = [*reading.problems, *seen.holdings.problems.get(reserved, ())]
+            if outlook is None:
+                counts = observed(reading.wish, seen.holdings, types=seen.types)
+            else:
+                counts = outlook.counts
+                problems += [*outlook.problems, *self._actor.problems(reserved, now)]
+            states[reserved] = HoldingState(
+                managed=reading.managed,
+                flavors=counts,
+                group_arn=_group_arn(reading, seen.groups),
+                problems=tuple(dict.fromkeys(problems)),
+                detail=_detail(counts),
+            )
+            if reading.one.deleting and (outlook is None or outlook.settled):
+                settled[reserved] = reading.one.uid
+        self._view.publish(seen.holdings, states, settled)
+
+
+def _group_arn(reading: Reading, groups: Mapping[str, ReservationGroup]) -> str:
+    if reading.wish.group is not None:
+        return reading.wish.group.arn
+    return reading.claimant.group_arn if reading.claimant.group_arn in groups else ""
+
+
+def _detail(counts: Mapping[str, FlavorCount]) -> str:
+    """What is short, in a line."""
+    parts = []
+    for name, count in counts.items():
+        if count.obtained >= count.wanted:
+            continue
+        part = f"flavor {name}: {count.obtained} of {count.wanted} instances are reserved"
+        if count.pending:
+            part += f", {count.pending} more are pending"
+        if count.code:
+            part += f"; EC2 says {count.code}: {count.message}"
+        parts.append(part)
+    return "; ".join(parts)
+
+
+def _age(reading: Reading) -> tuple[datetime, Reserved]:
+    """Who was there first is served first."""
+    return reading.one.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), reading.reserved
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
