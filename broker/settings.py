@@ -225,6 +225,20 @@ class Settings:
             envvar="BROKER_COST_LABELS",
         ),
     ] = ""
+    dedicated_node_class: Annotated[
+        str,
+        _option(
+            "EC2NodeClass of dedicated clusters, where cluster, profile and reservation name none.",
+            envvar="BROKER_DEDICATED_NODE_CLASS",
+        ),
+    ] = "default"
+    dedicated_wait_seconds: Annotated[
+        float,
+        _option(
+            "Seconds after which a dedicated cluster that waits for quota has failed, and waits on.",
+            envvar="BROKER_DEDICATED_WAIT_SECONDS",
+        ),
+    ] = 600.0
     log_level: Annotated[str, _option("debug, info, warning or error.", envvar="BROKER_LOG_LEVEL")] = "info"
     log_format: Annotated[
         str, _option("json or console; auto means console on a terminal.", envvar="BROKER_LOG_FORMAT")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.controllers.ome.clusters.loop import cluster_loop
 from broker.controllers.ome.clusters.view import ClusterView
 from broker.controllers.ome.holdings.loop import holdings_loop
 from broker.controllers.ome.holdings.view import HoldingsView
@@ -38,7 +39,8 @@ class OmeLoops:
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
         queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.holders)
         held = holdings_loop(shared, self.holdings)
-        self.loops: tuple[Loop, ...] = (reservations, held, *queues.loops)
+        dedicated = cluster_loop(shared, priority=self.kueue.priority)
+        self.loops: tuple[Loop, ...] = (reservations, held, dedicated, *queues.loops)
 
     def reserved(self) -> list[Reserved]:
         """Every reservation there is."""

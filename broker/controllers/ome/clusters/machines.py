@@ -121,7 +121,7 @@ def claim(
                 names.TAG_FLAVOR: flavor.name,
                 names.PRIORITY: str(priority),
             },
-            "ownerReferences": [owner_reference(cluster)],
+            "ownerReferences": [owner_reference(cluster, block=False)],
         },
         "spec": {
             "nodeClassRef": {"group": names.BROKER, "kind": KIND, "name": node_class},

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.ome.clusters.admission import Held, held
 from broker.kube.cache import Cache
-from broker.quota.resolve import Unresolved, resolve
+from broker.quota.resolve import resolve
 from broker.quota.usage import Holder, Reserved
 
 
@@ -33,20 +34,21 @@ class ClusterView:
         known = tuple(self._known())
         found: dict[Reserved, list[Holder]] = {}
         for cluster in sorted(self._clusters.list(), key=lambda each: each.name):
-            reserved = resolve(cluster.spec.capacity_reservation_id, known)
-            if isinstance(reserved, Unresolved):
-                continue
-            found.setdefault(reserved, []).append(_holder(cluster, reserved))
+            mine = held(cluster)
+            reserved = mine.reserved if mine else resolve(cluster.spec.capacity_reservation_id, known)
+            if isinstance(reserved, Reserved):
+                found.setdefault(reserved, []).append(_holder(cluster, reserved, mine))
         return {reserved: tuple(holders) for reserved, holders in found.items()}
 
 
-def _holder(cluster: DedicatedAICluster, reserved: Reserved) -> Holder:
+def _holder(cluster: DedicatedAICluster, reserved: Reserved, mine: Held | None) -> Holder:
     failed = cluster.status.dac_lifecycle_state == "FAILED"
     return Holder(
         kind="DedicatedAICluster",
         name=cluster.name,
         reserved=reserved,
-        usage={},
+        usage=mine.usage if mine else {},
+        since=mine.since.timestamp() if mine else float("inf"),
         healthy=not failed,
         why=cluster.status.lifecycle_detail if failed else "",
     )

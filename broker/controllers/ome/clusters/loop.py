@@ -1,0 +1,56 @@
+"""The loop of the dedicated clusters, and what makes it look.
+
+Invariant: it waits for the caches that it reads; a kind that is not installed is not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.ome.clusters.keeper import ClusterKeeper
+from broker.controllers.ome.shared import Shared
+from broker.kube.batch import Batcher
+from broker.kube.singleton import Singleton
+from providers.model import ProviderError
+
+NAME = "dedicated"
+EVERY = 60.0
+LONGEST = 0.3  # a change shows within this and the time that a pass takes, however many come after it
+
+
+def cluster_loop(shared: Shared, *, priority: Callable[[str], int | None]) -> Singleton[str]:
+    """`priority`: what a priority class is worth."""
+    keeper = ClusterKeeper(shared, priority=priority)
+    loop = Singleton(
+        NAME,
+        lambda _items: keeper.run(),
+        batcher=Batcher[str](NAME, clock=shared.clock, longest=LONGEST),
+        clock=shared.clock,
+        synced=lambda: shared.synced() and shared.reads.synced(),
+        every=EVERY,
+        expected=(ProviderError,),
+    )
+
+    def dirty(*_: object) -> None:
+        loop.batcher.add(NAME)
+
+    def claim_changed(old: NodeClaim | None, new: NodeClaim | None) -> None:
+        one = new or old
+        if one is not None and (names.DEDICATED in one.labels or names.DRAWS_FROM in one.annotations):
+            dirty()
+
+    reads = shared.reads
+    for informer in (
+        reads.clusters,
+        reads.profiles,
+        reads.reservations,
+        reads.cluster_reservations,
+        reads.flavors,
+        reads.workload_priorities,
+        reads.priorities,
+    ):
+        informer.on_change(dirty)
+    shared.claims.on_change(claim_changed)
+    return loop
