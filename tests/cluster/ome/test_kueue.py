@@ -1,0 +1,297 @@
+"""Reservations in Kueue, end to end: the broker on one side, Kueue's part played on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.kueue import (
+    ACTIVE,
+    AdmissionCheck,
+    ClusterQueue,
+    LocalQueue,
+    Namespace,
+    ResourceFlavor,
+    Workload,
+)
+from broker.apis.meta import condition
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.app import Broker
+from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
+from broker.kube.errors import NotFound
+from broker.quota.usage import Reserved
+from tests.cluster.stack import Stack
+from tests.kueue.definitions import install, ready
+from tests.kueue.played import Kueue
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+TYPE = "p5.48xlarge"
+TEAM = Reserved("team", "gpu")
+QUEUE = "team--gpu"
+
+
+def spec(nominal: str = "16", **more: Any) -> Json:
+    quota = {"name": GPU, "nominalQuota": nominal}
+    flavors = [{"name": "h100", "resources": [quota]}]
+    return {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}], **more}
+
+
+def present(broker: Broker) -> bool:
+    return broker.ome.kueue.present
+
+
+class World:
+    """A team's reservation of H100s, and Kueue."""
+
+    def __init__(self, stack: Stack, served: Sequence[str] = ("v1beta2", "v1beta1")) -> None:
+        self.stack = stack
+        self.client = stack.client
+        install(self.client, served=served)
+        self.kueue = Kueue(stack.tap.inner, version=served[0])
+        stack.until(lambda: ready(self.client, served[0]), "Kueue's kinds are served")
+
+    def namespace(self, name: str, **annotations: str) -> None:
+        self.client.create(Namespace.KIND, {"metadata": {"name": name, "annotations": annotations}})
+
+    def flavor(self, name: str = "h100") -> None:
+        labels = {names.INSTANCE_TYPE: TYPE, names.ZONE: "us-east-1a"}
+        self.client.create(
+            self.kueue.kind(ResourceFlavor), {"metadata": {"name": name}, "spec": {"nodeLabels": labels}}
+        )
+
+    def reserve(
+        self, name: str = "gpu", namespace: str = "team", *, body: Json | None = None, **meta: Any
+    ) -> None:
+        self.client.create(
+            CapacityReservation.KIND,
+            {"metadata": {"name": name, "namespace": namespace, **meta}, "spec": body or spec()},
+        )
+
+    def odcr(self, count: int = 1) -> str:
+        """EC2's, made by somebody else for the team."""
+        tags = [{"Key": names.TAG_RESERVATION, "Value": str(TEAM)}]
+        marks = [{"ResourceType": "capacity-reservation", "Tags": tags}]
+        return self.stack.aws.odcr(TYPE, count=count, TagSpecifications=marks)
+
+    def workload(self, name: str, *, gpus: int = 8, pods: int = 1) -> None:
+        pod = {"containers": [{"name": "c", "image": "i", "resources": {"requests": {GPU: str(gpus)}}}]}
+        self.client.create(
+            self.kueue.kind(Workload),
+            {
+                "metadata": {"name": name, "namespace": "team"},
+                "spec": {
+                    "queueName": "gpu",
+                    "podSets": [{"name": "main", "count": pods, "template": {"spec": pod}}],
+                },
+            },
+        )
+        usage = {"h100": {GPU: str(gpus * pods)}}
+        self.kueue.reserves(name, QUEUE, usage, namespace="team", pods=pods)
+
+    def find(self, model: type[Any], name: str, namespace: str | None = None) -> Any:
+        try:
+            return model.decode(self.kueue.raw(model, name, namespace))
+        except NotFound:
+            return None
+
+    def until_queue(self, name: str = QUEUE) -> ClusterQueue:
+        def made() -> ClusterQueue | None:
+            found = self.kueue.queue(name)
+            return found if found is not None and found.spec.stop_policy == "None" else None
+
+        found = self.stack.until(made, f"ClusterQueue {name}")
+        assert found is not None
+        return found
+
+    def until_state(self, name: str, *states: str) -> Any:
+        """The broker's answer to the workload."""
+
+        def said() -> Any:
+            checks = self.kueue.workload(name, "team").status.admission_checks
+            return next((each for each in checks if each.name == CHECK and each.state in states), None)
+
+        return self.stack.until(said, f"{name} is told {' or '.join(states)}")
+
+
+@pytest.mark.covers("OME-079", "OME-080", "OME-082")
+@pytest.mark.parametrize("served", [("v1beta2",), ("v1beta1",), ("v1beta2", "v1beta1")], ids="+".join)
+def test_a_reservation_is_queues_in_whichever_version_is_served(
+    stack: Stack, served: tuple[str, ...]
+) -> None:
+    world = World(stack, served)
+    world.namespace("team")
+    world.flavor()
+    limited = spec(cohort="ai", allowBorrowing=True)
+    limited["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"] = "8"
+    world.reserve(body=limited)
+    stack.start(kubelets=False)
+    queue = world.until_queue()
+    assert queue.spec.cohort_name == "ai"
+    raw = world.kueue.raw(ClusterQueue, QUEUE)["spec"]
+    assert raw["cohort" if served[0] == "v1beta1" else "cohortName"] == "ai"
+    (quota,) = raw["resourceGroups"][0]["flavors"][0]["resources"]
+    assert quota == {"name": GPU, "nominalQuota": "16", "borrowingLimit": "8"}
+    assert raw["namespaceSelector"]["matchExpressions"][0]["values"] == ["team"]
+    local = stack.until(lambda: world.find(LocalQueue, "gpu", "team"), "LocalQueue gpu")
+    assert local.spec.cluster_queue == QUEUE
+    check = world.find(AdmissionCheck, CHECK)
+    assert check.spec.controller_name == CONTROLLER
+    said = condition(check.status.conditions, ACTIVE)
+    assert said is not None and said.status == "True"
+    # Kueue finds nothing to complain of, and its own writes start no argument.
+    world.kueue.takes(QUEUE)
+    assert world.kueue.judges(QUEUE) == "Ready"
+    # By hand: more quota than was reserved, and out of the cohort.
+    hand = world.kueue.raw(ClusterQueue, QUEUE)["spec"]["resourceGroups"]
+    hand[0]["flavors"][0]["resources"][0]["nominalQuota"] = "400"
+    world.client.patch(world.kueue.kind(ClusterQueue), QUEUE, {"spec": {"resourceGroups": hand}})
+
+    def reverted() -> bool:
+        groups = world.kueue.raw(ClusterQueue, QUEUE)["spec"]["resourceGroups"]
+        return bool(groups == raw["resourceGroups"])
+
+    stack.until(reverted, "the hand edit is reverted")
+
+
+@pytest.mark.covers("OME-082", "OME-097")
+def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack: Stack) -> None:
+    world = World(stack)
+    world.namespace("team")
+    world.flavor()
+    foreign: Json = {"metadata": {"name": QUEUE}, "spec": {"namespaceSelector": {}}}
+    world.client.create(ClusterQueue.KIND, foreign)
+    world.reserve()
+    world.reserve("other")
+    broker = stack.start(kubelets=False)
+    event = stack.until_event("gpu", "ObjectConflict", kind="CapacityReservation")
+    assert QUEUE in event.message
+    world.until_queue("team--other")
+    stack.until(lambda: world.find(LocalQueue, "other", "team"), "LocalQueue other")
+    assert world.find(LocalQueue, "gpu", "team") is None
+    assert world.kueue.raw(ClusterQueue, QUEUE)["spec"] == foreign["spec"] | {"stopPolicy": "None"}
+    assert broker.ome.kueue.problems(TEAM)[0].reason == "ObjectConflict"
+    assert broker.ome.kueue.active(TEAM)[:2] == (False, "ObjectConflict")
+
+    def writes() -> list[tuple[str, str]]:
+        return [each for each in stack.tap.writes() if "kueue" in each[1]]
+
+    before = len(writes())
+    for _ in range(3):
+        world.kueue.judges("team--other")  # Kueue's status changes, which is no reason to write
+        stack.advance(301)
+        stack.polls()
+    assert len(writes()) == before
+    # Its name is free: the reservation gets its queue.
+    world.client.delete(ClusterQueue.KIND, QUEUE)
+    world.until_queue()
+    stack.until(lambda: not broker.ome.kueue.problems(TEAM), "no problem is left")
+
+
+@pytest.mark.covers("OME-018", "OME-019")
+def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
+    stack.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
+    stack.client.create(
+        CapacityReservation.KIND, {"metadata": {"name": "gpu", "namespace": "team"}, "spec": spec()}
+    )
+    broker = stack.start(kubelets=False)
+    stack.until(broker.ome.reads.synced, "what is not installed is known to be missing")
+    assert not present(broker)
+    world = World(stack)
+    stack.until(lambda: world.find(ClusterQueue, QUEUE), "ClusterQueue after Kueue came", step=10)
+    world.until_queue()
+    assert present(broker)
+    assert world.kueue.judges(QUEUE) == "FlavorNotFound"
+    stack.until(lambda: broker.ome.kueue.active(TEAM)[1] == "FlavorNotFound", "the broker hears of it")
+    world.flavor()
+    world.kueue.judges(QUEUE)
+    stack.until(lambda: broker.ome.kueue.active(TEAM)[0], "the queue is active")
+
+
+@pytest.mark.covers("OME-021")
+def test_a_deleted_reservations_queues_go_once_nobody_holds_their_quota(stack: Stack) -> None:
+    world = World(stack)
+    world.namespace("team")
+    world.flavor()
+    world.reserve()
+    broker = stack.start(kubelets=False)
+    world.until_queue()
+    world.kueue.takes(QUEUE)
+    stack.delete(CapacityReservation, "gpu", namespace="team")
+    stack.until(lambda: world.find(LocalQueue, "gpu", "team") is None, "the LocalQueue goes")
+
+    def leaves() -> bool:
+        queue = world.kueue.queue(QUEUE)
+        return queue is not None and queue.deleting and queue.spec.stop_policy == "Hold"
+
+    stack.until(leaves, "the ClusterQueue admits nobody new, and waits")
+    assert not broker.ome.kueue.gone(TEAM)
+    world.kueue.releases(QUEUE)
+    stack.until(lambda: broker.ome.kueue.gone(TEAM), "nothing is left of it")
+    assert world.kueue.queue(QUEUE) is None
+    stack.until(lambda: world.find(AdmissionCheck, CHECK) is None, "nobody asks, so the check goes")
+
+
+@pytest.mark.covers("OME-043", "OME-079")
+def test_a_cluster_wide_reservation_is_for_the_namespaces_that_say_so(stack: Stack) -> None:
+    world = World(stack)
+    world.namespace("red", **{names.DRAWS_FROM: "shared"})
+    world.namespace("green")
+    stack.client.create(ClusterCapacityReservation.KIND, {"metadata": {"name": "shared"}, "spec": spec()})
+    stack.start(kubelets=False)
+    queue = world.until_queue("shared")
+    owner = stack.get(ClusterCapacityReservation, "shared")
+    assert [each.uid for each in queue.metadata.owner_references] == [owner.uid]
+    stack.until(lambda: world.find(LocalQueue, "shared", "red"), "a LocalQueue in red")
+    assert world.find(LocalQueue, "shared", "green") is None
+    stack.edit(Namespace, "green", {"metadata": {"annotations": {names.DRAWS_FROM: "shared"}}})
+    stack.edit(Namespace, "red", {"metadata": {"annotations": {names.DRAWS_FROM: None}}})
+    stack.until(lambda: world.find(LocalQueue, "shared", "green"), "a LocalQueue in green")
+    stack.until(lambda: world.find(LocalQueue, "shared", "red") is None, "none in red")
+
+    def selects() -> bool:
+        chosen = world.kueue.raw(ClusterQueue, "shared")["spec"]["namespaceSelector"]
+        return bool(chosen["matchExpressions"][0]["values"] == ["green"])
+
+    stack.until(selects, "the queue lets green in and nobody else")
+
+
+@pytest.mark.covers("OME-033", "OME-056", "OME-057")
+def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Stack) -> None:
+    world = World(stack)
+    world.namespace("team")
+    world.flavor()
+    world.reserve()
+    odcr = world.odcr()
+    broker = stack.start(kubelets=False, poll_seconds=30.0)
+    world.until_queue()
+    world.kueue.takes(QUEUE)
+    world.workload("first")
+    told = world.until_state("first", "Ready", "Retry")
+    assert told.state == "Ready", told.message
+    (update,) = told.pod_set_updates
+    assert update.name == "main"
+    assert update.node_selector == {names.CAPACITY_TYPE: "reserved", names.RESERVATION_ID: odcr}
+    assert world.kueue.settles("first", namespace="team") == "admitted"
+    # The one instance is taken: the next is sent back, and told for how long.
+    world.workload("second")
+    told = world.until_state("second", "Ready", "Retry")
+    assert (told.state, told.requeue_after_seconds) == ("Retry", 60)
+    assert "h100" in told.message
+    assert world.kueue.settles("second", namespace="team") == "evicted"
+    # Quota is reserved, admitted or not; Kueue took the second's back.
+    stack.until(lambda: len(broker.ome.kueue.holders(TEAM)) == 1, "one workload holds quota")
+    (holder,) = broker.ome.kueue.holders(TEAM)
+    assert (holder.kind, holder.name, holder.usage) == ("Workload", "team/first", {("h100", GPU): 8})
+    # Still none when it comes again: later this time. Then there is one more.
+    world.kueue.reserves("second", QUEUE, {"h100": {GPU: "8"}}, namespace="team")
+    assert world.until_state("second", "Ready", "Retry").requeue_after_seconds == 120
+    world.kueue.settles("second", namespace="team")
+    stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
+    stack.polls(2)
+    world.kueue.reserves("second", QUEUE, {"h100": {GPU: "8"}}, namespace="team")
+    assert world.until_state("second", "Ready", "Retry").state == "Ready"
+    assert world.kueue.settles("second", namespace="team") == "admitted"

@@ -1,0 +1,120 @@
+"""Definitions of Kueue's kinds, made from the broker's own models of them, in the versions a test asks for.
+
+They are not Kueue's: they know the fields that the broker reads and writes, with Kueue's list types, its
+enums and those of its CEL rules that a rendered queue could break. v1beta1 has its own names for some.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from broker.apis.crdgen import Definition, definition
+from broker.apis.crds import KIND as CRD
+from broker.apis.kueue import (
+    VERSIONS,
+    AdmissionCheck,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+)
+from broker.apis.meta import Object
+from broker.kube.client import Client
+from broker.kube.errors import ApiError
+
+Json = dict[str, Any]
+
+MODELS: tuple[type[Object], ...] = (
+    AdmissionCheck,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+)
+# Of apis/kueue/v1beta2/clusterqueue_types.go; `cohortName` is `cohort` in v1beta1.
+LIMITS = (
+    "!has(self.{cohort}) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, "
+    "f.resources.all(r, !has(r.borrowingLimit)))) : true"
+)
+COVERED = "self.flavors.all(x, size(x.resources) == size(self.coveredResources))"
+
+
+@lru_cache
+def _schema(model: type[Object], version: str) -> str:
+    made = definition(Definition(versions=(model,), columns=(), categories=("kueue",)))
+    schema = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = json.loads(json.dumps(schema))
+    if model is ClusterQueue:
+        _cluster_queue(schema["properties"]["spec"], version)
+    if model is Workload and version == "v1beta1":
+        # As Kueue's older definitions, which cannot say when to come again.
+        del _entry(schema)["requeueAfterSeconds"]
+    return json.dumps(schema)
+
+
+def _entry(schema: Json) -> Json:
+    found: Json = schema["properties"]["status"]["properties"]["admissionChecks"]["items"]["properties"]
+    return found
+
+
+def _cluster_queue(spec: Json, version: str) -> None:
+    fields = spec["properties"]
+    cohort = "cohortName"
+    if version == "v1beta1":
+        cohort = "cohort"
+        fields["cohort"] = fields.pop("cohortName")
+        search = fields["flavorFungibility"]["properties"]
+        search["whenCanBorrow"]["enum"] = ["Borrow", "TryNextFlavor"]
+        search["whenCanPreempt"]["enum"] = ["Preempt", "TryNextFlavor"]
+    borrow = fields["preemption"]["properties"]["borrowWithinCohort"]["properties"]["policy"]
+    borrow["enum"] = ["Never", "LowerPriority"]
+    fields["stopPolicy"]["default"] = "None"
+    spec["x-kubernetes-validations"] = [
+        {"rule": LIMITS.format(cohort=cohort), "message": "borrowingLimit without a cohort"}
+    ]
+    fields["resourceGroups"]["items"]["x-kubernetes-validations"] = [
+        {"rule": COVERED, "message": "flavors without all covered resources"}
+    ]
+
+
+def definitions(served: Sequence[str]) -> list[Json]:
+    """A definition of each kind; the first version is stored."""
+    made = []
+    for model in MODELS:
+        body = json.loads(json.dumps(definition(Definition(versions=(model,), columns=()))))
+        template = body["spec"]["versions"][0]
+        body["spec"]["versions"] = [
+            template
+            | {
+                "name": version,
+                "storage": version == served[0],
+                "schema": {"openAPIV3Schema": json.loads(_schema(model, version))},
+            }
+            for version in served
+        ]
+        made.append(body)
+    return made
+
+
+def install(client: Client, *, served: Sequence[str] = VERSIONS) -> None:
+    """Kueue's kinds come to a cluster that has none."""
+    for body in definitions(served):
+        client.create(CRD, body)
+
+
+def ready(client: Client, version: str) -> bool:
+    """Whether every kind is served in the version."""
+    for model in MODELS:
+        kind = model.KIND
+        try:
+            client.raw("GET", f"/apis/{kind.group}/{version}/{kind.plural}")
+        except ApiError:
+            return False
+    return True
