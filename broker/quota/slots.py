@@ -14,7 +14,7 @@ cohort) is no slot at all: it cannot be had back.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
@@ -143,6 +143,16 @@ class Slots:
             for lot in given
         }
         self._lot_of = {odcr_id: lot for lot in self.lots.values() for odcr_id in lot.slots}
+        self._owned: dict[str, list[Lot]] = defaultdict(list)
+        for lot in self.lots.values():
+            self._owned[lot.owner].append(lot)
+        self._borrowers: dict[tuple[str, str], list[Holder]] = defaultdict(list)
+        self._borrowed: Counter[tuple[str, str]] = Counter()
+        for each in self.holders.values():
+            if (lot := self._lot_of[each.odcr_id]).owner != each.queue:
+                self._borrowers[lot.owner, lot.flavor].append(each)
+                self._borrowed[each.queue, lot.flavor] += 1
+        self._peers: dict[Node, frozenset[str]] = {}
         self._tree = Tree([*map(self._queue, self._members.values())], cohorts)
         self.inactive: Mapping[str, str] = self._tree.inactive
         self._ledger = Ledger(self._tree, map(self._workload, self.holders.values()))
@@ -165,33 +175,23 @@ class Slots:
     def borrowable(self, queue: str, flavor: str) -> int:
         """How many more slots of others a queue may take."""
         limit = self._members[queue].borrowing_limit.get(flavor, 0)
-        if limit is None:
-            return UNLIMITED
-        return max(0, limit - sum(each.queue == queue for each in self.borrowed(flavor)))
+        return UNLIMITED if limit is None else max(0, limit - self._borrowed[queue, flavor])
 
     def peers(self, queue: str) -> frozenset[str]:
-        """The queues of its cohort tree, itself left out; nobody for one that may not borrow."""
+        """The queues of its cohort tree, itself among them; nobody for one that may not borrow."""
         node = self._tree.queues.get(queue)
         limits = self._members[queue].borrowing_limit.values()
         if node is None or node.parent is None or not any(limit is None or limit > 0 for limit in limits):
             return frozenset()
-        return frozenset(each.name for each in _below(_root(node)) if each is not node)
-
-    def borrowed(self, flavor: str) -> Iterator[Holder]:
-        """Who holds a slot of another's in a flavor."""
-        for each in self.holders.values():
-            lot = self._lot_of[each.odcr_id]
-            if lot.flavor == flavor and lot.owner != each.queue:
-                yield each
+        root = _root(node)
+        if root not in self._peers:
+            self._peers[root] = frozenset(each.name for each in _below(root))
+        return self._peers[root]
 
     def borrowers(self, lot: Lot) -> tuple[Holder, ...]:
         """Who could be asked for a slot of the lot, or gives one back already, in that order."""
-        found = (
-            each
-            for each in self.holders.values()
-            if each.odcr_id in lot.slots and each.queue != lot.owner and (each.leaving or not each.spared)
-        )
-        return tuple(sorted(found, key=_rank))
+        found = self._borrowers.get((lot.owner, lot.flavor), ())
+        return tuple(sorted((each for each in found if each.leaving or not each.spared), key=_rank))
 
     def reclaim(self, wants: Sequence[Want]) -> tuple[Victim, ...]:
         """Who is to be asked for a slot, beyond those who leave already. Wants in order of importance.
@@ -252,10 +252,9 @@ class Slots:
 
     def _queue(self, member: Member) -> Queue:
         quotas: dict[FlavorResource, Quota] = {}
-        for lot in self.lots.values():
-            if lot.owner == member.name:
-                quotas[_key(lot)] = Quota(nominal=lot.nominal, lending_limit=lot.lending_limit)
-                quotas |= {_place(id_): Quota(nominal=count) for id_, count in lot.slots.items()}
+        for lot in self._owned.get(member.name, ()):
+            quotas[_key(lot)] = Quota(nominal=lot.nominal, lending_limit=lot.lending_limit)
+            quotas |= {_place(id_): Quota(nominal=count) for id_, count in lot.slots.items()}
         return Queue(
             name=member.name,
             cohort=member.cohort,

@@ -1,0 +1,329 @@
+"""Whose slots are whose, and who may take how many: worked out for each plan from what is known then.
+
+Invariant: no plan is made before it is known which of EC2's reservations belong to somebody, unless that
+cannot be known for long (a kind is served and cannot be read). Where no reservation exists, nothing is looked
+at and every plan is as free as without this.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import NOBODYS, Borrower, Entitlements, Lot, Terms
+from broker.capacity.holdings import Holdings
+from broker.capacity.matching import launchable
+from broker.capacity.model import Inventory
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.report import launched_at
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.ome.borrowing.terms import TermsReader
+from broker.controllers.ome.borrowing.unexplained import Unexplained
+from broker.controllers.ome.holdings.wishes import flavors_of
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.cache import Cache
+from broker.kube.clock import Clock
+from broker.quota import slots as book
+from broker.quota.model import Cohort
+from broker.quota.resolve import Unresolved, resolve
+from broker.quota.usage import Reserved
+from broker.settings import Settings
+from providers.model import InstanceType
+
+# How long a plan waits for the kinds that it asks before it goes on without.
+PATIENCE: Final = timedelta(seconds=30)
+# How long a claim that may fall back waits for whoever gives its slot back.
+DRAINING: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One look: the tree with those who hold slots, and what follows for plans."""
+
+    slots: book.Slots
+    entitlements: Entitlements
+
+
+class Entitler:
+    """`look` is safe to call from any loop; it asks nobody and writes nothing."""
+
+    def __init__(
+        self,
+        reads: OmeReads,
+        holdings: Callable[[], Holdings | None],
+        claims: Cache[NodeClaim],
+        nodes: Cache[Node],
+        pods: Cache[Pod],
+        *,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._reads = reads
+        self._holdings = holdings
+        self._claims = claims
+        self._nodes = nodes
+        self._pods = pods
+        self._settings = settings
+        self._clock = clock
+        self._terms = TermsReader(reads, settings)
+        self._unexplained = Unexplained()
+        self._began = clock.monotonic()
+        self._told: tuple[object, int] = (None, 0)
+        self._lock = threading.Lock()
+        self._left: set[str] = set()
+        self._planned: dict[str, str] = {}
+        claims.on_change(self._changed)
+
+    def known(self) -> bool:
+        """Whether a plan may be made: what belongs to whom is known, or has not been for too long."""
+        complete = self._reads.synced() and (not self._terms.all() or self._holdings() is not None)
+        return complete or self._clock.monotonic() - self._began > PATIENCE.total_seconds()
+
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements:
+        """For a plan of these claims, by uid. Others that were planned in this pass have what they got."""
+        with self._lock:
+            self._planned = {uid: odcr_id for uid, odcr_id in self._planned.items() if uid not in claims}
+        found = self.look(inventory, types)
+        if found is None:
+            return NOBODYS
+        draws, barred, called = self._draws(claims.values())
+        given = found.entitlements
+        return Entitlements(
+            lots=given.lots,
+            terms=given.terms,
+            disputed=given.disputed,
+            draws=draws,
+            borrow=given.borrow,
+            peers=given.peers,
+            names={**given.names, **called},
+            barred={**given.barred, **barred},
+        )
+
+    def look(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> Standing | None:
+        """None where nothing belongs to anybody."""
+        reservations = self._terms.all()
+        if not reservations:
+            return None
+        now = self._clock.now()
+        holdings = self._holdings() or Holdings()
+        flavors = None if self._reads.flavors.missing else self._flavors()
+        zones = [each.strip() for each in self._settings.buy_zones.split(",") if each.strip()]
+        said = self._terms.said(
+            reservations, flavors_of(flavors, types, zones), types, self._version(flavors, types)
+        )
+        lots = self._owned(holdings, inventory)
+        holders = self._holders(lots)
+        strange, coming = self._counts(lots, holders, inventory, now)
+        usable = _usable(lots, inventory, strange, now)
+        made = [
+            book.Lot(
+                owner=one.reserved.queue,
+                flavor=flavor,
+                slots=usable.get(Lot(one.reserved.queue, flavor), {}),
+                quota=each.quota,
+                lending_limit=each.lending_limit,
+            )
+            for one in said
+            for flavor, each in one.flavors.items()
+        ]
+        cohorts = [
+            Cohort(name=each.name, parent=each.spec.parent_name) for each in self._reads.cohorts.cache.list()
+        ]
+        slots = book.Slots(made, [one.member for one in said], holders, cohorts=cohorts)
+        barred = {one.reserved.queue: one.barred for one in said if one.barred} | dict(slots.inactive)
+        rules = {one.member.name: one.member.reclaim for one in said}
+        return Standing(
+            slots=slots,
+            entitlements=Entitlements(
+                lots=lots,
+                terms={
+                    Lot(*key): self._terms_of(slots, lot, coming, rules.get(lot.owner, "Never"), now)
+                    for key, lot in slots.lots.items()
+                },
+                disputed={id_: tuple(each.queue for each in who) for id_, who in holdings.disputed.items()},
+                borrow={
+                    Lot(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
+                    for one in said
+                    for flavor in one.member.borrowing_limit
+                },
+                peers={
+                    one.reserved.queue: peers for one in said if (peers := slots.peers(one.reserved.queue))
+                },
+                names={one.reserved.queue: str(one.reserved) for one in said},
+                barred=barred,
+            ),
+        )
+
+    def begin(self) -> None:
+        """A pass begins: all that was launched before is written on the claims."""
+        with self._lock:
+            self._planned = {}
+
+    def take(self, planned: Mapping[str, str]) -> None:
+        """Claims (by uid) that are launched now, each with an EC2 reservation of the lot that it is for."""
+        with self._lock:
+            self._planned |= planned
+
+    def leaves(self, uid: str) -> None:
+        """The claim was deleted a moment ago, which the cache may not show yet."""
+        self._left.add(uid)
+
+    def _changed(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
+        if old is not None and new is None:
+            self._left.discard(old.uid)
+            if odcr_id := old.labels.get(names.RESERVATION_ID):
+                self._unexplained.ended(odcr_id, self._clock.now())
+
+    def _draws(self, waiting: Iterable[NodeClaim]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+        """The queue of each claim; of what no reservation is named by, why it entitles to nothing."""
+        known = [Reserved(one.namespace, one.name) for one in self._terms.all()]
+        draws: dict[str, str] = {}
+        barred: dict[str, str] = {}
+        called: dict[str, str] = {}
+        for claim in waiting:
+            if not (given := claim.annotations.get(names.DRAWS_FROM, "")):
+                continue
+            found = resolve(given, known)
+            if isinstance(found, Unresolved):
+                draws[claim.uid] = queue = f"?{given}"
+                barred[queue], called[queue] = found.message, given
+            else:
+                draws[claim.uid] = found.queue
+        return draws, barred, called
+
+    def _flavors(self) -> dict[str, Mapping[str, str]]:
+        return {each.name: each.spec.node_labels for each in self._reads.flavors.cache.list()}
+
+    def _version(self, flavors: object, types: Mapping[str, InstanceType]) -> int:
+        """Changes with the flavors or the instance types."""
+        seen = (flavors, id(types))
+        if self._told[0] != seen:
+            self._told = (seen, self._told[1] + 1)
+        return self._told[1]
+
+    def _owned(self, holdings: Holdings, inventory: Inventory) -> dict[str, Lot]:
+        """The lot of each EC2 reservation that belongs to somebody. What carries a tag that the holdings do
+        not know yet has no flavor, so that nobody takes it meanwhile."""
+        lots = {
+            odcr_id: Lot(reserved.queue, holdings.flavor.get(odcr_id, ""))
+            for odcr_id, reserved in holdings.owner.items()
+        }
+        for odcr in inventory.odcrs.values():
+            if odcr.id not in lots and odcr.id not in holdings.disputed:
+                namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
+                cluster = odcr.tags.get(names.TAG_CLUSTER, self._settings.cluster_name)
+                if name and cluster == self._settings.cluster_name and self._exists(namespace, name):
+                    lots[odcr.id] = Lot(Reserved(namespace, name).queue, "")
+        return lots
+
+    def _exists(self, namespace: str, name: str) -> bool:
+        if namespace:
+            return self._reads.reservations.cache.get(name, namespace) is not None
+        return self._reads.cluster_reservations.cache.get(name) is not None
+
+    def _holders(self, lots: Mapping[str, Lot]) -> list[book.Holder]:
+        """Claims whose instances hold a slot that belongs to somebody."""
+        with self._lock:
+            planned = dict(self._planned)
+        held = {
+            claim.uid: (claim, odcr_id)
+            for claim in self._claims.list()
+            if (odcr_id := _held(claim) or planned.get(claim.uid, "")) in lots
+        }
+        there = [claim for claim, _ in held.values()]
+        draws, _, _ = self._draws(there)
+        since = launched_at(there)
+        return [
+            book.Holder(
+                name=claim.name,
+                queue=draws.get(claim.uid, ""),
+                odcr_id=odcr_id,
+                priority=priority_of(claim),
+                since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
+                leaving=claim.deleting or claim.uid in self._left,
+                spared=draws.get(claim.uid, "") != lots[odcr_id].owner and self._spared(claim),
+            )
+            for claim, odcr_id in held.values()
+        ]
+
+    def _spared(self, claim: NodeClaim) -> bool:
+        """Karpenter's rule: what says do-not-disrupt is left alone, unless a grace period bounds that."""
+        if claim.spec.termination_grace_period:
+            return False
+        nodes = [*self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)]
+        pods = [pod for node in nodes for pod in self._pods.by(BY_NODE, node.name)]
+        running = [pod for pod in pods if pod.status.phase not in ("Succeeded", "Failed")]
+        return any(each.annotations.get(names.DO_NOT_DISRUPT) == "true" for each in (claim, *nodes, *running))
+
+    def _counts(
+        self,
+        lots: Mapping[str, Lot],
+        holders: Iterable[book.Holder],
+        inventory: Inventory,
+        now: datetime,
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        held = Counter(each.odcr_id for each in holders)
+        unexplained = {
+            odcr_id: odcr.total - inventory.free(odcr_id) - held[odcr_id]
+            for odcr_id in lots
+            if (odcr := inventory.odcrs.get(odcr_id)) is not None
+        }
+        return self._unexplained.look(unexplained, now)
+
+    def _terms_of(
+        self,
+        slots: book.Slots,
+        lot: book.Lot,
+        coming: Mapping[str, int],
+        rule: book.Reclaim,
+        now: datetime,
+    ) -> Terms:
+        ended = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(coming.get(id_, 0))]
+        borrowers = [
+            Borrower(each.odcr_id, each.priority, coming=each.leaving)
+            for each in slots.borrowers(lot)
+            if not (each.leaving and self._stuck(each.name, now))
+        ]
+        return Terms(
+            quota=slots.quota(lot),
+            room=slots.room(lot),
+            lendable=slots.lendable(lot),
+            reclaim=rule,
+            borrowers=(*ended, *borrowers),
+        )
+
+    def _stuck(self, name: str, now: datetime) -> bool:
+        claim = self._claims.get(name)
+        since = claim.metadata.deletion_timestamp if claim is not None else None
+        return since is not None and now - since > DRAINING
+
+
+def priority_of(claim: NodeClaim) -> int:
+    text = claim.annotations.get(names.PRIORITY, "0").strip()
+    return int(text) if text.removeprefix("-").isdigit() else 0
+
+
+def _held(claim: NodeClaim) -> str:
+    """The EC2 reservation that its instance runs in."""
+    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
+
+
+def _usable(
+    lots: Mapping[str, Lot], inventory: Inventory, strange: Mapping[str, int], now: datetime
+) -> dict[Lot, dict[str, int]]:
+    """The slots of each lot by reservation, without those that cannot be launched into or are strangers'."""
+    found: dict[Lot, dict[str, int]] = {}
+    for odcr_id, lot in lots.items():
+        odcr = inventory.odcrs.get(odcr_id)
+        if odcr is not None and launchable(odcr, now):
+            found.setdefault(lot, {})[odcr_id] = max(0, odcr.total - strange.get(odcr_id, 0))
+    return found

@@ -1,0 +1,100 @@
+"""What each reservation's spec says about its slots: read once for each version of it.
+
+Invariant: a spec that has problems, or a reservation that is deleted, entitles nobody to anything, and it is
+said why; what it owns stays its own until it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from broker.apis.meta import quantity
+from broker.apis.ome import FlavorQuotas, ReservationSpec
+from broker.apis.ome_rules import judge
+from broker.capacity.entitled_slots import Counted, counted
+from broker.controllers.ome.holdings.wishes import Flavors, Reservation, read, reserved_of
+from broker.controllers.ome.reads import OmeReads
+from broker.quota.slots import Member, Reclaim
+from broker.quota.usage import Reserved
+from broker.settings import Settings
+from providers.model import InstanceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One reservation. `flavors` by name, in slots; `barred`: why it entitles to nothing."""
+
+    reserved: Reserved
+    member: Member
+    flavors: Mapping[str, Counted] = field(default_factory=dict)
+    barred: str = ""
+
+
+class TermsReader:
+    """Remembers what it read of each version."""
+
+    def __init__(self, reads: OmeReads, settings: Settings) -> None:
+        self._reads = reads
+        self._settings = settings
+        self._known: dict[str, tuple[tuple[str, int], Said]] = {}
+
+    def all(self) -> list[Reservation]:
+        reads = self._reads
+        return [*reads.reservations.cache.list(), *reads.cluster_reservations.cache.list()]
+
+    def said(
+        self,
+        reservations: Collection[Reservation],
+        flavors: Flavors,
+        types: Mapping[str, InstanceType],
+        version: int,
+    ) -> list[Said]:
+        """`version` changes with whatever else it depends on: flavors and types."""
+        found: dict[str, tuple[tuple[str, int], Said]] = {}
+        for one in reservations:
+            key = (one.metadata.resource_version, version)
+            known = self._known.get(one.uid)
+            found[one.uid] = known if known and known[0] == key else (key, self._read(one, flavors, types))
+        self._known = found
+        return [said for _, said in found.values()]
+
+    def _read(self, one: Reservation, flavors: Flavors, types: Mapping[str, InstanceType]) -> Said:
+        settings = self._settings
+        judged = judge(one.spec, default_cohort=settings.default_cohort, strict=settings.strict)
+        spec, reserved = judged.spec, reserved_of(one)
+        if one.deleting or judged.problems:
+            barred = "it is being deleted" if one.deleting else f"its spec is not valid: {judged.problems[0]}"
+            return Said(reserved=reserved, member=Member(name=reserved.queue), barred=barred)
+        reading = read(
+            one, flavors, default_cohort=settings.default_cohort, strict=settings.strict, cost_labels=()
+        )
+        slots = {
+            quotas.name: counted(
+                ask, types, borrowing=_limits(quotas, "borrowing"), lending=_limits(quotas, "lending")
+            )
+            for group in spec.resource_groups
+            for quotas in group.flavors
+            if (ask := reading.wish.asks.get(quotas.name)) is not None
+        }
+        may = spec.allow_borrowing and bool(spec.cohort)
+        member = Member(
+            name=reserved.queue,
+            cohort=spec.cohort,
+            borrowing_limit={name: each.borrowing_limit for name, each in slots.items()} if may else {},
+            reclaim=_reclaim(spec),
+        )
+        return Said(reserved=reserved, member=member, flavors=slots)
+
+
+def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:
+    texts = {
+        each.name: each.borrowing_limit if kind == "borrowing" else each.lending_limit
+        for each in quotas.resources
+    }
+    return {name: None if text is None else quantity(text) for name, text in texts.items()}
+
+
+def _reclaim(spec: ReservationSpec) -> Reclaim:
+    rule = spec.preemption_rule
+    return (rule.reclaim_within_cohort if rule is not None else None) or "Never"
