@@ -144,6 +144,7 @@ class Broker:
             limits=self._limit,
             doubt=self._doubted,
             plan_seconds=settings.plan_seconds,
+            entitling=lambda: self.ome.borrowing,
         )
         lifecycle = Lifecycle(
             self.read.claims.cache,
@@ -198,12 +199,14 @@ class Broker:
                 reads=OmeReads(client, clock=clock),
                 claims=self.read.claims.cache,
                 nodes=self.read.nodes.cache,
+                pods=self.read.pods.cache,
                 inventory=self.inventory,
                 settings=settings,
                 clock=clock,
                 recorder=self.recorder,
                 owns=self._owns,
                 describe=lambda: self._polls.add("reserved"),
+                replan=lambda: self._launches.add("reserved"),
                 synced=self.read.synced,
             )
         )

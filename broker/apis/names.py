@@ -167,6 +167,9 @@ REGISTERED_CONDITION: Final = "Registered"
 INITIALIZED_CONDITION: Final = "Initialized"
 READY: Final = "Ready"
 DRAINED: Final = "Drained"
+# On claims: whose reserved slot is wanted back by its owner, and who wants it. The first is Kueue's word.
+PREEMPTED: Final = "Preempted"
+RECLAIMING: Final = "Reclaiming"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"
 # Ours: the first on claim, class and pool, the others on the class alone.
 CAPACITY_RESERVATION: Final = "CapacityReservation"

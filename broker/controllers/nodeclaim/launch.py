@@ -72,6 +72,7 @@ class Launcher:
         limits: Callable[[Attempt], None],
         doubt: Callable[[str], None],
         plan_seconds: float = SECONDS,
+        entitling: Callable[[], planning.Entitling] = planning.Free,
     ) -> None:
         self._provider = provider
         self._claims = claims
@@ -85,6 +86,7 @@ class Launcher:
         self._limits = limits
         self._doubt = doubt
         self._plan_seconds = plan_seconds
+        self._entitling = entitling
         self._shortages = Shortages()
         self._holds = Holds()
         self._announced: deque[tuple[Scope, str, str]] = deque()
@@ -116,6 +118,8 @@ class Launcher:
         if not self._inventory.described:
             self._blind(waiting, self._inventory.error)
             return Again(1.0)
+        if not self._entitling().begin():
+            return Again(0.2)
         try:
             self._view.refresh()
             self._lose_gone(claims)
@@ -200,9 +204,13 @@ class Launcher:
                 self._shortages,
                 now,
                 launched=planning.in_gangs(self._claims.list()),
+                entitlements=self._entitling().entitlements(
+                    {uid: work.objects[uid] for uid in work.waiting}, inventory, work.types
+                ),
                 seconds=self._plan_seconds,
                 clock=self._clock,
             )
+            self._entitling().planned(result)
             if not result.assignments:
                 break
             work.skipped = result.skipped

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Protocol
 
 import prometheus_client
 import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import NOBODYS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
@@ -42,6 +44,39 @@ _GAP = prometheus_client.Gauge(
 _log = structlog.get_logger("plan")
 
 
+class Entitling(Protocol):
+    """Who knows whose the slots are: asked before each pass and for each plan, and told of it."""
+
+    def begin(self) -> bool:
+        """Whether it is known. What earlier passes launched has been written."""
+
+    def entitlements(
+        self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements:
+        """For a plan of these claims, by uid."""
+
+    def planned(self, made: Plan) -> None:
+        """What is launched now; claims that no later plan is asked for have their instances."""
+
+
+class Free:
+    """Where nothing belongs to anybody."""
+
+    def begin(self) -> bool:
+        return True
+
+    def entitlements(
+        self,
+        claims: Mapping[str, NodeClaim],  # noqa: ARG002
+        inventory: Inventory,  # noqa: ARG002
+        types: Mapping[str, InstanceType],  # noqa: ARG002
+    ) -> Entitlements:
+        return NOBODYS
+
+    def planned(self, made: Plan) -> None:
+        """Nobody is to be told."""
+
+
 def solved(
     waiting: Iterable[Claim],
     node_classes: Mapping[str, NodeClass],
@@ -51,6 +86,7 @@ def solved(
     now: datetime,
     *,
     launched: Mapping[str, int],
+    entitlements: Entitlements = NOBODYS,
     seconds: float,
     clock: Clock,
 ) -> Plan:
@@ -63,6 +99,7 @@ def solved(
         shortages,
         now,
         launched=launched,
+        entitlements=entitlements,
         seconds=seconds,
         timer=clock.monotonic,
     )

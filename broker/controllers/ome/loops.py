@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.controllers.ome.borrowing.loop import Borrowing
 from broker.controllers.ome.clusters.loop import cluster_loop
 from broker.controllers.ome.clusters.view import ClusterView
 from broker.controllers.ome.holdings.loop import holdings_loop
@@ -34,13 +35,25 @@ class OmeLoops:
         self.holdings = HoldingsView()
         self.kueue = KueueView(shared.reads)
         self.clusters = ClusterView(shared.reads.clusters.cache, known=self.reserved)
-        reservations = reservation_loop(shared, sources(self.holdings, self.kueue, self.clusters))
+        reservations = reservation_loop(
+            shared,
+            sources(self.holdings, self.kueue, self.clusters),
+            ready=lambda: self.holdings.known,
+        )
         self.holdings.on_change(lambda: reservations.batcher.add("holdings"))
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
         queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.holders)
         held = holdings_loop(shared, self.holdings)
         dedicated = cluster_loop(shared, priority=self.kueue.priority)
-        self.loops: tuple[Loop, ...] = (reservations, held, dedicated, *queues.loops)
+        self.borrowing = Borrowing(shared, lambda: self.holdings.holdings() if self.holdings.known else None)
+        self.holdings.on_change(shared.replan)
+        self.loops: tuple[Loop, ...] = (
+            reservations,
+            held,
+            dedicated,
+            self.borrowing.loop,
+            *queues.loops,
+        )
 
     def reserved(self) -> list[Reserved]:
         """Every reservation there is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.apis.core import Node
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.reads import OmeReads
@@ -20,17 +20,19 @@ from providers.base import CapacityProvider
 @dataclass(frozen=True, kw_only=True)
 class Shared:
     """`synced`: the caches of claims and nodes are complete. `owns`: whether the broker launches a claim.
-    `describe`: has EC2's reservations described anew, soon."""
+    `describe`: has EC2's reservations described anew, soon. `replan`: has what waits planned anew, soon."""
 
     client: Client
     provider: CapacityProvider
     reads: OmeReads
     claims: Cache[NodeClaim]
     nodes: Cache[Node]
+    pods: Cache[Pod]
     inventory: InventoryKeeper
     settings: Settings
     clock: Clock
     recorder: Recorder
     owns: Callable[[NodeClaim], bool]
     describe: Callable[[], None]
+    replan: Callable[[], None]
     synced: Callable[[], bool]
