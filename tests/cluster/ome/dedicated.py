@@ -1,0 +1,103 @@
+"""Dedicated clusters as a test makes them, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import PriorityClass
+from broker.apis.meta import Condition, condition
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from tests.cluster.account import A
+from tests.cluster.ome.reserved import GPU, flavor, flavors_alone, reserve
+from tests.cluster.stack import Stack
+
+Json = dict[str, Any]
+
+TYPE = "p5.48xlarge"
+KIND = DedicatedAICluster.KIND
+
+
+class World:
+    """Reservations of H100s, eight to an instance, and the class that launches them."""
+
+    def __init__(self, stack: Stack, instances: int, **quotas: int) -> None:
+        """`quotas`: by the name of a reservation, in instances; `instances` are in one EC2 reservation."""
+        self.stack = stack
+        flavors_alone(stack)
+        flavor(stack, "h100", {names.INSTANCE_TYPE: TYPE, names.ZONE: A})
+        first = next(iter(quotas))
+        mark = [{"Key": names.TAG_RESERVATION, "Value": f"default/{first}"}]
+        self.odcr = stack.aws.odcr(
+            TYPE,
+            count=instances,
+            TagSpecifications=[{"ResourceType": "capacity-reservation", "Tags": mark}],
+        )
+        stack.node_class("default", group=stack.aws.group(self.odcr))
+        self.quotas = quotas
+
+    def reserve(self, name: str, **more: Any) -> None:
+        reserve(self.stack, name, quotas={GPU: str(8 * self.quotas[name])}, **more)
+
+    def priority(self, name: str, value: int) -> None:
+        self.stack.client.create(PriorityClass.KIND, {"metadata": {"name": name}, "value": value})
+
+    def profile(self, name: str, gpus: int, **more: Any) -> None:
+        spec = {"resources": {"requests": {GPU: gpus}}, **more}
+        self.stack.client.create(DedicatedAIClusterProfile.KIND, {"metadata": {"name": name}, "spec": spec})
+
+    def cluster(
+        self,
+        name: str,
+        instances: int,
+        reservation: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        spec: Json = {"capacityReservationId": reservation, **more}
+        if instances:
+            spec["resources"] = {"requests": {GPU: 8 * instances}}
+        metadata = {"name": name, "labels": dict(labels or {})}
+        self.stack.client.create(KIND, {"metadata": metadata, "spec": spec})
+
+    def resize(self, name: str, instances: int) -> None:
+        spec = {"resources": {"requests": {GPU: 8 * instances}}}
+        self.stack.edit(DedicatedAICluster, name, {"spec": spec})
+
+    def one(self, name: str) -> DedicatedAICluster | None:
+        return self.stack.find(DedicatedAICluster, name)
+
+    def until(self, name: str, state: str, *, saying: str = "") -> DedicatedAICluster:
+        def there() -> DedicatedAICluster | None:
+            found = self.one(name)
+            good = found is not None and found.status.dac_lifecycle_state == state
+            return found if good and found and saying in found.status.lifecycle_detail else None
+
+        found = self.stack.until(there, f"cluster {name} {state} {saying}: {self.told(name)}")
+        assert found is not None
+        return found
+
+    def says(self, name: str, type_: str) -> Condition | None:
+        found = self.one(name)
+        return condition(found.status.conditions, type_) if found else None
+
+    def told(self, name: str) -> str:
+        found = self.one(name)
+        return f"{found.status.dac_lifecycle_state}: {found.status.lifecycle_detail}" if found else "gone"
+
+    def claims(self, name: str) -> list[NodeClaim]:
+        """Those that are not on their way out."""
+        return sorted(
+            (
+                each
+                for each in self.stack.all(NodeClaim)
+                if each.labels.get(names.DEDICATED) == name and not each.deleting
+            ),
+            key=lambda each: each.name,
+        )
+
+    def running(self) -> int:
+        return len(self.stack.aws.instances())

@@ -1,0 +1,142 @@
+"""Dedicated clusters, end to end: quota, then instances; instances gone, then quota."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.nodeclaim.status import instance_id
+from tests.cluster.ome.dedicated import World
+from tests.cluster.ome.reserved import GPU, says, told
+from tests.cluster.stack import Stack
+
+
+@pytest.mark.covers("OME-058", "OME-061", "OME-071", "OME-072", "OME-073", "OME-076", "OME-078")
+def test_from_quota_to_instances_and_back(stack: Stack) -> None:
+    world = World(stack, 2, training=2)
+    world.reserve("training")
+    world.cluster("one", 2, "training", labels={"team": "x"})
+    stack.start()
+    one = world.until("one", "ACTIVE")
+    assert (one.status.allocated_gpu, one.status.available_gpu) == (16, 16)
+    assert one.status.lifecycle_detail == "ACTIVE"
+    assert one.labels == {"team": "x", names.RESERVATION_LABEL: "training"}
+    claims = world.claims("one")
+    assert [each.annotations[names.DRAWS_FROM] for each in claims] == ["default/training"] * 2
+    assert {stack.reservation_of(each.name) for each in claims} == {world.odcr}
+    for node in stack.all(Node):
+        assert node.labels[names.DEDICATED] == "one"
+        assert (names.DEDICATED, "one", "NoSchedule") in [
+            (t.key, t.value, t.effect) for t in node.spec.taints
+        ]
+
+    def using() -> list[tuple[str, dict[str, str]]]:
+        return [
+            (each["name"], {r["name"]: r["total"] for f in each["usage"] for r in f["resources"]})
+            for each in says(stack, "training").get("associationUsages", ())
+        ]
+
+    stack.until(lambda: using() == [("one", {GPU: "16"})], "its usage is told")
+
+    world.cluster("next", 1, "training")
+    world.until(
+        "next", "CREATING", saying="waits for quota of default/training: 8 of nvidia.com/gpu wanted, 0"
+    )
+    world.cluster("huge", 3, "training")
+    huge = world.until("huge", "FAILED", saying="24 of nvidia.com/gpu wanted, 16 to be had in h100")
+    assert [each.reason for each in huge.status.conditions if each.type == "QuotaReserved"] == [
+        "NotEnoughResources"
+    ]
+    assert world.running() == 2
+
+    stack.delete(DedicatedAICluster, "one")
+    stack.until_gone(DedicatedAICluster, "one")
+    world.until("next", "ACTIVE")
+    stack.until(lambda: using() == [("next", {GPU: "8"})], "the usage of the one that is gone is gone")
+    assert len(world.claims("next")) == 1
+    assert len(stack.all(NodeClaim)) == 1
+
+
+@pytest.mark.covers("OME-071", "OME-074", "OME-075", "OME-077")
+def test_what_cannot_be_is_told_and_starts_once_it_can(stack: Stack) -> None:
+    world = World(stack, 1, training=1)
+    world.cluster("lost", 1, "nowhere/gpu")
+    world.cluster("bare", 0, "training", count=4)
+    world.cluster("sized", 0, "training", profile="whole", count=1)
+    stack.start()
+    world.until("lost", "FAILED", saying="there is no CapacityReservation gpu in namespace 'nowhere'")
+    world.until("bare", "FAILED", saying="spec.count (a count alone is a count of nothing)")
+    world.until("sized", "FAILED", saying="there is no DedicatedAIClusterProfile whole")
+    world.profile("whole", 8)
+    world.until("sized", "FAILED", saying="no CapacityReservation named training")
+    world.reserve("training")
+    world.until("sized", "ACTIVE")
+    status = says(stack, "training")
+    assert told(status, "DACAssociationsHealthy")["status"] == "False"  # of `bare`, which names it
+    stack.delete(DedicatedAICluster, "bare")
+    stack.until(
+        lambda: told(says(stack, "training"), "DACAssociationsHealthy")["status"] == "True",
+        "the lost one is nobody's",
+    )
+
+
+def test_it_grows_shrinks_and_is_made_whole_across_restarts(stack: Stack) -> None:
+    world = World(stack, 3, training=3)
+    world.reserve("training")
+    world.cluster("one", 1, "default/training")
+    stack.start()
+    world.until("one", "ACTIVE")
+    (first,) = world.claims("one")
+
+    stack.stop()
+    world.resize("one", 3)
+    stack.start()
+    stack.until(lambda: len(world.claims("one")) == 3, "three claims")
+    one = world.until("one", "ACTIVE")
+    assert one.status.allocated_gpu == 24
+    assert first.uid in {each.uid for each in world.claims("one")}
+
+    lost = world.claims("one")[0]
+    stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(lost)])
+    stack.until(
+        lambda: lost.uid not in {each.uid for each in world.claims("one")}, "the lost one is gone", step=5
+    )
+    stack.until(lambda: len(world.claims("one")) == 3, "it is replaced")
+    world.until("one", "ACTIVE")
+
+    world.resize("one", 1)
+    stack.until(lambda: world.one("one").status.allocated_gpu == 8, "it holds less")  # type: ignore[union-attr]
+    assert world.running() == 1
+    world.until("one", "ACTIVE")
+
+
+@pytest.mark.covers("OME-032", "OME-035", "OME-046", "OME-055")
+def test_the_owner_has_his_quota_back_from_who_borrows_it(stack: Stack) -> None:
+    world = World(stack, 2, owner=2, guest=0)
+    sharing = {"cohort": "shared", "allowBorrowing": True}
+    world.reserve("owner", preemptionRule={"reclaimWithinCohort": "Any"}, **sharing)
+    world.reserve("guest", **sharing)
+    world.cluster("borrower", 2, "guest")
+    stack.start()
+    world.until("borrower", "ACTIVE")
+    instances = {each["InstanceId"] for each in stack.aws.instances()}
+
+    world.cluster("mine", 2, "owner")
+    world.until("mine", "ACTIVE")
+    preempted = world.says("borrower", "Preempted")
+    assert preempted is not None
+    assert (preempted.status, preempted.reason) == ("True", "InCohortReclamation")
+    assert (
+        "preemptor path: /shared/default--owner; preemptee path: /shared/default--guest" in preempted.message
+    )
+    world.until("borrower", "CREATING", saying="16 of nvidia.com/gpu wanted, 0 to be had")
+    assert world.claims("borrower") == []
+    assert not instances & {each["InstanceId"] for each in stack.aws.instances()}
+
+    stack.delete(DedicatedAICluster, "mine")
+    world.until("borrower", "ACTIVE")
+    again = world.says("borrower", "Preempted")
+    assert again is not None and again.status == "False"
