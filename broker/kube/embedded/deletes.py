@@ -17,6 +17,7 @@ from .resources import Resource
 from .state import State
 from .store import Key
 from .times import parse, stamp
+from .webhooks import validating
 from .wire import Obj
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
@@ -38,12 +39,17 @@ class Deleted:
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
-def delete(state: State, resource: Resource, key: Key, options: DeleteOptions) -> Deleted:
+def delete(
+    state: State, resource: Resource, key: Key, options: DeleteOptions, *, call: Call | None = None
+) -> Deleted:
+    """`call` is the request of a client, about which webhooks are asked."""
     item = state.store.collection(resource.storage).items.get(key)
     if item is None:
         raise not_found(resource.who, key[1])
     live = item.obj
     _check(resource, key[1], live, options)
+    if call is not None:
+        validating.validate(state, call, None, resource.show(live))
     if resource.storage == "namespaces.":
         may_delete_namespace(key[1])
         if not live["metadata"].get("deletionTimestamp") or (live.get("spec") or {}).get("finalizers"):
@@ -162,7 +168,7 @@ def _mark(state: State, meta: Obj) -> None:
 def delete_many(state: State, call: Call, options: DeleteOptions, keys: list[Key]) -> None:
     for key in keys:
         try:
-            delete(state, call.target.resource, key, options)
+            delete(state, call.target.resource, key, options, call=call)
         except ApiError as error:
             if error.code != 404:
                 raise

@@ -12,7 +12,7 @@ from .state import State
 from .times import stamp
 from .wire import Obj, Response, reply
 
-_ME: Obj = {"username": "admin", "uid": "admin", "groups": ["system:masters", "system:authenticated"]}
+ME: Obj = {"username": "admin", "uid": "admin", "groups": ["system:masters", "system:authenticated"]}
 _RULES: Obj = {
     "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
     "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
@@ -23,7 +23,7 @@ _ANSWERS: dict[str, Obj] = {
     "selfsubjectaccessreviews": {"allowed": True},
     "subjectaccessreviews": {"allowed": True},
     "selfsubjectrulesreviews": _RULES,
-    "selfsubjectreviews": {"userInfo": _ME},
+    "selfsubjectreviews": {"userInfo": ME},
     "tokenreviews": {"user": {}, "error": "this server knows no tokens"},
 }
 REVIEWS = frozenset(_ANSWERS)

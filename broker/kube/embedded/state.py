@@ -27,6 +27,8 @@ class State:
     ids: Ids
     admission: Admission
     hooks: dict[str, Hook] = field(default_factory=dict)  # by storage name
+    # (namespace, name, port) of a Service → host and port where a webhook is served for it
+    services: dict[tuple[str, str, int], tuple[str, int]] = field(default_factory=dict)
 
     def admit(self, call: Call, obj: Obj, old: Obj | None) -> Obj:
         return self.admission(self, call, obj, old)

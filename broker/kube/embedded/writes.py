@@ -16,6 +16,7 @@ from .resources import Resource
 from .state import State
 from .store import Key
 from .times import stamp
+from .webhooks import validating
 from .wire import Obj
 
 _NAME_ATTEMPTS = 8
@@ -56,6 +57,7 @@ def insert(state: State, call: Call, obj: Obj) -> Obj:
     if found := kind.validate(obj, None, ""):
         raise invalid(kind.who(obj), meta.get("name", ""), found)
     call.warn(*kind.rules.warnings(obj, None))
+    validating.validate(state, call, obj, None)
     key: Key = (meta.get("namespace", ""), meta.get("name", ""))
     if meta.get("resourceVersion") and not call.dry_run:
         raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
@@ -171,6 +173,7 @@ def replace(state: State, call: Call, kind: Kind, key: Key, obj: Obj, before: Ob
     if found := kind.validate(obj, before, call.target.subresource):
         raise invalid(kind.who(obj), obj["metadata"].get("name", ""), found)
     call.warn(*kind.rules.warnings(obj, before))
+    validating.validate(state, call, obj, before)
     if obj == before or _only_times(obj, before):
         return before
     if call.dry_run:

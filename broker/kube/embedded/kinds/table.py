@@ -13,6 +13,7 @@ from . import (
     pods,
     services,
     simple,
+    webhooks,
     workloads,
 )
 from .base import Rules
@@ -37,6 +38,7 @@ RULES: dict[str, Rules] = {
     "poddisruptionbudgets.policy": budgets.RULES,
     "services.": services.RULES,
     "leases.coordination.k8s.io": leases.RULES,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": webhooks.VALIDATING,
     "events.": events.CORE,
     "events.events.k8s.io": events.NEW,
 }

@@ -1,0 +1,313 @@
+"""Validating webhooks: who is asked, with which words, and what becomes of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conformance.calls import NAMESPACES, WIDGETS, causes, create, get, patch, refused, widget
+from tests.conformance.definitions import GROUP
+from tests.conformance.hook import CONFIGURATIONS, Hook, allow, deny, registered, served
+from tests.conformance.steps import JSON_PATCH
+from tests.controlplane.client import Api, Json
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with served() as made:
+        yield made
+
+
+def asked(api: Api, hook: Hook, method: str, path: str, body: Any = None, **query: Any) -> Json:
+    """The one request that the webhook saw for this one."""
+    hook.seen.clear()
+    reply = api.request(method, path, query, body)
+    assert reply.status < 300, reply.body
+    (seen,) = hook.seen
+    return seen
+
+
+def test_a_webhook_sees_what_is_written(api: Api, hook: Hook) -> None:
+    with registered(api, hook, hook.rule()):
+        made = asked(api, hook, "POST", WIDGETS, widget())
+        kind = {"group": GROUP, "version": "v1", "kind": "Widget"}
+        resource = {"group": GROUP, "version": "v1", "resource": "widgets"}
+        assert {name: made[name] for name in made.keys() - {"uid", "userInfo", "object", "options"}} == {
+            "kind": kind,
+            "resource": resource,
+            "requestKind": kind,
+            "requestResource": resource,
+            "name": "a",
+            "namespace": "default",
+            "operation": "CREATE",
+            "oldObject": None,
+            "dryRun": False,
+        }
+        assert made["options"]["kind"] == "CreateOptions"
+        assert made["userInfo"]["username"] == "admin"
+        assert made["object"]["metadata"]["uid"] == get(api, WIDGETS)["metadata"]["uid"]
+        assert made["object"]["spec"]["size"] == 1
+
+        changed = get(api, WIDGETS)
+        changed["spec"]["size"] = 2
+        update = asked(api, hook, "PUT", f"{WIDGETS}/a", changed)
+        assert (update["operation"], update["options"]["kind"]) == ("UPDATE", "UpdateOptions")
+        assert [update[one]["spec"]["size"] for one in ("oldObject", "object")] == [1, 2]
+        assert update["object"]["metadata"]["generation"] == 2
+
+        gone = asked(api, hook, "DELETE", f"{WIDGETS}/a")
+        assert (gone["operation"], gone["object"], gone["name"]) == ("DELETE", None, "a")
+        assert gone["oldObject"]["spec"]["size"] == 2
+
+
+def test_a_refusal_is_the_webhook_s_own_and_nothing_is_written(api: Api, hook: Hook) -> None:
+    details = {"name": "a", "causes": [{"field": "spec.size", "message": "too large"}]}
+    with registered(api, hook, hook.rule()):
+        hook.answer = lambda review: deny(
+            review, code=422, reason="Invalid", message="spec.size: too large", details=details
+        )
+        answer = api.send("POST", WIDGETS, body=widget())
+        assert (answer.status, answer.body) == (
+            422,
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Failure",
+                "message": 'admission webhook "asked.conformance.capacity-broker.io" denied the request: '
+                "spec.size: too large",
+                "reason": "Invalid",
+                "details": details,
+                "code": 422,
+            },
+        )
+        assert api.request("GET", f"{WIDGETS}/a").status == 404
+        hook.answer = allow
+        create(api, WIDGETS, widget())
+        hook.answer = deny
+        for method, body in (("PUT", get(api, WIDGETS)), ("DELETE", None)):
+            reply = api.request(method, f"{WIDGETS}/a", body=body)
+            assert reply.status == 400
+            assert reply.body["message"].endswith("denied the request without explanation")
+        reply = api.request("DELETE", WIDGETS)
+        assert reply.status == 400
+        assert get(api, WIDGETS)["spec"]["size"] == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "ending"),
+    [
+        ({}, 400, "denied the request without explanation"),
+        ({"code": 200, "reason": "NoRoom"}, 400, "denied the request: NoRoom"),
+        ({"code": 403, "message": "no"}, 403, "denied the request: no"),
+    ],
+    ids=str,
+)
+def test_what_a_refusal_leaves_out(api: Api, hook: Hook, status: Json, code: int, ending: str) -> None:
+    with registered(api, hook, hook.rule()):
+        hook.answer = lambda review: deny(review, **status)
+        reply = api.request("POST", WIDGETS, body=widget())
+        assert (reply.status, reply.body["code"]) == (code, code)
+        assert reply.body["message"].endswith(ending)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_warnings_reach_the_client(api: Api, hook: Hook, allowed: bool) -> None:
+    with registered(api, hook, hook.rule()):
+        warnings = ["size is small", 'and "quoted"', "size is small"]
+        hook.answer = lambda review: allow(review, allowed=allowed, warnings=warnings)
+        answer = api.send("POST", WIDGETS, body=widget())
+        assert (answer.status == 201) is allowed
+        said = ", ".join(answer.warnings)
+        assert said == '299 - "size is small", 299 - "and \\"quoted\\""'
+
+
+def test_it_is_asked_only_about_what_its_rules_name(api: Api, hook: Hook) -> None:
+    with registered(api, hook, hook.rule(operations=["UPDATE"], resources=["widgets/status"])):
+        made = create(api, WIDGETS, widget())
+        api.request("PUT", f"{WIDGETS}/a", body=made)
+        assert hook.seen == []
+        reply = patch(api, f"{WIDGETS}/a/status", {"status": {"phase": "Ready"}})
+        assert reply.status == 200, reply.body
+        (seen,) = hook.seen
+        assert (seen["subResource"], seen["operation"]) == ("status", "UPDATE")
+        assert seen["object"]["status"] == {"phase": "Ready"}
+
+
+@pytest.mark.parametrize(
+    "resources", [["*"], ["*/*"], ["widgets/*"], ["gadgets", "widgets"]], ids=lambda each: ",".join(each)
+)
+def test_stars_in_rules(api: Api, hook: Hook, resources: list[str]) -> None:
+    rule = hook.rule(operations=["*"])
+    rule["rules"][0] |= {
+        "resources": resources,
+        "apiVersions": ["*"],
+        "apiGroups": ["*"],
+        "scope": "Namespaced",
+    }
+    rule["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": "default"}}
+    with registered(api, hook, rule):
+        asked(api, hook, "POST", WIDGETS, widget())
+
+
+def test_selectors_choose_by_namespace_and_object(api: Api, hook: Hook) -> None:
+    create(api, NAMESPACES, {"metadata": {"name": "quiet", "labels": {"ask": "no"}}})
+    rule = hook.rule(
+        namespaceSelector={"matchExpressions": [{"key": "ask", "operator": "NotIn", "values": ["no"]}]},
+        objectSelector={"matchLabels": {"ask": "yes"}},
+    )
+    quiet = WIDGETS.replace("default", "quiet")
+    with registered(api, hook, rule):
+        for path, labels, count in (
+            (WIDGETS, {"ask": "yes"}, 1),
+            (WIDGETS, {"ask": "no"}, 0),
+            (quiet, {"ask": "yes"}, 0),
+        ):
+            hook.seen.clear()
+            create(api, path, widget(f"w{count}", labels=labels), dryRun="All")
+            assert len(hook.seen) == count
+        # On an update either of the two objects will do.
+        create(api, WIDGETS, widget(labels={"ask": "yes"}))
+        hook.seen.clear()
+        patch(api, f"{WIDGETS}/a", {"metadata": {"labels": {"ask": "no"}}})
+        patch(api, f"{WIDGETS}/a", {"metadata": {"labels": {"ask": "never"}}})
+        assert len(hook.seen) == 1
+
+
+def test_it_is_asked_last(api: Api, hook: Hook) -> None:
+    with registered(api, hook, hook.rule()):
+        refused(api.request("POST", WIDGETS, body=widget(size="large")), 422, "Invalid")
+        made = create(api, WIDGETS, widget(), dryRun="All")
+        (seen,) = hook.seen
+        assert seen["dryRun"] is True
+        assert api.request("GET", f"{WIDGETS}/{made['metadata']['name']}").status == 404
+        create(api, WIDGETS, widget())
+        # What changes nothing is asked about, too.
+        hook.seen.clear()
+        patch(api, f"{WIDGETS}/a", {"spec": {"size": 1}})
+        assert len(hook.seen) == 1
+        # A name that is taken is not known before.
+        refused(api.request("POST", WIDGETS, body=widget()), 409, "AlreadyExists")
+        assert len(hook.seen) == 2
+
+
+BAD: dict[str, Any] = {
+    "another's uid": lambda review: allow({"request": {"uid": "other"}}),
+    "no response": lambda review: {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"},
+    "no review": lambda review: {"apiVersion": "v1", "kind": "Status"},
+    "no json": lambda review: b"yes",
+    "an error": lambda review: 503,
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_an_answer_that_is_none_is_a_failure(api: Api, hook: Hook, bad: str) -> None:
+    hook.answer = BAD[bad]
+    with registered(api, hook, hook.rule()):
+        reply = api.request("POST", WIDGETS, body=widget())
+        assert (reply.status, reply.body["reason"]) == (500, "InternalError")
+        said = 'Internal error occurred: failed calling webhook "asked.conformance.capacity-broker.io": '
+        assert reply.body["message"].startswith(said)
+
+
+@pytest.mark.parametrize("policy", ["Fail", "Ignore"])
+@pytest.mark.parametrize("broken", ["nobody listens", "another's certificate"])
+def test_failure_policy(api: Api, hook: Hook, policy: str, broken: str) -> None:
+    rule = hook.rule(failurePolicy=policy)
+    if broken == "nobody listens":
+        rule["clientConfig"]["url"] = "https://127.0.0.1:1/hook"
+    else:
+        with served() as other:
+            rule["clientConfig"]["caBundle"] = other.rule()["clientConfig"]["caBundle"]
+    with registered(api, hook, rule):
+        reply = api.request("POST", WIDGETS, body=widget())
+        assert reply.status == (201 if policy == "Ignore" else 500), reply.body
+        if policy == "Fail":
+            url = rule["clientConfig"]["url"]
+            assert f'failed to call webhook: Post "{url}?timeout=10s": ' in reply.body["message"]
+    assert hook.seen == []
+
+
+def test_a_webhook_with_effects_is_not_asked_on_a_dry_run(api: Api, hook: Hook) -> None:
+    """Only old configurations can say so: the server takes no other values any more."""
+    body = {"metadata": {"name": "x"}, "webhooks": [hook.rule(sideEffects="Some")]}
+    reply = api.request("POST", CONFIGURATIONS, body=body)
+    assert causes(reply)["webhooks[0].sideEffects"].startswith(
+        'Unsupported value: "Some": supported values: '
+    )
+
+
+def test_it_may_ask_and_write_while_it_is_asked(api: Api, hook: Hook) -> None:
+    create(api, WIDGETS, widget())
+
+    def busy(review: Json) -> Json:
+        if len(hook.seen) == 1:
+            assert get(api, WIDGETS)["spec"]["size"] == 1
+            reply = patch(api, f"{WIDGETS}/a", {"metadata": {"labels": {"by": "webhook"}}})
+            assert reply.status == 200, reply.body
+        return allow(review)
+
+    with registered(api, hook, hook.rule()):
+        hook.answer = busy
+        changed = patch(api, f"{WIDGETS}/a", {"spec": {"size": 2}})
+        assert changed.status == 200, changed.body
+        # The write of the webhook itself is asked about, and the request that it overtook once more.
+        assert len(hook.seen) == 3
+    assert get(api, WIDGETS)["spec"]["size"] == 2
+    assert get(api, WIDGETS)["metadata"]["labels"] == {"by": "webhook"}
+
+
+def test_what_a_replaced_version_was_changed_under_is_a_conflict(api: Api, hook: Hook) -> None:
+    made = create(api, WIDGETS, widget())
+
+    def busy(review: Json) -> Json:
+        if len(hook.seen) == 1:
+            patch(api, f"{WIDGETS}/a", [{"op": "replace", "path": "/spec/size", "value": 3}], JSON_PATCH)
+        return allow(review)
+
+    with registered(api, hook, hook.rule()):
+        hook.answer = busy
+        made["spec"]["size"] = 2
+        refused(api.request("PUT", f"{WIDGETS}/a", body=made), 409, "Conflict")
+    assert get(api, WIDGETS)["spec"]["size"] == 3
+
+
+def test_the_defaults_of_a_configuration(api: Api, hook: Hook) -> None:
+    given = hook.rule()
+    del given["timeoutSeconds"]
+    given["clientConfig"] = {"service": {"name": "s", "namespace": "default"}}
+    made = api.request(
+        "POST", CONFIGURATIONS, {"dryRun": "All"}, {"metadata": {"name": "x"}, "webhooks": [given]}
+    )
+    (found,) = made.body["webhooks"]
+    assert {name: found[name] for name in found.keys() - given.keys()} == {
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "timeoutSeconds": 10,
+        "namespaceSelector": {},
+        "objectSelector": {},
+    }
+    assert (found["rules"][0]["scope"], found["clientConfig"]["service"]["port"]) == ("*", 443)
+    assert made.body["metadata"]["generation"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "words"),
+    [
+        ({"name": "short"}, "webhooks[0].name", "should be a domain with at least three segments"),
+        ({"failurePolicy": "Maybe"}, "webhooks[0].failurePolicy", "Unsupported value"),
+        ({"timeoutSeconds": 31}, "webhooks[0].timeoutSeconds", "must be between 1 and 30 seconds"),
+        ({"clientConfig": {}}, "webhooks[0].clientConfig", "exactly one of url or service is required"),
+        (
+            {"clientConfig": {"url": "http://a/b"}},
+            "webhooks[0].clientConfig.url",
+            "'https' is the only allowed URL scheme",
+        ),
+    ],
+    ids=lambda each: str(each)[:30],
+)
+def test_a_configuration_that_cannot_be(api: Api, hook: Hook, change: Json, field: str, words: str) -> None:
+    body = {"metadata": {"name": "x"}, "webhooks": [{**hook.rule(), **change}]}
+    assert words in causes(api.request("POST", CONFIGURATIONS, body=body))[field]
