@@ -1,0 +1,55 @@
+"""Quantities as quota counts them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.apis.units import units, written
+
+
+@pytest.mark.covers("OME-006")
+@pytest.mark.parametrize(
+    ("resource", "text", "value"),
+    [
+        ("cpu", "512", 512000),
+        ("cpu", "100m", 100),
+        ("cpu", "0.57", 570),
+        ("cpu", "1u", 1),  # part of a unit is a whole one
+        ("memory", "16Ti", 16 << 40),
+        ("memory", "16384Gi", 16 << 40),
+        ("memory", "1.5Gi", 3 << 29),
+        ("memory", "100m", 1),
+        ("nvidia.com/gpu", "32", 32),
+        ("nvidia.com/gpu", "1e2", 100),
+    ],
+)
+def test_amounts_are_whole_units(resource: str, text: str, value: int) -> None:
+    assert units(resource, text) == value
+
+
+def test_what_is_no_quantity_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a quantity: '8 Ti'; write a number with a suffix"):
+        units("memory", "8 Ti")
+
+
+@pytest.mark.parametrize(
+    ("resource", "value", "text"),
+    [
+        ("cpu", 512000, "512"),
+        ("cpu", 1500, "1500m"),
+        ("memory", 8 << 40, "8Ti"),
+        ("memory", 14 << 40, "14Ti"),
+        ("memory", (8 << 40) + 1, "8796093022209"),
+        ("memory", 0, "0"),
+        ("nvidia.com/gpu", 1024, "1024"),
+    ],
+)
+def test_amounts_are_written_as_people_write_them(resource: str, value: int, text: str) -> None:
+    assert written(resource, value) == text
+
+
+@given(st.sampled_from(("cpu", "memory", "nvidia.com/gpu", "hugepages-2Mi")), st.integers(0, 1 << 60))
+def test_what_is_written_is_read_as_the_same(resource: str, value: int) -> None:
+    assert units(resource, written(resource, value)) == value
