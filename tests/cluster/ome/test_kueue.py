@@ -266,7 +266,7 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     world.flavor()
     world.reserve()
     odcr = world.odcr()
-    broker = stack.start(kubelets=False, poll_seconds=30.0)
+    broker = stack.start(kubelets=False)
     world.until_queue()
     world.kueue.takes(QUEUE)
     world.workload("first")
