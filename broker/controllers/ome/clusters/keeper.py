@@ -16,7 +16,9 @@ from typing import Any, Final
 import structlog
 
 from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.sizing import FlavorProblem, Sized, Sizing, size
 from broker.capacity.types import CPU
@@ -50,8 +52,15 @@ class _Pass:
     world: World
     decided: Entitled
     claims: Mapping[str, list[NodeClaim]]  # by the uid of their cluster
+    down: frozenset[str]  # names of nodes that are not ready
     types: Mapping[str, InstanceType]
     sizes: Callable[[Asking], Size]
+
+
+def down(node: Node) -> bool:
+    """Whether a node of a dedicated cluster takes no pods."""
+    ready = condition(node.status.conditions, names.READY)
+    return names.DEDICATED in node.labels and (ready is None or ready.status != "True")
 
 
 class ClusterKeeper:
@@ -98,6 +107,7 @@ class ClusterKeeper:
             world=world,
             decided=world.decide(),
             claims=claims,
+            down=frozenset(node.name for node in shared.nodes.list() if down(node)),
             types=types,
             sizes=self._sizes(world, types),
         )
@@ -141,6 +151,7 @@ class ClusterKeeper:
             verdict=this.decided.verdicts.get(one.cluster.name),
             eviction=this.decided.evictions.get(one.cluster.name),
             claims=this.claims.get(one.cluster.uid, ()),
+            down=this.down,
         )
         settled = settle(facts, this.sizes(one), now=now, wait=self._shared.settings.dedicated_wait_seconds)
         lets_go = settled.over or (one.held is not None and settled.held != one.held)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.ome.clusters.keeper import ClusterKeeper
+from broker.controllers.ome.clusters.keeper import ClusterKeeper, down
 from broker.controllers.ome.shared import Shared
 from broker.kube.batch import Batcher
 from broker.kube.singleton import Singleton
@@ -41,6 +42,11 @@ def cluster_loop(shared: Shared, *, priority: Callable[[str], int | None]) -> Si
         if one is not None and (names.DEDICATED in one.labels or names.DRAWS_FROM in one.annotations):
             dirty()
 
+    def node_changed(old: Node | None, new: Node | None) -> None:
+        one = new or old
+        if one is not None and names.DEDICATED in one.labels and _up(old) != _up(new):
+            dirty()
+
     reads = shared.reads
     for informer in (
         reads.clusters,
@@ -53,4 +59,9 @@ def cluster_loop(shared: Shared, *, priority: Callable[[str], int | None]) -> Si
     ):
         informer.on_change(dirty)
     shared.claims.on_change(claim_changed)
+    shared.nodes.on_change(node_changed)
     return loop
+
+
+def _up(node: Node | None) -> bool:
+    return node is not None and not down(node)

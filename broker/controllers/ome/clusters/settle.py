@@ -8,7 +8,7 @@ become wrong: it stays as it is, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -46,7 +46,8 @@ _WHY: Final[Mapping[Reason, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What there is to know about a cluster. `barred`: why its reservation gives nothing to anybody."""
+    """What there is to know about a cluster. `barred`: why its reservation gives nothing to anybody.
+    `down`: names of nodes that are not ready."""
 
     cluster: DedicatedAICluster
     wanted: Wanted | Refused
@@ -55,6 +56,16 @@ class Facts:
     verdict: Verdict | None = None
     eviction: Eviction | None = None
     claims: Sequence[NodeClaim] = ()
+    down: Collection[str] = ()
+
+    @property
+    def ready(self) -> list[NodeClaim]:
+        """The claims whose nodes take pods."""
+        return [
+            each
+            for each in self.claims
+            if not each.deleting and is_true(each, names.READY) and each.status.node_name not in self.down
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +144,7 @@ def _leave(facts: Facts, mine: Held | None) -> Settled:
         said=tuple(said.values()),
         held=held_now,
         change=change({}, claims),
-        available=_available(claims),
+        available=_available(facts.ready),
         allocated=_accelerators(held_now.usage) if held_now else 0,
         over=cluster.deleting and done,
     )
@@ -172,7 +183,7 @@ def _wait(facts: Facts, *, now: datetime, limit: float) -> Settled:
         said=tuple(said.values()),
         # Instances without quota: its status was lost. They go only where quota was decided, and not given.
         change=change({}, facts.claims) if verdict is not None else Change(),
-        available=_available(facts.claims),
+        available=_available(facts.ready),
         patience=left,
     )
 
@@ -195,7 +206,7 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
     if not more_than(counts, claims):
         mine = replace(mine, usage=target)
     alive = [each for each in claims if not each.deleting]
-    ready = [each for each in alive if is_true(each, names.READY)]
+    ready = facts.ready
     whole = len(ready) == sum(counts.values()) and not more_than(counts, claims)
     said = _kept(cluster)
     holds = f"it holds {told(mine.usage)} of {mine.reserved}"
@@ -205,7 +216,7 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
     state, reason, detail = _how(facts, problems)
     if not whole and not problems:
         reason, state = "InstancesPending", state if state == "FAILED" else _pending(cluster)
-        some = f"{len(ready)} of {sum(counts.values())} instances are ready{_trouble(alive)}"
+        some = f"{len(ready)} of {sum(counts.values())} instances are ready{_trouble(alive, facts.down)}"
         detail = f"{detail}; {some}" if detail else some
     serving = whole and not problems
     said[READY] = Said(
@@ -221,7 +232,7 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
         held=mine,
         sized=sized,
         change=change(counts, claims),
-        available=_available(claims),
+        available=_available(facts.ready),
         allocated=_accelerators(mine.usage),
     )
 
@@ -301,21 +312,22 @@ def _preempted(eviction: Eviction) -> str:
     )
 
 
-def _trouble(claims: Sequence[NodeClaim]) -> str:
-    """What keeps the first of them from being launched."""
+def _trouble(claims: Sequence[NodeClaim], down: Collection[str]) -> str:
+    """What keeps the first of them from being launched, or from taking pods."""
     for each in sorted(claims, key=lambda claim: claim.name):
         found = condition(each.status.conditions, names.LAUNCHED)
         if found is not None and found.status != "True" and found.message:
             return f"; {each.name}: {found.reason}: {found.message}"
+        if each.status.node_name in down:
+            return f"; node {each.status.node_name} is not ready"
     return ""
 
 
-def _available(claims: Sequence[NodeClaim]) -> int:
+def _available(ready: Sequence[NodeClaim]) -> int:
     """Accelerators of the nodes that are ready."""
     return sum(
         int(quantity(amount))
-        for each in claims
-        if not each.deleting and is_true(each, names.READY)
+        for each in ready
         for resource, amount in each.status.capacity.items()
         if resource in ACCELERATORS
     )
