@@ -71,8 +71,10 @@ def plan(
     if entitlements.owned:
         lent = lend(named, wishes, prospects, entitlements, inventory, dealt=dealt, absent=solved.absent)
         dealt |= lent.dealt
-        more = len(lent.dealt)
-        solution = replace(solution, reserved=solution.reserved + more, bound=solution.bound + more)
+        if more := len(lent.dealt):
+            solver = f"{solution.solver}, then lending" if problem.bundles else "lending"
+            reserved, bound = solution.reserved + more, solution.bound + more
+            solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
     for name in solved.absent - lent.whole:
         rank = min(wishes[claim.uid].rank for claim in gangs[name])
         broken[name] = _Broken(lacking=lacking(gangs[name], rank, wishes, dealt, room))

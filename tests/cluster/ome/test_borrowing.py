@@ -1,0 +1,118 @@
+"""Slots of a reservation: for its owner, lent to its cohort while idle, and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from tests.cluster.account import A
+from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
+from tests.cluster.ome.bought import P5
+from tests.cluster.ome.reserved import GPU, reserve
+from tests.cluster.stack import Stack
+
+OWNER, BORROWER = "default/training", "default/research"
+
+
+def owned(stack: Stack, count: int, whose: str = OWNER) -> str:
+    """A reservation of EC2's that Terraform made for one of OME's."""
+    tags = [{"Key": names.TAG_RESERVATION, "Value": whose}]
+    specifications = [{"ResourceType": "capacity-reservation", "Tags": tags}]
+    return stack.aws.odcr(P5, A, count, TagSpecifications=specifications)
+
+
+def teams(stack: Stack, slots: int, *, borrow: str = "16", **rule: str) -> None:
+    """One team owns slots, another has none and may borrow."""
+    preemption: Mapping[str, Any] = {"preemptionRule": {"reclaimWithinCohort": "Any", **rule}}
+    reserve(stack, "training", flavor=P5, quotas={GPU: str(8 * slots)}, cohort="ml", **preemption)
+    more: Mapping[str, Any] = {"cohort": "ml", "allowBorrowing": True} if borrow else {"cohort": "ml"}
+    reserve(stack, "research", flavor=P5, quotas={GPU: "0"}, borrow=borrow, **more)
+
+
+def claim(stack: Stack, name: str, draws: str, *capacity: str, **more: Any) -> str:
+    noted = {names.DRAWS_FROM: draws} if draws else {}
+    return stack.claim(name, types=(P5,), capacity=capacity or (RESERVED,), annotations=noted, **more)
+
+
+def leaving(stack: Stack) -> list[str]:
+    return [each.name for each in stack.all(NodeClaim) if each.deleting]
+
+
+@pytest.mark.covers("CAP-09", "OME-032", "OME-034", "OME-035", "OME-054", "OME-055")
+def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stack) -> None:
+    odcr = owned(stack, 2)
+    teams(stack, 2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    claim(stack, "stranger", "")
+    said = stack.until_waiting("stranger", "NoUsableReservation")
+    assert f"reservation {odcr} belongs to {OWNER}, and the claim draws from no reservation" in said.message
+
+    claim(stack, "important", BORROWER, priority=5)
+    claim(stack, "spare", BORROWER)
+    stack.until_ready("important", "spare")
+    assert stack.aws.free(odcr) == 0
+    # It may fall back, and yet waits for the slot that its reservation is entitled to.
+    claim(stack, "owner", OWNER, RESERVED, ON_DEMAND)
+    stack.until_ready("owner")
+    assert stack.reservation_of("owner") == odcr
+    stack.until_gone(NodeClaim, "spare")
+    assert stack.reservation_of("important") == odcr
+    assert not leaving(stack)
+    event = stack.until_event("spare", "Preempted")
+    assert "(InCohortReclamation)" in event.message
+    assert "NodeClaim owner" in event.message
+    assert "preemptor path: /ml/default--training; preemptee path: /ml/default--research" in event.message
+    assert "NodeClaim spare" in stack.until_event("owner", "Reclaiming").message
+    stack.until(lambda: not stack.is_true("owner", names.RECLAIMING), "the owner reclaims nothing more")
+
+
+@pytest.mark.covers("OME-036", "OME-037")
+@pytest.mark.parametrize(("limit", "lent"), [("8", 1), ("", 0)])
+def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) -> None:
+    odcr = owned(stack, 2)
+    teams(stack, 2, borrow=limit)
+    stack.node_class(id_=odcr)
+    stack.start()
+    for number in range(2):
+        claim(stack, f"c-{number}", BORROWER, RESERVED, ON_DEMAND)
+    stack.until_ready("c-0", "c-1")
+    assert [stack.reservation_of(f"c-{number}") for number in range(2)].count(odcr) == lent
+    claim(stack, "more", BORROWER)
+    said = stack.until_waiting("more")
+    assert ("may borrow no more" if lent else "may not borrow") in said.message
+    assert stack.aws.free(odcr) == 2 - lent
+
+
+def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None:
+    odcr = owned(stack, 2)
+    teams(stack, 2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    for number in range(2):
+        claim(stack, f"b-{number}", BORROWER)
+    stack.until_ready("b-0", "b-1")
+    for number in range(2):
+        node = stack.get(NodeClaim, f"b-{number}").status.node_name
+        stack.pod(f"p-{number}", node=node, labels={"app": "train"})
+    stack.budget("hold", app="train")
+    claim(stack, "owner", OWNER)
+    (victim,) = stack.until(lambda: leaving(stack), "one is asked to leave")
+    for _ in range(2):
+        stack.stop()
+        stack.start()
+        stack.passes()
+        assert leaving(stack) == [victim]
+        said = stack.claim_says(victim, names.PREEMPTED)
+        assert said is not None and "NodeClaim owner" in said.message
+    allowed = {"status": {"disruptionsAllowed": 1}}
+    stack.client.patch(PDB, "hold", allowed, namespace="default", subresource="status")
+    stack.until_ready("owner")
+    assert stack.reservation_of("owner") == odcr
+    stack.passes()
+    assert not leaving(stack)
+    assert len([each for each in stack.all(NodeClaim) if each.name.startswith("b-")]) == 1
