@@ -1,0 +1,150 @@
+"""The webhook between user and API server: what is refused, what is told, and that nothing hangs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from broker.admission.webhook import Webhook
+from broker.apis.core import ResourceQuota
+from broker.apis.meta import Kind
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.kube.client import Client, Reply, Request
+from broker.kube.clock import SystemClock
+from broker.kube.errors import ApiError, Forbidden, Invalid
+from tests.cluster.stack import Stack
+from tests.unit.admission.asked import GPU, Json, cluster, group, reservation
+
+WRONG = (group(), group())
+LIMITS = {"ome.io/capacity-reservations": "5", GPU: "128", "requests.memory": "32Ti", "requests.cpu": "2048"}
+
+
+@contextmanager
+def serving(stack: Stack, **more: Any) -> Iterator[Webhook]:
+    """Until the API server has heard of it."""
+    settings = {"default_cohort": "shared", "strict": False, **more}
+    webhook = Webhook(
+        Client(stack.tap),
+        namespace="default",
+        service="unused",
+        host="127.0.0.1",
+        port=0,
+        clock=SystemClock(),
+        url=True,
+        **settings,
+    )
+    webhook.start()
+    try:
+        stack.until(lambda: _refuses(stack), "the API server asks the webhook")
+        yield webhook
+    finally:
+        webhook.close()
+
+
+def _refuses(stack: Stack) -> bool:
+    reply = post(stack, reservation("canary", *WRONG), dryRun="All")
+    return reply.status == 422 and b"denied the request" in reply.body
+
+
+def post(stack: Stack, body: Json, **query: str) -> Reply:
+    """As a user sends it, with the answer's headers."""
+    kinds: dict[str, Kind] = {
+        each.KIND.kind: each.KIND
+        for each in (CapacityReservation, ClusterCapacityReservation, DedicatedAICluster)
+    }
+    kind = kinds[body["kind"]]
+    meta = {**body["metadata"]}
+    if kind.namespaced:
+        meta["namespace"] = "default"
+    else:
+        meta.pop("namespace", None)
+    return stack.client.transport.request(
+        Request(
+            method="POST",
+            path=kind.path(namespace=meta.get("namespace")),
+            query=query,
+            headers={"Content-Type": "application/json"},
+            body=orjson.dumps({**body, "metadata": meta}),
+        ),
+        timeout=30,
+    )
+
+
+def made(stack: Stack, name: str, *groups: Json, **spec: Any) -> Json:
+    body = reservation(name, *groups, namespace="default", **spec)
+    return stack.client.create(CapacityReservation.KIND, body)
+
+
+@pytest.mark.covers("OME-011", "OME-013", "OME-015", "OME-016", "OME-077")
+def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Stack) -> None:
+    # Before the webhook was there.
+    old = made(stack, "old", *WRONG)
+    with serving(stack):
+        with pytest.raises(Invalid) as refused:
+            made(stack, "new", *WRONG)
+        assert (
+            "spec.resourceGroups",
+            "spec.resourceGroups: flavor h100 is in more than one place; keep it in one group",
+        ) in refused.value.causes
+        with pytest.raises(Invalid, match="lendingLimit 9 is more than nominalQuota 8; lower it"):
+            made(stack, "new", group(8, lendingLimit=9), cohort="c")
+        with pytest.raises(ApiError, match="nothing says how large the cluster is"):
+            stack.client.create(DedicatedAICluster.KIND, cluster())
+
+        # An unchanged object is always admitted, and so is one that shrinks.
+        labelled = {**old, "metadata": {**old["metadata"], "labels": {"team": "a"}}}
+        assert stack.client.update(CapacityReservation.KIND, labelled)["metadata"]["labels"] == {"team": "a"}
+        made(stack, "large", group(64))
+        usage = [{"name": "h100", "resources": [{"name": GPU, "total": 32}]}]
+        status = {"status": {"associationUsages": [{"name": "train", "usage": usage}]}}
+        stack.client.patch(
+            CapacityReservation.KIND, "large", status, subresource="status", namespace="default"
+        )
+        spec = {"spec": {"resourceGroups": [group(16)]}}
+        stack.client.patch(CapacityReservation.KIND, "large", spec, namespace="default")
+
+        reply = post(stack, reservation("lenient", allowBorrowing=True))
+        assert reply.status == 201
+        assert "it borrows in cohort shared" in reply.headers["Warning"]
+        reply = post(stack, cluster(profile="large") | {"metadata": {"name": "early"}})
+        assert reply.status == 201
+        assert "there is no DedicatedAIClusterProfile large yet" in reply.headers["Warning"]
+        stack.client.create(
+            DedicatedAIClusterProfile.KIND,
+            {"metadata": {"name": "large"}, "spec": {"resources": {"requests": {GPU: "8"}}}},
+        )
+        reply = post(stack, cluster(profile="large") | {"metadata": {"name": "late"}})
+        assert (reply.status, "Warning" in reply.headers) == (201, False)
+        stack.client.delete(CapacityReservation.KIND, "old", namespace="default")
+    # Without the webhook the API server takes it; the controllers judge it.
+    made(stack, "unseen", *WRONG)
+
+
+@pytest.mark.covers("OME-088", "OME-089")
+def test_a_namespace_s_quota_bounds_its_reservations(stack: Stack) -> None:
+    with serving(stack, strict=True):
+        quota = {"metadata": {"name": "reservation-quota", "namespace": "default"}, "spec": {"hard": LIMITS}}
+        stack.client.create(ResourceQuota.KIND, quota)
+        made(stack, "r0", group(100))
+        with pytest.raises(
+            Forbidden, match=r"allows nvidia.com/gpu 128, of which 28 is free and 29 is wanted"
+        ):
+            made(stack, "r1", group(29))
+        for n in range(1, 5):
+            made(stack, f"r{n}", group(7))
+        with pytest.raises(Forbidden, match=r"allows ome.io/capacity-reservations 5, of which 0 is free"):
+            made(stack, "r5", group(0))
+        spec = {"spec": {"resourceGroups": [group(101)]}}
+        with pytest.raises(Forbidden, match=r"nvidia.com/gpu 128, of which 100 is free and 101 is wanted"):
+            stack.client.patch(CapacityReservation.KIND, "r0", spec, namespace="default")
+        stack.client.delete(CapacityReservation.KIND, "r1", namespace="default")
+        stack.client.patch(CapacityReservation.KIND, "r0", spec, namespace="default")
+        # What would be put right is refused, since it is strict.
+        whole = {"metadata": {"name": "whole"}, "spec": reservation(allowBorrowing=True)["spec"]}
+        with pytest.raises(Invalid, match="it borrows in cohort shared"):
+            stack.client.create(ClusterCapacityReservation.KIND, whole)
