@@ -17,7 +17,7 @@ from broker.quota.usage import Reserved
 from providers.model import UNCHANGED, MatchCriteria, ReservationGroup, Tenancy, Unchanged
 
 # A purchase that the broker may have made and lost sight of is believed to be shown by EC2 after this.
-SETTLE: Final = timedelta(minutes=3)
+SETTLE: Final = timedelta(minutes=5)
 MOST: Final = 1000  # instances that one call may add (CreateCapacityReservation, ModifyCapacityReservation)
 
 
@@ -48,8 +48,9 @@ class Wish:
     `asks` are the flavors that mean something; `flavor_names` all that the spec names: nothing of a flavor
     that means nothing today is changed. `deleted`: the object is; `cancels`: what is no longer wanted at all
     is given back rather than kept. `unsure`: a purchase may have been made that EC2 does not show yet.
-    `held`: why nothing may be bought for it now, in words for people. `groups`: whether it is known which
-    group it has; then `group` is that group as last read, or None where there is none.
+    `ready`: the object will not go unseen. `held`: why nothing may be bought for it now, in words for people.
+    `groups`: whether it is known which group it has; then `group` is that group as last read, or None where
+    there is none.
     """
 
     reserved: Reserved
@@ -59,6 +60,7 @@ class Wish:
     deleted: bool = False
     cancels: bool = False
     unsure: bool = False
+    ready: bool = True
     held: str = ""
     groups: bool = True
     group: ReservationGroup | None = None

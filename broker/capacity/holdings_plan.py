@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from broker.capacity.holdings import TAG_FLAVOR, Holdings, Problem, made_here
+from broker.capacity.holdings import Holdings, Problem, made_here
 from broker.capacity.holdings_model import (
     MOST,
     Ask,
@@ -117,7 +117,8 @@ class _Planner:
         left_over = [
             odcr
             for odcr in self._made.get(wish.reserved, ())
-            if odcr.tags.get(TAG_FLAVOR, "") not in wish.flavor_names
+            if odcr.id not in self._holdings.flavor
+            and not any(ask.flavor.admits(odcr) for ask in wish.asks.values())
         ]
         for name, ask in wish.asks.items():
             sized = size(ask.flavor, ask.nominal, self._types, sizing=ask.sizing)
@@ -163,11 +164,13 @@ class _Planner:
             self.regroups.append(Regroup(reserved=wish.reserved, drop=True))
         waiting = {odcr.id for odcr in left} - {each.odcr_id for each in changes if not each.count}
         problems = [Problem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
-        settled = not left and wish.group is None and not wish.unsure
+        settled = not left and wish.groups and wish.group is None and not wish.unsure
         return Outlook(problems=tuple(problems), settled=settled)
 
     def _buy(self, wish: Wish, ask: Ask, at: Stand, problems: list[Problem]) -> Shortage | None:
         """The next purchase for a flavor, if there can be one; else what EC2 said to it."""
+        if not wish.ready:
+            return None
         why = wish.held or ("" if not wish.unsure else _UNSURE)
         if wish.terms.end is not None and wish.terms.end <= self._now:
             why = f"its end, {wish.terms.end:%Y-%m-%dT%H:%M:%SZ}, has passed: set a later one, or none"

@@ -131,7 +131,8 @@ def read(
         ),
         deleted=one.deleting,
         cancels=said[names.DELETION_POLICY] == "cancel",
-        held=_held(one, invalid),
+        ready=names.RESERVED_FINALIZER in one.metadata.finalizers,
+        held="an annotation of the reservation is not understood" if invalid else "",
     )
     return Reading(
         one=one,
@@ -148,14 +149,6 @@ def read(
         problems=tuple(problems),
         bought=_moment(one.annotations.get(names.BUYING, "")),
     )
-
-
-def _held(one: Reservation, invalid: bool) -> str:
-    if invalid:
-        return "an annotation of the reservation is not understood"
-    if names.RESERVED_FINALIZER not in one.metadata.finalizers:
-        return f"the reservation has no finalizer {names.RESERVED_FINALIZER} yet"
-    return ""
 
 
 def _choice(one: Reservation, key: str, problems: list[Problem]) -> str:

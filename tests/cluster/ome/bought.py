@@ -1,0 +1,80 @@
+"""Reservations that the broker buys for: what a test asks for, and what EC2 then has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.apis import names
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome import CapacityReservation
+from tests.cluster.account import A, tags
+from tests.cluster.ome.reserved import GPU, KIND, spec
+from tests.cluster.stack import Stack
+
+Json = dict[str, Any]
+P5 = "p5.48xlarge"
+MANAGE = {names.RESERVATION_POLICY: "Manage"}
+CANCEL = {**MANAGE, names.DELETION_POLICY: "Cancel"}
+ENDED = ("cancelled", "cancelling", "expired", "failed")
+
+
+def h100(zone: str = A, kind: str = P5) -> Json:
+    labels = {names.INSTANCE_TYPE: kind} | ({names.ZONE: zone} if zone else {})
+    return {"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels}}
+
+
+def wanted(
+    instances: int,
+    *,
+    annotations: Mapping[str, str] = MANAGE,
+    name: str = "training",
+    labels: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Json:
+    """A reservation of so many instances with eight GPUs each."""
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "annotations": dict(annotations),
+        "labels": dict(labels or {}),
+    }
+    return {"metadata": metadata, "spec": spec(quotas={GPU: str(8 * instances)}, **more)}
+
+
+def flavored(stack: Stack, zone: str = A) -> None:
+    stack.client.create(ResourceFlavor.KIND, h100(zone))
+
+
+def ask(stack: Stack, instances: int, **more: Any) -> None:
+    stack.client.create(KIND, wanted(instances, **more))
+
+
+def ask_for(stack: Stack, instances: int, name: str = "training") -> None:
+    """The same object with another quota."""
+    changed = {"spec": wanted(instances)["spec"]}
+    stack.client.patch(KIND, name, changed, namespace="default")
+
+
+def odcrs(ec2: Any) -> list[Json]:
+    """What has not ended, oldest first."""
+    found = ec2.describe_capacity_reservations()["CapacityReservations"]
+    alive = [dict(each) for each in found if each["State"] not in ENDED]
+    return sorted(alive, key=lambda each: (each["CreateDate"], each["CapacityReservationId"]))
+
+
+def ours(ec2: Any) -> list[Json]:
+    return [each for each in odcrs(ec2) if names.TAG_MANAGED in tags(each)]
+
+
+def sizes(ec2: Any) -> dict[str, int]:
+    """Instances by zone of what the broker bought and holds."""
+    found: dict[str, int] = {}
+    for each in ours(ec2):
+        zone = each["AvailabilityZone"]
+        found[zone] = found.get(zone, 0) + each["TotalInstanceCount"]
+    return found
+
+
+def gone(stack: Stack, name: str = "training") -> bool:
+    return stack.find(CapacityReservation, name, namespace="default") is None
