@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,9 +24,9 @@ from broker.apis.kueue import (
     Workload,
     WorkloadPriorityClass,
 )
-from broker.apis.meta import Object
+from broker.apis.meta import Kind, Object
 from broker.kube.client import Client
-from broker.kube.errors import ApiError
+from broker.kube.errors import ApiError, NotFound
 
 Json = dict[str, Any]
 
@@ -107,6 +108,35 @@ def install(client: Client, *, served: Sequence[str] = VERSIONS) -> None:
     """Kueue's kinds come to a cluster that has none."""
     for body in definitions(served):
         client.create(CRD, body)
+
+
+def uninstall(client: Client) -> bool:
+    """Kueue's kinds go, with every object of theirs; whether they have. Call it until they have."""
+    gone = True
+    for model in MODELS:
+        try:
+            raw = client.get(CRD, model.KIND.resource)
+        except NotFound:
+            continue
+        gone = False
+        version = next(each["name"] for each in raw["spec"]["versions"] if each["storage"])
+        _release(client, replace(model.KIND, version=version))
+        if not raw["metadata"].get("deletionTimestamp"):
+            client.delete(CRD, model.KIND.resource)
+    return gone
+
+
+def _release(client: Client, kind: Kind) -> None:
+    """Nothing of the kind holds its definition by a finalizer."""
+    try:
+        items, _ = client.list(kind)
+    except NotFound:
+        return
+    for item in items:
+        meta = item["metadata"]
+        if meta.get("finalizers"):
+            body = {"metadata": {"finalizers": None}}
+            client.patch(kind, meta["name"], body, namespace=meta.get("namespace"))
 
 
 def ready(client: Client, version: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from tests.cluster.stack import Stack
-from tests.kueue.definitions import install, ready
+from tests.kueue.definitions import install, ready, uninstall
 from tests.kueue.played import Kueue
 
 Json = dict[str, Any]
@@ -40,8 +40,23 @@ def spec(nominal: str = "16", **more: Any) -> Json:
     return {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}], **more}
 
 
+@pytest.fixture(autouse=True)
+def without_kueue_afterwards(stack: Stack) -> Iterator[None]:
+    """The real server keeps definitions from one test to the next."""
+    yield
+    stack.close()
+    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
+
+
 def present(broker: Broker) -> bool:
     return broker.ome.kueue.present
+
+
+def odcr_of_the_team(stack: Stack, *, count: int = 1) -> str:
+    """EC2's, made by somebody else for the team."""
+    tags = [{"Key": names.TAG_RESERVATION, "Value": str(TEAM)}]
+    marks = [{"ResourceType": "capacity-reservation", "Tags": tags}]
+    return stack.aws.odcr(TYPE, count=count, TagSpecifications=marks)
 
 
 class World:
@@ -70,12 +85,6 @@ class World:
             CapacityReservation.KIND,
             {"metadata": {"name": name, "namespace": namespace, **meta}, "spec": body or spec()},
         )
-
-    def odcr(self, count: int = 1) -> str:
-        """EC2's, made by somebody else for the team."""
-        tags = [{"Key": names.TAG_RESERVATION, "Value": str(TEAM)}]
-        marks = [{"ResourceType": "capacity-reservation", "Tags": tags}]
-        return self.stack.aws.odcr(TYPE, count=count, TagSpecifications=marks)
 
     def workload(self, name: str, *, gpus: int = 8, pods: int = 1) -> None:
         pod = {"containers": [{"name": "c", "image": "i", "resources": {"requests": {GPU: str(gpus)}}}]}
@@ -191,12 +200,13 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
     stack.until(lambda: not broker.ome.kueue.problems(TEAM), "no problem is left")
 
 
-@pytest.mark.covers("OME-018", "OME-019")
+@pytest.mark.covers("OME-083")
 def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     stack.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
     stack.client.create(
         CapacityReservation.KIND, {"metadata": {"name": "gpu", "namespace": "team"}, "spec": spec()}
     )
+    odcr_of_the_team(stack, count=2)
     broker = stack.start(kubelets=False)
     stack.until(broker.ome.reads.synced, "what is not installed is known to be missing")
     assert not present(broker)
@@ -206,9 +216,23 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     assert present(broker)
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"
     stack.until(lambda: broker.ome.kueue.active(TEAM)[1] == "FlavorNotFound", "the broker hears of it")
+
+    def told() -> bool:
+        status = stack.get(CapacityReservation, "gpu", namespace="team").status
+        said = condition(status.conditions, "Ready")
+        assert status.capacity_reservation_lifecycle_state != "Active"
+        return said is not None and (said.status, said.reason) == ("False", "FlavorNotFound")
+
+    stack.until(told, "the reservation says that it is not ready, and why")
     world.flavor()
     world.kueue.judges(QUEUE)
     stack.until(lambda: broker.ome.kueue.active(TEAM)[0], "the queue is active")
+
+    def active() -> bool:
+        status = stack.get(CapacityReservation, "gpu", namespace="team").status
+        return status.capacity_reservation_lifecycle_state == "Active"
+
+    stack.until(active, "the reservation is active")
 
 
 @pytest.mark.covers("OME-021")
@@ -265,7 +289,7 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     world.namespace("team")
     world.flavor()
     world.reserve()
-    odcr = world.odcr()
+    odcr = odcr_of_the_team(stack)
     broker = stack.start(kubelets=False)
     world.until_queue()
     world.kueue.takes(QUEUE)

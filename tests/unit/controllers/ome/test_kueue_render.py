@@ -74,7 +74,7 @@ def limits(body: Json) -> Json:
 def test_who_may_borrow_what(
     allow: bool | None, cohort: str, borrow: str | None, queue_cohort: str | None, said: Json
 ) -> None:
-    given_ = {} if allow is None else {"allowBorrowing": allow}
+    given_: Json = {} if allow is None else {"allowBorrowing": allow}
     quota = {} if borrow is None else {"borrowingLimit": borrow}
     body = rendered(reservation(quota=quota, cohort=cohort, **given_), default_cohort="serving")
     assert body["spec"].get("cohortName") == queue_cohort
@@ -149,7 +149,7 @@ def test_a_covered_resource_without_quota_is_zero_of_it() -> None:
     ],
 )
 def test_whom_it_preempts(rule: Json | None, reclaim: str, within: str, borrow: Json) -> None:
-    given_ = {} if rule is None else {"preemptionRule": rule}
+    given_: Json = {} if rule is None else {"preemptionRule": rule}
     said = rendered(reservation(cohort="ai", **given_))["spec"]["preemption"]
     assert said == {
         "reclaimWithinCohort": reclaim,
