@@ -17,6 +17,7 @@ from broker.controllers.ome.kueue.loops import KueueLoops
 from broker.controllers.ome.kueue.view import KueueView
 from broker.controllers.ome.reservation.loop import reservation_loop
 from broker.controllers.ome.reservation.wire import sources
+from broker.controllers.ome.room import Room
 from broker.controllers.ome.shared import Shared
 from broker.kube.controller import Controller
 from broker.kube.informer import Informer
@@ -37,10 +38,11 @@ class OmeLoops:
         self.clusters = ClusterView(shared.reads.clusters.cache, known=self.reserved)
         reservations = reservation_loop(
             shared,
-            sources(self.holdings, self.kueue, self.clusters),
+            sources(self.holdings, self.kueue, self.clusters, refusals=Room(shared.reads).refusals),
             ready=lambda: self.holdings.known,
         )
         self.holdings.on_change(lambda: reservations.batcher.add("holdings"))
+        shared.reads.quotas.on_change(lambda *_: reservations.batcher.add("quotas"))
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
         queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.holders)
         held = holdings_loop(shared, self.holdings)

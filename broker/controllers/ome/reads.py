@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from broker.apis.core import ResourceQuota
 from broker.apis.kueue import (
     AdmissionCheck,
     ClusterQueue,
@@ -58,6 +59,7 @@ class OmeReads:
         self.workload_priorities = ServedInformer(client, WorkloadPriorityClass, clock=clock)
         self.priorities = Informer(client, PriorityClass, clock=clock)
         self.namespaces = Informer(client, Namespace, clock=clock)
+        self.quotas = Informer(client, ResourceQuota, clock=clock)
 
     @property
     def named(self) -> Mapping[str, Informer[Any]]:
@@ -75,6 +77,7 @@ class OmeReads:
             "workloadpriorityclasses": self.workload_priorities,
             "priorityclasses": self.priorities,
             "namespaces": self.namespaces,
+            "resourcequotas": self.quotas,
         }
 
     def synced(self) -> bool:

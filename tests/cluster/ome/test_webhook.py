@@ -17,6 +17,7 @@ from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfi
 from broker.kube.client import Client, Reply, Request
 from broker.kube.clock import SystemClock
 from broker.kube.errors import ApiError, Forbidden, Invalid
+from tests.cluster.ome.reserved import flavor, flavors_alone, machine, reserve, says, told, until_says
 from tests.cluster.stack import Stack
 from tests.unit.admission.asked import GPU, Json, cluster, group, reservation
 
@@ -148,3 +149,29 @@ def test_a_namespace_s_quota_bounds_its_reservations(stack: Stack) -> None:
         whole = {"metadata": {"name": "whole"}, "spec": reservation(allowBorrowing=True)["spec"]}
         with pytest.raises(Invalid, match="it borrows in cohort shared"):
             stack.client.create(ClusterCapacityReservation.KIND, whole)
+
+
+@pytest.mark.covers("OME-088", "OME-089")
+def test_without_the_webhook_the_younger_of_two_is_told_that_there_is_no_room(stack: Stack) -> None:
+    """As after two creates at one time, of which neither knew the other."""
+    flavors_alone(stack)
+    flavor(stack, "h100")
+    for number in range(2):
+        machine(stack, f"n-{number}", "h100", has={GPU: "8"})
+    quota = {"metadata": {"name": "quota", "namespace": "default"}, "spec": {"hard": {GPU: "8"}}}
+    stack.client.create(ResourceQuota.KIND, quota)
+    for name in ("a", "b"):  # of equal age, the name decides
+        reserve(stack, name, quotas={GPU: "8"})
+    stack.start(kubelets=False)
+    until_says(stack, "Active", "a")
+
+    def refused() -> Json:
+        found = told(says(stack, "b"), "Ready")
+        return found if found.get("reason") == "QuotaExceeded" else {}
+
+    why = stack.until(refused, "b is told")
+    assert why["status"] == "False"
+    words = "ResourceQuota quota allows nvidia.com/gpu 8, of which 0 is free and 8 is wanted: reserve less"
+    assert words in why["message"]
+    stack.client.patch(ResourceQuota.KIND, "quota", {"spec": {"hard": {GPU: "16"}}}, namespace="default")
+    until_says(stack, "Active", "b")

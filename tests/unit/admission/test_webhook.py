@@ -1,0 +1,174 @@
+"""The server: replicas over real TLS, certificates renewed under them, bodies that are no reviews."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import urllib3
+from cryptography import x509
+
+from broker.admission import certificates
+from broker.admission.keeper import SECRET
+from broker.admission.webhook import EVERY, Webhook
+from broker.apis.admission import Secret
+from broker.apis.crds import load
+from broker.apis.ome import CapacityReservation
+from broker.commands.manifests import CRD
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.errors import Invalid
+from broker.kube.transports import InProcessTransport
+from tests.unit.admission.asked import group, reservation, review
+
+SERVICE = ("ns", "capacity-broker", 443)
+# Certificates are judged by the real clock, so the broker's begins where what it makes ends later than today.
+LONG_AGO = datetime.now(UTC).replace(microsecond=0) - timedelta(days=70)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = FakeClock(LONG_AGO)
+        self.cluster = Cluster()
+        self.client = Client(InProcessTransport(self.cluster))
+        self.client.create(
+            CRD, next(c for c in load() if c["spec"]["names"]["kind"] == "CapacityReservation")
+        )
+        self.cluster.create("/api/v1/namespaces", {"metadata": {"name": "ns"}})
+        self.running: list[Webhook] = []
+
+    def start(self, *, at: int = 0, step: float = 0.0) -> Webhook:
+        """A replica on port `at`, once it has a certificate; the Service leads to it."""
+        webhook = Webhook(
+            self.client,
+            namespace="ns",
+            service="capacity-broker",
+            host="127.0.0.1",
+            port=at,
+            default_cohort="",
+            strict=False,
+            clock=self.clock,
+        )
+        self.running.append(webhook)
+        webhook.start()
+        self.clock.until(lambda: serial(webhook) != 0, step=step)
+        self.lead_to(webhook)
+        return webhook
+
+    def lead_to(self, webhook: Webhook) -> None:
+        self.cluster.services[SERVICE] = ("127.0.0.1", port(webhook))
+
+    def refuses(self) -> bool:
+        try:
+            body = reservation("wrong", group(), group(), namespace="default")
+            self.client.raw(
+                "POST", CapacityReservation.KIND.path(namespace="default"), {"dryRun": "All"}, body
+            )
+        except Invalid as error:
+            return "denied the request" in error.message
+        return False
+
+    def kept(self) -> certificates.Kept:
+        return certificates.read(self.client.get(Secret.KIND, SECRET, namespace="ns")["data"])
+
+
+def port(webhook: Webhook) -> int:
+    return int(webhook.server.url.rpartition(":")[2])
+
+
+def serial(webhook: Webhook) -> int:
+    """Of the certificate that a handshake is answered with; 0 while there is none."""
+    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port(webhook)), 10) as plain,
+            anyone.wrap_socket(plain) as tls,
+        ):
+            found = tls.getpeercert(binary_form=True)
+    except OSError:
+        return 0
+    assert found is not None
+    return x509.load_der_x509_certificate(found).serial_number
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    try:
+        yield made
+    finally:
+        for webhook in made.running:
+            webhook.close()
+
+
+def test_every_replica_answers_for_the_service(world: World) -> None:
+    first, second = world.start(), world.start()
+    assert serial(first) == serial(second)
+    for each in (first, second):
+        world.lead_to(each)
+        assert world.refuses()
+    first.close()
+    world.running.remove(first)
+    assert world.refuses()
+
+
+def test_certificates_are_renewed_under_a_server_that_goes_on(world: World) -> None:
+    webhook = world.start()
+    before = serial(webhook)
+    world.clock.threads()
+    world.clock.advance(timedelta(days=65).total_seconds())
+    world.clock.until(lambda: serial(webhook) != before)
+    kept = world.kept()
+    assert kept.serving is not None
+    assert serial(webhook) == kept.serving.certificate.serial_number
+    assert world.refuses()
+
+
+def test_a_replica_takes_over_what_another_renewed(world: World) -> None:
+    webhook = world.start()
+    world.client.delete(Secret.KIND, SECRET, namespace="ns")
+    other = world.start()
+    assert serial(other) != serial(webhook)
+    world.clock.until(lambda: serial(webhook) == serial(other), step=EVERY)
+    world.lead_to(webhook)
+    assert world.refuses()
+
+
+def test_an_api_server_that_cannot_be_asked_holds_up_nothing_but_the_certificate(world: World) -> None:
+    """Refused at first, tried again: the webhook serves as soon as it may."""
+    world.cluster.faults.fail(verb="get", resource="secrets", code=503, times=2)
+    world.start(step=1.0)
+    assert world.refuses()
+
+
+BODIES = {
+    b"{": "not JSON",
+    b'{"kind": "Pod", "apiVersion": "v1"}': "this is Pod of v1",
+    b"[]": "this is list",
+}
+
+
+def test_bodies_that_are_no_reviews(world: World) -> None:
+    webhook = world.start()
+    trust = ssl.create_default_context(cadata=world.kept().bundle.decode())
+    name = "capacity-broker.ns.svc"
+    with urllib3.HTTPSConnectionPool(
+        "127.0.0.1", port(webhook), ssl_context=trust, server_hostname=name, assert_hostname=name
+    ) as pool:
+        for body, words in BODIES.items():
+            answer = pool.urlopen("POST", "/validate", body=body)
+            assert (answer.status, words in answer.data.decode()) == (400, True)
+        answer = pool.request("POST", "/validate", json=review(reservation("r")))
+        assert answer.json()["response"] == {"uid": "u-1", "allowed": True}
+        assert pool.urlopen("GET", "/validate").status == 405
+
+
+def test_a_taken_port_is_an_error_that_names_it(world: World) -> None:
+    taken = port(world.start())
+    with pytest.raises(OSError, match=str(taken)):
+        world.start(at=taken)
