@@ -39,7 +39,7 @@ def parse(body: str) -> Notice:
     source, detail = message.get("source"), message.get("detail")
     if not isinstance(type_, str) or not isinstance(source, str) or not isinstance(detail, dict):
         raise ValueError("no event of EventBridge: it needs detail-type, source and detail")
-    read = _TYPES.get((source, type_)) or _by_prefix(source, type_)
+    read = TYPES.get((source, type_)) or _by_prefix(source, type_)
     about = read(detail) if read else {"kind": NoticeKind.OTHER}
     return Notice(type=type_, at=_time(message.get("time")), **about)
 
@@ -79,7 +79,7 @@ def _health(detail: Json) -> dict[str, Any]:
     }
 
 
-_TYPES: Mapping[tuple[str, str], Callable[[Json], dict[str, Any]]] = {
+TYPES: Mapping[tuple[str, str], Callable[[Json], dict[str, Any]]] = {
     ("aws.ec2", "EC2 Spot Instance Interruption Warning"): _instance(NoticeKind.SPOT_INTERRUPTION),
     ("aws.ec2", "EC2 Instance Rebalance Recommendation"): _instance(NoticeKind.REBALANCE),
     ("aws.ec2", "EC2 Instance State-change Notification"): _state,

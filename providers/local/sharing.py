@@ -22,7 +22,24 @@ from providers.local.ec2.reservations import CapacityReservation
 from providers.local.world import LOCK, world
 
 KIND = "capacity-reservation"
-NEW_PATHS = ("associateresourceshare", "disassociateresourceshare")
+NEW_PATHS = (
+    "associateresourceshare",
+    "disassociateresourceshare",
+    "listresourcesharepermissions",
+    "tagresource",
+    "untagresource",
+)
+# What RAM lets principals do with a shared reservation; AWS's own, which moto does not list.
+PERMISSION = {
+    "arn": "arn:aws:ram::aws:permission/AWSRAMDefaultPermissionCapacityReservation",
+    "version": "1",
+    "defaultVersion": True,
+    "name": "AWSRAMDefaultPermissionCapacityReservation",
+    "resourceType": "ec2:CapacityReservation",
+    "status": "ASSOCIATED",
+    "isResourceTypeDefault": True,
+    "permissionType": "AWS_MANAGED",
+}
 
 
 def install() -> None:
@@ -36,6 +53,10 @@ def install() -> None:
 
 
 class SharingBackend(ResourceAccessManagerBackend):
+    def __init__(self, region_name: str, account_id: str) -> None:
+        super().__init__(region_name, account_id)
+        self._tags: dict[str, dict[str, str]] = {}  # share -> its tags
+
     @property
     def _url_module(self) -> Any:  # moto derives it from the class's own module, which is not moto's
         return urls
@@ -46,6 +67,7 @@ class SharingBackend(ResourceAccessManagerBackend):
             self._require_shareable(arns)
             made = super().create_resource_share(**kwargs)
             self._apply(arns)
+            self.tag(made["resourceShare"]["resourceShareArn"], kwargs.get("tags") or [])
             return made
 
     def delete_resource_share(self, resource_share_arn: str | None) -> dict[str, Any]:
@@ -74,9 +96,26 @@ class SharingBackend(ResourceAccessManagerBackend):
             self._apply(before)
             return _associations(share, resources, principals, "DISASSOCIATED")
 
+    def tag(self, arn: str | None, tags: Iterable[Mapping[str, str]]) -> None:
+        self._tags.setdefault(self._share(arn).arn, {}).update({tag["key"]: tag["value"] for tag in tags})
+
+    def untag(self, arn: str | None, keys: Iterable[str]) -> None:
+        kept = self._tags.get(self._share(arn).arn, {})
+        for key in keys:
+            kept.pop(key, None)
+
+    def permissions(self, arn: str | None) -> list[dict[str, Any]]:
+        """Those of a share: one for each kind of resource in it."""
+        shared = self._share(arn).resource_arns
+        return [PERMISSION] if any(f":{KIND}/" in each for each in shared) else []
+
     def get_resource_shares(self, resource_owner: str | None) -> dict[str, Any]:
         if resource_owner != "OTHER-ACCOUNTS":
-            return super().get_resource_shares(resource_owner)
+            own = super().get_resource_shares(resource_owner)
+            for share in own["resourceShares"]:
+                tags = self._tags.get(share["resourceShareArn"], {})
+                share["tags"] = [{"key": key, "value": value} for key, value in tags.items()]
+            return own
         others = [
             share.describe()
             for account, regions in ram_backends.items()
@@ -144,6 +183,17 @@ class SharingResponse(ResourceAccessManagerResponse):
     def disassociate_resource_share(self) -> str:
         asked = self.request_params
         return _answered(self.ram_backend.disassociate(*_named(asked)))
+
+    def tag_resource(self) -> str:
+        self.ram_backend.tag(self._get_param("resourceShareArn"), self.request_params.get("tags") or [])
+        return "{}"
+
+    def untag_resource(self) -> str:
+        self.ram_backend.untag(self._get_param("resourceShareArn"), self.request_params.get("tagKeys") or [])
+        return "{}"
+
+    def list_resource_share_permissions(self) -> str:
+        return json.dumps({"permissions": self.ram_backend.permissions(self._get_param("resourceShareArn"))})
 
 
 def _named(asked: Mapping[str, Any]) -> tuple[str | None, list[str], list[str]]:

@@ -96,7 +96,7 @@ class Terraform:
             check=False,
         )
         if done.returncode not in codes:
-            raise TerraformFailed(f"terraform {arguments[0]}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+            raise TerraformFailed(f"terraform {arguments[0]}: {done.stdout[-5000:]}{done.stderr[-5000:]}")
         return done
 
     def apply(self, *options: str) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,26 @@ import boto3
 import pytest
 import yaml
 
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.holdings import Claimant, Holdings, belongs
+from broker.capacity.sizing import Flavor, flavor_of
+from broker.quota.usage import Reserved
+from providers.aws import AwsProvider
+from providers.aws.notices import TYPES
 from providers.local import LocalAws
 from tests.peers import terraform
 from tests.peers.terraform import Terraform, TerraformFailed, TerraformMissing
+from tests.peers.test_terraform_policy import allowed
 
 pytestmark = pytest.mark.peers
 
 REGION = "us-east-1"
 END = "2031-01-31T23:00:00Z"
+TEAM = Reserved("ml", "training")
+OTHERS = "222222222222"
+ALLOWED = allowed()
+ISSUER = "oidc.eks.us-east-1.amazonaws.com/id/ABCDEF"
+OIDC = f"arn:aws:iam::123456789012:oidc-provider/{ISSUER}"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,6 +57,7 @@ class Account:
         self.ec2: Any = session.client("ec2", endpoint_url=endpoint)
         self.groups: Any = session.client("resource-groups", endpoint_url=endpoint)
         self.iam: Any = session.client("iam", endpoint_url=endpoint)
+        self.ram: Any = session.client("ram", endpoint_url=endpoint)
 
     def reservations(self) -> dict[str, dict[str, Any]]:
         """Those that have not ended, by id."""
@@ -58,11 +72,50 @@ class Account:
     def counts(self) -> dict[str, int]:
         return {id_: entry["TotalInstanceCount"] for id_, entry in self.reservations().items()}
 
+    def trust(self, role: str) -> Any:
+        """Who may be the role."""
+        document = self.iam.get_role(RoleName=role)["Role"]["AssumeRolePolicyDocument"]
+        (statement,) = (document if isinstance(document, dict) else json.loads(document))["Statement"]
+        return statement
+
     def members(self, group: str) -> set[str]:
         reply = self.groups.list_group_resources(Group=group)
         return {entry["Identifier"]["ResourceArn"] for entry in reply["Resources"]}
 
 
+def provider(aws: LocalAws) -> AwsProvider:
+    return AwsProvider(cluster="demo", region=REGION, endpoint_url=aws.endpoint)
+
+
+def found_by_broker(aws: LocalAws, flavors_yaml: str) -> Holdings:
+    """What the broker finds for a CapacityReservation of the flavors that Terraform printed."""
+    broker = provider(aws)
+    types, flavors = broker.instance_types(), {}
+    for document in yaml.safe_load_all(flavors_yaml):
+        name = document["metadata"]["name"]
+        flavor = flavor_of(name, document["spec"]["nodeLabels"], types, zones=())
+        assert isinstance(flavor, Flavor)
+        flavors[name] = flavor
+    claimant = Claimant(reserved=TEAM, flavor_names=tuple(flavors), flavors=flavors)
+    return belongs(broker.reservations(), {}, [claimant], cluster="demo")
+
+
+def seen_by(aws: LocalAws, account: str) -> set[str]:
+    """The active reservations that another account sees."""
+    own = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=REGION)
+    sts: Any = own.client("sts", endpoint_url=aws.endpoint)
+    keys = sts.assume_role(RoleArn=f"arn:aws:iam::{account}:role/x", RoleSessionName="test")["Credentials"]
+    other: Any = boto3.Session(
+        aws_access_key_id=keys["AccessKeyId"],
+        aws_secret_access_key=keys["SecretAccessKey"],
+        aws_session_token=keys["SessionToken"],
+        region_name=REGION,
+    ).client("ec2", endpoint_url=aws.endpoint)
+    found = other.describe_capacity_reservations()["CapacityReservations"]
+    return {one["CapacityReservationId"] for one in found if one["State"] == "active"}
+
+
+@pytest.mark.covers("CAP-11", "CAP-12", "CAP-13")
 def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> None:
     account = Account(aws.endpoint)
     run = Terraform.prepare(tmp_path, "local", endpoint=aws.endpoint, end_date=END)
@@ -85,14 +138,16 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
         "Name": "h100-b",
         "project": "capacity-broker",
         "team": "research",
+        "capacity-broker.io/reservation": "ml/training",
+        "capacity-broker.io/flavor": "p5-48xlarge-us-east-1b",
     }
     assert account.members(group) == set(arns.values())
     held = account.ec2.get_groups_for_capacity_reservation(CapacityReservationId=ids["h100-a"])
     assert [entry["GroupArn"] for entry in held["CapacityReservationGroups"]] == [group]
-    assert account.iam.get_role(RoleName="capacity-broker")["Role"]["Arn"]
-    node_class = yaml.safe_load(made["node_class_yaml"])
-    assert node_class["metadata"]["name"] == "gpu"
-    assert node_class["spec"]["capacityReservationSpec"] == {
+    assert account.trust("capacity-broker")["Principal"] == {"Service": "pods.eks.amazonaws.com"}
+    node_class = EC2NodeClass.model_validate(yaml.safe_load(made["node_class_yaml"]))
+    assert (node_class.metadata.name, node_class.spec.role) == ("gpu", "nodes")
+    assert yaml.safe_load(made["node_class_yaml"])["spec"]["capacityReservationSpec"] == {
         "capacityReservationTarget": {"capacityReservationResourceGroupArn": group}
     }
 
@@ -101,15 +156,49 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert account.iam.get_policy(PolicyArn="arn:aws:iam::123456789012:policy/capacity-broker")
     assert {statement["Effect"] for statement in json.loads(policy)["Statement"]} == {"Allow"}
 
-    # Plan: what was made is what is there.
+    # Adoption: the broker knows whose each is and in which flavor, by names alone.
+    holdings = found_by_broker(aws, made["resource_flavors_yaml"])
+    assert holdings.owner == dict.fromkeys(ids.values(), TEAM)
+    assert holdings.flavor == {ids[key]: flavor for key, flavor in made["flavors"].items()}
+    assert holdings.problems == {}
+
+    # Plan: what was made is what is there, also after the broker marked it for Karpenter's selector terms.
+    provider(aws).tag(ids.values(), {"capacity-broker.io/advised/demo/gpu": "true"})
     assert run.plan() == ""
 
     # Resize: in place, so the ids and the membership stay.
-    run.variables |= {"counts": {"a": 6, "b": 1}, "end_date": None}
-    assert run.apply() == {"change": 2}
+    # In the same run: a role by IRSA that may reserve, and the reservations shared with another account.
+    run.variables |= {"counts": {"a": 6, "b": 1}, "end_date": None, "share_with": [OTHERS]}
+    run.variables |= {"manage_reservations": True, "oidc_provider_arn": OIDC}
+    assert run.apply() == {"add": 6, "change": 3}
     assert account.counts() == {ids["h100-a"]: 6, ids["h100-b"]: 1}
     assert account.reservations()[ids["h100-b"]]["EndDateType"] == "unlimited"
     assert account.members(group) == set(arns.values())
+    assert seen_by(aws, OTHERS) == set(ids.values())
+    assert account.trust("capacity-broker") == {
+        "Sid": "ServiceAccountToken",
+        "Effect": "Allow",
+        "Action": ["sts:AssumeRoleWithWebIdentity"],
+        "Principal": {"Federated": OIDC},
+        "Condition": {
+            "StringEquals": {
+                f"{ISSUER}:aud": "sts.amazonaws.com",
+                f"{ISSUER}:sub": "system:serviceaccount:capacity-broker:capacity-broker",
+            }
+        },
+    }
+    managing = run.outputs()
+    assert managing["service_account_annotations"] == {
+        "eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/capacity-broker"
+    }
+    assert set(managing["broker_actions"]) == ALLOWED
+    assert set(made["broker_actions"]) < ALLOWED
+    assert managing["broker_policy_json"] == policy
+    assert len(managing["broker_manage_policy_json"]) < 6144
+    assert run.plan() == ""
+    run.variables |= {"share_with": [], "manage_reservations": False}
+    assert run.apply() == {"remove": 6}
+    assert seen_by(aws, OTHERS) == set()
 
     # Import: a lost state is found again, with nothing to change in the account.
     run.forget()
@@ -140,13 +229,42 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert account.groups.list_groups()["Groups"] == []
 
 
-def test_a_count_that_ec2_does_not_take_is_refused_before_anything_is_made(
-    aws: LocalAws, tmp_path: Path
-) -> None:
-    run = Terraform.prepare(tmp_path, "local", endpoint=aws.endpoint, counts={"a": 0, "b": 2})
-    with pytest.raises(TerraformFailed, match="count is a whole number from 1 to 1000"):
+def test_what_cannot_be_is_refused_before_anything_is_made(aws: LocalAws, tmp_path: Path) -> None:
+    before = Account(aws.endpoint).reservations()
+    wrong = {
+        "counts": {"a": 0, "b": 2},
+        "end_date": "tomorrow",
+        "share_with": ["ml"],
+        "oidc_provider_arn": "oidc",
+    }
+    run = Terraform.prepare(tmp_path, "local", endpoint=aws.endpoint, **wrong)
+    with pytest.raises(TerraformFailed) as refused:
         run.plan()
-    assert Account(aws.endpoint).reservations() == {}
+    for said in (
+        "count is a whole number from 1 to 1000",
+        "end_date is RFC 3339",
+        "share_with takes account ids of 12 digits",
+        "oidc_provider_arn is the ARN of an IAM OIDC provider",
+    ):
+        assert said in " ".join(str(refused.value).replace("│", " ").split())
+    assert Account(aws.endpoint).reservations() == before
+
+
+@pytest.mark.covers("CAP-13")
+def test_the_example_for_eks_is_valid(tmp_path: Path) -> None:
+    run = Terraform.prepare(tmp_path, "eks")
+    assert "The configuration is valid" in run.run("validate", "-no-color").stdout
+
+
+def test_every_example_says_how_to_use_it() -> None:
+    for example in (terraform.TERRAFORM / "examples").iterdir():
+        assert "terraform init && terraform apply" in (example / "README.md").read_text()
+
+
+def test_the_queue_of_the_example_gets_every_notice_that_the_broker_knows() -> None:
+    text = (terraform.TERRAFORM / "examples" / "eks" / "notices.tf").read_text()
+    prefixes = tuple(re.findall(r'prefix = "(.+?)"', text))
+    assert [type_ for _, type_ in TYPES if not type_.startswith(prefixes)] == []
 
 
 def test_every_file_is_formatted() -> None:

@@ -33,6 +33,24 @@ variable "end_date" {
   default     = null
 }
 
+variable "share_with" {
+  description = "Accounts that the reservations are shared with."
+  type        = list(string)
+  default     = []
+}
+
+variable "manage_reservations" {
+  description = "Let the broker make reservations as well."
+  type        = bool
+  default     = false
+}
+
+variable "oidc_provider_arn" {
+  description = "For a role by IRSA, as a cluster's own tokens assume it; null for EKS Pod Identity."
+  type        = string
+  default     = null
+}
+
 provider "aws" {
   region                      = var.region
   access_key                  = "local"
@@ -41,9 +59,15 @@ provider "aws" {
   skip_metadata_api_check     = true
   skip_requesting_account_id  = true
 
+  # The broker may mark reservations for Karpenter's selector terms: its marks are not Terraform's to remove.
+  ignore_tags {
+    key_prefixes = ["capacity-broker.io/advised/"]
+  }
+
   endpoints {
     ec2            = var.endpoint
     iam            = var.endpoint
+    ram            = var.endpoint
     resourcegroups = var.endpoint
     sts            = var.endpoint
   }
@@ -52,7 +76,9 @@ provider "aws" {
 module "reservations" {
   source = "../../modules/capacity-reservations"
 
-  name = "training"
+  name                 = "training"
+  capacity_reservation = "ml/training"
+  share_with           = var.share_with
   reservations = {
     h100-a = { instance_type = "p5.48xlarge", availability_zone = "${var.region}a", count = var.counts.a }
     h100-b = {
@@ -65,7 +91,7 @@ module "reservations" {
     }
   }
   tags       = { project = "capacity-broker" }
-  node_class = { name = "gpu" }
+  node_class = { name = "gpu", role = "nodes", discovery = { "karpenter.sh/discovery" = "demo" } }
 }
 
 module "broker_iam" {
@@ -76,5 +102,7 @@ module "broker_iam" {
   account_id              = "123456789012"
   node_role_arns          = ["arn:aws:iam::123456789012:role/nodes"]
   reservation_group_names = [module.reservations.group_name]
+  manage_reservations     = var.manage_reservations
+  oidc_provider_arn       = var.oidc_provider_arn
   create_association      = false
 }

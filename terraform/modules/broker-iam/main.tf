@@ -33,13 +33,29 @@ resource "aws_iam_role" "this" {
 resource "aws_iam_policy" "this" {
   name        = var.name
   description = "What capacity-broker does in cluster ${var.cluster_name}"
-  policy      = local.policy
+  policy      = local.policies.always
   tags        = var.tags
 }
 
 resource "aws_iam_role_policy_attachment" "this" {
   role       = aws_iam_role.this.name
   policy_arn = aws_iam_policy.this.arn
+}
+
+resource "aws_iam_policy" "manage" {
+  count = var.manage_reservations ? 1 : 0
+
+  name        = "${var.name}-manage"
+  description = "The reservations that capacity-broker makes for cluster ${var.cluster_name}"
+  policy      = local.policies.manage
+  tags        = var.tags
+}
+
+resource "aws_iam_role_policy_attachment" "manage" {
+  count = var.manage_reservations ? 1 : 0
+
+  role       = aws_iam_role.this.name
+  policy_arn = aws_iam_policy.manage[0].arn
 }
 
 resource "aws_eks_pod_identity_association" "this" {

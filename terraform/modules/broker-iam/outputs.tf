@@ -10,12 +10,19 @@ output "policy_arn" {
 
 output "policy_json" {
   description = "The broker's policy, for those who attach it otherwise."
-  value       = local.policy
+  value       = local.policies.always
+}
+
+output "manage_policy_json" {
+  description = "What manage_reservations adds, for those who attach it otherwise; null without it."
+  value       = var.manage_reservations ? local.policies.manage : null
 }
 
 output "actions" {
-  description = "Every permission that the policy allows."
-  value       = sort(distinct(flatten([for statement in local.statements : statement.Action])))
+  description = "Every permission that the role has."
+  value = sort(distinct(flatten([
+    for statement in concat(local.always, var.manage_reservations ? local.manage : []) : statement.Action
+  ])))
 }
 
 output "service_account_annotations" {

@@ -10,8 +10,6 @@ locals {
   profile = "arn:${var.partition}:iam::${var.account_id}:instance-profile/*"
   odcrs   = "${local.ec2}:${var.account_id}:capacity-reservation/*"
 
-  statements = concat(local.always, var.manage_reservations ? local.manage : [])
-
   always = [
     {
       Sid       = "Read"
@@ -206,14 +204,17 @@ locals {
     },
   ]
 
-  policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [
-      for statement in local.statements : merge(
-        { for key, value in statement : key => value if key != "Condition" || length(value) > 0 },
-        { Effect = "Allow" },
-      )
-      if length(statement.Resource) > 0
-    ]
-  })
+  # Two policies, since one may have 6,144 characters.
+  policies = {
+    for name, statements in { always = local.always, manage = local.manage } : name => jsonencode({
+      Version = "2012-10-17"
+      Statement = [
+        for statement in statements : merge(
+          { for key, value in statement : key => value if key != "Condition" || length(value) > 0 },
+          { Effect = "Allow" },
+        )
+        if length(statement.Resource) > 0
+      ]
+    })
+  }
 }

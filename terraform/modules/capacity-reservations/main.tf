@@ -1,3 +1,19 @@
+locals {
+  # One name a type and zone, unless it was given.
+  flavors = {
+    for key, r in var.reservations : key => coalesce(r.flavor, lower(replace("${r.instance_type}-${r.availability_zone}", ".", "-")))
+  }
+  owners = { for key, r in var.reservations : key => r.capacity_reservation == null ? var.capacity_reservation : r.capacity_reservation }
+
+  # By these the broker knows whose a reservation is, without an id that somebody would copy.
+  adoption = {
+    for key, owner in local.owners : key => owner == null ? {} : {
+      "capacity-broker.io/reservation" = owner
+      "capacity-broker.io/flavor"      = local.flavors[key]
+    }
+  }
+}
+
 resource "aws_ec2_capacity_reservation" "this" {
   for_each = var.reservations
 
@@ -10,7 +26,7 @@ resource "aws_ec2_capacity_reservation" "this" {
   ebs_optimized           = each.value.ebs_optimized
   end_date                = each.value.end_date
   end_date_type           = each.value.end_date == null ? "unlimited" : "limited"
-  tags                    = merge({ ManagedBy = "terraform" }, var.tags, { Name = each.key }, each.value.tags)
+  tags                    = merge({ ManagedBy = "terraform" }, var.tags, { Name = each.key }, each.value.tags, local.adoption[each.key])
 }
 
 resource "aws_resourcegroups_group" "this" {
@@ -48,4 +64,33 @@ resource "aws_resourcegroups_resource" "this" {
 
   group_arn    = aws_resourcegroups_group.this.arn
   resource_arn = each.value.arn
+}
+
+resource "aws_ram_resource_share" "this" {
+  count = length(var.share_with) > 0 ? 1 : 0
+
+  name                      = var.name
+  allow_external_principals = var.share_outside_organization
+  tags                      = var.tags
+
+  lifecycle {
+    precondition {
+      condition     = alltrue([for r in values(var.reservations) : r.tenancy == "default"])
+      error_message = "share_with: only reservations of default tenancy can be shared."
+    }
+  }
+}
+
+resource "aws_ram_principal_association" "this" {
+  for_each = toset(var.share_with)
+
+  resource_share_arn = aws_ram_resource_share.this[0].arn
+  principal          = each.value
+}
+
+resource "aws_ram_resource_association" "this" {
+  for_each = length(var.share_with) > 0 ? aws_ec2_capacity_reservation.this : {}
+
+  resource_share_arn = aws_ram_resource_share.this[0].arn
+  resource_arn       = each.value.arn
 }

@@ -195,3 +195,27 @@ def test_billing_that_is_refused(aws: Aws, ec2: Any) -> None:
         status(ec2, "me")
     with refused("InvalidParameterValue", text="requested-by"):
         status(ec2, Filters=[{"Name": "requested-by", "Values": [OWNER]}])
+
+
+def test_a_share_tells_its_tags_and_what_it_permits(aws: Aws, ec2: Any) -> None:
+    ram = aws.client("ram")
+    share_arn = ram.create_resource_share(name="pool", tags=[{"key": "team", "value": "ml"}])[
+        "resourceShare"
+    ]["resourceShareArn"]
+
+    def tags() -> list[dict[str, str]]:
+        (shown,) = ram.get_resource_shares(resourceOwner="SELF")["resourceShares"]
+        return list(shown["tags"])
+
+    def kinds() -> list[str]:
+        listed = ram.list_resource_share_permissions(resourceShareArn=share_arn)["permissions"]
+        return [permission["resourceType"] for permission in listed]
+
+    assert tags() == [{"key": "team", "value": "ml"}]
+    ram.tag_resource(resourceShareArn=share_arn, tags=[{"key": "team", "value": "web"}])
+    assert tags() == [{"key": "team", "value": "web"}]
+    ram.untag_resource(resourceShareArn=share_arn, tagKeys=["team", "other"])
+    assert tags() == []
+    assert kinds() == []
+    ram.associate_resource_share(resourceShareArn=share_arn, resourceArns=[arn(aws.reserve(ec2))])
+    assert kinds() == ["ec2:CapacityReservation"]

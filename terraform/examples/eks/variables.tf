@@ -1,0 +1,45 @@
+variable "cluster_name" {
+  description = "Name of the EKS cluster."
+  type        = string
+}
+
+variable "region" {
+  description = "The cluster's Region."
+  type        = string
+}
+
+variable "node_role_name" {
+  description = "Name of the role that nodes get."
+  type        = string
+}
+
+variable "teams" {
+  description = "By namespace: the team's CapacityReservation, and the reservations that are bought for it."
+  type = map(object({
+    capacity_reservation = string
+    reservations = map(object({
+      instance_type     = string
+      availability_zone = string
+      count             = number
+      end_date          = optional(string)
+    }))
+  }))
+}
+
+variable "manage_reservations" {
+  description = "Let the broker make reservations as well, for CapacityReservations whose policy is Manage."
+  type        = bool
+  default     = false
+}
+
+variable "oidc_provider_arn" {
+  description = "For IRSA: the cluster's IAM OIDC provider. null: EKS Pod Identity."
+  type        = string
+  default     = null
+}
+
+variable "kueue_api_version" {
+  description = "The version of Kueue's API that the cluster serves."
+  type        = string
+  default     = "kueue.x-k8s.io/v1beta1"
+}
