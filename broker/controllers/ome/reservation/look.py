@@ -7,7 +7,7 @@ users, and what reservations share is shared out once. Nothing is written here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -92,10 +92,14 @@ class Look:
 
     def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> View:
         sources, holdings = self._sources, self._sources.holdings()
-        flavors = {flavor.name: flavor.spec.node_labels for flavor in self._reads.flavors.cache.list()}
+        try:
+            self._types = self._provider.instance_types()
+        except ProviderError as error:
+            _log.info("instance types as they were", error=str(error))
+        judged = {reserved_of(one): self._judge(one) for one in reservations}
+        flavors = self._flavors(judged.values())
         seen = self._seen(holdings, flavors, now)
         self._steadied, machines = steady(self._steadied, seen.machines, moment, self._steady_seconds)
-        judged = {reserved_of(one): self._judge(one) for one in reservations}
         shared = _shared(reservations, judged, machines)
         common, own = _outs(machines)
         refusals = sources.refusals()
@@ -144,11 +148,14 @@ class Look:
     def forget(self, alive: Collection[str]) -> None:
         self._judgements = {uid: known for uid, known in self._judgements.items() if uid in alive}
 
+    def _flavors(self, judged: Iterable[Judgement]) -> Flavors:
+        """Node labels by flavor. Without Kueue, a flavor that has an instance type's name means that type."""
+        if self._reads.flavors.missing:
+            named = {key.flavor for each in judged for key in each.nominal}
+            return {name: {names.INSTANCE_TYPE: name} for name in sorted(named) if name in self._types}
+        return {flavor.name: flavor.spec.node_labels for flavor in self._reads.flavors.cache.list()}
+
     def _seen(self, holdings: Holdings, flavors: Flavors, now: datetime) -> Seen:
-        try:
-            self._types = self._provider.instance_types()
-        except ProviderError as error:
-            _log.info("instance types as they were", error=str(error))
         inventory, nodes, claims = self._inventory.snapshot(), self._nodes.list(), self._claims.list()
         return self._hardware.look(nodes, claims, inventory, holdings, flavors, self._types, now)
 

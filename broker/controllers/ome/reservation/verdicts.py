@@ -123,13 +123,7 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
         because = [each.message for each in facts.troubles] + list(facts.pending)
         yield Obstacle(
             kind=Kind.BUYING if waits or facts.pending else Kind.SUPPLY,
-            reason=(
-                waits[0].reason
-                if waits
-                else "CloudReservationPending"
-                if facts.pending
-                else next((each.reason for each in facts.troubles), "InsufficientCapacity")
-            ),
+            reason="CloudReservationPending" if waits or facts.pending else "InsufficientCapacity",
             message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *because]),
         )
     if excess := beyond(facts.used, facts.limit):
@@ -186,8 +180,10 @@ def detail(state: State, obstacle: Obstacle | None, said: Sequence[Verdict], fac
         return f"Deleting: {'; '.join(facts.left)}" if facts.left else state
     if obstacle is not None:
         return f"{obstacle.reason}: {obstacle.message}"
-    wrong = next((each for each in said if each.status == "False" and each.type != READY), None)
-    return state if wrong is None or state != "Active" else f"{wrong.reason}: {wrong.message}"
+    if state != "Active":
+        return state
+    wrong = next((each for each in said if each.status == "False"), None) or next(iter(facts.troubles), None)
+    return state if wrong is None else f"{wrong.reason}: {wrong.message}"
 
 
 def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: bool) -> Verdict:

@@ -20,6 +20,16 @@ from broker.controllers.ome.reservation.sources import (
 from broker.quota.usage import Reserved
 
 BUYING = "CloudReservationPending"
+# Why a flavor means no instances of EC2's, which is no trouble where nothing is to be bought.
+OF_FLAVORS = frozenset(
+    {
+        "FlavorNotFound",
+        "FlavorNotReserved",
+        "FlavorWithoutInstanceType",
+        "InstanceTypeUnknown",
+        "InstanceTypeNotOffered",
+    }
+)
 
 
 def sources(
@@ -74,5 +84,9 @@ def _bought(holdings: HoldingsView, reserved: Reserved) -> list[Trouble]:
                     pending=True,
                 )
             )
-    found += [Trouble(reason=each.reason, message=each.message) for each in state.problems]
+    found += [
+        Trouble(reason=each.reason, message=each.message)
+        for each in state.problems
+        if state.managed or each.reason not in OF_FLAVORS
+    ]
     return found

@@ -1,0 +1,143 @@
+"""Reservations, flavors and machines as a test makes them, and what reservations then say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.crds import KIND as CRD
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome import CapacityReservation
+from broker.kube.client import Request
+from tests.cluster.stack import Stack
+from tests.cluster.taps import status_of
+from tests.kueue.definitions import definitions
+
+Json = dict[str, Any]
+
+KIND = CapacityReservation.KIND
+GPU = "nvidia.com/gpu"
+RESOURCES = {GPU: "64", "memory": "16Ti", "cpu": "1024"}
+NODE = {GPU: "8", "memory": "2Ti", "cpu": "128"}
+SORT = "example.com/sort"
+
+
+def flavors_alone(stack: Stack) -> None:
+    """Kueue's ResourceFlavor is served, and nothing else of Kueue."""
+    (made,) = [
+        each for each in definitions(("v1beta2",)) if each["spec"]["names"]["kind"] == "ResourceFlavor"
+    ]
+    stack.client.create(CRD, made)
+    stack.until(lambda: stack._served(ResourceFlavor), "flavors are served")
+
+
+def flavor(stack: Stack, name: str, labels: Mapping[str, str] | None = None) -> None:
+    body = {"metadata": {"name": name}, "spec": {"nodeLabels": dict(labels or {SORT: name})}}
+    stack.client.create(ResourceFlavor.KIND, body)
+
+
+def machine(stack: Stack, name: str, sort: str, *, has: Mapping[str, str] = NODE) -> None:
+    """A node that is ready."""
+    stack.client.create(Node.KIND, {"metadata": {"name": name, "labels": {SORT: sort}}, "spec": {}})
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    status = {"capacity": dict(has), "allocatable": dict(has), "conditions": [ready]}
+    stack.client.patch(Node.KIND, name, {"status": status}, subresource="status")
+    # A real API server taints a new node until the kubelet has said that it is ready.
+    stack.client.patch(Node.KIND, name, {"spec": {"taints": None}})
+
+
+def spec(
+    flavor: str = "h100", *, quotas: Mapping[str, str] = RESOURCES, borrow: str = "", **more: Any
+) -> Json:
+    resources = [{"name": name, "nominalQuota": value} for name, value in quotas.items()]
+    if borrow:
+        resources[0]["borrowingLimit"] = borrow
+    groups = [{"coveredResources": [*quotas], "flavors": [{"name": flavor, "resources": resources}]}]
+    return {"resourceGroups": groups, **more}
+
+
+def reserve(
+    stack: Stack,
+    name: str = "training",
+    *,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **more: Any,
+) -> str:
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "labels": dict(labels or {}),
+        "annotations": dict(annotations or {}),
+    }
+    stack.client.create(KIND, {"metadata": metadata, "spec": spec(**more)})
+    return name
+
+
+def says(stack: Stack, name: str = "training") -> Json:
+    """Its status, as the API server serves it; empty where there is no such reservation."""
+    if stack.find(CapacityReservation, name, namespace="default") is None:
+        return {}
+    return dict(stack.client.get(KIND, name, namespace="default").get("status", {}))
+
+
+def until_says(stack: Stack, state: str, name: str = "training", *, step: float = 0.0) -> Json:
+    def there() -> Json:
+        found = says(stack, name)
+        return found if found.get("capacityReservationLifecycleState") == state else {}
+
+    return stack.until(there, f"reservation {name} {state}", step=step)
+
+
+def until_known(stack: Stack, name: str = "training") -> Json:
+    """Its status once the broker has looked at what there is."""
+
+    def there() -> Json:
+        found = says(stack, name)
+        return found if "capacity" in found else {}
+
+    return stack.until(there, f"reservation {name} looked at")
+
+
+def told(status: Mapping[str, Any], type_: str) -> Json:
+    return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type_), {})
+
+
+def amounts(status: Mapping[str, Any], field: str) -> Json:
+    """Amount by resource, of a status with one flavor."""
+    return {
+        resource["name"]: resource["total"]
+        for each in status.get(field, ())
+        for resource in each["resources"]
+    }
+
+
+class Seen:
+    """The states of reservations in the order in which they were written, each change once."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.states: dict[str, list[str]] = {}
+        stack.tap.on(status_of(KIND.plural), self._write, times=-1)
+
+    def _write(self, request: Request) -> None:
+        body = orjson.loads(request.body or b"{}")
+        states = self.states.setdefault(body["metadata"]["name"], [])
+        state = body["status"]["capacityReservationLifecycleState"]
+        if not states or states[-1] != state:
+            states.append(state)
+
+
+def cordon(stack: Stack, name: str, *, out: bool = True) -> None:
+    stack.client.patch(Node.KIND, name, {"spec": {"unschedulable": out or None}})
+
+
+def finalizers(stack: Stack, name: str = "training") -> tuple[str, ...]:
+    found = stack.find(CapacityReservation, name, namespace="default")
+    return found.metadata.finalizers if found is not None else ()
+
+
+HELD = names.RESERVED_FINALIZER

@@ -1,0 +1,213 @@
+"""What a reservation says of itself: from Creating to its end, on nodes that come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation
+from broker.kube.client import Request
+from broker.oncall.metrics import REGISTRY
+from tests.cluster.ome.reserved import (
+    GPU,
+    HELD,
+    KIND,
+    RESOURCES,
+    Seen,
+    amounts,
+    cordon,
+    finalizers,
+    flavor,
+    flavors_alone,
+    machine,
+    reserve,
+    says,
+    spec,
+    told,
+    until_known,
+    until_says,
+)
+from tests.cluster.stack import Stack
+from tests.cluster.test_rest import tick
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+def printed(stack: Stack) -> dict[str, Any]:
+    """What `kubectl get capacityreservations -A -o wide` prints of the first row."""
+    request = Request(method="GET", path=KIND.path(), query={}, headers={"Accept": TABLE})
+    table = orjson.loads(stack.tap.inner.request(request, timeout=10).body)
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    return dict(zip(columns, table["rows"][0]["cells"], strict=True))
+
+
+def sample(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, {"namespace": "default", "reservation": "training", **labels})
+
+
+def eight(stack: Stack) -> None:
+    """Eight nodes of one flavor."""
+    flavors_alone(stack)
+    flavor(stack, "h100")
+    for number in range(8):
+        machine(stack, f"n-{number}", "h100")
+
+
+@pytest.mark.covers(
+    "OME-016", "OME-017", "OME-018", "OME-020", "OME-021", "OME-022", "OME-023", "OME-024", "OME-026",
+    "OME-027", "OME-029", "OME-090", "OME-092", "OME-093",
+)  # fmt: skip
+def test_from_creating_to_its_end(stack: Stack) -> None:
+    eight(stack)
+    seen = Seen(stack)
+    reserve(stack)
+    stack.start(kubelets=False, reservation_steady_seconds=30.0)
+    status = until_says(stack, "Active")
+    assert amounts(status, "capacity") == amounts(status, "allocatable") == RESOURCES
+    assert status["lifecycleDetail"] == "Active"
+    conditions = {each["type"]: each["status"] for each in status["conditions"]}
+    assert conditions == dict.fromkeys(RESERVATION_CONDITIONS, "True")
+    assert sample("capacity_reservation_total", flavor="h100", resource="memory") == 16 * 2**40
+    assert sample("capacity_reservation_total", flavor="h100", resource="cpu") == 1024
+    stack.until(lambda: sample("capacity_reservation_lifecycle_state", state="Active") == 1, "its state")
+    assert sample("capacity_reservation_lifecycle_state", state="Failed") == 0
+
+    cordon(stack, "n-3")
+    out = {GPU: "56", "memory": "14Ti", "cpu": "896"}
+    stack.until(lambda: amounts(says(stack), "allocatable") == out, "one node is out", step=10)
+    status = says(stack)
+    assert amounts(status, "capacity") == RESOURCES
+    assert status["capacityReservationLifecycleState"] == "Active"
+    assert told(status, "ResourcesSufficient")["reason"] == "HardwareUnavailable"
+    assert "n-3 is cordoned" in status["lifecycleDetail"]
+    cordon(stack, "n-3", out=False)
+    stack.until(lambda: amounts(says(stack), "allocatable") == RESOURCES, "it is back", step=10)
+
+    more = spec(quotas={**RESOURCES, GPU: "72"})
+    stack.client.patch(KIND, "training", {"spec": more}, namespace="default")
+    status = until_says(stack, "Updating")
+    assert told(status, "Ready")["status"] == "True"
+    machine(stack, "n-8", "h100")
+    until_says(stack, "Active", step=5)
+
+    assert finalizers(stack) == (HELD,)
+    stack.client.delete(KIND, "training", namespace="default")
+    stack.until(
+        lambda: stack.find(CapacityReservation, "training", namespace="default") is None, "it is gone"
+    )
+    assert seen.states["training"] == ["Creating", "Active", "Updating", "Active", "Deleting"]
+    stack.until(lambda: sample("capacity_reservation_lifecycle_state", state="Deleting") is None, "no series")
+    assert sample("capacity_reservation_total", flavor="h100", resource="cpu") is None
+    assert sample("capacity_reservation_lifecycle_state", state="Active") is None
+
+
+@pytest.mark.covers("OME-019", "OME-030", "OME-052", "OME-067", "OME-068", "OME-085")
+def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> None:
+    flavors_alone(stack)
+    flavor(stack, "h100")
+    flavor(stack, "twin", {"example.com/sort": "h100"})
+    for number in range(8):
+        machine(stack, f"n-{number}", "h100")
+    reserve(stack, priorityClassName="nobody")
+    stack.start(kubelets=False, reservation_creating_seconds=120.0)
+    status = until_known(stack)
+    assert status["capacityReservationLifecycleState"] == "Creating"
+    assert "there are 0 of 64 nvidia.com/gpu" in status["lifecycleDetail"]
+    assert told(status, "Ready")["reason"] == "InsufficientCapacity"
+    assert told(status, "WorkloadsHealthy")["reason"] == "PriorityClassNotFound"
+    lost = {"resource": GPU, "why": "several flavors"}
+    stack.until(
+        lambda: REGISTRY.get_sample_value("capacity_reservation_unattributed", lost) == 64,
+        "what counts in none",
+    )
+    until_says(stack, "Failed", step=20)
+    stack.until_event("training", "Failed", kind="CapacityReservation", saying="0 of 64")
+    stack.client.delete(ResourceFlavor.KIND, "twin")
+    status = until_says(stack, "Active", step=5)
+    assert told(status, "ResourcesSufficient")["status"] == "True"
+    stack.until_event("training", "Active", kind="CapacityReservation")
+
+
+@pytest.mark.covers("OME-033", "OME-045", "OME-008", "OME-084", "OME-086", "OME-096", "OME-098", "OME-100")
+def test_two_of_one_flavor_labels_and_columns(stack: Stack) -> None:
+    eight(stack)
+    reserve(stack, "older", labels={"cost-tier": "spot"}, cohort="teams", priorityClassName="")
+    stack.start(kubelets=False)
+    until_says(stack, "Active", "older")
+    reserve(stack, "younger", labels={"cohort": "mine"}, cohort="teams", allowBorrowing=False, borrow="8")
+    status = until_known(stack, "younger")
+    assert amounts(says(stack, "older"), "allocatable") == RESOURCES
+    assert amounts(status, "allocatable") == {GPU: "0", "memory": "0", "cpu": "0"}
+    assert told(status, "ResourcesSufficient")["status"] == "False"
+    assert "borrowingLimit 8 is 0" in told(status, "SpecNormalized")["message"]
+
+    older = stack.get(CapacityReservation, "older", namespace="default")
+    assert older.labels == {"cost-tier": "spot", "cohort": "teams"}
+    assert stack.get(CapacityReservation, "younger", namespace="default").labels == {"cohort": "mine"}
+    written = stack.client.get(KIND, "younger", namespace="default")["spec"]
+    assert written == spec(cohort="teams", allowBorrowing=False, borrow="8")
+    listed, _ = stack.client.list(KIND, label_selector="cohort=teams")
+    assert [each["metadata"]["name"] for each in listed] == ["older"]
+    row = printed(stack)
+    assert row | {"Age": ""} == {
+        "Name": "older",
+        "State": "Active",
+        "Ready": "True",
+        "Cohort": "teams",
+        "GPU-Total": 64,
+        "GPU-Allocated": 0,
+        "Age": "",
+        "Borrowed": 0,
+        "Allocatable": 64,
+        "DACs": 0,
+        "PriorityClass": "",
+        "Detail": "Active",
+    }
+    # The cohort changes, and so does the label that the broker put there.
+    stack.client.patch(KIND, "older", {"spec": {"cohort": "others"}}, namespace="default")
+    stack.until(
+        lambda: stack.get(CapacityReservation, "older", namespace="default").labels["cohort"] == "others",
+        "the label follows",
+    )
+
+
+def quiet(stack: Stack) -> None:
+    """Until what was begun is done."""
+
+    def nothing() -> bool:
+        before = len(stack.tap.writes())
+        for _ in range(3):
+            tick(stack)
+        return len(stack.tap.writes()) == before
+
+    stack.until(nothing, "nobody writes")
+
+
+@pytest.mark.covers("OME-025", "OME-097")
+def test_at_rest_and_after_a_restart_nothing_is_written(stack: Stack) -> None:
+    eight(stack)
+    reserve(stack, cohort="teams")
+    reserve(stack, "unlucky", labels={"cohort": "mine"}, cohort="teams")
+    stack.start(kubelets=False, poll_seconds=30.0)
+    until_says(stack, "Active")
+    until_says(stack, "Failed", "unlucky", step=60)
+    quiet(stack)
+    stack.tap.forget()
+    for _ in range(5):
+        tick(stack)
+    assert not stack.tap.writes()
+    versions = [
+        stack.get(CapacityReservation, name, namespace="default").metadata.resource_version
+        for name in ("training", "unlucky")
+    ]
+    stack.stop()
+    stack.start(kubelets=False)
+    for _ in range(5):
+        tick(stack)
+    assert versions == [
+        stack.get(CapacityReservation, name, namespace="default").metadata.resource_version
+        for name in ("training", "unlucky")
+    ]
