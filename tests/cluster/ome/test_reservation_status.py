@@ -7,10 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
+from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
 from broker.kube.client import Request
 from broker.oncall.metrics import REGISTRY
+from tests.cluster.account import ACCOUNT, A
+from tests.cluster.ome.dedicated import TYPE, World
 from tests.cluster.ome.reserved import (
     GPU,
     HELD,
@@ -211,3 +215,58 @@ def test_at_rest_and_after_a_restart_nothing_is_written(stack: Stack) -> None:
         stack.get(CapacityReservation, name, namespace="default").metadata.resource_version
         for name in ("training", "unlucky")
     ]
+
+
+@pytest.mark.covers("CAP-06", "CAP-07", "CAP-08", "OME-056", "OME-061", "OME-062", "OME-085")
+def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: Stack) -> None:
+    world = World(stack, 2, training=3)
+    world.reserve("training")
+    stack.start(reservation_creating_seconds=120.0)
+    status = until_known(stack)
+    assert status["capacityReservationLifecycleState"] == "Creating"
+    assert "there are 16 of 24 nvidia.com/gpu" in status["lifecycleDetail"]
+    # One that another account shares begins later: it is shown, and waited for.
+    shared = stack.control.reservation(
+        InstanceType=TYPE,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=A,
+        InstanceCount=1,
+        owner_id="999999999999",
+        shared_with=[ACCOUNT],
+    )["CapacityReservationId"]
+    stack.control.set_reservation(shared, state="pending")
+    adopted = {"metadata": {"annotations": {names.ADOPT_IDS: shared}}}
+    stack.client.patch(KIND, "training", adopted, namespace="default")
+    stack.until(
+        lambda: told(says(stack), "Ready").get("reason") == "CloudReservationPending",
+        "it is waited for",
+        step=5,
+    )
+    cloud = {each["id"]: each for each in says(stack)["cloudReservations"]}
+    assert cloud[shared]["ownerID"] == "999999999999" and cloud[shared]["state"] == "pending"
+    assert cloud[world.odcr]["ownerID"] == ACCOUNT and cloud[world.odcr]["total"] == 2
+    stack.control.set_reservation(shared, state="active")
+    status = until_says(stack, "Active")
+    assert amounts(status, "capacity") == amounts(status, "allocatable") == {GPU: "24"}
+
+    world.cluster("one", 2, "training")
+    world.until("one", "ACTIVE")
+    usage = [{"name": "h100", "resources": [{"name": GPU, "total": "16"}]}]
+    stack.until(
+        lambda: says(stack).get("associationUsages") == [{"name": "one", "usage": usage}], "who uses it"
+    )
+    stack.until(lambda: amounts(says(stack), "free") == {GPU: "8"}, "what is left")
+    assert says(stack)["summary"] == {
+        "gpuTotal": 24, "gpuAllocated": 16, "gpuBorrowed": 0, "gpuAllocatable": 24, "dacs": 1
+    }  # fmt: skip
+
+    stack.client.delete(KIND, "training", namespace="default")
+    status = until_says(stack, "Deleting")
+    assert finalizers(stack) == (HELD,)
+    stack.until(lambda: "one" in says(stack)["lifecycleDetail"], "what is left is named")
+    stack.delete(DedicatedAICluster, "one")
+    stack.until(
+        lambda: stack.find(CapacityReservation, "training", namespace="default") is None, "it is gone"
+    )
+    # What the broker did not make it leaves alone.
+    assert stack.aws.reservation(world.odcr)["State"] == "active"
