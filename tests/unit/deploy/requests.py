@@ -2,7 +2,7 @@
 "Request verbs").
 
 A list or watch of one name by field selector is authorized like a get of that name, so a rule with
-resourceNames allows it.
+resourceNames allows it. An apply that creates is authorized as a create of that name, too; a POST has none.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def allows(rule: Rule, ask: Asked) -> bool:
         ask.verb in rule["verbs"]
         and ask.group in rule["apiGroups"]
         and ask.resource in rule["resources"]
-        and (not names or (ask.name in names and ask.verb != "create"))
+        and (not names or ask.name in names)
     )
 
 
@@ -86,6 +86,9 @@ class Recording:
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         reply = self.inner.request(self._noted(request), timeout=timeout)
+        if reply.status == 201 and request.method == "PATCH":
+            with self._lock:
+                self.seen[replace(asked(request), verb="create")] += 1
         if reply.status == 403:
             with self._lock:
                 self.refused.append(asked(request))

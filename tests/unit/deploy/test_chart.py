@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 import yaml
 
+from broker.admission.keeper import SECRET
 from broker.app import LEASE
 from broker.run import serve
 from broker.settings import Settings
@@ -144,18 +145,66 @@ def test_it_does_not_run_on_nodes_that_it_launched() -> None:
     assert {"key": "karpenter.sh/registered", "operator": "DoesNotExist"} in term["matchExpressions"]
 
 
+def role(manifests: list[Json], kind: str = "ClusterRole") -> Json:
+    """The broker's own."""
+    (found,) = [
+        each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == helm.RELEASE
+    ]
+    return found
+
+
+def test_people_get_roles_of_their_own_within_kubernetes_s() -> None:
+    def given(values: Json) -> dict[str, tuple[list[str], list[Json]]]:
+        return {
+            each["metadata"]["name"].removeprefix(f"{helm.RELEASE}-reservations-"): (
+                sorted(
+                    name.partition("aggregate-to-")[2]
+                    for name in each["metadata"]["labels"]
+                    if "aggregate-to-" in name
+                ),
+                each["rules"],
+            )
+            for each in helm.render({**helm.GIVEN, "userRoles": values})
+            if each["kind"] == "ClusterRole" and each["metadata"]["name"] != helm.RELEASE
+        }
+
+    assert given({}) == {
+        "view": (["admin", "edit", "view"], rules("users-view")),
+        "edit": (["admin", "edit"], rules("users-edit")),
+        "cluster": ([], rules("users-cluster")),
+    }
+    assert [into for into, _ in given({"aggregate": False}).values()] == [[], [], []]
+    assert given({"create": False}) == {}
+
+
+def test_the_webhook_is_reached_through_the_service() -> None:
+    manifests = helm.render({**helm.GIVEN, "webhook": {"port": 9999}})
+    variables_, service = environment(manifests), helm.one(manifests, "Service")
+    assert variables_["BROKER_WEBHOOK_PORT"] == "9999"
+    assert variables_["BROKER_WEBHOOK_SERVICE"] == service["metadata"]["name"]
+    (port,) = [each for each in service["spec"]["ports"] if each["port"] == 443]
+    (open_,) = [each for each in container(manifests)["ports"] if each["name"] == port["targetPort"]]
+    assert open_["containerPort"] == 9999
+    without = helm.render({**helm.GIVEN, "webhook": {"enabled": False}})
+    assert environment(without)["BROKER_WEBHOOK_PORT"] == "0"
+    assert len(helm.one(without, "Service")["spec"]["ports"]) == len(container(without)["ports"]) == 1
+
+
 def rules(file: str) -> list[Json]:
     return list(yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text()))
 
 
 def test_rights_that_go_with_a_value_go_without_it() -> None:
     manifests = helm.render({**helm.GIVEN, "advise": False})
-    assert helm.one(manifests, "ClusterRole")["rules"] == [*rules("cluster"), *rules("ome")]
+    assert role(manifests)["rules"] == [*rules("cluster"), *rules("ome"), *rules("webhook")]
     assert environment(manifests)["BROKER_ADVISE"] == "false"
     manifests = helm.render({**helm.GIVEN, "keepDefinition": True})
-    all_ = [rule for file in ("cluster", "ome", "advisor", "definition") for rule in rules(file)]
-    assert helm.one(manifests, "ClusterRole")["rules"] == all_
+    files = ("cluster", "ome", "webhook", "advisor", "definition")
+    assert role(manifests)["rules"] == [rule for file in files for rule in rules(file)]
     assert environment(manifests)["BROKER_KEEP_DEFINITION"] == "true"
+    manifests = helm.render({**helm.GIVEN, "webhook": {"enabled": False}})
+    assert role(manifests)["rules"] == [*rules("cluster"), *rules("ome"), *rules("advisor")]
+    assert helm.one(manifests, "Role")["rules"] == rules("namespace")
 
 
 def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
@@ -164,16 +213,19 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
     account = helm.one(manifests, "ServiceAccount")["metadata"]
     assert pod["serviceAccountName"] == account["name"]
     assert account["annotations"] == helm.GIVEN["serviceAccount"]["annotations"]
-    for kind, files in (("ClusterRole", ("cluster", "ome", "advisor")), ("Role", ("namespace",))):
-        role, binding = helm.one(manifests, kind), helm.one(manifests, f"{kind}Binding")
-        assert role["rules"] == [rule for file in files for rule in rules(file)]
-        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    for kind, files in (
+        ("ClusterRole", ("cluster", "ome", "webhook", "advisor")),
+        ("Role", ("namespace", "webhook-namespace")),
+    ):
+        given, binding = role(manifests, kind), helm.one(manifests, f"{kind}Binding")
+        assert given["rules"] == [rule for file in files for rule in rules(file)]
+        assert binding["roleRef"]["name"] == given["metadata"]["name"]
         assert binding["subjects"] == [
             {"kind": "ServiceAccount", "name": account["name"], "namespace": helm.NAMESPACE}
         ]
-    role = helm.one(manifests, "Role")
-    assert role["metadata"]["namespace"] == helm.NAMESPACE
-    assert [r["resourceNames"] for r in role["rules"] if "resourceNames" in r] == [[LEASE]]
+    given = helm.one(manifests, "Role")
+    assert given["metadata"]["namespace"] == helm.NAMESPACE
+    assert [r["resourceNames"] for r in given["rules"] if "resourceNames" in r] == [[LEASE], [SECRET]]
 
 
 def test_an_account_that_is_there_is_used_by_its_name() -> None:
@@ -210,7 +262,7 @@ def test_the_api_server_takes_every_manifest_strictly(api: Api) -> None:
         return api.request(method, path, query, body)
 
     assert strict.create(ask, manifests, dry_run=True) == []
-    assert len(manifests) == 8
+    assert len(manifests) == 11
 
 
 def test_an_unknown_field_is_refused_and_the_service_monitor_is_taken() -> None:

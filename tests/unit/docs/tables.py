@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import yaml
 from prometheus_client import CollectorRegistry
@@ -232,16 +232,18 @@ def permissions() -> str:
     rows = []
     files = (
         ("cluster", "the cluster"),
+        ("ome", "the cluster"),
+        ("webhook", "the cluster, with `webhook.enabled`"),
         ("advisor", "the cluster, with `advise`"),
         ("definition", "the cluster, with `keepDefinition`"),
         ("namespace", "its namespace"),
+        ("webhook-namespace", "its namespace, with `webhook.enabled`"),
     )
     for file, where in files:
         for rule in yaml.safe_load((CHART / "rbac" / f"{file}.yaml").read_text()):
-            (group,), (resource,) = rule["apiGroups"], rule["resources"]
-            names: Any = rule.get("resourceNames", ())
+            (group,), names = rule["apiGroups"], rule.get("resourceNames", ())
             only = f" (only `{names[0]}`)" if names else ""
-            full = f"`{resource}.{group}`" if group else f"`{resource}`"
+            full = ", ".join(f"`{each}.{group}`" if group else f"`{each}`" for each in rule["resources"])
             rows.append((where, full + only, ", ".join(rule["verbs"])))
     return table(("in", "resource", "verbs"), rows)
 
