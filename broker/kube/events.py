@@ -2,7 +2,9 @@
 
 Invariant: telling never delays or fails the work that it tells of. The same thing said again is counted on
 one Event, written at most every two minutes; an object that has much to say is cut short by its token
-bucket (client-go's tools/record spam filter: 25, then one each five minutes). The object's fields:
+bucket (client-go's tools/record spam filter: 25, then one each five minutes); and where a thousand objects
+have something to say their events are written no faster than a kubelet's (eventRecordQPS 50, eventBurst 100),
+so that they do not wait in front of what they tell of. The object's fields:
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (here its core/v1 form).
 """
 
@@ -31,6 +33,7 @@ EVENT = Event.KIND
 DEDUPE = 120.0
 FORGET = 3000.0  # the API server drops an Event after an hour; a count on a dropped one starts anew
 BURST, REFILL = 25, 300.0
+AT_ONCE, A_SECOND = 100, 50.0  # events written in the background
 REMEMBERED = 4096  # things said that are remembered at once; beyond it the oldest that is written goes
 RETRY, ATTEMPTS = 10.0, 12
 MESSAGE = 1024  # characters, the limit of events.k8s.io
@@ -104,6 +107,7 @@ class Recorder:
         self._sending = threading.Lock()
         self._said: OrderedDict[tuple[str, ...], _Said] = OrderedDict()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # object → tokens, since
+        self._turns, self._turned = float(AT_ONCE), clock.monotonic()
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -182,8 +186,23 @@ class Recorder:
                     due = min((said.due for said in waiting if said.due is not None), default=None)
                     self._clock.wait(self._changed, None if due is None else due - now)
             for said in ready:
+                if not self._turn():
+                    return  # what waits is `stop`'s to write
                 with contained("events", object=said.about.name):
                     self._send(said)
+
+    def _turn(self) -> bool:
+        """Waits until one more may be written; False when there is no time left for waiting."""
+        with self._changed:
+            while not self._stopped:
+                now = self._clock.monotonic()
+                self._turns = min(float(AT_ONCE), self._turns + (now - self._turned) * A_SECOND)
+                self._turned = now
+                if self._turns >= 1:
+                    self._turns -= 1
+                    return True
+                self._clock.wait(self._changed, (1 - self._turns) / A_SECOND)
+            return False
 
     def _send(self, said: _Said) -> None:
         with self._sending:

@@ -28,7 +28,8 @@ from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import Signal
 from broker.kube.controller import Controller
 from broker.kube.embedded import Cluster
-from broker.kube.errors import Unavailable
+from broker.kube.errors import NotFound, Unavailable
+from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
 from providers.local import LocalAws
@@ -287,6 +288,7 @@ class Process:
         self.broker = Broker(client, provider, world.settings, clock=world.clock)
         found: dict[str, Any] = {loop.name: loop for loop in vars(self.broker)["_loops"]}
         self._loops: list[Singleton[str] | Controller[str]] = [found[name] for name in LOOPS]
+        self._informers: list[Informer[Any]] = [*vars(self.broker)["_informers"]]
         self._due = dict.fromkeys(LOOPS, 0.0)
         self.deaf = False  # its watches bring nothing
         self._heard = -1
@@ -311,8 +313,11 @@ class Process:
             return
         self._heard = revision
         with self.gate.unseen():
-            for informer in vars(self.broker)["_informers"]:
-                informer.read()
+            for informer in [*self._informers]:
+                try:
+                    informer.read()
+                except NotFound:  # a kind that nobody installed, and nobody will
+                    self._informers.remove(informer)
 
     def _once(self, loop: Singleton[str]) -> None:
         items = loop.batcher.take(0.0)

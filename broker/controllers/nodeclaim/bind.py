@@ -31,6 +31,7 @@ from broker.controllers.nodeclaim.status import (
     write,
 )
 from broker.controllers.nodeclass.resolve import LaunchClass
+from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -39,6 +40,7 @@ from broker.oncall.journal import Journal
 from providers.model import Instance, InstanceType, LaunchError
 
 Told = tuple[Pair, Sequence[Attempt]]  # a claim with its instance, and all that was tried for it
+Begin = Callable[[Callable[[Told], bool], Sequence[Told]], Callable[[], Sequence[bool]]]
 MOST_SKIPPED = 8
 
 _log = structlog.get_logger("launch")
@@ -74,12 +76,12 @@ class Binder:
         *,
         skipped: Mapping[str, Sequence[Skipped]],
         before: Mapping[str, Sequence[Attempt]],
-        each: Callable[[Callable[[Told], bool], Sequence[Told]], Sequence[bool]],
-    ) -> list[Attempt]:
-        """Writes attempts, claims, labels and status of those that launched; returns every new attempt.
+        begin: Begin,
+    ) -> tuple[list[Attempt], Callable[[], None]]:
+        """Writes attempts, claims, labels and status of those that launched.
 
-        `skipped` and `before` are, by claim uid, the better options and what was tried in this pass; `each`
-        calls a function for every item, maybe for some at the same time.
+        Returns every new attempt, and what waits until the claims are written. `skipped` and `before` are,
+        by claim uid, the better options and what was tried in this pass; `begin` starts a function on items.
         """
         attempts: list[Attempt] = []
         stories: list[Told] = []
@@ -115,11 +117,17 @@ class Binder:
 
         def bind(told: Told) -> bool:
             pair, story = told
-            return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
+            with contained("bind", claim=pair.claim.name, instance=pair.instance.id):
+                return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
+            return False
 
-        if all(each(bind, stories)) and answered.launch and not answered.uncertain:
-            self._done(answered.launch)
-        return attempts
+        begun = begin(bind, stories)
+
+        def wait() -> None:
+            if all(begun()) and answered.launch and not answered.uncertain:
+                self._done(answered.launch)
+
+        return attempts, wait
 
     def refusals(self, answered: Answered, left: LeftOver, ready: LaunchClass) -> list[Attempt]:
         """One attempt a distinct code: what EC2 said about the pools that this claim was tried in."""

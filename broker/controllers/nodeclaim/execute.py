@@ -24,6 +24,7 @@ from broker.controllers.nodeclaim.intents import Intent, Intents, written
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import instance_id, missing_finalizer, patch
 from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
+from broker.controllers.nodeclaim.writers import Writers
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -61,6 +62,7 @@ class Executor:
         *,
         clock: Clock,
         cluster: ClusterFacts,
+        owns: Callable[[NodeClaim], bool],
         used: Callable[[TemplateRef], None],
         ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
@@ -70,12 +72,17 @@ class Executor:
         self._inventory = inventory
         self._clock = clock
         self._cluster = cluster
+        self._owns = owns
+        self._writers = Writers("marks")
         self._used = used
         self._ids = ids
         self.intents = Intents()
         self.binder = Binder(
             client, claims, inventory, journal, reporter, clock=clock, done=self.intents.done
         )
+
+    def close(self) -> None:
+        self._writers.close()
 
     def launch(self, group: LaunchGroup, ready: LaunchClass) -> Answered:
         """Makes the template, marks the claims, asks EC2. Raises nothing that concerns EC2."""
@@ -144,12 +151,18 @@ class Executor:
                 _log.warning("claim not tidied", claim=claim.name, error=str(error))
 
     def _still_waiting(self, group: LaunchGroup) -> tuple[LaunchGroup, list[NodeClaim]]:
-        """The group less the claims that were deleted or launched since it was planned."""
+        """The group less the claims that were deleted, launched or taken over since it was planned, and those
+        that carry a call which others still wait for: what they are marked with would take its place."""
         found = {a.claim.uid: self._claims.get(a.claim.name) for a in group.assignments}
         claims = [
             claim
             for uid, claim in found.items()
-            if claim is not None and claim.uid == uid and not claim.deleting and not claim.status.provider_id
+            if claim is not None
+            and claim.uid == uid
+            and not claim.deleting
+            and not claim.status.provider_id
+            and self._owns(claim)
+            and not self.intents.needed(claim, self._claims.list())
         ]
         if group.gang and len(claims) < group.count:
             return group, []  # a gang that is not whole is not asked for
@@ -185,7 +198,9 @@ class Executor:
         A claim that cannot be written waits for another pass.
         """
         launch = self._ids()
-        marked = {c.uid: c for c in claims[:-1] if self._marked(c, lambda now: _marks(now, launch))}
+        members = claims[:-1]
+        done = self._writers.each(lambda c: self._marked(c, lambda now: _marks(now, launch)), members)
+        marked = {claim.uid: claim for claim, is_done in zip(members, done, strict=True) if is_done}
         for carrier in (claims[-1], *reversed(marked.values())):
             marked.pop(carrier.uid, None)
             if group.gang and len(marked) + 1 < group.count:

@@ -91,6 +91,21 @@ class Intents:
         waiting = {c.annotations.get(names.LAUNCH) for c in claims if not c.status.provider_id}
         return [c for c in claims if (intent := carried(c)) is not None and intent.launch not in waiting]
 
+    def needed(self, claim: NodeClaim, claims: Iterable[NodeClaim]) -> bool:
+        """Whether others wait for an instance of the call that this claim carries."""
+        intent = carried(claim)
+        if intent is None or intent.launch in self._done:
+            return False
+        return any(
+            each.annotations.get(names.LAUNCH) == intent.launch and not each.status.provider_id
+            for each in claims
+            if each.uid != claim.uid
+        )
+
+    def unfinished(self) -> frozenset[str]:
+        """Calls that were answered, and whose instances did not all get their claims when they were to."""
+        return frozenset(self._answered - self._done)
+
     def settled(self, claim: NodeClaim) -> Mapping[str, None]:
         """The annotation to take off a claim whose call needs no repeat."""
         intent = carried(claim)

@@ -7,18 +7,18 @@ anything is launched; what refuses is not asked again in the pass, so the pass e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from datetime import datetime
 from itertools import groupby
-from typing import TypeVar
+from typing import Any
 
 import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity import launches
-from broker.capacity.answers import answer, foremost, full, learn
+from broker.capacity.answers import answer
 from broker.capacity.model import Attempt, Inventory, Plan, Unplaced
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.solve import SECONDS
@@ -26,13 +26,16 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim import planning
 from broker.controllers.nodeclaim.answered import GANG_BROKEN, Answered
 from broker.controllers.nodeclaim.execute import Executor
-from broker.controllers.nodeclaim.holds import RETRY, STOPPED, Holds
+from broker.controllers.nodeclaim.holds import RETRY, STOPPED
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.leftovers import Leftovers
-from broker.controllers.nodeclaim.report import Reporter, limit
+from broker.controllers.nodeclaim.outcomes import Outcomes
+from broker.controllers.nodeclaim.report import Reporter
+from broker.controllers.nodeclaim.standstill import Inputs, Standstill
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclaim.work import Pass
+from broker.controllers.nodeclaim.writers import MANY, Writers
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.bugs import contained
@@ -44,14 +47,10 @@ from providers.model import ErrorClass, InstanceType, ProviderError
 
 ROUNDS = 64
 PARALLEL = 8
-MANY = 16
 LONGEST_WAIT = 60.0
 DOUBTED = 5.0  # until EC2 is looked at again for what it did not show
 REMEMBERED = "ShortageRemembered"  # the planner's word for refusals that are not over
 _log = structlog.get_logger("launch")
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class Launcher:
@@ -83,21 +82,31 @@ class Launcher:
         self._reporter = reporter
         self._clock = clock
         self._owns = owns
-        self._limits = limits
-        self._doubt = doubt
+        self._writers = Writers("claims")
         self._plan_seconds = plan_seconds
         self._entitling = entitling
-        self._shortages = Shortages()
-        self._holds = Holds()
         self._announced: deque[tuple[Scope, str, str]] = deque()
         self._leftovers = Leftovers(claims, inventory, view, executor, reporter, clock=clock, limits=limits)
+        self._outcomes = Outcomes(
+            claims,
+            inventory,
+            view,
+            executor,
+            reporter,
+            clock=clock,
+            writers=self._writers,
+            limits=limits,
+            doubt=doubt,
+        )
+        self._standstill = Standstill()
+        self._untold = False  # whether a claim could not be told in this pass
         self._launching: frozenset[str] = frozenset()
         self._unsure: frozenset[str] | None = None  # claims whose last call has no answer yet
         self._pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="fleet")
 
     @property
     def shortages(self) -> Shortages:
-        return self._shortages
+        return self._outcomes.shortages
 
     def launching(self, uid: str) -> bool:
         """Whether EC2 is being asked for this claim right now, or was and the answer is not known."""
@@ -109,6 +118,8 @@ class Launcher:
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
+        self._executor.close()
+        self._writers.close()
 
     def run(self, _items: Sequence[str]) -> Again | None:
         """One pass. Raises ProviderError where EC2 cannot be read at all."""
@@ -129,25 +140,61 @@ class Launcher:
         except ProviderError as error:
             self._blind(waiting, error)
             raise
-        self._shortages = self._shortages.observed(self._inventory.snapshot(), self._clock.now())
+        self._outcomes.shortages = self._outcomes.shortages.observed(
+            self._inventory.snapshot(), self._clock.now()
+        )
         self._hear()
-        self._holds.keep({claim.uid for claim in waiting})
+        self._outcomes.holds.keep({claim.uid for claim in waiting})
+        inputs = self._inputs(waiting, types)
+        if not orphans and not self._unsure and (until := self._standstill.until(inputs, self._clock.now())):
+            return self._again([until])
+        self._standstill.forget()
+        self._untold = False
         work = self._observe(waiting, types)
         self._leftovers.settle(work, orphans, self._not_yet(work))
         self._unsure = self._leftovers.look(self._claims.list())
         retry_at = self._launch(work)
         self._executor.tidy(self._claims.list())
         now = self._clock.now()
-        wakes = [at for at in (*retry_at, *self._holds.ends()) if at > now]
+        wakes = [at for at in (*retry_at, *self._outcomes.holds.ends()) if at > now]
+        if not self._untold:
+            self._standstill.passed(inputs, now=now, wakes=min(wakes, default=None))
+        return self._again(wakes)
+
+    def _again(self, wakes: Iterable[datetime]) -> Again:
+        now = self._clock.now()
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
         return Again(min(DOUBTED if self._view.doubted else LONGEST_WAIT, max(0.2, soonest)))
+
+    def _inputs(self, waiting: Sequence[NodeClaim], types: Mapping[str, InstanceType]) -> Inputs:
+        inventory, objects = self._inventory.snapshot(), {claim.uid: claim for claim in waiting}
+        return Inputs(
+            waiting=objects,
+            classes={name: self._class(name) for name in {c.spec.node_class_ref.name for c in waiting}},
+            types=types,
+            inventory=inventory,
+            shortages=self.shortages,
+            gangs=planning.in_gangs(self._claims.list()),
+            entitled=self._entitling().entitlements(objects, inventory, types),
+        )
+
+    def _class(self, name: str) -> LaunchClass | tuple[str, str]:
+        try:
+            return self._classes.ready(name)
+        except Unresolved as error:
+            return error.reason, error.message
+
+    def _tell(self, claim: NodeClaim, **said: Any) -> None:
+        """Why the claim waits; where that could not be written it is said again in the next pass."""
+        if not self._reporter.waiting(claim, **said):
+            self._untold = True
 
     def _hear(self) -> None:
         """Remembers what EC2 announced since the last pass."""
         inventory = self._inventory.snapshot()
         while self._announced:
             scope, code, message = self._announced.popleft()
-            self._shortages = self._shortages.record(
+            self._outcomes.shortages = self.shortages.record(
                 scope,
                 class_=ErrorClass.CAPACITY,
                 code=code,
@@ -173,9 +220,9 @@ class Launcher:
                 ready = self._classes.ready(wanted.node_class)
             except (BadClaim, Unresolved) as error:
                 if not (isinstance(error, Unresolved) and error.passing):
-                    self._reporter.waiting(claim, reason=error.reason, message=error.message)
+                    self._tell(claim, reason=error.reason, message=error.message)
                 continue
-            if self._holds.holds(claim.uid, ready, now=now):
+            if self._outcomes.holds.holds(claim.uid, ready, now=now):
                 continue
             work.classes[wanted.node_class] = ready
             work.plans[wanted.node_class] = ready.plan
@@ -190,6 +237,20 @@ class Launcher:
 
     def _launch(self, work: Pass) -> list[datetime]:
         """Plans and launches until nothing more can be; returns when remembered shortages end."""
+        try:
+            result = self._rounds(work)
+        finally:
+            self._outcomes.finish(work)
+            self._unsure = self._leftovers.look(self._claims.list())
+            self._launching = frozenset()
+        left = [unplaced for unplaced in result.unplaced if unplaced.claim.uid in work.waiting]
+        self._writers.each(lambda unplaced: self._tell_unplaced(unplaced, work), left)
+        cut_off = any(each.claim.uid in work.waiting for each in result.assignments)
+        soon = [self._clock.now() + RETRY[0]] if cut_off else []
+        return [*soon, *(unplaced.retry_at for unplaced in left if unplaced.retry_at)]
+
+    def _rounds(self, work: Pass) -> Plan:
+        """The last plan, when nothing more of it can be launched."""
         result = Plan()
         for _ in range(ROUNDS):
             if not work.waiting:
@@ -201,7 +262,7 @@ class Launcher:
                 work.plans,
                 work.types,
                 inventory,
-                self._shortages,
+                self._outcomes.shortages,
                 now,
                 launched=planning.in_gangs(self._claims.list()),
                 entitlements=self._entitling().entitlements(
@@ -215,20 +276,14 @@ class Launcher:
                 break
             work.skipped = result.skipped
             self._round(self._waves(result, work, now), work, inventory)
-        left = [unplaced for unplaced in result.unplaced if unplaced.claim.uid in work.waiting]
-        self._each(lambda unplaced: self._tell_unplaced(unplaced, work), left)
-        return [unplaced.retry_at for unplaced in left if unplaced.retry_at]
-
-    def _each(self, does: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Writes for many claims wait for the API server together; for a few, threads are not worth it."""
-        return [*map(does, items)] if len(items) < MANY else [*self._pool.map(does, items)]
+        return result
 
     def _waves(self, result: Plan, work: Pass, now: datetime) -> list[list[launches.LaunchGroup]]:
         groups = launches.group(
             result.assignments,
             node_classes=work.plans,
             types=work.types,
-            shortages=self._shortages,
+            shortages=self._outcomes.shortages,
             now=now,
         )
         return [list(wave) for _, wave in groupby(groups, key=lambda each: each.wave)]
@@ -236,20 +291,49 @@ class Launcher:
     def _round(
         self, waves: Sequence[Sequence[launches.LaunchGroup]], work: Pass, inventory: Inventory
     ) -> None:
-        """The calls of one plan, those that do not compete for a slot at the same time; then what follows."""
-        self._launching = frozenset(a.claim.uid for wave in waves for g in wave for a in g.assignments)
-        try:
-            answers: list[Answered] = []
-            for wave in waves:
-                calls = [
-                    self._pool.submit(self._call, group, work.classes[group.node_class]) for group in wave
-                ]
-                answers += [call.result() for call in calls]
-            for answered in self._given_back(answers):
-                self._settle(answered, work, inventory)
-        finally:
-            self._unsure = self._leftovers.look(self._claims.list())
-            self._launching = frozenset()
+        """The calls of one plan, those that do not compete for a slot at the same time; then what follows.
+
+        When a wave leaves somebody over, what follows it is planned anew: the slots that were meant for it may
+        be there for another, who would be sent on demand. Only gangs that were begun, and may still be whole,
+        are gone on with.
+        """
+        self._launching |= {a.claim.uid for wave in waves for group in wave for a in group.assignments}
+        gangs: list[tuple[launches.LaunchGroup, Answered]] = []
+        stopped = False
+        for wave in waves:
+            broken = {group.gang for group, answered in gangs if answered.dealt.left}
+            whole = {group.gang for group, _ in gangs} - broken
+            made = [group for group in wave if not stopped or group.gang in whole]
+            for group, answered in self._answers(made, work):
+                if group.gang:
+                    gangs.append((group, answered))
+                    stopped = stopped or bool(answered.dealt.left)
+                else:
+                    stopped = self._settle([(group, answered)], work, inventory) or stopped
+        self._settle(gangs, work, inventory)
+
+    def _answers(
+        self, wave: Sequence[launches.LaunchGroup], work: Pass
+    ) -> Iterator[tuple[launches.LaunchGroup, Answered]]:
+        """Each call's answer: of many claims as they come, of a few when all are there."""
+        calls = {self._pool.submit(self._call, each, work.classes[each.node_class]): each for each in wave}
+        few = sum(group.count for group in wave) < MANY
+        if few:
+            wait(calls)
+        for call in calls if few else as_completed(calls):
+            yield calls[call], call.result()
+
+    def _settle(
+        self,
+        answers: Sequence[tuple[launches.LaunchGroup, Answered]],
+        work: Pass,
+        inventory: Inventory,
+    ) -> bool:
+        """Whether a claim is left over."""
+        kept = self._given_back([answered for _, answered in answers])
+        for (group, _), answered in zip(answers, kept, strict=True):
+            self._outcomes.settle(group, answered, work, inventory)
+        return any(answered.dealt.left for answered in kept)
 
     def _call(self, group: launches.LaunchGroup, ready: LaunchClass) -> Answered:
         """One call; a bug in it is not the bug of the others, whose instances are to be told of."""
@@ -274,91 +358,12 @@ class Launcher:
             _log.warning("instances could not be given back", error=str(error))
         return whole
 
-    def _settle(self, answered: Answered, work: Pass, inventory: Inventory) -> None:
-        """Remembers what EC2 said, tells the claims, and decides who goes on in this pass."""
-        group, now = answered.group, self._clock.now()
-        ready = work.classes[group.node_class]
-        if answered.uncertain or not all(p.instance.described for p in answered.dealt.pairs):
-            self._view.doubt()
-        if any(answer(error.class_).refresh for error in answered.errors):
-            self._doubt(group.node_class)
-        self._shortages = learn(
-            self._shortages, group, answered.dealt, answered.errors, inventory=inventory, now=now
-        )
-        for odcr_id in full(group, answered.dealt, answered.errors):
-            self._inventory.full(odcr_id)
-        self._view.put(pair.instance for pair in answered.dealt.pairs)
-        self._view.put(answered.dealt.surplus)
-        told = self._executor.binder.tell(
-            answered, ready, work.types, skipped=work.skipped, before=work.attempts, each=self._each
-        )
-        for pair in answered.dealt.pairs:
-            work.waiting.pop(pair.claim.uid, None)
-            bound = self._claims.get(pair.claim.name)
-            if bound is not None and bound.uid == pair.claim.uid and not bound.status.provider_id:
-                self._hold(pair.claim.uid, ready)  # it adopts its instance then
-            else:
-                self._holds.drop(pair.claim.uid)
-        for left in answered.dealt.left:
-            attempts = self._executor.binder.refusals(answered, left, ready)
-            work.attempts.setdefault(left.claim.uid, []).extend(attempts)
-            told += attempts
-            self._decide(left, work)
-        self._tell_limits(told)
-        # Only claims that were asked for go on; one that could not be marked is tried again soon.
-        asked = {a.claim.uid for a in group.assignments}
-        answered_for = {p.claim.uid for p in answered.dealt.pairs} | {
-            each.claim.uid for each in answered.dealt.left
-        }
-        for uid in asked - answered_for:
-            work.waiting.pop(uid, None)
-            self._hold(uid, ready)
-
-    def _tell_limits(self, attempts: Iterable[Attempt]) -> None:
-        """The last word on the reservations of each class and pool: a thousand attempts are one write."""
-        last: dict[tuple[str, str], Attempt] = {}
-        for attempt in attempts:
-            if limit(attempt) is not None:
-                claim = self._claims.get(attempt.claim)
-                pool = claim.labels.get(names.NODEPOOL, "") if claim is not None else ""
-                last[attempt.node_class, pool] = attempt
-        for attempt in last.values():
-            self._limits(attempt)
-
-    def _decide(self, left: launches.LeftOver, work: Pass) -> None:
-        """Whether the claim tries its next option now, the same again later, or waits for a person."""
-        uid, worst = left.claim.uid, foremost(left.errors)
-        class_ = worst.class_ if worst else ErrorClass.TRANSIENT
-        told = answer(class_)
-        if told.elsewhere:
-            return
-        if class_ is ErrorClass.TEMPLATE_GONE and not work.repeats.get(uid):
-            work.repeats[uid] = 1
-            return
-        self._hold(uid, work.classes[left.claim.node_class], STOPPED if told.stops else RETRY)
-        claim = work.waiting.pop(uid, None)
-        if claim and worst:
-            attempts = work.attempts.pop(uid, [])
-            last = next((a for a in reversed(attempts) if a.code == worst.code), None)
-            where = f"{last.pool}: " if last else ""
-            known = self._claims.get(claim.name) or work.objects[uid]
-            self._reporter.waiting(
-                known,
-                reason=told.reason,
-                message=f"{where}{worst.code}: {worst.message}; {told.next_step}",
-                attempts=attempts,
-                notes=self._executor.intents.settled(known),
-            )
-
     def _not_yet(self, work: Pass) -> Callable[[str, ProviderError | None], None]:
         def hold(uid: str, error: ProviderError | None) -> None:
             ready = work.classes[work.objects[uid].spec.node_class_ref.name]
-            self._hold(uid, ready, STOPPED if error and answer(error.class_).stops else RETRY)
+            self._outcomes.hold(uid, ready, STOPPED if error and answer(error.class_).stops else RETRY)
 
         return hold
-
-    def _hold(self, uid: str, ready: LaunchClass, waits: tuple[timedelta, timedelta] = RETRY) -> None:
-        self._holds.put(uid, ready, waits, now=self._clock.now())
 
     def _tell_unplaced(self, unplaced: Unplaced, work: Pass) -> None:
         uid = unplaced.claim.uid
@@ -374,7 +379,7 @@ class Launcher:
         if unplaced.retry_at:
             message += f"; tried again at {unplaced.retry_at:%Y-%m-%dT%H:%M:%SZ}"
         known = self._claims.get(unplaced.claim.name) or work.objects[uid]
-        self._reporter.waiting(
+        self._tell(
             known,
             reason=reason,
             message=message,

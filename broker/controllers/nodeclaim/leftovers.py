@@ -86,7 +86,7 @@ class Leftovers:
             left = self._adopt(work, self._view.orphans(self._claims.list()), hold)
         self._wait_for_unseen(work, left)
         unknown = {each.tags.get(names.TAG_LAUNCH) for each in left} | work.held
-        for launch in {each.launch for each in open_} - unknown:
+        for launch in ({each.launch for each in open_} | self._intents.unfinished()) - unknown:
             self._intents.done(launch)
         self._end(work, left)
 
@@ -113,6 +113,7 @@ class Leftovers:
             del work.waiting[claim.uid]
             if not self._executor.binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
                 hold(claim.uid, None)
+                work.held.add(instance.tags.get(names.TAG_LAUNCH, ""))  # its call is not done with
         return left
 
     def _pairs(

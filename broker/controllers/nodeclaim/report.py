@@ -104,8 +104,12 @@ class Reporter:
         attempts: Iterable[Attempt] = (),
         skipped: Iterable[Skipped] = (),
         notes: Mapping[str, str | None] = NOTHING,
-    ) -> None:
-        """The claim could not be launched now. `notes` are annotations that change with it."""
+    ) -> bool:
+        """The claim could not be launched now. `notes` are annotations that change with it.
+
+        False where that could not be written.
+        """
+        told = True
         made = list(attempts)
         before = condition(claim.status.conditions, names.LAUNCHED)
         changes = [Change(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
@@ -120,11 +124,13 @@ class Reporter:
             current = self._remember(claim, made, notes)
             write(self._client, self._claims, current, *changes, *limits, now=self._clock.now())
         except NotFound:
-            return
+            return True
         except ApiError as error:
             _log.warning("claim could not be told", claim=claim.name, reason=reason, error=str(error))
+            told = False
         if before is None or (before.reason, before.message) != (reason, message[:1000]) or made:
             self.say(claim, "Warning", reason, message, made)
+        return told
 
     def remembered(self, claim: NodeClaim, attempts: Iterable[Attempt]) -> dict[str, str]:
         """The annotation that carries the claim's last attempts."""

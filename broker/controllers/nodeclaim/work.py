@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.launches import Pair
 from broker.capacity.model import Attempt, Claim, NodeClass, Skipped
 from broker.controllers.nodeclass.resolve import LaunchClass
 from providers.model import InstanceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Claims that got an instance and are being written; `wait` returns when each of them was tried."""
+
+    pairs: Sequence[Pair]
+    ready: LaunchClass
+    wait: Callable[[], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,3 +37,4 @@ class Pass:
     repeats: dict[str, int] = field(default_factory=dict)
     skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
+    written: list[Written] = field(default_factory=list)

@@ -180,21 +180,20 @@ def _correlated(schema: Obj, new: list[Any], old: Any) -> Callable[[Any], Any]:
 def _expressions(node: Node, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
     if not node.rules:
         return
-    digest = _digest(node, new, old)
+    digest = _digest(node, new, old, same)
     if digest in node.holds:
         return
     found = list(_evaluated(node, new, old, path, same))
     yield from found
-    # Of what an update leaves as it was, a rule that does not hold says nothing.
-    if digest and not found and not same:
+    if digest and not found:
         if len(node.holds) >= _REMEMBERED:
             node.holds.clear()
         node.holds.add(digest)
 
 
-def _digest(node: Node, new: Any, old: Any) -> bytes:
-    """Of all that the rules here read; empty where it cannot be written down."""
-    reads = [new, old if any(rule.transition for rule in node.rules) else None]
+def _digest(node: Node, new: Any, old: Any, same: bool) -> bytes:
+    """Of all that decides what is said here; empty where it cannot be written down."""
+    reads = [new, old if any(rule.transition for rule in node.rules) else None, same]
     try:
         return blake2b(orjson.dumps(reads), digest_size=16).digest()
     except TypeError:

@@ -1,0 +1,142 @@
+"""What the launch loop does between one look at its claims and the next: who is asked for, and when not.
+
+Invariant of each: a slot is used before anything is launched on demand, no call is forgotten while somebody
+waits for what it gave, and nothing is planned while nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim import launch
+from broker.controllers.nodeclaim.intents import carried
+from broker.kube.errors import Unavailable
+from broker.oncall.metrics import REGISTRY
+from providers.aws import clients
+from providers.local import LocalAws
+from tests.cluster.objects import ON_DEMAND, RESERVED
+from tests.faults.walk import Process, Session, World, account, held
+
+BOTH = (RESERVED, ON_DEMAND)
+
+
+@pytest.fixture
+def world(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
+    monkeypatch.setattr(launch, "PARALLEL", 1)
+    account(local_aws, fresh=True)
+    made = World(local_aws, 1)
+    yield made
+    if made.process is not None:
+        made.process.bury()
+    local_aws.control.reset()
+
+
+def started(world: World) -> Process:
+    process = world.start()
+    process.until(lambda: process.broker.inventory.described, "EC2 is described")
+    process.turn()
+    return process
+
+
+def whole(world: World) -> bool:
+    claims = world.all_claims()
+    running = sorted(i["InstanceId"] for i in world.instances())
+    return len(held(claims)) == len(claims) and sorted(held(claims).values()) == running
+
+
+def claim(world: World, name: str) -> NodeClaim:
+    return next(each for each in world.all_claims() if each.name == name)
+
+
+def plans() -> float:
+    """Plans that this test process has made so far."""
+    return sum(
+        sample.value
+        for metric in REGISTRY.collect()
+        for sample in metric.samples
+        if sample.name == "capacity_broker_plan_solve_seconds_count"
+    )
+
+
+@pytest.mark.covers("KRP-17", "KRP-20")
+def test_slots_that_a_refused_call_leaves_are_used_before_anything_is_on_demand(world: World) -> None:
+    """The only slot is planned for a claim whose call is not allowed; the next has it in the same pass."""
+    odcr = world.aws.odcr(count=1)
+    group = world.aws.group(odcr, name=world.settings.cluster_name)
+    for name in ("forbidden", "gpu"):
+        world.node_class(name, group=group)
+    process = started(world)
+    world.control.fault(action="CreateFleet", code="UnauthorizedOperation", status=403)
+    world.claim("first", node_class="forbidden", capacity=BOTH, priority=9)
+    world.claim("second", capacity=BOTH)
+    process.until(lambda: bool(held(world.all_claims())), "one is launched")
+    assert set(held(world.all_claims())) == {"second"}
+    assert claim(world, "second").labels[names.RESERVATION_ID] == odcr
+
+
+@pytest.mark.covers("KRP-26")
+def test_whose_a_claim_is_is_asked_again_before_ec2_is(world: World) -> None:
+    """Karpenter comes back in the middle of a pass: what was taken over is its own again."""
+    world.node_class(id_=world.aws.odcr(count=1))
+    process = started(world)
+    executor = vars(vars(process.broker.launcher)["_executor"])
+    world.claim("c-0")
+    world.tick(90.0)  # EC2's instances are looked at again before anything is planned
+    process.gate.at("DescribeInstances", lambda: executor.update(_owns=lambda _: False))
+    process.run(30.0)
+    assert not world.instances()
+    assert names.LAUNCH not in claim(world, "c-0").annotations
+
+
+@pytest.mark.covers("KRP-25")
+def test_a_claim_that_goes_on_keeps_the_call_that_another_still_waits_for(world: World) -> None:
+    """One call for two gives one; its claim cannot be written, and EC2 does not list the instance yet."""
+    odcr = world.aws.odcr(count=2)
+    world.node_class(group=world.aws.group(odcr, name=world.settings.cluster_name))
+    world.tick(240.0)
+    process = started(world)
+    process.gate.at("CreateFleet", lambda: world.aws.rival(odcr, 1))
+    world.late(120.0)
+    world.claim("first", capacity=BOTH, priority=9)
+    world.claim("second", capacity=BOTH)
+
+    def away() -> None:
+        raise Unavailable(0, "Away", "no answer, as a test asked")
+
+    path = "PATCH /apis/karpenter.sh/v1/nodeclaims/first"
+    process.gate.at(path, lambda: None, away)  # it is marked, and cannot be given its instance
+    process.until(lambda: not process.gate.hooks[path], "the instance is there")
+    first, second = claim(world, "first"), claim(world, "second")
+    assert not first.status.provider_id
+    intent = carried(second)
+    assert intent is not None
+    assert intent.launch == first.annotations[names.LAUNCH]
+    process = world.start()
+    process.until(lambda: whole(world), "the next process settles")
+    assert len(world.instances(ended=True)) == 2
+
+
+@pytest.mark.covers("KRP-19")
+def test_nothing_is_planned_while_nothing_changes(world: World) -> None:
+    odcr = world.aws.odcr(count=1)
+    world.node_class(id_=odcr)
+    process = started(world)
+    world.claims(2)
+    process.until(lambda: len(held(world.all_claims())) == 1, "one is launched")
+    process.run(150.0)
+    before = plans()
+    process.run(300.0)
+    assert plans() - before <= 1
+    (taken,) = held(world.all_claims())
+    world.delete(taken)
+    process.until(lambda: taken not in held(world.all_claims()) and whole(world), "the other has the slot")
+    before = plans()
+    world.claim("new", priority=9)
+    process.turn()
+    assert plans() > before
