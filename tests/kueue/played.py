@@ -118,8 +118,9 @@ class Kueue:
         *,
         namespace: str = "default",
         pods: int = 1,
+        pod_set: str = "main",
     ) -> None:
-        """Quota for one pod set, main: flavor → resource → amount; and its queue's checks are asked."""
+        """Quota for its one pod set: flavor → resource → amount; and its queue's checks are asked."""
         assigned = {resource: flavor for flavor, amounts in usage.items() for resource in amounts}
         amounts = {resource: amount for each in usage.values() for resource, amount in each.items()}
         cluster_queue = self.queue(queue)
@@ -144,7 +145,7 @@ class Kueue:
                 "admission": {
                     "clusterQueue": queue,
                     "podSetAssignments": [
-                        {"name": "main", "flavors": assigned, "resourceUsage": amounts, "count": pods}
+                        {"name": pod_set, "flavors": assigned, "resourceUsage": amounts, "count": pods}
                     ],
                 },
                 "admissionChecks": checks,
@@ -180,6 +181,17 @@ class Kueue:
             self._status(name, namespace, {}, Admitted=(True, ADMITTED, "The workload is admitted"))
             return "admitted"
         return "waits"
+
+    def evicts(self, name: str, reason: str, message: str, *, namespace: str = "default") -> None:
+        """For another one: whoever runs it ends it, and gives its quota back."""
+        self._status(
+            name,
+            namespace,
+            {},
+            Evicted=(True, "Preempted", message),
+            Preempted=(True, reason, message),
+            Admitted=(False, "NoReservation", "The workload has no reservation"),
+        )
 
     def finishes(self, name: str, *, namespace: str = "default") -> None:
         self._status(name, namespace, {}, Finished=(True, "Succeeded", "Job finished successfully"))

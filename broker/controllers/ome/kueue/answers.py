@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.kueue import CheckState, Workload
+from broker.apis.kueue import CheckState, PodSetAssignment, Workload
 from broker.apis.meta import quantity
 from broker.controllers.ome.kueue.room import Pods, Slots
 
@@ -36,21 +36,29 @@ class Answer:
 
 
 def demands(workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
-    """What an admission asks of each flavor."""
+    """What an admission asks of each flavor, less what was given back of it."""
     found: dict[str, list[Pods]] = {}
     admission = workload.status.admission
-    counts = {each.name: each.count for each in workload.spec.pod_sets}
+    back = {each.name: each.count for each in workload.status.reclaimable_pods}
     for each in admission.pod_set_assignments if admission else ():
-        count = each.count if each.count is not None else counts.get(each.name, 0)
-        if not count:
+        count = assigned(workload, each)
+        left = max(0, count - back.get(each.name, 0))
+        if not left:
             continue
         by_flavor: dict[str, dict[str, float]] = {}
         for resource, amount in each.resource_usage.items():
             if flavor := each.flavors.get(resource):
                 by_flavor.setdefault(flavor, {})[resource] = quantity(amount) / count
         for flavor, amounts in by_flavor.items():
-            found.setdefault(flavor, []).append(Pods(count=count, each=amounts))
+            found.setdefault(flavor, []).append(Pods(count=left, each=amounts))
     return {flavor: tuple(some) for flavor, some in found.items()}
+
+
+def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
+    """For how many pods a set's usage was counted."""
+    if assignment.count is not None:
+        return assignment.count
+    return next((each.count for each in workload.spec.pod_sets if each.name == assignment.name), 0)
 
 
 def ready(

@@ -15,6 +15,7 @@ from broker.apis.kueue import ACTIVE, EVICTED, FINISHED, PODS_READY, QUOTA_RESER
 from broker.apis.meta import Condition, condition
 from broker.apis.units import units
 from broker.capacity.holdings import Problem
+from broker.controllers.ome.kueue.answers import assigned
 from broker.controllers.ome.kueue.ownership import BROKER, BY_QUEUE, BY_RESERVATION, owner_of, queue_name
 from broker.controllers.ome.reads import OmeReads
 from broker.quota.model import FlavorResource
@@ -56,6 +57,8 @@ class KueueView:
                 "ClusterQueuePending",
                 f"Kueue has not said yet whether ClusterQueue {name} is active",
             )
+        if said.status != "True" and (told := next(iter(self.problems(reserved)), None)):
+            return False, told.reason, told.message
         return said.status == "True", said.reason, said.message
 
     def problems(self, reserved: Reserved) -> tuple[Problem, ...]:
@@ -135,11 +138,14 @@ def _counts(workload: Workload) -> bool:
 def _holder(workload: Workload, reserved: Reserved) -> Holder:
     usage: dict[FlavorResource, int] = {}
     admission = workload.status.admission
+    back = {each.name: each.count for each in workload.status.reclaimable_pods}
     for each in admission.pod_set_assignments if admission else ():
+        count, given = assigned(workload, each), back.get(each.name, 0)
         for resource, amount in each.resource_usage.items():
-            if flavor := each.flavors.get(resource):
+            if (flavor := each.flavors.get(resource)) and (not given or given < count):
                 key = FlavorResource(flavor, resource)
-                usage[key] = usage.get(key, 0) + units(resource, amount)
+                total = units(resource, amount)
+                usage[key] = usage.get(key, 0) + total - (total * given // count if given else 0)
     since = condition(workload.status.conditions, QUOTA_RESERVED)
     why = _trouble(workload)
     return Holder(
