@@ -237,10 +237,18 @@ class AdmissionCheckState(Model):
     pod_set_updates: Annotated[tuple[PodSetUpdate, ...], crd(**_ATOMIC)] = ()
 
 
+class ReclaimablePod(Model):
+    """Pods of a set that hold no quota any more."""
+
+    name: Annotated[str, crd(required=True)]
+    count: Annotated[int, crd(required=True)] = 0
+
+
 class WorkloadStatus(Model):
     conditions: Conditions = ()
     admission: Admission | None = None
     admission_checks: Annotated[tuple[AdmissionCheckState, ...], crd(**_by("name"))] = ()
+    reclaimable_pods: Annotated[tuple[ReclaimablePod, ...], crd(**_by("name"))] = ()
 
 
 class Workload(Object):

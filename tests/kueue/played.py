@@ -118,9 +118,8 @@ class Kueue:
         *,
         namespace: str = "default",
         pods: int = 1,
-        pod_set: str = "main",
     ) -> None:
-        """Quota for its one pod set: flavor → resource → amount; and its queue's checks are asked."""
+        """Quota for one pod set, main: flavor → resource → amount; and its queue's checks are asked."""
         assigned = {resource: flavor for flavor, amounts in usage.items() for resource in amounts}
         amounts = {resource: amount for each in usage.values() for resource, amount in each.items()}
         cluster_queue = self.queue(queue)
@@ -145,7 +144,7 @@ class Kueue:
                 "admission": {
                     "clusterQueue": queue,
                     "podSetAssignments": [
-                        {"name": pod_set, "flavors": assigned, "resourceUsage": amounts, "count": pods}
+                        {"name": "main", "flavors": assigned, "resourceUsage": amounts, "count": pods}
                     ],
                 },
                 "admissionChecks": checks,
