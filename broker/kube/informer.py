@@ -24,6 +24,7 @@ from broker.kube.errors import ApiError, Expired, NotFound, TooManyRequests
 from broker.kube.metrics import REGISTRY
 
 FIRST, LONGEST = 0.1, 30.0  # seconds of back-off
+ABSENT = 60.0  # at most between two looks for a kind that need not be there
 HEALTHY = 10.0  # a watch that lived this long ended for a reason of its own
 REFUSALS = 3  # in a row, and the version to watch from is doubted: list again
 # A watch lives this long, and a half-open one 30 s longer: the bound on unnoticed staleness.
@@ -71,6 +72,7 @@ class Informer(Generic[T]):
         )
         self.error = ""
         self.missing = False  # the API server does not serve the kind: its definition is not installed
+        self.optional = False  # whether it need not be: then that is said quietly, and rarely tried
         self._client = client
         self._kind = model.KIND
         self._clock = clock
@@ -78,6 +80,7 @@ class Informer(Generic[T]):
         self._label_selector, self._field_selector = label_selector, field_selector
         self._namespace = namespace
         self._revision = ""  # where the watch goes on; empty: list first
+        self._absences = 0  # lists in a row that found the kind missing
         self._refused = 0  # watches in a row that the server answered with an error
         self._contact = clock.monotonic()
         self._synced = threading.Event()
@@ -146,9 +149,17 @@ class Informer(Generic[T]):
             if self._stop.is_set():
                 return 0.0
             FAILURES.labels(self._kind.resource, error.reason).inc()
+            absent = self.optional and isinstance(error, NotFound)
             if str(error) != self.error:  # said once, however often it is tried
-                log.warning("cannot follow", kind=self._kind.resource, error=str(error), synced=self.synced)
+                if absent:
+                    log.info("not installed", kind=self._kind.resource)
+                else:
+                    kind, said = self._kind.resource, str(error)
+                    log.warning("cannot follow", kind=kind, error=said, synced=self.synced)
             self.error = str(error)
+            if absent:
+                self._absences += 1
+                return min(ABSENT, FIRST * 2.0 ** min(self._absences, 16))
             return error.retry_after if isinstance(error, TooManyRequests) else 0.0
         return 0.0
 
@@ -196,4 +207,4 @@ class Informer(Generic[T]):
 
     def _alive(self) -> None:
         self._contact = self._clock.monotonic()
-        self.error, self.missing = "", False
+        self.error, self.missing, self._absences = "", False, 0

@@ -293,9 +293,9 @@ class Launcher:
     ) -> None:
         """The calls of one plan, those that do not compete for a slot at the same time; then what follows.
 
-        When a wave leaves somebody over, what follows it is planned anew: the slots that were meant for it may
-        be there for another, who would be sent on demand. Only gangs that were begun, and may still be whole,
-        are gone on with.
+        When a wave leaves somebody over, what follows it is planned anew: the slots that were meant for it
+        may be there for another, who would be sent on demand. Only gangs that were begun, and may still be
+        whole, are gone on with.
         """
         self._launching |= {a.claim.uid for wave in waves for group in wave for a in group.assignments}
         gangs: list[tuple[launches.LaunchGroup, Answered]] = []

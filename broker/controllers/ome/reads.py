@@ -60,6 +60,8 @@ class OmeReads:
         self.priorities = Informer(client, PriorityClass, clock=clock)
         self.namespaces = Informer(client, Namespace, clock=clock)
         self.quotas = Informer(client, ResourceQuota, clock=clock)
+        for each in self.named.values():
+            each.optional = True
 
     @property
     def named(self) -> Mapping[str, Informer[Any]]:

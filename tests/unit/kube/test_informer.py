@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
+from structlog.testing import capture_logs
 
 from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError, TooManyRequests, Unavailable
@@ -184,6 +185,25 @@ def test_a_server_that_refuses_is_asked_less_and_less_and_the_reason_is_shown(
     clock.until(lambda: one.synced, step=1)
     one.stop()
     assert one.error == ""
+
+
+def test_a_kind_that_need_not_be_there_is_said_to_be_missing_once_and_found_when_it_comes(
+    server: Server, clock: FakeClock
+) -> None:
+    server.fail(404, times=1000)
+    one = informer(server, clock)
+    one.optional = True
+    with capture_logs() as said:
+        waits = [one.follow() for _ in range(12)]
+    assert [(entry["log_level"], entry["event"]) for entry in said] == [("info", "not installed")]
+    assert one.missing
+    assert waits == sorted(waits)
+    assert (waits[0] < 1, waits[-1]) == (True, 60)
+    server.faults.clear()
+    server.patient = False
+    one.follow()
+    assert one.synced
+    assert not one.missing
 
 
 def test_a_server_that_asks_to_be_left_alone_is(server: Server, clock: FakeClock) -> None:
