@@ -91,11 +91,15 @@ def _object(request: Mapping[str, Any], field: str) -> Json | None:
 def _status(asked: Asked, verdict: Verdict) -> Json:
     code, reason = _REFUSED if verdict.problems else _NO_ROOM
     refusals = (*verdict.problems, *verdict.no_room)
-    causes = [
-        {"reason": "FieldValueInvalid", "field": found[0] if (found := _FIELD.match(why)) else "spec"}
-        | {"message": why}
-        for why in verdict.problems
-    ]
+    causes = [_cause(why) for why in verdict.problems]
     details: Json = {"name": asked.name, "kind": asked.kind} | ({"causes": causes} if causes else {})
     status = {"status": "Failure", "code": code, "reason": reason, "message": "; ".join(refusals)}
     return status | {"details": details}
+
+
+def _cause(why: str) -> Json:
+    """A problem begins with the field that it is about, which clients write before the message."""
+    found = _FIELD.match(why)
+    field = found[0] if found else ""
+    message = why[len(field) :].removeprefix(":").strip()
+    return {"reason": "FieldValueInvalid", "field": field or "spec", "message": message}

@@ -90,7 +90,7 @@ def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Sta
             made(stack, "new", *WRONG)
         assert (
             "spec.resourceGroups",
-            "spec.resourceGroups: flavor h100 is in more than one place; keep it in one group",
+            "flavor h100 is in more than one place; keep it in one group",
         ) in refused.value.causes
         with pytest.raises(Invalid, match="lendingLimit 9 is more than nominalQuota 8; lower it"):
             made(stack, "new", group(8, lendingLimit=9), cohort="c")
