@@ -165,7 +165,11 @@ class Informer(Generic[T]):
 
     def read(self) -> None:
         """Fills the cache by one list in the caller's thread and follows nothing: for a single run."""
-        self._list()
+        try:
+            self._list()
+        except NotFound:
+            self.missing = True
+            raise
 
     def _list(self) -> None:
         items, revision = self._client.read_all(
