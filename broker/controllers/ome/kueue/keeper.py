@@ -48,7 +48,7 @@ from broker.quota.usage import Reserved
 from broker.settings import Settings
 
 Json = dict[str, Any]
-Made = TypeVar("Made", ClusterQueue, LocalQueue)
+M = TypeVar("M", ClusterQueue, LocalQueue)
 
 CONFLICT: Final = "ObjectConflict"
 LOOK: Final = 300.0  # seconds until a name that is somebody else's is looked at again
@@ -144,7 +144,7 @@ class QueueKeeper:
             if local.namespace not in bound or local.name != local_queue_name(reserved):
                 self._delete(self._reads.local_queues, local)
 
-    def _put(self, informer: ServedInformer[Made], wanted: Json, reserved: Reserved) -> Problem | None:
+    def _put(self, informer: ServedInformer[M], wanted: Json, reserved: Reserved) -> Problem | None:
         """Makes the object what is wanted; a problem where it is not the broker's, or on its way out."""
         meta = wanted["metadata"]
         found = informer.cache.get(meta["name"], meta.get("namespace"))
@@ -187,7 +187,7 @@ class QueueKeeper:
             }
             self._reads.cluster_queues.cache.observe(self._client.patch(kind, queue.name, body))
 
-    def _said(self, informer: ServedInformer[Made], body: Json) -> Json:
+    def _said(self, informer: ServedInformer[M], body: Json) -> Json:
         return body | {"spec": cluster_queue_spec(body["spec"], informer.kind.version)}
 
     def _stop(self, reserved: Reserved, policy: StopPolicy) -> None:

@@ -67,23 +67,21 @@ class KueueLoops:
             settings=shared.settings,
             clock=clock,
         )
-        self._queues = WorkQueue[str]("kueue-queues", clock=clock, longest=LONGEST)
-        self._checks = Batcher[str]("kueue-check", clock=clock)
-        self._asked = Batcher[str]("kueue-workloads", clock=clock)
+        self._queues = WorkQueue[str]("queues", clock=clock, longest=LONGEST)
+        self._checks = Batcher[str]("checks", clock=clock)
+        self._asked = Batcher[str]("admissions", clock=clock)
         self.loops = (
             Singleton(
-                "kueue-check",
+                "checks",
                 self._run_check,
                 batcher=self._checks,
                 clock=clock,
                 synced=reads.synced,
                 every=EVERY,
             ),
-            Controller(
-                "kueue-queues", keeper.reconcile, queue=self._queues, clock=clock, synced=reads.synced
-            ),
+            Controller("queues", keeper.reconcile, queue=self._queues, clock=clock, synced=reads.synced),
             Singleton(
-                "kueue-workloads",
+                "admissions",
                 answerer.run,
                 batcher=self._asked,
                 clock=clock,
