@@ -174,7 +174,7 @@ def _others(odcr: Odcr) -> Problem:
     return Problem(
         reason="ReservationDisputed",
         message=f"{odcr.id} was made for {odcr.tags.get(TAG_RESERVATION)} and stays with it: take it out of "
-        "this reservation's annotations",
+        f"this reservation's annotations, or change its tag {TAG_RESERVATION}",
     )
 
 

@@ -1,0 +1,173 @@
+"""Whose each of EC2's reservations is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.capacity.holdings import (
+    BROKER,
+    TAG_CLUSTER,
+    TAG_FLAVOR,
+    TAG_MANAGED,
+    TAG_RESERVATION,
+    Claimant,
+    Holdings,
+    belongs,
+)
+from broker.capacity.sizing import Flavor
+from broker.quota.usage import Reserved
+from providers.model import Odcr, ReservationGroup
+from tests.unit.capacity.builders import GROUP, ZONES, odcr
+
+A, B = Reserved("team-a", "gpus"), Reserved("team-b", "gpus")
+EVERYBODY = Reserved("", "shared")
+P5 = Flavor(name="p5", instance_types=("p5.48xlarge",), zones=ZONES)
+M5 = Flavor(name="m5", instance_types=("m5.xlarge",), zones=ZONES[:1])
+
+
+def claimant(reserved: Reserved = A, *flavors: Flavor, ids: str = "", group: str = "") -> Claimant:
+    flavors = flavors or (M5,)
+    return Claimant(
+        reserved=reserved,
+        flavor_names=tuple(each.name for each in flavors),
+        flavors={each.name: each for each in flavors},
+        ids=frozenset(filter(None, ids.split(","))),
+        group_arn=group,
+    )
+
+
+def tagged(id_: str = "cr-1", reserved: Reserved = A, tags: Mapping[str, str] | None = None) -> Odcr:
+    return odcr(id_, tags={TAG_RESERVATION: str(reserved), **(tags or {})})
+
+
+def made(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Odcr:
+    return tagged(id_, reserved, {TAG_MANAGED: BROKER, TAG_CLUSTER: cluster})
+
+
+def look(odcrs: list[Odcr], *claimants: Claimant, group: tuple[str, ...] | None = None) -> Holdings:
+    groups = {} if group is None else {GROUP: ReservationGroup(arn=GROUP, name="g", member_ids=group)}
+    return belongs(odcrs, groups, claimants or [claimant()], cluster="blue")
+
+
+def reasons(found: Holdings, reserved: Reserved = A) -> list[str]:
+    return [each.reason for each in found.problems.get(reserved, ())]
+
+
+@pytest.mark.parametrize(
+    ("there", "who", "group"),
+    [
+        (tagged(), claimant(), None),
+        (odcr("cr-1"), claimant(ids="cr-1"), None),
+        (odcr("cr-1"), claimant(group=GROUP), ("cr-1",)),
+        # Three ways to say the same are one claim.
+        (tagged(), claimant(ids="cr-1", group=GROUP), ("cr-1",)),
+        (made(), claimant(), None),
+        (tagged(reserved=EVERYBODY), claimant(EVERYBODY), None),
+    ],
+)
+def test_by_tag_by_id_and_by_group(there: Odcr, who: Claimant, group: tuple[str, ...] | None) -> None:
+    found = look([there], who, group=group)
+    assert found.odcrs == {who.reserved: {"m5": (there,)}}
+    assert (found.owner, found.flavor) == ({"cr-1": who.reserved}, {"cr-1": "m5"})
+    assert found.problems == {}
+
+
+def test_what_has_ended_or_names_nobody_is_nobodys() -> None:
+    found = look(
+        [
+            replace(tagged("cr-1"), state="cancelled"),
+            tagged("cr-2", Reserved("team-a", "other")),
+            odcr("cr-3"),
+            made("cr-4", cluster="green"),
+            tagged("cr-5", tags={TAG_CLUSTER: "green"}),
+        ]
+    )
+    assert found == Holdings()
+
+
+def test_two_that_claim_one_get_none_and_are_told() -> None:
+    found = look([tagged("cr-1", A)], claimant(A), claimant(B, ids="cr-1"))
+    assert found.odcrs == {} and found.owner == {}
+    assert found.disputed == {"cr-1": (A, B)}
+    assert reasons(found, A) == reasons(found, B) == ["ReservationDisputed"]
+    assert "team-a/gpus and team-b/gpus" in found.problems[A][0].message
+
+
+def test_what_was_bought_for_one_stays_with_it_whoever_names_it() -> None:
+    found = look([made("cr-1", A)], claimant(A), claimant(B, ids="cr-1"))
+    assert found.owner == {"cr-1": A}
+    assert reasons(found, B) == ["ReservationDisputed"]
+    assert reasons(found, A) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "flavors", "flavor", "reason"),
+    [
+        # The tag is a person's word, even where type and zone say otherwise.
+        (tagged(tags={TAG_FLAVOR: "p5"}), (P5, M5), "p5", ""),
+        (tagged(tags={TAG_FLAVOR: "gone"}), (P5, M5), "m5", ""),
+        (tagged(), (P5, M5), "m5", ""),
+        (tagged(), (P5,), "", "FlavorUnmatched"),
+        (tagged(), (M5, replace(M5, name="m5-too")), "", "FlavorAmbiguous"),
+        (tagged(tags={TAG_FLAVOR: "m5-too"}), (M5, replace(M5, name="m5-too")), "m5-too", ""),
+    ],
+)
+def test_in_which_flavor(there: Odcr, flavors: tuple[Flavor, ...], flavor: str, reason: str) -> None:
+    found = look([there], claimant(A, *flavors))
+    assert found.flavor.get("cr-1", "") == flavor
+    assert [*found.of(A)] == ([flavor] if flavor else [])
+    assert reasons(found) == ([reason] if reason else [])
+    assert found.owner == {"cr-1": A}  # it belongs to it in any case: nobody else may take it
+
+
+@pytest.mark.parametrize(
+    ("odcrs", "who", "reason"),
+    [
+        ([], claimant(ids="cr-9"), "ReservationNotFound"),
+        ([replace(odcr("cr-9"), state="expired")], claimant(ids="cr-9"), "ReservationNotFound"),
+        ([], claimant(group=GROUP), "GroupNotFound"),
+    ],
+)
+def test_what_is_named_and_not_there(odcrs: list[Odcr], who: Claimant, reason: str) -> None:
+    assert reasons(look(odcrs, who)) == [reason]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, A, B]), st.booleans(), st.sampled_from(["", "blue", "green"])),
+        max_size=6,
+    ),
+    st.sets(st.integers(0, 5)),
+    st.sets(st.integers(0, 5)),
+)
+def test_nothing_is_lost_or_counted_twice(
+    there: list[tuple[Reserved | None, bool, str]], ids: set[int], members: set[int]
+) -> None:
+    odcrs = []
+    for number, (whose, managed, cluster) in enumerate(there):
+        tags = {TAG_RESERVATION: str(whose)} if whose else {}
+        tags |= {TAG_MANAGED: BROKER} if managed else {}
+        tags |= {TAG_CLUSTER: cluster} if cluster else {}
+        odcrs.append(odcr(f"cr-{number}", tags=tags))
+    found = look(
+        odcrs,
+        claimant(A, ids=",".join(f"cr-{number}" for number in ids)),
+        claimant(B, group=GROUP),
+        group=tuple(f"cr-{number}" for number in members),
+    )
+    held = [each.id for by_flavor in found.odcrs.values() for some in by_flavor.values() for each in some]
+    assert len(held) == len(set(held))
+    assert not set(held) & set(found.disputed)
+    for number, (whose, managed, cluster) in enumerate(there):
+        id_ = f"cr-{number}"
+        if managed and cluster == "blue":
+            assert found.owner.get(id_) == whose
+        claims = {each for each, named in ((A, number in ids), (B, number in members)) if named}
+        claims |= {whose} if whose and cluster in ("", "blue") else set()
+        if not claims:
+            assert id_ not in found.owner and id_ not in found.disputed
