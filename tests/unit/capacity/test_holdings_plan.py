@@ -1,0 +1,438 @@
+"""What is bought, changed and given back, one rule at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from broker.capacity.holdings import (
+    BROKER,
+    TAG_CLUSTER,
+    TAG_FLAVOR,
+    TAG_MANAGED,
+    TAG_RESERVATION,
+    Claimant,
+    belongs,
+)
+from broker.capacity.holdings_model import (
+    MOST,
+    Ask,
+    Caps,
+    HoldingsPlan,
+    Purchase,
+    Regroup,
+    Terms,
+    Wish,
+)
+from broker.capacity.holdings_plan import plan
+from broker.capacity.model import Inventory
+from broker.capacity.refusals import Refusals
+from broker.capacity.sizing import Flavor
+from broker.quota.usage import Reserved
+from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
+from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr, type_
+
+GPU = "nvidia.com/gpu"
+TEAM, OTHER = Reserved("team", "gpus"), Reserved("team", "more")
+RICH = Caps(dollars=1e9)
+TYPES = {
+    each.name: each
+    for each in (
+        type_("p5.48xlarge", vcpus=192, memory_gib=2048, gpus=8, price=100.0),
+        type_("p5.4xlarge", vcpus=16, memory_gib=256, gpus=1, price=13.0),
+        type_("p4d.24xlarge", vcpus=96, memory_gib=1152, gpus=8),
+        type_("m5.xlarge", price=0.2),
+    )
+}
+P5, SMALL, P4 = [*TYPES][:3]
+A, B, C = ZONES
+H100 = Flavor(name="h100", instance_types=(P5,), zones=(A, B))
+
+
+def wish(gpus: int = 64, flavor: Flavor = H100, reserved: Reserved = TEAM, **more: Any) -> Wish:
+    ask = Ask(flavor=flavor, nominal={GPU: float(gpus)})
+    asks = more.pop("asks", {flavor.name: ask})
+    names = more.pop("flavor_names", tuple(asks))
+    return Wish(reserved=reserved, asks=asks, flavor_names=names, groups=more.pop("groups", False), **more)
+
+
+def ours(
+    id_: str, count: int, *, used: int = 0, zone: str = A, kind: str = P5, flavor: str = "h100", **more: Any
+) -> Odcr:
+    tags = {
+        TAG_RESERVATION: str(more.pop("reserved", TEAM)),
+        TAG_FLAVOR: flavor,
+        TAG_MANAGED: BROKER,
+        TAG_CLUSTER: "blue",
+    }
+    more = {"match_criteria": "targeted", **more}
+    return odcr(id_, kind, zone, total=count, free=count - used, tags=tags, **more)
+
+
+def theirs(id_: str, count: int, *, zone: str = A, kind: str = P5, **more: Any) -> Odcr:
+    return odcr(id_, kind, zone, total=count, free=count, tags={TAG_RESERVATION: str(TEAM)}, **more)
+
+
+def planned(
+    *wishes: Wish,
+    there: tuple[Odcr, ...] = (),
+    refusals: Refusals | None = None,
+    caps: Caps = RICH,
+    debits: Mapping[str, int] | None = None,
+    now: datetime = NOW,
+) -> HoldingsPlan:
+    claimants = [
+        Claimant(
+            reserved=each.reserved,
+            flavor_names=each.flavor_names,
+            flavors={name: ask.flavor for name, ask in each.asks.items()},
+        )
+        for each in wishes
+    ]
+    inventory = Inventory(odcrs={each.id: each for each in there}, debits=debits or {}, described=now)
+    return plan(
+        wishes,
+        inventory,
+        belongs(there, {}, claimants, cluster="blue"),
+        types=TYPES,
+        refusals=refusals or Refusals(),
+        caps=caps,
+        cluster="blue",
+        now=now,
+    )
+
+
+def buys(found: HoldingsPlan) -> list[tuple[str, str, int]]:
+    return [(each.instance_type, each.zone, each.count) for each in found.purchases]
+
+
+def changes(found: HoldingsPlan) -> dict[str, int]:
+    return {each.odcr_id: each.count for each in found.changes}
+
+
+def reasons(found: HoldingsPlan, reserved: Reserved = TEAM) -> list[str]:
+    return [each.reason for each in found.outlooks[reserved].problems]
+
+
+def refused(*given: tuple[str, str, int], code: str = "InsufficientInstanceCapacity") -> Refusals:
+    class_ = {
+        "InsufficientInstanceCapacity": ErrorClass.CAPACITY,
+        "InstanceLimitExceeded": ErrorClass.QUOTA,
+        "Unsupported": ErrorClass.UNSUPPORTED,
+    }[code]
+    found = Refusals()
+    for kind, zone, count in given:
+        found = found.record(kind, zone, count, ProviderError(code, "no", class_=class_), NOW)
+    return found
+
+
+# ---- buying
+
+
+@pytest.mark.parametrize(
+    ("there", "bought"),
+    [
+        ((), [(P5, A, 8)]),
+        ((ours("cr-1", 8),), []),
+        ((theirs("cr-1", 8),), []),
+        # Whoever made it and in whatever state it is: what is held is not bought again.
+        ((theirs("cr-1", 5), ours("cr-2", 2, zone=B)), [(P5, A, 1)]),
+        ((ours("cr-1", 8, state="pending"),), []),
+        ((theirs("cr-1", 8, state="scheduled"),), []),
+        ((theirs("cr-1", 8, reservation_type="capacity-block"),), []),
+        ((ours("cr-1", 8, state="cancelled"),), [(P5, A, 8)]),
+        ((replace(ours("cr-1", 8), tags={}),), [(P5, A, 8)]),
+    ],
+)
+def test_what_is_lacking_is_bought_once(there: tuple[Odcr, ...], bought: list[tuple[str, str, int]]) -> None:
+    assert buys(planned(wish(), there=there)) == bought
+
+
+def test_more_of_a_reservation_that_is_there_is_the_same_reservation_larger() -> None:
+    found = planned(wish(), there=(ours("cr-1", 5, zone=A), ours("cr-2", 1, zone=A, state="pending")))
+    assert found.purchases == (
+        Purchase(reserved=TEAM, flavor="h100", instance_type=P5, zone=A, count=2, odcr_id="cr-1", total=7),
+    )
+
+
+@pytest.mark.covers("CAP-05")
+@pytest.mark.parametrize(
+    ("before", "bought"),
+    [
+        ((), (P5, A, 8)),
+        (((P5, A, 8),), (P5, B, 8)),
+        (((P5, A, 8), (P5, B, 8)), (P5, A, 4)),
+        (((P5, A, 4), (P5, B, 8)), (P5, B, 4)),
+        (((P5, A, 1), (P5, B, 2)), (P5, B, 1)),
+        (((P5, A, 1), (P5, B, 1)), None),
+    ],
+)
+def test_refused_it_is_asked_in_the_next_zone_then_for_half(
+    before: tuple[tuple[str, str, int], ...], bought: tuple[str, str, int] | None
+) -> None:
+    found = planned(wish(), refusals=refused(*before))
+    assert buys(found) == ([bought] if bought else [])
+    if bought is None:
+        assert found.again == NOW + minutes(3)
+        count = found.outlooks[TEAM].counts["h100"]
+        assert (count.wanted, count.obtained, count.code) == (8, 0, "InsufficientInstanceCapacity")
+        later = planned(wish(), refusals=refused(*before), now=NOW + minutes(3))
+        assert buys(later) == [(P5, A, 8)]
+
+
+@pytest.mark.covers("CAP-05")
+def test_what_was_obtained_is_kept_and_shown_while_the_rest_is_refused() -> None:
+    there = (ours("cr-1", 4, zone=B),)
+    found = planned(wish(), there=there, refusals=refused((P5, A, 1), (P5, B, 1)))
+    assert not found.steps
+    count = found.outlooks[TEAM].counts["h100"]
+    assert (count.wanted, count.obtained, count.pending) == (8, 4, 0)
+    assert count.code == "InsufficientInstanceCapacity"
+
+
+def test_an_accounts_limit_holds_in_every_zone_and_for_fewer_it_may_not() -> None:
+    found = planned(wish(), refusals=refused((P5, A, 8), code="InstanceLimitExceeded"))
+    assert buys(found) == [(P5, A, 4)]
+    found = planned(wish(), refusals=refused((P5, A, 1), code="InstanceLimitExceeded"))
+    assert buys(found) == []
+    assert found.outlooks[TEAM].counts["h100"].code == "InstanceLimitExceeded"
+
+
+def test_a_zone_that_has_not_the_type_is_not_asked_for_fewer() -> None:
+    assert buys(planned(wish(), refusals=refused((P5, A, 8), code="Unsupported"))) == [(P5, B, 8)]
+
+
+def test_types_of_a_flavor_are_tried_in_order_and_count_alike() -> None:
+    flavor = Flavor(name="h100", instance_types=(P5, SMALL), zones=(A,))
+    assert buys(planned(wish(20, flavor))) == [(P5, A, 3)]
+    assert buys(planned(wish(20, flavor), refusals=refused((P5, A, 1)))) == [(SMALL, A, 20)]
+    there = (ours("cr-1", 2),)
+    assert buys(planned(wish(20, flavor), there=there, refusals=refused((P5, A, 1)))) == [(SMALL, A, 4)]
+
+
+def test_one_call_adds_no_more_than_ec2_takes() -> None:
+    assert buys(planned(wish(8 * 1500))) == [(P5, A, MOST)]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"unsure": True}, "NothingBought"),
+        ({"held": "no"}, "NothingBought"),
+        ({"terms": Terms(end=NOW)}, "NothingBought"),
+        ({"ready": False}, None),
+    ],
+)
+def test_nothing_is_bought_while_it_must_wait(more: dict[str, Any], reason: str | None) -> None:
+    found = planned(wish(**more))
+    assert not found.steps
+    assert reasons(found) == ([reason] if reason else [])
+
+
+def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> None:
+    ask = Ask(flavor=H100, nominal={GPU: 64.0, "memory": 32 * 2.0**40})
+    found = planned(wish(asks={"h100": ask}))
+    assert buys(found) == [(P5, A, 8)]
+    assert reasons(found) == ["ResourceRatioUnsatisfiable"]
+
+
+# ---- caps
+
+
+@pytest.mark.covers("CAP-02")
+@pytest.mark.parametrize(
+    ("caps", "there", "bought", "says"),
+    [
+        (Caps(), (), [], "--buy-dollars is 0"),
+        (Caps(dollars=800.0), (), [(P5, A, 8)], ""),
+        (Caps(dollars=799.0), (), [(P5, A, 7)], "--buy-dollars is 799"),
+        (Caps(dollars=1e9, dollars_each=250.0), (), [(P5, A, 2)], "--buy-dollars-each is 250"),
+        (Caps(dollars=1e9, instances=3), (), [(P5, A, 3)], "--buy-instances is 3"),
+        (Caps(dollars=1e9, instances_each=3), (), [(P5, A, 3)], "--buy-instances-each is 3"),
+        # Everything that the broker bought counts, of whichever reservation, in whichever state.
+        (Caps(dollars=800.0), (ours("cr-1", 5, reserved=OTHER),), [(P5, A, 3)], "500.00 are spent in all"),
+        (Caps(dollars=800.0), (ours("cr-1", 8, reserved=OTHER, state="pending"),), [], "--buy-dollars"),
+        (
+            Caps(dollars=1e9, instances_each=3),
+            (ours("cr-1", 5, reserved=OTHER),),
+            [(P5, A, 3)],
+            "--buy-instances-each is 3",
+        ),
+        # What others made is not its spending, and what has ended is no longer.
+        (Caps(dollars=300.0), (theirs("cr-1", 5), ours("cr-2", 9, state="cancelled")), [(P5, A, 3)], ""),
+    ],
+)
+def test_nothing_is_bought_beyond_the_caps_and_the_reason_has_the_numbers(
+    caps: Caps, there: tuple[Odcr, ...], bought: list[tuple[str, str, int]], says: str
+) -> None:
+    found = planned(wish(), there=there, caps=caps)
+    assert buys(found) == bought
+    (told,) = found.outlooks[TEAM].problems or (None,)
+    assert (told.reason if told else "", bool(told)) == ("SpendingCapReached" if says else "", bool(says))
+    if told:
+        assert says in told.message
+        assert f"8 more {P5} are wanted and {sum(each[2] for each in bought)} may be bought" in told.message
+
+
+def test_a_cap_is_for_all_together_and_the_first_come_first() -> None:
+    found = planned(wish(), wish(reserved=OTHER), caps=Caps(dollars=1000.0))
+    assert [(each.reserved, each.count) for each in found.purchases] == [(TEAM, 8), (OTHER, 2)]
+    assert reasons(found, TEAM) == [] and reasons(found, OTHER) == ["SpendingCapReached"]
+
+
+def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars() -> None:
+    flavor = Flavor(name="a100", instance_types=(P4,), zones=(A,))
+    found = planned(wish(8, flavor))
+    assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
+    assert buys(planned(wish(8, flavor), caps=Caps(dollars=float("inf")))) == [(P4, A, 1)]
+
+
+# ---- less, other, none
+
+
+@pytest.mark.covers("CAP-04")
+@pytest.mark.parametrize(
+    ("there", "debits", "left"),
+    [
+        ((ours("cr-1", 8),), {}, {"cr-1": 2}),
+        ((ours("cr-1", 8, used=5),), {}, {"cr-1": 5}),
+        # A launch that EC2 does not count yet is in there as well.
+        ((ours("cr-1", 8, used=5),), {"cr-1": 1}, {"cr-1": 6}),
+        ((ours("cr-1", 8, used=8),), {}, {}),
+        # What would be bought last goes first.
+        ((ours("cr-1", 2), ours("cr-2", 2, zone=B)), {}, {"cr-2": 0}),
+        ((ours("cr-1", 2), ours("cr-2", 3, zone=B, used=1)), {}, {"cr-2": 1, "cr-1": 1}),
+        # Others' are never changed, and count.
+        ((theirs("cr-1", 8), ours("cr-2", 3)), {}, {"cr-2": 0}),
+        # What is not active yet serves nobody: the other stays until it does.
+        ((theirs("cr-1", 8, state="scheduled"), ours("cr-2", 2)), {}, {}),
+    ],
+)
+def test_what_is_too_much_is_given_back_never_below_what_runs(
+    there: tuple[Odcr, ...], debits: dict[str, int], left: dict[str, int]
+) -> None:
+    found = planned(wish(16), there=there, debits=debits)
+    assert (changes(found), buys(found)) == (left, [])
+
+
+@pytest.mark.covers("CAP-04")
+@pytest.mark.parametrize(
+    "stray",
+    [
+        ours("cr-old", 2, zone=C),
+        ours("cr-old", 2, kind=P4),
+        ours("cr-old", 2, platform="Windows"),
+        ours("cr-old", 2, tenancy="dedicated"),
+        ours("cr-old", 2, match_criteria="open"),
+    ],
+    ids=["zone", "type", "platform", "tenancy", "criteria"],
+)
+def test_what_is_to_be_otherwise_is_made_new_before_the_old_goes(stray: Odcr) -> None:
+    found = planned(wish(16), there=(stray,))
+    assert (buys(found), changes(found)) == ([(P5, A, 2)], {})
+    assert found.outlooks[TEAM].counts["h100"].obtained == 0
+    found = planned(wish(16), there=(stray, ours("cr-new", 2, state="pending")))
+    assert not found.steps
+    found = planned(wish(16), there=(stray, ours("cr-new", 2)))
+    assert changes(found) == {"cr-old": 0}
+    running = replace(stray, available=1)
+    assert changes(planned(wish(16), there=(running, ours("cr-new", 2)))) == {"cr-old": 1}
+
+
+def test_ends_are_kept_in_place() -> None:
+    end = NOW + timedelta(days=7)
+    found = planned(wish(16, terms=Terms(end=end)), there=(ours("cr-1", 2),))
+    assert [(each.odcr_id, each.count, each.end) for each in found.changes] == [("cr-1", 2, end)]
+    there = (ours("cr-1", 2, end=end + timedelta(milliseconds=5)),)
+    assert not planned(wish(16, terms=Terms(end=end)), there=there).steps
+    found = planned(wish(16), there=there)
+    assert [(each.odcr_id, each.end) for each in found.changes] == [("cr-1", None)]
+    assert not planned(wish(16, terms=Terms(end=NOW)), there=(ours("cr-1", 2, end=NOW),)).steps
+
+
+def test_a_flavor_that_means_nothing_today_is_left_as_it_is() -> None:
+    lost = wish(asks={}, flavor_names=("h100",), cancels=True)
+    assert not planned(lost, there=(ours("cr-1", 8),)).steps
+    impossible = wish(8, Flavor(name="h100", instance_types=("m5.xlarge",), zones=(A,)), cancels=True)
+    assert not planned(impossible, there=(ours("cr-1", 8),)).steps
+
+
+@pytest.mark.covers("CAP-04")
+@pytest.mark.parametrize("asked", [wish(0), wish(asks={}, flavor_names=())], ids=["zero", "no flavor"])
+def test_scaled_to_nothing_it_is_given_back_only_where_the_policy_says_so(asked: Wish) -> None:
+    there = (ours("cr-1", 8), theirs("cr-2", 4))
+    kept = planned(asked, there=there)
+    assert not kept.steps and "Retained" in reasons(kept)
+    assert changes(planned(replace(asked, cancels=True), there=there)) == {"cr-1": 0}
+
+
+def test_a_flavor_that_is_gone_stays_until_what_is_there_instead_is_active() -> None:
+    old = ours("cr-1", 2, flavor="a100", kind=P4, zone=C)
+    assert changes(planned(wish(16, cancels=True), there=(old,))) == {}
+    assert changes(planned(wish(16, cancels=True), there=(old, ours("cr-2", 2)))) == {"cr-1": 0}
+
+
+@pytest.mark.covers("CAP-04")
+@pytest.mark.parametrize(
+    ("there", "cancels", "left", "settled"),
+    [
+        ((), True, {}, True),
+        ((ours("cr-1", 8),), False, {}, True),
+        ((ours("cr-1", 8), theirs("cr-2", 1)), True, {"cr-1": 0}, False),
+        ((ours("cr-1", 8, used=3),), True, {"cr-1": 3}, False),
+        ((ours("cr-1", 3, used=3),), True, {}, False),
+        ((ours("cr-1", 3, state="cancelled"), theirs("cr-2", 1)), True, {}, True),
+    ],
+)
+def test_deleted_it_is_given_back_only_where_the_policy_says_so(
+    there: tuple[Odcr, ...], cancels: bool, left: dict[str, int], settled: bool
+) -> None:
+    found = planned(wish(deleted=True, cancels=cancels, groups=True), there=there)
+    assert (changes(found), buys(found)) == (left, [])
+    assert found.outlooks[TEAM].settled is settled
+    if there and there[0].available < there[0].total and cancels:
+        assert reasons(found) == ["InstancesRunning"]
+
+
+def test_deleted_it_is_not_done_while_a_purchase_may_still_appear_or_its_group_is_there() -> None:
+    gone = wish(deleted=True, cancels=True, groups=True)
+    assert not planned(replace(gone, unsure=True)).outlooks[TEAM].settled
+    assert not planned(replace(gone, groups=False)).outlooks[TEAM].settled
+    found = planned(replace(gone, group=ReservationGroup(arn=GROUP, name="g")))
+    assert not found.outlooks[TEAM].settled
+    assert found.regroups == (Regroup(reserved=TEAM, drop=True),)
+
+
+# ---- groups
+
+
+@pytest.mark.covers("CAP-03")
+@pytest.mark.parametrize(
+    ("members", "there", "step"),
+    [
+        (None, (), None),
+        (None, (ours("cr-1", 8),), Regroup(reserved=TEAM, make=True)),
+        (("cr-1",), (ours("cr-1", 8),), None),
+        ((), (ours("cr-1", 7), theirs("cr-2", 1)), Regroup(reserved=TEAM, join=("cr-1", "cr-2"))),
+        # Put in by hand: it is not the reservation's.
+        (("cr-1", "cr-9"), (ours("cr-1", 8), odcr("cr-9")), Regroup(reserved=TEAM, leave=("cr-9",))),
+        # EC2 takes out what has ended by itself.
+        (("cr-1", "cr-8", "cr-7"), (ours("cr-1", 8), ours("cr-8", 1, state="cancelled")), None),
+    ],
+)
+def test_the_group_has_just_what_the_reservation_holds(
+    members: tuple[str, ...] | None, there: tuple[Odcr, ...], step: Regroup | None
+) -> None:
+    group = None if members is None else ReservationGroup(arn=GROUP, name="g", member_ids=members)
+    found = planned(wish(groups=True, group=group), there=there)
+    assert found.regroups == ((step,) if step else ())
+    assert planned(wish(groups=False), there=there).regroups == ()
+
+
+def test_a_plan_that_has_nothing_to_do_has_no_step() -> None:
+    assert not planned(wish(), there=(ours("cr-1", 8),)).steps
+    assert planned(wish()).steps
