@@ -8,32 +8,18 @@ another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
-from broker.apis import names
-from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Attempt
 from broker.controllers.advisor.loops import AdvisorLoops
 from broker.controllers.interruption.notices import NoticeKeeper
 from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.abandoned import AbandonedNodes
-from broker.controllers.nodeclaim.execute import Executor
-from broker.controllers.nodeclaim.instances import InstanceView
-from broker.controllers.nodeclaim.launch import Launcher
-from broker.controllers.nodeclaim.lifecycle import Lifecycle
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK, Registration
-from broker.controllers.nodeclaim.report import ATTEMPTS, Reporter, limit
-from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.nodeclaim.loops import LONGEST, NodeClaimLoops
 from broker.controllers.nodeclaim.takeover import TakeOver
-from broker.controllers.nodeclaim.template import ClusterFacts
-from broker.controllers.nodeclaim.termination import Termination
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
-from broker.controllers.nodeclass.status import Verdict
 from broker.controllers.ome.loops import OmeLoops
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import Shared
@@ -61,9 +47,6 @@ LEASE = "capacity-broker"
 # What /metrics shows.
 REGISTRIES = (REGISTRY, KUBE_REGISTRY)
 SWEEP = 60.0
-LONGEST = 60.0  # between two tries at one object, however often it failed
-# Annotations that only the broker writes: no reason to look at a claim again.
-OURS = frozenset({names.LAUNCH, names.LAUNCH_REQUEST, ATTEMPTS})
 
 
 class Broker:
@@ -100,70 +83,6 @@ class Broker:
                 *self.read.classes.cache.broken,
             ],
         )
-        reporter = Reporter(
-            client,
-            self.read.claims.cache,
-            self.read.pools.cache,
-            self.read.pods.cache,
-            clock=clock,
-            recorder=self.recorder,
-        )
-        self._reporter = reporter
-        executor = Executor(
-            client,
-            provider,
-            self.read.claims.cache,
-            self.inventory,
-            self.journal,
-            reporter,
-            clock=clock,
-            cluster=ClusterFacts(
-                name=settings.cluster_name,
-                endpoint=settings.cluster_endpoint,
-                ca_bundle=settings.cluster_ca,
-                service_cidr=settings.service_cidr,
-            ),
-            used=self._sweeper.used,
-        )
-        view = InstanceView(
-            provider,
-            clock=clock,
-            grace=timedelta(seconds=settings.orphan_grace_seconds),
-            check=client.check,
-        )
-        self.launcher = Launcher(
-            provider,
-            self.read.claims.cache,
-            self._nodeclass,
-            self.inventory,
-            view,
-            executor,
-            reporter,
-            clock=clock,
-            owns=self._owns,
-            limits=self._limit,
-            doubt=self._doubted,
-            plan_seconds=settings.plan_seconds,
-            entitling=lambda: self.ome.borrowing,
-        )
-        lifecycle = Lifecycle(
-            self.read.claims.cache,
-            Registration(
-                client, self.read.claims.cache, self.read.nodes.cache, clock=clock, recorder=self.recorder
-            ),
-            Termination(
-                client,
-                provider,
-                self.read.claims.cache,
-                self.read.nodes.cache,
-                self.read.pods.cache,
-                clock=clock,
-                recorder=self.recorder,
-                launching=self.launcher.launching,
-                ending=self._ending,
-            ),
-            owns=self._owns,
-        )
         held = ClassFinalizer(
             client,
             self.read.classes.cache,
@@ -172,9 +91,29 @@ class Broker:
             recorder=self.recorder,
             owns=self._owns,
         )
-        abandoned = AbandonedNodes(client, provider, self.read.claims.cache, self.read.nodes.cache)
         expected = (ProviderError,)
 
+        self._nodeclaims = NodeClaimLoops(
+            client,
+            provider,
+            claims=self.read.claims.cache,
+            nodes=self.read.nodes.cache,
+            pods=self.read.pods.cache,
+            pools=self.read.pools.cache,
+            inventory=self.inventory,
+            resolved=self._nodeclass,
+            journal=self.journal,
+            settings=settings,
+            clock=clock,
+            recorder=self.recorder,
+            owns=self._owns,
+            used=self._sweeper.used,
+            dirty=lambda name: self._class_queue.add(name),
+            describe=lambda: self._polls.add("launch"),
+            entitling=lambda: self.ome.borrowing,
+            synced=self.read.synced,
+        )
+        self.launcher, self._launches = self._nodeclaims.launcher, self._nodeclaims.launches
         reservations = ReservationLoops(
             client,
             provider,
@@ -183,7 +122,7 @@ class Broker:
             nodes=self.read.nodes.cache,
             inventory=self.inventory,
             resolved=self._nodeclass,
-            view=view,
+            view=self._nodeclaims.view,
             clock=clock,
             recorder=self.recorder,
             owns=self._owns,
@@ -227,13 +166,10 @@ class Broker:
             keep_definition=settings.keep_definition,
         )
         self._informers += advisor.informers
-        self._launches = Batcher[str]("launch", clock=clock)
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)
         self._class_queue = WorkQueue[str]("nodeclass", clock=clock, longest=LONGEST)
         self._hold_queue = WorkQueue[str]("finalizer", clock=clock, longest=LONGEST)
-        self._node_queue = WorkQueue[str]("node", clock=clock, longest=LONGEST)
-        self._claim_queue = WorkQueue[str]("nodeclaim", clock=clock, longest=LONGEST)
         self._loops: tuple[Singleton[str] | Controller[str], ...] = (
             Singleton(
                 "inventory",
@@ -261,33 +197,7 @@ class Broker:
                 workers=1,
                 synced=self.read.synced,
             ),
-            Singleton(
-                "launch",
-                self.launcher.run,
-                batcher=self._launches,
-                clock=clock,
-                synced=self.read.synced,
-                every=60.0,
-                expected=expected,
-            ),
-            Controller(
-                "nodeclaim",
-                lifecycle.reconcile,
-                queue=self._claim_queue,
-                clock=clock,
-                workers=4,
-                synced=self.read.synced,
-                expected=expected,
-            ),
-            Controller(
-                "node",
-                abandoned.reconcile,
-                queue=self._node_queue,
-                clock=clock,
-                workers=1,
-                synced=self.read.synced,
-                expected=expected,
-            ),
+            *self._nodeclaims.loops,
             Singleton(
                 "templates",
                 self._sweep,
@@ -338,7 +248,7 @@ class Broker:
             self._reader.stop()
         for loop in reversed(self._loops):
             loop.stop()
-        self.launcher.close()
+        self._nodeclaims.close()
         self.recorder.stop()
         for informer in self._informers:
             informer.stop()
@@ -353,8 +263,9 @@ class Broker:
     def _wire(self) -> None:
         """Informers and loops mark keys dirty; nothing is decided here."""
         self.read.classes.on_change(self._class_changed)
-        self.read.claims.on_change(self._claim_changed)
-        self.read.nodes.on_change(self._node_changed)
+        self.read.claims.on_change(self._claim_came_or_went)
+        self.read.claims.on_change(self._nodeclaims.claim_changed)
+        self.read.nodes.on_change(self._nodeclaims.node_changed)
         self.inventory.on_change(self._inventory_changed)
         self._nodeclass.on_change(self._class_resolved)
 
@@ -368,69 +279,23 @@ class Broker:
             self._sweeps.add(one.name)
             self._launches.add(one.name)
 
-    def _claim_changed(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
+    def _claim_came_or_went(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
         one = new or old
-        if one is None or not self._owns(one):
-            return
-        self._claim_queue.add(one.name)
-        if old is None or new is None:
+        if one is not None and (old is None or new is None) and self._owns(one):
             self._hold_queue.add(one.spec.node_class_ref.name)
-        if new is not None and not new.status.provider_id and (old is None or _asked(old) != _asked(new)):
-            self._launches.add(one.name)
-        if new is None:
-            self._polls.add(one.name)  # its slot may be free
-            for node in self.read.nodes.cache.by(BY_PROVIDER_ID, one.status.provider_id or "-"):
-                self._node_queue.add(node.name)
-
-    def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        one = new or old
-        if one is None or not one.spec.provider_id:
-            return
-        claims = self.read.claims.cache.by(BY_PROVIDER_ID, one.spec.provider_id)
-        for claim in claims:
-            self._claim_queue.add(claim.name)
-        if not claims and MARK in one.annotations:
-            self._node_queue.add(one.name)
 
     def _inventory_changed(self) -> None:
         for node_class in self.read.classes.cache.list():
             self._class_queue.add(node_class.name)
         self._launches.add("inventory")
 
-    def _ending(self, claim: NodeClaim, alive: bool) -> None:
-        """When the instance has ended its slot is free, and known to be before EC2 is asked for the count."""
-        odcr_id = claim.labels.get(names.RESERVATION_ID, "")
-        self.inventory.ending(instance_id=instance_id(claim), odcr_id=odcr_id, alive=alive)
-        if odcr_id and not alive:
-            self._launches.add("ended")
-
     def _class_resolved(self, name: str) -> None:
         self._launches.add(name)
-
-    def _doubted(self, name: str) -> None:
-        """EC2 refused what the class names: reservations and class are looked up anew."""
-        self._nodeclass.doubt(name)
-        self._class_queue.add(name)
-        self._polls.add(name)
-
-    def _limit(self, attempt: Attempt) -> None:
-        """What an attempt says about reservations goes to its class and its pool."""
-        change = limit(attempt)
-        if change is None:
-            return
-        verdict = Verdict(
-            type=change.type, status=change.status, reason=change.reason, message=change.message
-        )
-        self._nodeclass.limit(attempt.node_class, verdict)
-        self._class_queue.add(attempt.node_class)
-        claim = self.read.claims.cache.get(attempt.claim)
-        if claim is not None and (pool := claim.labels.get(names.NODEPOOL)):
-            self._reporter.pool_limit(pool, change)
 
     def _poll(self, _items: Sequence[str]) -> Again | None:
         if self._ownership.look():
             for claim in self.read.claims.cache.list():
-                self._claim_queue.add(claim.name)
+                self._nodeclaims.queue.add(claim.name)
                 self._hold_queue.add(claim.spec.node_class_ref.name)
             self._launches.add("karpenter")
         first = not self.inventory.described
@@ -442,9 +307,3 @@ class Broker:
     def _sweep(self, _items: Sequence[str]) -> Again | None:
         self._sweeper.sweep()
         return None
-
-
-def _asked(claim: NodeClaim) -> tuple[object, ...]:
-    """What of a waiting claim decides whether and how it is launched."""
-    annotations = {key: value for key, value in claim.annotations.items() if key not in OURS}
-    return claim.spec, claim.labels, annotations, claim.status.provider_id
