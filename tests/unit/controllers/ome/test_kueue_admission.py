@@ -1,0 +1,306 @@
+"""Who is told that his reserved instances are there: pass after pass over an API server, without threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from broker.apis import names
+from broker.apis.crds import KIND as CRD
+from broker.apis.kueue import VERSIONS, AdmissionCheckState, ClusterQueue, Namespace, ResourceFlavor, Workload
+from broker.apis.meta import Kind
+from broker.capacity.holdings import Holdings
+from broker.controllers.ome.kueue.admission import Answerer
+from broker.controllers.ome.kueue.ownership import mark
+from broker.controllers.ome.kueue.render import CHECK
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client, Request, Stream
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.errors import NotFound
+from broker.kube.transports import InProcessTransport
+from broker.quota.model import FlavorResource
+from broker.quota.usage import Holder, Reserved
+from broker.settings import Settings
+from providers.base import CapacityProvider
+from providers.model import Gpu, InstanceType, Odcr
+from tests.kueue.definitions import definitions, install
+from tests.kueue.played import Kueue
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+TYPE = "p5.48xlarge"
+P5 = InstanceType(
+    name=TYPE,
+    vcpus=192,
+    memory_mib=2048 * 1024,
+    zones=frozenset({"us-east-1a"}),
+    gpus=(Gpu(name="h100", manufacturer="nvidia", count=8, memory_mib=81920),),
+)
+A, B = Reserved("team", "a"), Reserved("team", "b")
+
+
+class Types:
+    """All that is asked of EC2."""
+
+    def instance_types(self) -> Mapping[str, InstanceType]:
+        return {TYPE: P5}
+
+
+class World:
+    """Reservations a and b of one cohort, with queues, on the embedded API server."""
+
+    def __init__(self, *, served: Sequence[str] = VERSIONS, **borrows: bool) -> None:
+        self.transport = InProcessTransport(Cluster())
+        self.client = Client(self.transport, field_manager="test")
+        install(self.client, served=served)
+        self.kueue = Kueue(self.transport, version=served[0])
+        self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
+        self.holdings: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
+        self.others: dict[Reserved, tuple[Holder, ...]] = {}
+        self.clock = FakeClock()
+        broker = Client(self.transport)
+        self.reads = OmeReads(broker, clock=self.clock)
+        self.answerer = Answerer(
+            broker,
+            self.reads,
+            cast(CapacityProvider, Types()),
+            holdings=lambda: Holdings(odcrs=self.holdings),
+            others=lambda reserved: self.others.get(reserved, ()),
+            settings=Settings(),
+            clock=self.clock,
+        )
+        for reserved in (A, B):
+            self._reservation(reserved, borrows.get(reserved.name, False))
+        self.flavor("h100", **{names.INSTANCE_TYPE: TYPE})
+
+    def kind(self, model: type[Any]) -> Kind:
+        return self.kueue.kind(model)
+
+    def _reservation(self, reserved: Reserved, borrows: bool) -> None:
+        quota = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "16"}]}]
+        raw = {
+            "metadata": {"name": reserved.name, "namespace": reserved.namespace, "resourceVersion": "1"},
+            "spec": {
+                "cohort": "ai",
+                "allowBorrowing": borrows,
+                "resourceGroups": [{"coveredResources": [GPU], "flavors": quota}],
+            },
+        }
+        self.reads.reservations.cache.apply("ADDED", raw)
+        strategy = {"admissionChecks": [{"name": CHECK}]}
+        queue = {"metadata": {"name": reserved.queue, **mark(reserved)}}
+        queue["spec"] = {"admissionChecksStrategy": strategy}
+        self.client.create(self.kind(ClusterQueue), queue)
+
+    def flavor(self, name: str, **labels: str) -> None:
+        body = {"metadata": {"name": name}, "spec": {"nodeLabels": labels}}
+        self.client.create(self.kind(ResourceFlavor), body)
+
+    def holds(self, reserved: Reserved, *counts: int, state: str = "active") -> None:
+        self.holdings[reserved] = {
+            "h100": tuple(
+                Odcr(
+                    id=f"cr-{reserved.name}{n}",
+                    instance_type=TYPE,
+                    zone="us-east-1a",
+                    total=count,
+                    available=count,
+                    state=state,
+                )
+                for n, count in enumerate(counts)
+            )
+        }
+
+    def asks(
+        self, name: str, reserved: Reserved = A, *, gpus: int = 8, flavor: str = "h100", priority: int = 0
+    ) -> None:
+        """A workload of one pod, for which Kueue has reserved quota."""
+        try:
+            self.kueue.workload(name, "team")
+        except NotFound:
+            pod_sets = [{"name": "main", "count": 1, "template": {"spec": {}}}]
+            meta = {"name": name, "namespace": "team"}
+            spec = {"queueName": reserved.name, "priority": priority, "podSets": pod_sets}
+            self.client.create(self.kind(Workload), {"metadata": meta, "spec": spec})
+        self.kueue.reserves(name, reserved.queue, {flavor: {GPU: str(gpus)}}, namespace="team")
+
+    def told(self, *workloads: str) -> list[str]:
+        """One pass; the states that these workloads' checks have then."""
+        self.look()
+        self.answerer.run()
+        return [self.said(name).state for name in workloads]
+
+    def look(self) -> None:
+        for informer in (self.reads.workloads, self.reads.cluster_queues, self.reads.flavors):
+            informer.read()
+
+    def said(self, name: str) -> AdmissionCheckState:
+        checks = self.kueue.workload(name, "team").status.admission_checks
+        return next(each for each in checks if each.name == CHECK)
+
+
+def test_the_more_important_first_and_then_the_earlier() -> None:
+    world = World()
+    world.holds(A, 1)
+    world.asks("low")
+    world.asks("high", priority=10)
+    assert world.told("low", "high") == ["Retry", "Ready"]
+
+
+def test_what_is_told_so_is_taken_also_for_the_next_pass_and_a_new_broker() -> None:
+    world = World()
+    world.holds(A, 2)
+    world.asks("one")
+    assert world.told("one") == ["Ready"]
+    world.asks("two")
+    world.asks("three")
+    assert sorted(world.told("two", "three")) == ["Ready", "Retry"]
+    world.kueue.finishes("one", namespace="team")
+    world.asks("four")
+    assert world.told("four") == ["Ready"]
+
+
+@pytest.mark.parametrize("state", ["pending", "expired", "cancelled", "payment-pending"])
+def test_only_what_is_active_counts(state: str) -> None:
+    world = World()
+    world.holds(A, 4, state=state)
+    world.asks("one")
+    assert world.told("one") == ["Retry"]
+
+
+@pytest.mark.covers("CAP-09")
+def test_idle_instances_of_the_cohort_are_for_who_may_borrow() -> None:
+    world = World(a=True)
+    world.holds(A, 1)
+    world.holds(B, 1)
+    world.asks("first")
+    world.asks("second")
+    assert world.told("first", "second") == ["Ready", "Ready"]
+    # Which of the two reservations the borrowed instance is in, is Karpenter's and EC2's to choose.
+    selectors = [each.node_selector for each in world.said("second").pod_set_updates]
+    assert selectors == [{names.CAPACITY_TYPE: "reserved"}]
+    world.asks("third")
+    assert world.told("third") == ["Retry"]
+    # B's own is B's first, whoever has it: it is told so, and the borrower is drained for it.
+    world.asks("b", B)
+    assert world.told("b") == ["Ready"]
+    world.asks("b-too", B)
+    assert world.told("b-too") == ["Retry"]
+
+
+def test_who_may_not_borrow_keeps_to_what_is_its_own() -> None:
+    world = World()
+    world.holds(B, 3)
+    world.asks("a")
+    world.asks("b", B)
+    assert world.told("a", "b") == ["Retry", "Ready"]
+    assert "0 reserved instances are active, and they have no room" in world.said("a").message
+
+
+def test_dedicated_clusters_have_their_instances() -> None:
+    world = World()
+    world.holds(A, 2)
+    usage = {FlavorResource("h100", GPU): 8}
+    world.others[A] = (Holder(kind="DedicatedAICluster", name="chat", reserved=A, usage=usage),)
+    world.asks("one")
+    world.asks("two")
+    assert sorted(world.told("one", "two")) == ["Ready", "Retry"]
+
+
+def test_a_flavor_that_is_nobodys_in_ec2_is_not_waited_for() -> None:
+    world = World()
+    world.flavor("on-demand", **{names.INSTANCE_TYPE: TYPE, names.CAPACITY_TYPE: "on-demand"})
+    world.flavor("rack", rack="7")
+    world.asks("one", flavor="on-demand")
+    world.asks("two", flavor="rack")
+    assert world.told("one", "two") == ["Ready", "Ready"]
+    assert world.said("one").pod_set_updates == ()
+
+
+def test_a_question_is_answered_once() -> None:
+    world = World()
+    world.holds(A, 1)
+    world.asks("one")
+    world.asks("two")
+    world.told()
+    before = [world.kueue.raw(Workload, name, "team") for name in ("one", "two")]
+    for _ in range(3):
+        world.clock.advance(1000)
+        world.told()
+    assert [world.kueue.raw(Workload, name, "team") for name in ("one", "two")] == before
+
+
+def test_a_queue_of_nobodys_reservation_is_told_once_what_to_do() -> None:
+    world = World()
+    world.client.create(
+        world.kind(ClusterQueue),
+        {
+            "metadata": {"name": "theirs"},
+            "spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}},
+        },
+    )
+    world.asks("one", Reserved("", "theirs"))
+    assert world.told("one") == ["Pending"]
+    assert "ClusterQueue theirs is of no reservation" in world.said("one").message
+    before = world.kueue.raw(Workload, "one", "team")
+    world.told()
+    assert world.kueue.raw(Workload, "one", "team") == before
+
+
+def test_a_kueue_that_knows_no_delay_is_not_sent_round_and_round() -> None:
+    world = World(served=["v1beta1"])
+    world.asks("one")
+    assert world.told("one") == ["Pending"]
+    assert "flavor h100" in world.said("one").message
+    before = world.kueue.raw(Workload, "one", "team")
+    world.told()
+    assert world.kueue.raw(Workload, "one", "team") == before
+    world.holds(A, 1)
+    assert world.told("one") == ["Ready"]
+
+
+def test_an_answer_to_a_workload_that_has_changed_is_not_given() -> None:
+    world = World()
+    world.holds(A, 1)
+    world.asks("one")
+    world.look()
+    world.client.patch(world.kind(Workload), "one", {"metadata": {"labels": {"x": "y"}}}, namespace="team")
+    world.answerer.run()
+    assert world.said("one").state == "Pending"
+    assert world.told("one") == ["Ready"]
+
+
+class Interrupted(InProcessTransport):
+    """Each watch is refused, as of a version that is no longer served."""
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        raise NotFound(404, "NotFound", f"no {request.path}")
+
+
+def test_kueue_may_be_upgraded_and_removed_while_the_broker_runs() -> None:
+    transport = Interrupted(Cluster())
+    client = Client(transport, field_manager="test")
+    reads = OmeReads(client, clock=FakeClock())
+    informer = reads.cluster_queues
+    informer.follow()
+    assert informer.missing and not informer.synced
+    lists: list[str] = []
+    informer.on_listed(lambda: lists.append(informer.kind.version))
+    install(client, served=["v1beta1"])
+    informer.follow()
+    assert (informer.kind.version, informer.missing) == ("v1beta1", False)
+    for body in definitions(VERSIONS):
+        client.delete(CRD, body["metadata"]["name"])
+    install(client, served=["v1beta2"])
+    client.create(ClusterQueue.KIND, {"metadata": {"name": "q"}, "spec": {}})
+    informer.follow()
+    assert informer.kind.version == "v1beta2"
+    assert [each.name for each in informer.cache.list()] == ["q"]
+    assert lists == ["v1beta1", "v1beta2"]
+    for body in definitions(VERSIONS):
+        client.delete(CRD, body["metadata"]["name"])
+    informer.follow()
+    assert informer.missing
