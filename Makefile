@@ -22,13 +22,16 @@ else
 endif
 	@touch $@
 
-.PHONY: help demo karpenter-demo test bench moto-suite unit lint types contracts generated acceptance controlplane peers lock clean
+.PHONY: help demo teams-demo karpenter-demo test bench moto-suite unit lint types contracts generated acceptance controlplane peers lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## Local AWS, an API server and the broker on this machine (ONCE=1 ends by itself)
 	@$(BIN)/capacity-broker demo $(if $(ONCE),--once)
+
+teams-demo: $(VENV)/.installed ## One team borrows another's idle reserved GPUs and gives one back (ONCE=1 ends by itself)
+	@$(BIN)/capacity-broker demo --teams $(if $(ONCE),--once)
 
 karpenter-demo: $(VENV)/.installed peers ## Unmodified Karpenter beside the broker on local AWS (ONCE=1 ends by itself)
 	@$(BIN)/python -m tests.peers.demo $(if $(ONCE),--once)

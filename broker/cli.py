@@ -102,15 +102,19 @@ def run_command(settings: Settings) -> None:
 def demo_command(
     settings: Settings,
     once: Annotated[bool, typer.Option(help="End by itself; exit 0 only if all went as expected.")] = False,
+    teams: Annotated[
+        bool, typer.Option(help="Two teams: one borrows the other's idle slots, and gives one back.")
+    ] = False,
 ) -> None:
     """Local AWS, a Kubernetes API and the broker on this machine; needs neither account nor cluster."""
     try:
         from broker.demo.run import demo
+        from broker.demo.teams import demo as teams_demo
     except ModuleNotFoundError as error:
         raise SystemExit(
             f"the demo needs {error.name}: install capacity-broker[local], or use `make demo`"
         ) from error
-    raise typer.Exit(demo(settings, once=once))
+    raise typer.Exit((teams_demo if teams else demo)(settings, once=once))
 
 
 @app.command("plan")
@@ -179,6 +183,24 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
     from broker.commands import inventory
 
     show(inventory.rows(_asked(settings)), columns=inventory.COLUMNS, format_=output)
+
+
+@app.command("idle")
+@options
+def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
+    """The reserved slots that nobody uses: how many, what they cost an hour, and since when."""
+    from broker.commands import idle
+
+    seen, trouble = idle.seen(lambda: _client(settings))
+    found = idle.rows(_asked(settings), seen)
+    if trouble and found:
+        typer.echo(trouble, err=True)
+    if output is not Format.TABLE:
+        show(found, columns=idle.COLUMNS, format_=output)
+        return
+    show(idle.told(found), columns=idle.COLUMNS, format_=output, nothing="no slot is idle")
+    if found:
+        typer.echo(idle.total(found))
 
 
 @crds_app.command("print")

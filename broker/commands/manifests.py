@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
 from broker.apis.meta import Kind, Object
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.kube.client import Client
 
 CRD = Kind(
@@ -25,7 +26,14 @@ CRD = Kind(
     plural="customresourcedefinitions",
     namespaced=False,
 )
-MODELS: tuple[type[Object], ...] = (EC2NodeClass, EC2NodeClassV1Beta1, NodeClaim, NodePool)
+MODELS: tuple[type[Object], ...] = (
+    EC2NodeClass,
+    EC2NodeClassV1Beta1,
+    NodeClaim,
+    NodePool,
+    CapacityReservation,
+    ClusterCapacityReservation,
+)
 KINDS = {(m.KIND.api_version, m.KIND.kind): m for m in MODELS}
 
 

@@ -6,13 +6,9 @@ claim is where its example says it should be.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +20,23 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
-from broker.app import REGISTRIES, Broker
-from broker.capacity.model import Attempt, Outcome
-from broker.commands import crds, manifests
+from broker.app import REGISTRIES
+from broker.capacity.model import Outcome
+from broker.commands import manifests
 from broker.commands.output import console, table
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
 from broker.demo.kubelets import Kubelets
-from broker.kube.client import Client
+from broker.demo.stage import Stage, build, line, own_credentials, until, until_interrupted
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.embedded import ApiServer, Cluster
-from broker.kube.transports import InProcessTransport
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import load
 from broker.settings import Settings
-from providers.aws import AwsProvider
 from providers.local import LocalAws
 from providers.model import Instance
 
-PATIENCE = 50.0
 COLUMNS = {
     "claim": "CLAIM",
     "pool": "LAUNCHED INTO",
@@ -51,18 +44,6 @@ COLUMNS = {
     "before": "REFUSED BEFORE",
     "as": "OK",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Everything that the demo runs on."""
-
-    aws: LocalAws
-    api: ApiServer
-    client: Client
-    provider: AwsProvider
-    world: account.World
-    broker: Broker
 
 
 def examples() -> Path:
@@ -78,7 +59,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     """Runs the demo; the exit code is 0 if every claim ended as its example expects."""
     time, out = clock or SystemClock(), console()
     began = time.monotonic()
-    _own_credentials()
+    own_credentials()
     # The demo tells its own story; whoever wants the broker's log as well asks for it.
     logs.configure(
         level="error" if settings.log_level == Settings.log_level else settings.log_level,
@@ -94,7 +75,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
         kubeconfig.write_text(api.kubeconfig(name="demo"))
         say(f"Kubernetes API at {api.url}")
         registry = CollectorRegistry(auto_describe=True)
-        stage = _stage(settings, aws, api, time, registry)
+        stage = build(settings, aws, api, time, registry)
         http = HttpServer(
             host="127.0.0.1",
             port=0,
@@ -103,29 +84,29 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             registries=(*REGISTRIES, registry),
         )
         kubelets = Kubelets(stage.client, stage.provider, clock=time)
-        stage.broker.journal.subscribe(lambda attempt: say(_line(attempt)))
+        stage.broker.journal.subscribe(lambda attempt: say(line(attempt)))
         http.start()
         stage.broker.start()
         kubelets.start()
         try:
-            _until(lambda: all(stage.broker.ready().values()), time)
+            until(lambda: all(stage.broker.ready().values()), time)
             say(f"broker ready; metrics at {http.url}/metrics")
             given = manifests.read([str(examples())], fill=stage.world.fill)
             claims = [d for d in given if d["kind"] == NodeClaim.KIND.kind]
             classes = manifests.apply(stage.client, [d for d in given if d not in claims])
             say(f"applied {len(classes)} classes and pools")
-            _until(lambda: _classes_told(stage), time)
-            for line in _class_lines(stage):
-                say(line)
+            until(lambda: _classes_told(stage), time)
+            for text in _class_lines(stage):
+                say(text)
             say(f"somebody else is faster, and takes the only slot of {stage.world.names['ODCR_FULL']}")
             account.rival(aws.endpoint, stage.world)
             say(f"applied {len(manifests.apply(stage.client, claims))} NodeClaims")
-            finished = _until(lambda: _all_ready(stage), time)
+            finished = until(lambda: _all_ready(stage), time)
             say("every claim has a node" if finished else "some claims still wait")
             good = _closing(stage, out)
             if not once:
                 out.print(_hints(kubeconfig, aws.endpoint), soft_wrap=True)
-                _until_interrupted()
+                until_interrupted()
             return 0 if good else 1
         finally:
             kubelets.stop()
@@ -145,57 +126,6 @@ def _hints(kubeconfig: Path, endpoint: str) -> str:
         f"  {command} explain claim overflow-0\n"
         f"  {command} inventory\n"
     )
-
-
-def _stage(
-    settings: Settings, aws: LocalAws, api: ApiServer, clock: Clock, registry: CollectorRegistry
-) -> Stage:
-    world = account.build(aws.endpoint)
-    client = Client(InProcessTransport(api.cluster))
-    crds.install(client)
-    provider = AwsProvider(
-        cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint, registry=registry
-    )
-    mine = replace(
-        settings,
-        cluster_name=account.CLUSTER,
-        cluster_endpoint=api.url,
-        region=account.REGION,
-        aws_endpoint=aws.endpoint,
-    )
-    return Stage(
-        aws=aws,
-        api=api,
-        client=client,
-        provider=provider,
-        world=world,
-        broker=Broker(client, provider, mine, clock=clock),
-    )
-
-
-def _own_credentials() -> None:
-    """The demo never meets the user's account, whatever is configured."""
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
-        os.environ.pop(name, None)
-    os.environ.update(
-        AWS_ACCESS_KEY_ID="demo",
-        AWS_SECRET_ACCESS_KEY="demo",
-        AWS_CONFIG_FILE=os.devnull,
-        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
-        AWS_EC2_METADATA_DISABLED="true",
-    )
-
-
-def _line(attempt: Attempt) -> str:
-    """One line of the story: who, what came of it, where; the full record is in `explain`."""
-    pool = " ".join(attempt.pool.split(":")[:3])
-    match attempt.outcome:
-        case Outcome.LAUNCHED | Outcome.ADOPTED:
-            colour, rest = "green", attempt.instance_id
-        case _:
-            colour, rest = "yellow", attempt.code
-    word = str(attempt.outcome).lower()
-    return f"[{colour}]{attempt.claim:<11} {word:<8}[/{colour}] {pool:<36} {rest}"
 
 
 def _classes(stage: Stage) -> list[EC2NodeClass]:
@@ -268,20 +198,3 @@ def _expected(claim: NodeClaim, instance: Instance | None, stage: Stage) -> bool
         "none": [""],
     }
     return instance.reservation_id in wanted.get(claim.annotations.get(names.EXPECT, ""), ())
-
-
-def _until(done: Any, clock: Clock) -> bool:
-    """Whether it came true within the demo's patience."""
-    deadline = clock.monotonic() + PATIENCE
-    while not done():
-        if clock.monotonic() > deadline:
-            return False
-        clock.sleep(0.05)
-    return True
-
-
-def _until_interrupted() -> None:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopped.set())
-    stopped.wait()

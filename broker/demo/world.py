@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 
+from broker.apis.names import TAG_RESERVATION
+
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
 
 REGION = "us-east-1"
 CLUSTER = "demo"
 PROFILE = "demo-node"
+_POOL = [
+    {"Type": "AWS::EC2::CapacityReservationPool"},
+    {
+        "Type": "AWS::ResourceGroups::Generic",
+        "Parameters": [{"Name": "allowed-resource-types", "Values": ["AWS::EC2::CapacityReservation"]}],
+    },
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +67,31 @@ def build(endpoint: str) -> World:
     g6b = _reserve(ec2, "g6.12xlarge", "us-east-1b", 1, "targeted", "inference")
     open_ = _reserve(ec2, "m7i.4xlarge", "us-east-1b", 2, "open", "burst")
     full = _reserve(ec2, "g5.12xlarge", "us-east-1c", 1, "targeted", "somebody-else")
-    group = client("resource-groups", endpoint).create_group(
-        Name="inference",
-        Configuration=[
-            {"Type": "AWS::EC2::CapacityReservationPool"},
-            {
-                "Type": "AWS::ResourceGroups::Generic",
-                "Parameters": [
-                    {"Name": "allowed-resource-types", "Values": ["AWS::EC2::CapacityReservation"]}
-                ],
-            },
-        ],
-    )["Group"]["GroupArn"]
-    client("resource-groups", endpoint).group_resources(
-        Group=group, ResourceArns=[_arn(ec2, g6a), _arn(ec2, g6b)]
-    )
+    group = _group(ec2, endpoint, "inference", g6a, g6b)
     return World(
         names={"ODCR_P5": p5, "GROUP_ARN": group, "ODCR_OPEN": open_, "ODCR_FULL": full, "AMI": image}
     )
+
+
+def teams(endpoint: str) -> World:
+    """The account of two teams: three p5.48xlarge for one, one for the other, tagged as Terraform would."""
+    ec2: EC2Client = client("ec2", endpoint)
+    _tag_network(ec2)
+    _node_profile(endpoint)
+    found = {}
+    for team, count in (("vision", 3), ("speech", 1)):
+        found[team] = _reserve(ec2, "p5.48xlarge", "us-east-1a", count, "targeted", team)
+        tag = {"Key": TAG_RESERVATION, "Value": f"{team}/gpus"}
+        ec2.create_tags(Resources=[found[team]], Tags=[tag])  # type: ignore[list-item]
+    group = _group(ec2, endpoint, "h100", *found.values())
+    return World(names={**found, "GROUP_ARN": group, "AMI": _image(ec2)})
+
+
+def _group(ec2: EC2Client, endpoint: str, name: str, *odcrs: str) -> str:
+    groups = client("resource-groups", endpoint)
+    arn: str = groups.create_group(Name=name, Configuration=_POOL)["Group"]["GroupArn"]
+    groups.group_resources(Group=arn, ResourceArns=[_arn(ec2, odcr) for odcr in odcrs])
+    return arn
 
 
 def _tag_network(ec2: EC2Client) -> None:

@@ -1,0 +1,112 @@
+"""What a demo runs on: local AWS, an embedded API server, a broker on both; and how it waits and tells."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from prometheus_client import CollectorRegistry
+
+from broker.app import Broker
+from broker.capacity.model import Attempt, Outcome
+from broker.commands import crds
+from broker.demo import world as account
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.embedded import ApiServer
+from broker.kube.transports import InProcessTransport
+from broker.settings import Settings
+from providers.aws import AwsProvider
+from providers.local import LocalAws
+
+PATIENCE = 50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Everything that a demo runs on."""
+
+    aws: LocalAws
+    api: ApiServer
+    client: Client
+    provider: AwsProvider
+    world: account.World
+    broker: Broker
+
+
+def build(
+    settings: Settings,
+    aws: LocalAws,
+    api: ApiServer,
+    clock: Clock,
+    registry: CollectorRegistry,
+    *,
+    make: Callable[[str], account.World] = account.build,
+) -> Stage:
+    """`make` makes the account."""
+    world = make(aws.endpoint)
+    client = Client(InProcessTransport(api.cluster))
+    crds.install(client)
+    provider = AwsProvider(
+        cluster=account.CLUSTER, region=account.REGION, endpoint_url=aws.endpoint, registry=registry
+    )
+    mine = replace(
+        settings,
+        cluster_name=account.CLUSTER,
+        cluster_endpoint=api.url,
+        region=account.REGION,
+        aws_endpoint=aws.endpoint,
+    )
+    return Stage(
+        aws=aws,
+        api=api,
+        client=client,
+        provider=provider,
+        world=world,
+        broker=Broker(client, provider, mine, clock=clock),
+    )
+
+
+def own_credentials() -> None:
+    """The demo never meets the user's account, whatever is configured."""
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+        os.environ.pop(name, None)
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="demo",
+        AWS_SECRET_ACCESS_KEY="demo",
+        AWS_CONFIG_FILE=os.devnull,
+        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+        AWS_EC2_METADATA_DISABLED="true",
+    )
+
+
+def line(attempt: Attempt) -> str:
+    """One line of the story: who, what came of it, where; the full record is in `explain`."""
+    pool = " ".join(attempt.pool.split(":")[:3])
+    match attempt.outcome:
+        case Outcome.LAUNCHED | Outcome.ADOPTED:
+            colour, rest = "green", attempt.instance_id
+        case _:
+            colour, rest = "yellow", attempt.code
+    word = str(attempt.outcome).lower()
+    return f"[{colour}]{attempt.claim:<11} {word:<8}[/{colour}] {pool:<36} {rest}"
+
+
+def until(done: Callable[[], object], clock: Clock) -> bool:
+    """Whether it came true within the demo's patience."""
+    deadline = clock.monotonic() + PATIENCE
+    while not done():
+        if clock.monotonic() > deadline:
+            return False
+        clock.sleep(0.05)
+    return True
+
+
+def until_interrupted() -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopped.set())
+    stopped.wait()

@@ -1,0 +1,200 @@
+"""`capacity-broker demo --teams`: one team borrows another's idle reserved GPUs, and gives one back.
+
+The broker is the real one; only the machines are played, and Karpenter, which makes a new claim for work that
+has lost its node. `--once` ends with exit code 0 only if every claim is where the story says.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+
+from broker import logs
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import Namespace
+from broker.apis.meta import condition
+from broker.apis.ome import CapacityReservation
+from broker.commands import manifests
+from broker.commands.output import console, table
+from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.demo import world as account
+from broker.demo.kubelets import Kubelets
+from broker.demo.stage import Stage, build, line, own_credentials, until, until_interrupted
+from broker.kube.clock import Clock, SystemClock
+from broker.kube.embedded import ApiServer, Cluster
+from broker.settings import Settings
+from providers.local import LocalAws
+
+TEAMS = ("vision", "speech")
+MANIFESTS = Path(__file__).with_name("teams.yaml")
+# Claim → its priority. The work of the one that is drained goes on in a claim of its own.
+BEFORE: Mapping[str, int] = {"speech-0": 20, "speech-1": 10, "speech-2": 0, "vision-0": 0}
+BACK, DRAINED, AGAIN = "vision-1", "speech-2", "speech-2-again"
+COLUMNS = {
+    "claim": "CLAIM",
+    "team": "DRAWS FROM",
+    "priority": "PRIORITY",
+    "slot": "EC2 COUNTS IT IN",
+    "standing": "WHICH IS",
+    "as": "OK",
+}
+
+
+def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
+    """Runs the story; the exit code is 0 if it went as told."""
+    time, out = clock or SystemClock(), console()
+    began = time.monotonic()
+    own_credentials()
+    logs.configure(
+        level="error" if settings.log_level == Settings.log_level else settings.log_level,
+        format_=settings.log_format,
+    )
+
+    def say(text: str) -> None:
+        out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
+
+    with LocalAws() as aws, ApiServer(Cluster()) as api, tempfile.TemporaryDirectory() as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig.write_text(api.kubeconfig(name="demo"))
+        registry = CollectorRegistry(auto_describe=True)
+        stage = build(settings, aws, api, time, registry, make=account.teams)
+        kubelets = Kubelets(stage.client, stage.provider, clock=time)
+        stage.broker.journal.subscribe(lambda attempt: say(line(attempt)))
+        stage.broker.start()
+        kubelets.start()
+        try:
+            until(lambda: all(stage.broker.ready().values()), time)
+            say("local AWS, a Kubernetes API and the broker are up")
+            good = _Story(stage, time, out, say).tell()
+            if not once:
+                out.print(_hints(kubeconfig, aws.endpoint), soft_wrap=True)
+                until_interrupted()
+            return 0 if good else 1
+        finally:
+            kubelets.stop()
+            stage.broker.stop()
+
+
+class _Story:
+    def __init__(self, stage: Stage, clock: Clock, out: Console, say: Any) -> None:
+        self._stage = stage
+        self._clock = clock
+        self._out = out
+        self._say = say
+        self._owners = {stage.world.names[team]: team for team in TEAMS}
+
+    def tell(self) -> bool:
+        """Whether it went as told."""
+        for team in TEAMS:
+            self._stage.client.create(Namespace.KIND, {"metadata": {"name": team}})
+        manifests.apply(self._stage.client, manifests.read([str(MANIFESTS)], fill=self._stage.world.fill))
+        until(self._active, self._clock)
+        self._say("vision/gpus owns 3 p5.48xlarge and lends what it leaves idle; speech/gpus owns 1")
+        for name, priority in BEFORE.items():
+            self._claim(name, priority)
+        self._ready(BEFORE)
+        self._say("vision uses one of its slots, and speech borrows the others")
+        lent = {"speech-0": "", "speech-1": "", "speech-2": "", "vision-0": "vision"}
+        good = self._table("before", lent, borrowed=2)
+        self._say("vision comes back for a slot that is its own")
+        self._claim(BACK, 0)
+        until(lambda: self._find(DRAINED) is None or self._said(DRAINED, names.PREEMPTED), self._clock)
+        if told := self._said(DRAINED, names.PREEMPTED):
+            self._say(f"[yellow]{DRAINED:<14} {told}[/yellow]")
+        self._claim(AGAIN, 0)
+        self._say(f"{AGAIN} is the work that loses its node, in a claim of its own")
+        self._ready((BACK, AGAIN))
+        until(lambda: self._find(DRAINED) is None, self._clock)
+        there = {"speech-0": "", "speech-1": "", AGAIN: "-", "vision-0": "vision", BACK: "vision"}
+        good &= self._table("after", there, borrowed=1) and self._find(DRAINED) is None
+        self._out.print(
+            "\nIt went as told: the owner has its slot, one borrower was drained, its work runs on-demand."
+            if good
+            else "\nIt did not go as told."
+        )
+        return good
+
+    def _claim(self, name: str, priority: int) -> None:
+        team = name.partition("-")[0]
+        wanted = {names.INSTANCE_TYPE: ["p5.48xlarge"], names.CAPACITY_TYPE: ["reserved", "on-demand"]}
+        body = {
+            "metadata": {
+                "name": name,
+                "annotations": {names.DRAWS_FROM: f"{team}/gpus", names.PRIORITY: str(priority)},
+            },
+            "spec": {
+                "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": "h100"},
+                "requirements": [
+                    {"key": key, "operator": "In", "values": values} for key, values in wanted.items()
+                ],
+                "resources": {"requests": {"nvidia.com/gpu": "8"}},
+            },
+        }
+        self._stage.client.create(NodeClaim.KIND, body)
+
+    def _active(self) -> bool:
+        found = map(CapacityReservation.decode, self._stage.client.list(CapacityReservation.KIND)[0])
+        states = [each.status.capacity_reservation_lifecycle_state for each in found]
+        return len(states) == len(TEAMS) and set(states) == {"Active"}
+
+    def _find(self, name: str) -> NodeClaim | None:
+        found = map(NodeClaim.decode, self._stage.client.list(NodeClaim.KIND)[0])
+        return next((each for each in found if each.name == name), None)
+
+    def _said(self, name: str, type_: str) -> str:
+        claim = self._find(name)
+        found = condition(claim.status.conditions, type_) if claim is not None else None
+        return f"{found.type}: {found.message}" if found is not None and found.status == "True" else ""
+
+    def _ready(self, claims: Iterable[str]) -> None:
+        def ready() -> bool:
+            found = [self._find(name) for name in claims]
+            return all(each is not None and is_true(each, names.READY) for each in found)
+
+        until(ready, self._clock)
+
+    def _table(self, when: str, wanted: Mapping[str, str], *, borrowed: int) -> bool:
+        """Prints where each claim is; whether that is where it should be. Empty: its own, or borrowed."""
+        rows = [self._row(name, where) for name, where in sorted(wanted.items())]
+        self._out.print()
+        self._out.print(table(when, rows, columns=COLUMNS))
+        count = sum(row["standing"].startswith("borrowed") for row in rows)
+        return count == borrowed and all(row["as"] == "yes" for row in rows)
+
+    def _row(self, name: str, wanted: str) -> dict[str, Any]:
+        claim, team = self._find(name), name.partition("-")[0]
+        instances = {each.id: each for each in self._stage.provider.instances()}
+        instance = instances.get(instance_id(claim)) if claim is not None else None
+        slot = instance.reservation_id if instance is not None else ""
+        owner = self._owners.get(slot, "-")
+        ready = claim is not None and is_true(claim, names.READY) and instance is not None
+        as_told = ready and (owner == wanted if wanted else owner != "-")
+        standing = "on-demand" if owner == "-" else "its own" if owner == team else f"borrowed from {owner}"
+        return {
+            "claim": name,
+            "team": f"{team}/gpus",
+            "priority": claim.annotations.get(names.PRIORITY, "") if claim is not None else "",
+            "slot": slot or "-",
+            "standing": standing if ready else "nowhere",
+            "as": "yes" if as_told else "NO",
+        }
+
+
+def _hints(kubeconfig: Path, endpoint: str) -> str:
+    """Lines to paste: the command as it was called, credentials that mean nothing outside of here."""
+    command = sys.argv[0] if Path(sys.argv[0]).name == "capacity-broker" else "capacity-broker"
+    return (
+        "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
+        f"  export KUBECONFIG={kubeconfig}\n"
+        f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION}\n"
+        "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
+        "  kubectl get capacityreservations -A\n"
+        f"  {command} explain claim {BACK}\n"
+    )
