@@ -129,6 +129,8 @@ DRAWS_FROM: Final = "capacity-broker.io/draws-from"
 DEDICATED: Final = "capacity-broker.io/dedicated-cluster"
 # On a DedicatedAICluster, its profile or its reservation: the EC2NodeClass that its instances launch with.
 NODE_CLASS: Final = "capacity-broker.io/node-class"
+# On a Workload that the broker queued for a DedicatedAICluster: what it asks for, by resource.
+ASKED: Final = "capacity-broker.io/asked"
 # On a CapacityReservation: Observe (count what exists) or Manage (create, resize, cancel EC2's).
 RESERVATION_POLICY: Final = "capacity-broker.io/reservation-policy"
 DELETION_POLICY: Final = "capacity-broker.io/deletion-policy"

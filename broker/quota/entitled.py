@@ -148,11 +148,22 @@ class _Decision:
                 (more if held else new).push(self._head(want))
         # Growth comes last: what it is given is not taken from it with all that it held before.
         for waiting in (new, more):
-            while heads := [*waiting.heads()]:
-                staying = [head for head in heads if head.name not in self._evictions]
-                for decision in decide(self._later, staying, self._rules):
-                    self._settle(decision)
+            self._rounds(waiting)
         return Entitled(self._given, self._evictions)
+
+    def _rounds(self, waiting: Waiting) -> None:
+        """Until nobody is left to judge. A head that could have been admitted, but for what others were given
+        in its round, is judged again in the next one, before those behind it."""
+        again: set[str] = set()
+        while heads := [*waiting.heads()]:
+            staying = [head for head in heads if head.name not in self._evictions]
+            for decision in decide(self._later, staying, self._rules):
+                self._settle(decision)
+                mode, name = decision.assignment.mode, decision.head.name
+                lost = decision.outcome is Outcome.WAIT and mode is not Mode.NO_FIT
+                if lost and (mode is Mode.FIT or name not in again):
+                    again.add(name)
+                    waiting.push(decision.head)
 
     def _head(self, want: Want) -> Head:
         held = self._held.get(want.name)

@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.controllers.ome.borrowing.loop import Borrowing
 from broker.controllers.ome.clusters.loop import cluster_loop
+from broker.controllers.ome.clusters.queueing import holding
 from broker.controllers.ome.clusters.view import ClusterView
 from broker.controllers.ome.holdings.loop import holdings_loop
 from broker.controllers.ome.holdings.view import HoldingsView
@@ -35,7 +36,9 @@ class OmeLoops:
         self.informers: tuple[Informer[Any], ...] = tuple(shared.reads.named.values())
         self.holdings = HoldingsView()
         self.kueue = KueueView(shared.reads)
-        self.clusters = ClusterView(shared.reads.clusters.cache, known=self.reserved)
+        self.clusters = ClusterView(
+            shared.reads.clusters.cache, known=self.reserved, queued=lambda: holding(shared.reads)
+        )
         reservations = reservation_loop(
             shared,
             sources(self.holdings, self.kueue, self.clusters, refusals=Room(shared.reads).refusals),
@@ -44,9 +47,9 @@ class OmeLoops:
         self.holdings.on_change(lambda: reservations.batcher.add("holdings"))
         shared.reads.quotas.on_change(lambda *_: reservations.batcher.add("quotas"))
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
-        queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.holders)
+        queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.unqueued)
         held = holdings_loop(shared, self.holdings)
-        dedicated = cluster_loop(shared, priority=self.kueue.priority)
+        dedicated = cluster_loop(shared, priority=self.kueue.priority, kueue=lambda: self.kueue.present)
         self.borrowing = Borrowing(shared, lambda: self.holdings.holdings() if self.holdings.known else None)
         self.holdings.on_change(shared.replan)
         self.loops: tuple[Loop, ...] = (

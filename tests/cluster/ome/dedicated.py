@@ -13,6 +13,7 @@ from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfi
 from tests.cluster.account import A
 from tests.cluster.ome.reserved import GPU, flavor, flavors_alone, reserve
 from tests.cluster.stack import Stack
+from tests.kueue.definitions import install, ready
 
 Json = dict[str, Any]
 
@@ -23,10 +24,14 @@ KIND = DedicatedAICluster.KIND
 class World:
     """Reservations of H100s, eight to an instance, and the class that launches them."""
 
-    def __init__(self, stack: Stack, instances: int, **quotas: int) -> None:
+    def __init__(self, stack: Stack, instances: int, *, kueue: bool = False, **quotas: int) -> None:
         """`quotas`: by the name of a reservation, in instances; `instances` are in one EC2 reservation."""
         self.stack = stack
-        flavors_alone(stack)
+        if kueue:
+            install(stack.client)
+            stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
+        else:
+            flavors_alone(stack)
         flavor(stack, "h100", {names.INSTANCE_TYPE: TYPE, names.ZONE: A})
         first = next(iter(quotas))
         mark = [{"Key": names.TAG_RESERVATION, "Value": f"default/{first}"}]

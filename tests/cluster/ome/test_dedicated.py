@@ -7,11 +7,13 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.nodeclaim.status import instance_id
 from tests.cluster.ome.dedicated import World
 from tests.cluster.ome.reserved import GPU, says, told
 from tests.cluster.stack import Stack
+from tests.kueue.played import Kueue
 
 
 @pytest.mark.covers("OME-058", "OME-061", "OME-071", "OME-072", "OME-073", "OME-076", "OME-078")
@@ -140,3 +142,54 @@ def test_the_owner_has_his_quota_back_from_who_borrows_it(stack: Stack) -> None:
     world.until("borrower", "ACTIVE")
     again = world.says("borrower", "Preempted")
     assert again is not None and again.status == "False"
+
+
+def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: Stack) -> None:
+    world = World(stack, 3, kueue=True, training=3)
+    kueue = Kueue(stack.tap.inner)
+    world.reserve("training")
+    world.cluster("one", 2, "training")
+    stack.start()
+
+    def workloads() -> list[Workload]:
+        return sorted(stack.all(Workload), key=lambda each: each.name)
+
+    def admits(gpus: int, at: int) -> Workload:
+        (made,) = stack.until(lambda: [w for w in workloads() if w.name.endswith(f"-{at}")], "a Workload")
+        usage = {"h100": {GPU: str(gpus)}}
+        kueue.reserves(made.name, "default--training", usage, pods=gpus)
+        stack.until(lambda: kueue.settles(made.name) == "admitted", "Kueue admits it")
+        return made
+
+    stack.until(lambda: kueue.queue("default--training"), "the queue is there")
+    first = stack.until(workloads, "its Workload")[0]
+    assert (first.spec.queue_name, [each.count for each in first.spec.pod_sets]) == ("training", [16])
+    world.until("one", "CREATING", saying="Kueue has not decided yet")
+    assert world.claims("one") == []
+    admits(16, 0)
+    one = world.until("one", "ACTIVE")
+    assert one.status.allocated_gpu == 16
+
+    world.resize("one", 3)
+    second = admits(8, 1)
+    stack.until(lambda: world.one("one").status.available_gpu == 24, "a third instance")  # type: ignore[union-attr]
+
+    world.resize("one", 2)
+
+    def given_back() -> int:
+        return sum(each.count for each in kueue.workload(second.name).status.reclaimable_pods)
+
+    assert stack.until(given_back, "an instance's quota is given back") == 8
+    assert world.running() == 2
+
+    kueue.evicts(first.name, "InCohortReclamation", "Preempted to accommodate a workload")
+    stack.until(lambda: first.uid not in {each.uid for each in workloads()}, "its Workload is gone")
+    assert world.running() == 0
+    preempted = world.says("one", "Preempted")
+    assert preempted is not None
+    assert (preempted.status, preempted.reason) == ("True", "InCohortReclamation")
+    again = stack.until(workloads, "it asks again")
+    assert [each.count for each in again[0].spec.pod_sets] == [16]
+    stack.delete(DedicatedAICluster, "one")
+    stack.until_gone(DedicatedAICluster, "one")
+    stack.until(lambda: not workloads(), "nothing is left in Kueue")

@@ -293,7 +293,7 @@ def _used(queues: Sequence[Queue], held: Sequence[Workload]) -> Tree:
 
 
 @pytest.mark.covers("OME-054", "OME-060")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_what_is_held_never_exceeds_what_there_is_and_nobody_at_nominal_is_taken_from(
     world: tuple[list[Queue], list[Workload], list[Want]],
@@ -322,7 +322,7 @@ def test_what_is_held_never_exceeds_what_there_is_and_nobody_at_nominal_is_taken
             assert eviction.reason is not Reason.IN_QUEUE
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(worlds(), st.randoms())
 def test_the_order_in_which_anything_is_read_changes_nothing(
     world: tuple[list[Queue], list[Workload], list[Want]], random: object
@@ -335,7 +335,7 @@ def test_the_order_in_which_anything_is_read_changes_nothing(
     assert (one.verdicts, one.evictions) == (other.verdicts, other.evictions)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(worlds())
 def test_a_second_look_takes_nothing_back_that_the_first_gave(
     world: tuple[list[Queue], list[Workload], list[Want]],

@@ -24,7 +24,16 @@ from broker.capacity.sizing import FlavorProblem, Sized, Sizing, size
 from broker.capacity.types import CPU
 from broker.controllers.ome.clusters import machines, report
 from broker.controllers.ome.clusters.marks import Marks
-from broker.controllers.ome.clusters.settle import PREEMPTED, Facts, Settled, Size, settle
+from broker.controllers.ome.clusters.queueing import Queueing
+from broker.controllers.ome.clusters.settle import (
+    PREEMPTED,
+    Evicted,
+    Facts,
+    Settled,
+    Size,
+    preempted,
+    settle,
+)
 from broker.controllers.ome.clusters.wanted import Wanted
 from broker.controllers.ome.clusters.world import CLAIM, Asking, World, look
 from broker.controllers.ome.holdings.wishes import flavors_of
@@ -33,7 +42,7 @@ from broker.controllers.reservations.each import each
 from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Again
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
-from broker.quota.entitled import Entitled, Eviction
+from broker.quota.entitled import Entitled, Eviction, Verdict
 from broker.quota.usage import Reserved
 from providers.model import InstanceType
 
@@ -50,7 +59,7 @@ class _Pass:
     """What one pass reads, and what it decided."""
 
     world: World
-    decided: Entitled
+    decided: Entitled | None  # None where Kueue decides
     claims: Mapping[str, list[NodeClaim]]  # by the uid of their cluster
     down: frozenset[str]  # names of nodes that are not ready
     types: Mapping[str, InstanceType]
@@ -66,8 +75,13 @@ def down(node: Node) -> bool:
 class ClusterKeeper:
     """`run` is one pass; it asks to be called at the next moment that matters."""
 
-    def __init__(self, shared: Shared, *, priority: Callable[[str], int | None]) -> None:
+    def __init__(
+        self, shared: Shared, *, priority: Callable[[str], int | None], kueue: Callable[[], bool]
+    ) -> None:
+        """`kueue`: whether Kueue counts quota here."""
         self._shared = shared
+        self._kueue = kueue
+        self._queueing = Queueing(shared.client, shared.reads)
         self._client, self._clock = shared.client, shared.clock
         self._cache = shared.reads.clusters.cache
         self._priority = priority
@@ -77,8 +91,11 @@ class ClusterKeeper:
         """Raises ApiError, ProviderError; ApiError after each cluster had its turn."""
         if not len(self._cache):
             return None
+        if self._kueue() and not self._queueing.known:
+            return Again(NOT_YET)
         this = self._observe()
-        each(this.decided.evictions.items(), lambda item: self._evict(*item))
+        if this.decided is not None:
+            each(this.decided.evictions.items(), lambda item: self._evict(*item))
         waits: list[float] = []
         each(this.world.asking, lambda one: waits.extend(self._keep(this, one)))
         self._marks.forget({one.cluster.uid for one in this.world.asking})
@@ -103,9 +120,11 @@ class ClusterKeeper:
             default_cohort=settings.default_cohort,
             strict=settings.strict,
         )
+        if queues := self._kueue():
+            self._queueing.look()
         return _Pass(
             world=world,
-            decided=world.decide(),
+            decided=None if queues else world.decide(),
             claims=claims,
             down=frozenset(node.name for node in shared.nodes.list() if down(node)),
             types=types,
@@ -143,13 +162,14 @@ class ClusterKeeper:
     def _keep(self, this: _Pass, one: Asking) -> list[float]:
         """One cluster's step; seconds after which it wants another look, whatever happens before."""
         now = self._clock.now()
+        verdict, evicted = self._decided(this, one)
         facts = Facts(
             cluster=one.cluster,
             wanted=one.wanted,
             reserved=one.reserved,
             barred=one.barred,
-            verdict=this.decided.verdicts.get(one.cluster.name),
-            eviction=this.decided.evictions.get(one.cluster.name),
+            verdict=verdict,
+            eviction=evicted,
             claims=this.claims.get(one.cluster.uid, ()),
             down=this.down,
         )
@@ -162,9 +182,18 @@ class ClusterKeeper:
             self._end(claim)
         for at, flavor in settled.change.make:
             self._make(this, one, cluster, settled, at, flavor)
+        if this.decided is None:
+            self._queueing.act(one, settled, evicted=evicted is not None)
         if settled.over:
             self._release(cluster)
         return [] if settled.patience is None else [max(settled.patience, NOT_YET)]
+
+    def _decided(self, this: _Pass, one: Asking) -> tuple[Verdict | None, Evicted | None]:
+        """By Kueue, where it is there; else by the broker, over all reservations at once."""
+        if this.decided is None:
+            return self._queueing.said(one, this.world)
+        found = this.decided.evictions.get(one.cluster.name)
+        return this.decided.verdicts.get(one.cluster.name), preempted(found) if found else None
 
     def _unseen(self, cluster: DedicatedAICluster, facts: Facts) -> bool:
         """Whether the API server has claims of the cluster that the cache does not show."""
@@ -243,9 +272,11 @@ class ClusterKeeper:
     def _end(self, claim: NodeClaim) -> None:
         """Drained and terminated as every claim is."""
         try:
-            self._shared.claims.observe(self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid))
+            answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         except NotFound:
             return
+        if answer.get("kind") == NodeClaim.KIND.kind:  # of one that nothing holds, a Status tells
+            self._shared.claims.observe(answer)
 
     def _evict(self, name: str, eviction: Eviction) -> None:
         """A claim of somebody else, which holds quota that is wanted back. Clusters have their own turn."""

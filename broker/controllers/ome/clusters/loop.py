@@ -10,6 +10,7 @@ from collections.abc import Callable
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import Workload
 from broker.controllers.ome.clusters.keeper import ClusterKeeper, down
 from broker.controllers.ome.shared import Shared
 from broker.kube.batch import Batcher
@@ -21,9 +22,11 @@ EVERY = 60.0
 LONGEST = 0.3  # a change shows within this and the time that a pass takes, however many come after it
 
 
-def cluster_loop(shared: Shared, *, priority: Callable[[str], int | None]) -> Singleton[str]:
-    """`priority`: what a priority class is worth."""
-    keeper = ClusterKeeper(shared, priority=priority)
+def cluster_loop(
+    shared: Shared, *, priority: Callable[[str], int | None], kueue: Callable[[], bool]
+) -> Singleton[str]:
+    """`priority`: what a priority class is worth. `kueue`: whether Kueue counts quota here."""
+    keeper = ClusterKeeper(shared, priority=priority, kueue=kueue)
     loop = Singleton(
         NAME,
         lambda _items: keeper.run(),
@@ -47,6 +50,11 @@ def cluster_loop(shared: Shared, *, priority: Callable[[str], int | None]) -> Si
         if one is not None and names.DEDICATED in one.labels and _up(old) != _up(new):
             dirty()
 
+    def workload_changed(old: Workload | None, new: Workload | None) -> None:
+        one = new or old
+        if one is not None and names.DEDICATED in one.labels:
+            dirty()
+
     reads = shared.reads
     for informer in (
         reads.clusters,
@@ -54,10 +62,12 @@ def cluster_loop(shared: Shared, *, priority: Callable[[str], int | None]) -> Si
         reads.reservations,
         reads.cluster_reservations,
         reads.flavors,
+        reads.local_queues,
         reads.workload_priorities,
         reads.priorities,
     ):
         informer.on_change(dirty)
+    reads.workloads.on_change(workload_changed)
     shared.claims.on_change(claim_changed)
     shared.nodes.on_change(node_changed)
     return loop

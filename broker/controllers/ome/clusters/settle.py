@@ -45,6 +45,14 @@ _WHY: Final[Mapping[Reason, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted:
+    """Why a cluster must give its quota back, in a word for programs and a sentence for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What there is to know about a cluster. `barred`: why its reservation gives nothing to anybody.
     `down`: names of nodes that are not ready."""
@@ -54,7 +62,7 @@ class Facts:
     reserved: Reserved | Unresolved
     barred: str = ""
     verdict: Verdict | None = None
-    eviction: Eviction | None = None
+    eviction: Evicted | None = None
     claims: Sequence[NodeClaim] = ()
     down: Collection[str] = ()
 
@@ -127,7 +135,7 @@ def _leave(facts: Facts, mine: Held | None) -> Settled:
         state: DedicatedState = "DELETING"
         reason, why = "Deleting", "the cluster is deleted"
     elif facts.eviction is not None:
-        state, reason, why = "UPDATING", str(facts.eviction.reason), _preempted(facts.eviction)
+        state, reason, why = "UPDATING", facts.eviction.reason, facts.eviction.message
         said[PREEMPTED] = Said(type=PREEMPTED, status="True", reason=reason, message=why)
     elif PREEMPTED in said and said[PREEMPTED].status == "True":
         state, reason, why = "UPDATING", said[PREEMPTED].reason, said[PREEMPTED].message
@@ -305,10 +313,12 @@ def _lack(one: Lack) -> str:
     return f"{asked} of {resource} wanted, {most} to be had in {one.key.flavor}"
 
 
-def _preempted(eviction: Eviction) -> str:
-    return (
-        f"preempted for {eviction.preemptor}, {_WHY[eviction.reason]}; preemptor path: "
-        f"{eviction.preemptor_path}; preemptee path: {eviction.preemptee_path}"
+def preempted(eviction: Eviction) -> Evicted:
+    """By the broker's own decision."""
+    return Evicted(
+        reason=str(eviction.reason),
+        message=f"preempted for {eviction.preemptor}, {_WHY[eviction.reason]}; preemptor path: "
+        f"{eviction.preemptor_path}; preemptee path: {eviction.preemptee_path}",
     )
 
 

@@ -7,27 +7,38 @@ nothing is remembered beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.clusters.admission import Held, held
+from broker.controllers.ome.kueue.ownership import short
 from broker.kube.cache import Cache
 from broker.quota.resolve import resolve
 from broker.quota.usage import Holder, Reserved
 
 
 class ClusterView:
-    """`known`: the reservations there are."""
+    """`known`: the reservations there are. `queued`: the clusters (by label) that hold quota in Kueue."""
 
     def __init__(
-        self, clusters: Cache[DedicatedAICluster], *, known: Callable[[], Iterable[Reserved]]
+        self,
+        clusters: Cache[DedicatedAICluster],
+        *,
+        known: Callable[[], Iterable[Reserved]],
+        queued: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        self._queued = queued
         self._clusters = clusters
         self._known = known
 
     def holders(self, reserved: Reserved) -> tuple[Holder, ...]:
         """The clusters of this reservation, by name. One that waits holds nothing: its usage is empty."""
         return self.all().get(reserved, ())
+
+    def unqueued(self, reserved: Reserved) -> tuple[Holder, ...]:
+        """Those of them whose Workloads Kueue does not count."""
+        queued = self._queued()
+        return tuple(each for each in self.holders(reserved) if short(each.name) not in queued)
 
     def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:
         """As `holders`, of every reservation at once: what a pass over many asks for."""

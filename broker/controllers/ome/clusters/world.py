@@ -27,7 +27,7 @@ from broker.controllers.ome.queues import queues
 from broker.controllers.ome.reads import OmeReads
 from broker.quota import flavors
 from broker.quota.assign import Rules
-from broker.quota.entitled import Entitled, Want, entitle, held_of
+from broker.quota.entitled import Entitled, Standing, Verdict, Want, entitle, held_of
 from broker.quota.model import Amounts, FlavorResource, Queue, Workload
 from broker.quota.resolve import Unresolved, resolve
 from broker.quota.standing import attribute
@@ -82,10 +82,21 @@ class World:
     asking: Sequence[Asking]
     others: Sequence[Workload]
 
+    def never(self, one: Asking) -> Verdict | None:
+        """That a cluster could not have what it wants if nobody held anything; None where it could."""
+        if (want := one.want) is None:
+            return None
+        made, cohorts = queues(self.specs)
+        found = entitle(made, cohorts, holders=(), wants=(want,), rules=self._rules).verdicts[want.name]
+        return found if found.standing is Standing.NEVER else None
+
+    @property
+    def _rules(self) -> Rules:
+        return Rules(flavors={name: _flavor(one) for name, one in self.flavors.items()})
+
     def decide(self) -> Entitled:
         """Who gets quota, who waits, who must leave."""
         made, cohorts = queues(self.specs)
-        rules = Rules(flavors={name: _flavor(one) for name, one in self.flavors.items()})
         clusters = [
             Workload(
                 name=each.cluster.name,
@@ -100,7 +111,7 @@ class World:
             if each.held is not None
         ]
         wants = [want for each in self.asking if (want := each.want) is not None]
-        return entitle(made, cohorts, holders=[*clusters, *self.others], wants=wants, rules=rules)
+        return entitle(made, cohorts, holders=[*clusters, *self.others], wants=wants, rules=self._rules)
 
 
 def look(

@@ -14,7 +14,7 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.sizing import FlavorProblem, Sized
 from broker.controllers.ome.clusters import report
 from broker.controllers.ome.clusters.admission import Held, held
-from broker.controllers.ome.clusters.settle import Facts, Settled, leaving, settle
+from broker.controllers.ome.clusters.settle import Facts, Settled, leaving, preempted, settle
 from broker.controllers.ome.clusters.wanted import Refused, Wanted
 from broker.quota.entitled import Eviction, Lack, Standing, Verdict
 from broker.quota.model import FlavorResource, Reason
@@ -26,8 +26,10 @@ GPU = "nvidia.com/gpu"
 KEY = FlavorResource("h100", GPU)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINE = Reserved("team", "gpu")
-EVICTION = Eviction(
-    reason=Reason.RECLAIM, preemptor="other", preemptor_path="/c/team--b", preemptee_path="/c/team--gpu"
+EVICTION = preempted(
+    Eviction(
+        reason=Reason.RECLAIM, preemptor="other", preemptor_path="/c/team--b", preemptee_path="/c/team--gpu"
+    )
 )
 
 

@@ -1,0 +1,213 @@
+"""Where Kueue counts quota, it decides about dedicated clusters too: each is a Workload in its reservation's
+queue, which holds quota in the cluster's name.
+
+Invariant: nothing is decided here that Kueue decides. A cluster asks for what it wants, in pieces small
+enough for an instance, and has quota once Kueue has admitted that; for more it asks with another Workload,
+what it no longer needs it gives back piece by piece (`status.reclaimablePods`), and a Workload that Kueue
+evicts is deleted, and made anew, only when the cluster's instances are gone: until then its quota is not
+Kueue's to give (apis/kueue/v1beta2/workload_types.go).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.kueue import ADMITTED, EVICTED, QUOTA_RESERVED, Workload
+from broker.apis.meta import condition
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apis.units import CPU, units, written
+from broker.capacity.sizing import ACCELERATORS
+from broker.controllers.ome.clusters.machines import dedicated
+from broker.controllers.ome.clusters.settle import Evicted
+from broker.controllers.ome.clusters.wanted import Wanted
+from broker.controllers.ome.kueue.ownership import BROKER
+from broker.kube.conditions import owner_reference
+from broker.quota.entitled import Standing, Verdict, held_of
+from broker.quota.model import Amounts, FlavorResource
+
+Json = dict[str, Any]
+
+PREEMPTED: Final = "Preempted"
+_MAIN, _REST = "main", "rest"
+_LONGEST: Final = 40
+
+
+def pieces(amounts: Mapping[str, int]) -> tuple[tuple[str, int, Mapping[str, int]], ...]:
+    """Pod sets as (name, count, what one pod asks for): a pod for each accelerator, or for each core, and
+    one with what is left over."""
+    counted = [amounts[name] for name in ACCELERATORS if amounts.get(name)]
+    count = max(1, counted[0] if counted else amounts.get(CPU, 0) // 1000)
+    base = {name: value // count for name, value in amounts.items()}
+    rest = {name: value - base[name] * (count - 1) for name, value in amounts.items()}
+    if rest == base:
+        return ((_MAIN, count, base),)
+    return ((_MAIN, count - 1, {name: value for name, value in base.items() if value}), (_REST, 1, rest))
+
+
+def asked(workload: Workload) -> Mapping[str, int]:
+    """What it asked for, whatever was given back since."""
+    try:
+        said = json.loads(workload.annotations.get(names.ASKED, "{}"))
+        return {name: units(name, text) for name, text in said.items()}
+    except (ValueError, AttributeError, TypeError):
+        return {}  # by hand: as if it asked for nothing, so that another is made
+
+
+def left(workload: Workload) -> Mapping[str, int]:
+    """What of that it still holds, or waits for."""
+    back = {each.name: each.count for each in workload.status.reclaimable_pods}
+    total = dict(asked(workload))
+    for name, _, each in pieces(total) if total else ():
+        for resource, value in each.items():
+            total[resource] -= value * back.get(name, 0)
+    return total
+
+
+def usage(workloads: Iterable[Workload]) -> Amounts:
+    """What the admitted ones hold, by flavor."""
+    found: dict[FlavorResource, int] = {}
+    for each in workloads:
+        admission = each.status.admission
+        flavors = {
+            resource: flavor
+            for one in (admission.pod_set_assignments if admission else ())
+            for resource, flavor in one.flavors.items()
+        }
+        for resource, value in left(each).items():
+            if value and resource in flavors:
+                key = FlavorResource(flavors[resource], resource)
+                found[key] = found.get(key, 0) + value
+    return found
+
+
+def admitted(workload: Workload) -> bool:
+    return workload.status.admission is not None and _is(workload, ADMITTED) and not _is(workload, EVICTED)
+
+
+def verdict(
+    mine: Sequence[Workload], wanted: Wanted, held: Amounts | None, never: Verdict | None
+) -> Verdict | None:
+    """As the broker's own decision would say it: None where there is nothing to decide. `never`: that no
+    state of the queues would do."""
+    has = usage(each for each in mine if admitted(each))
+    enough = all(value <= held_of(has).get(name, 0) for name, value in wanted.requests.items())
+    before = held_of(held or {})
+    if held is not None and all(value <= before.get(name, 0) for name, value in wanted.requests.items()):
+        return None
+    if enough:
+        return Verdict(standing=Standing.ADMITTED, usage=has)
+    if never is not None:
+        return never
+    return Verdict(standing=Standing.WAITING, why=_why(mine))
+
+
+def eviction(mine: Iterable[Workload]) -> Evicted | None:
+    """That Kueue wants the quota of one of them back."""
+    for each in mine:
+        told = condition(each.status.conditions, EVICTED)
+        if told is not None and told.status == "True":
+            said = condition(each.status.conditions, PREEMPTED)
+            if said is not None and said.status == "True":
+                return Evicted(reason=said.reason, message=said.message)
+            return Evicted(reason=told.reason, message=f"Workload {each.key} is evicted: {told.message}")
+    return None
+
+
+def lacking(mine: Iterable[Workload], wanted: Wanted) -> Mapping[str, int]:
+    """What none of them asks for yet."""
+    total: dict[str, int] = {}
+    for each in mine:
+        for name, value in left(each).items():
+            total[name] = total.get(name, 0) + value
+    return {
+        name: value - total.get(name, 0)
+        for name, value in wanted.requests.items()
+        if value > total.get(name, 0)
+    }
+
+
+def outdated(mine: Iterable[Workload], wanted: Wanted) -> list[Workload]:
+    """Those that wait for more than is wanted now: Workloads do not change, others are made instead."""
+    waiting = [each for each in mine if each.status.admission is None]
+    total = held_of(usage(each for each in mine if each.status.admission is not None))
+    for each in waiting:
+        for name, value in asked(each).items():
+            total[name] = total.get(name, 0) + value
+    more = any(value > wanted.requests.get(name, 0) for name, value in total.items())
+    return waiting if more else []
+
+
+def given_back(mine: Sequence[Workload], held: Amounts) -> Iterable[tuple[Workload, int]]:
+    """Of each that holds more than the cluster does, how many pods of its main set hold no quota any more."""
+    holding = [each for each in mine if admitted(each)]
+    over = {name: value - held_of(held).get(name, 0) for name, value in held_of(usage(holding)).items()}
+    for each in reversed(holding):
+        back = {one.name: one.count for one in each.status.reclaimable_pods}.get(_MAIN, 0)
+        _, count, base = pieces(asked(each))[0]
+        more = min(
+            [count - back, *(over.get(name, 0) // value for name, value in base.items() if value)], default=0
+        )
+        if more > 0:
+            for name, value in base.items():
+                over[name] = over.get(name, 0) - value * more
+            yield each, back + more
+
+
+def body(
+    cluster: DedicatedAICluster,
+    at: int,
+    amounts: Mapping[str, int],
+    *,
+    namespace: str,
+    queue: str,
+    wanted: Wanted,
+    priority: int,
+) -> Json:
+    """A Workload of the cluster. Nothing runs by it: its pods are never made."""
+    pod: Json = {"restartPolicy": "Never", "nodeSelector": dict(wanted.node_selector)}
+    pod["tolerations"] = [each.wire() for each in wanted.tolerations]
+    if affinity := wanted.affinity.wire():
+        pod["affinity"] = affinity
+
+    def pod_set(name: str, count: int, each: Mapping[str, int]) -> Json:
+        requests = {resource: written(resource, value) for resource, value in each.items()}
+        containers = [{"name": "quota", "resources": {"requests": requests}}]
+        return {"name": name, "count": count, "template": {"spec": {**pod, "containers": containers}}}
+
+    said = {name: written(name, value) for name, value in sorted(amounts.items())}
+    return {
+        "metadata": {
+            "name": f"{cluster.name[:_LONGEST].rstrip('-.')}-{cluster.uid[:8]}-{at}",
+            "namespace": namespace,
+            "labels": {names.MANAGED_BY: BROKER, names.DEDICATED: dedicated(cluster)},
+            "annotations": {names.ASKED: json.dumps(said, separators=(",", ":"))},
+            "ownerReferences": [owner_reference(cluster, block=False)],
+        },
+        "spec": {
+            "queueName": queue,
+            "priority": priority,
+            "podSets": [pod_set(*each) for each in pieces(amounts)],
+        },
+    }
+
+
+def _why(mine: Sequence[Workload]) -> str:
+    for each in mine:
+        if admitted(each):
+            continue
+        told = condition(each.status.conditions, QUOTA_RESERVED)
+        if told is not None and told.status != "True" and told.message:
+            return f"Kueue says of Workload {each.key}: {told.message}"
+        if waits := [check for check in each.status.admission_checks if check.state != "Ready"]:
+            return (
+                f"AdmissionCheck {waits[0].name} of Workload {each.key}: {waits[0].message or waits[0].state}"
+            )
+    return "Kueue has not decided yet" if mine else "its reservation has no LocalQueue to ask Kueue by yet"
+
+
+def _is(workload: Workload, type_: str) -> bool:
+    found = condition(workload.status.conditions, type_)
+    return found is not None and found.status == "True"

@@ -1,0 +1,147 @@
+"""The Workloads of dedicated clusters in Kueue: what they say, made, given back and deleted.
+
+Invariant: a Workload goes only when the cluster's instances are gone, or before it holds any quota; nobody
+else's is touched. Which decisions follow from what they say is told in `queued`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from broker.apis import names
+from broker.apis.kueue import LocalQueue, Workload
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.ome.clusters import queued
+from broker.controllers.ome.clusters.settle import Evicted, Settled
+from broker.controllers.ome.clusters.wanted import Wanted
+from broker.controllers.ome.clusters.world import Asking, World
+from broker.controllers.ome.kueue.ownership import BROKER, BY_RESERVATION
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.errors import AlreadyExists, Conflict, NotFound
+from broker.quota.entitled import Verdict
+from broker.quota.usage import Reserved
+
+
+def holding(reads: OmeReads) -> Collection[str]:
+    """Of the clusters (by the value of their label) that hold quota in Kueue."""
+    return {
+        each.labels[names.DEDICATED]
+        for each in reads.workloads.cache.list()
+        if each.labels.get(names.DEDICATED) and each.status.admission is not None
+    }
+
+
+class Queueing:
+    """`look` before a pass, then `said` and `act` for each cluster."""
+
+    def __init__(self, client: Client, reads: OmeReads) -> None:
+        self._client = client
+        self._reads = reads
+        self._mine: dict[str, list[Workload]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether its Workloads and queues are read: one of Kueue's kinds may be found before another."""
+        reads = self._reads
+        return all(each.synced and not each.missing for each in (reads.workloads, reads.local_queues))
+
+    def look(self) -> None:
+        """Takes the Workloads as they are."""
+        self._mine = {}
+        for each in self._reads.workloads.cache.list():
+            if each.labels.get(names.MANAGED_BY) == BROKER and names.DEDICATED in each.labels:
+                for owner in each.metadata.owner_references:
+                    if owner.kind == DedicatedAICluster.KIND.kind:
+                        self._mine.setdefault(owner.uid, []).append(each)
+        for some in self._mine.values():
+            some.sort(key=lambda each: each.name)
+
+    def said(self, one: Asking, world: World) -> tuple[Verdict | None, Evicted | None]:
+        """What Kueue decided about the cluster."""
+        mine = self._of(one)
+        evicted = queued.eviction(mine) if one.held is not None else None
+        if evicted is not None or one.want is None or not isinstance(one.wanted, Wanted):
+            return None, evicted
+        held = None if one.held is None else one.held.usage
+        return queued.verdict(mine, one.wanted, held, world.never(one)), None
+
+    def act(self, one: Asking, settled: Settled, *, evicted: bool) -> None:
+        """What follows in Kueue, after the cluster's status says it."""
+        mine = self._of(one)
+        stays = isinstance(one.wanted, Wanted) and isinstance(one.reserved, Reserved)
+        if one.cluster.deleting or not stays or evicted or (one.held is not None and one.leaves):
+            if settled.held is None:
+                for each in mine:
+                    self._delete(each)
+            return
+        if one.barred or not isinstance(one.wanted, Wanted):
+            return
+        # Kueue frees the quota of who has no job of its own only with the object.
+        gone = [each for each in mine if each.status.admission is not None and queued.eviction([each])]
+        if late := [*gone, *queued.outdated(mine, one.wanted)]:
+            for each in late:
+                self._delete(each)
+            return
+        if amounts := queued.lacking(mine, one.wanted):
+            self._create(one, mine, amounts, one.wanted)
+        elif settled.held is not None:
+            for each, count in queued.given_back(mine, settled.held.usage):
+                self._give_back(each, count)
+
+    def _of(self, one: Asking) -> Sequence[Workload]:
+        return [each for each in self._mine.get(one.cluster.uid, ()) if not each.deleting]
+
+    def _create(
+        self, one: Asking, mine: Sequence[Workload], amounts: Mapping[str, int], wanted: Wanted
+    ) -> None:
+        queue = self._queue(one)
+        if queue is None:
+            return  # the reservation says why; its queue's coming makes another look
+        taken = {each.name.rpartition("-")[2] for each in mine}
+        at = next(n for n in range(len(taken) + 1) if str(n) not in taken)
+        body = queued.body(
+            one.cluster,
+            at,
+            amounts,
+            namespace=queue.namespace,
+            queue=queue.name,
+            wanted=wanted,
+            priority=one.priority,
+        )
+        informer = self._reads.workloads
+        try:
+            informer.cache.observe(self._client.create(informer.kind, body))
+        except AlreadyExists:
+            return
+
+    def _queue(self, one: Asking) -> LocalQueue | None:
+        """One of the reservation's queues: of its own namespace, or of the first that may use it."""
+        found = self._reads.local_queues.cache.by(BY_RESERVATION, str(one.reserved))
+        return min((each for each in found if not each.deleting), key=lambda each: each.key, default=None)
+
+    def _give_back(self, workload: Workload, count: int) -> None:
+        # Not by server-side apply: that would take back what the broker applied of its checks.
+        body = {
+            "metadata": {"resourceVersion": workload.metadata.resource_version},
+            "status": {"reclaimablePods": [{"name": "main", "count": count}]},
+        }
+        informer = self._reads.workloads
+        try:
+            answer = self._client.patch(
+                informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
+            )
+        except (Conflict, NotFound):
+            return
+        informer.cache.observe(answer)
+
+    def _delete(self, workload: Workload) -> None:
+        informer = self._reads.workloads
+        try:
+            answer = self._client.delete(
+                informer.kind, workload.name, namespace=workload.namespace, uid=workload.uid
+            )
+        except (Conflict, NotFound):
+            return
+        if answer.get("kind") == Workload.KIND.kind:
+            informer.cache.observe(answer)
