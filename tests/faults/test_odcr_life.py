@@ -1,8 +1,9 @@
-"""What the broker buys of EC2, killed at each of its calls, with answers lost, refusals, and hands in between.
+"""What the broker buys of EC2: killed at each call, answers lost, refusals, and hands that meddle.
 
 Invariant: wherever a process ends, after the next one has settled EC2 holds exactly what the reservation asks
 for, no more reservations were ever made than that takes, and what somebody else made is as it was. What each
-story sends is counted in an undisturbed run, so that a call that is added is walked too.
+story sends is counted in an undisturbed run, so that a call that is added is walked too. A process is killed
+after each call that changes something: that is before the next one as well, and a read leaves no trace.
 """
 
 from __future__ import annotations
@@ -17,19 +18,23 @@ import pytest
 from broker.apis import names
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
-from broker.apis.ome import CapacityReservation
+from broker.apis.ome import CapacityReservation, ReservationStatus
 from broker.kube.errors import NotFound
+from broker.quota.usage import Reserved
 from providers.aws import clients
 from providers.local import LocalAws
-from tests.cluster.account import A, B, tags
+from tests.cluster.account import A, B, C, tags
 from tests.cluster.ome import bought
-from tests.cluster.ome.bought import CANCEL, KIND, P5
+from tests.cluster.ome.bought import CANCEL, P5
+from tests.cluster.ome.reserved import KIND
 from tests.faults import walk
-from tests.faults.walk import Gate, Killed, Point, Session, World, account, points
+from tests.faults.walk import Gate, Killed, Point, Session, World, account, reads
 from tests.kueue.definitions import definitions
 
 Json = dict[str, Any]
+ZONES = (A, B, C)
 LOOPS = ("inventory", "holdings", "reservation")
+RESERVED = Reserved("default", "training")
 TEAM = {names.TAG_RESERVATION: "default/training"}
 
 
@@ -38,7 +43,7 @@ class Team(World):
 
     def __init__(self, server: LocalAws, number: int) -> None:
         super().__init__(server, number)
-        self.settings = replace(self.settings, buy_dollars=10_000.0)
+        self.settings = replace(self.settings, buy_dollars=10_000.0, buy_zones=",".join(ZONES))
         (made,) = [d for d in definitions(("v1beta2",)) if d["spec"]["names"]["kind"] == "ResourceFlavor"]
         self.client.create(CRD, made)
         self.client.create(ResourceFlavor.KIND, bought.h100())
@@ -72,6 +77,11 @@ class Team(World):
         except NotFound:
             return None
 
+    def status(self) -> ReservationStatus:
+        one = self.object()
+        assert one is not None
+        return one.status
+
     # ---- what EC2 says
 
     def made(self) -> list[Json]:
@@ -100,19 +110,22 @@ class Team(World):
             return []
         return sorted(each["Identifier"]["ResourceArn"].rpartition("/")[2] for each in found)
 
-    def complete(self, held: dict[str, int]) -> Callable[[], bool]:
-        """Whether just this is held, and grouped, and the object says that it is there."""
+    def quiet(self, held: dict[str, int]) -> bool:
+        """Whether the broker holds it for done, and EC2 has just this."""
+        assert self.process is not None
+        state = self.process.broker.ome.holdings.state(RESERVED)
+        done = state.obtained == state.wanted == sum(held.values()) and not state.pending
+        return (done if held else self.object() is None) and self.held() == held
 
-        def so() -> bool:
-            if self.held() != held:
-                return False
-            alive = [e["CapacityReservationId"] for e in self.made() if e["State"] not in bought.ENDED]
-            one = self.object()
-            if one is None:
-                return not held
-            return self.grouped() == sorted(alive) and not one.deleting
-
-        return so
+    def ends(self, story: Story) -> None:
+        """EC2's word on all of it."""
+        made = self.made()
+        alive = [each["CapacityReservationId"] for each in made if each["State"] not in bought.ENDED]
+        assert self.held() == story.held, picture(self)
+        assert len(made) <= story.made, picture(self)
+        assert self.grouped() == sorted(alive), picture(self)
+        assert story.held or self.object() is None
+        self.untouched()
 
     def untouched(self) -> None:
         self.control.lag(0)
@@ -120,17 +133,20 @@ class Team(World):
         assert now == self.as_they_were, "somebody else's reservation was changed"
 
 
+Act = Callable[[Team], object]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Story:
     """`act` is what a process is killed over, `held` what EC2 holds in the end, of so many ever `made`."""
 
-    act: Callable[[Team], object]
+    act: Act
     held: dict[str, int]
     made: int
     before: int = 0  # instances that are held when it begins
     lag: float = 0.0  # how late EC2 shows things
     first: dict[str, int] | None = None  # what is held before the meanwhile, where that is another
-    meanwhile: Callable[[Team], object] = lambda team: None
+    meanwhile: Act = lambda team: None
 
 
 def elsewhere(team: Team) -> None:
@@ -180,11 +196,12 @@ def test_killed_at_each_call(fresh: LocalAws, name: str) -> None:
     story = STORIES[name]
     calls = run(fresh, story, 0, None)
     assert any(call.endswith("CapacityReservation") for call in calls), calls
-    for number, point in enumerate(points(calls), start=1):
+    changes = [Point(number, "after") for number, call in enumerate(calls) if not reads(call)]
+    for number, point in enumerate(changes, start=1):
         try:
             run(fresh, story, number, point)
         except AssertionError as error:
-            raise AssertionError(f"killed {point.when} call {point.call} of {calls}: {error}") from error
+            raise AssertionError(f"killed after call {point.call} of {calls}: {error}") from error
 
 
 def run(server: LocalAws, story: Story, number: int, point: Point | None) -> list[str]:
@@ -194,26 +211,166 @@ def run(server: LocalAws, story: Story, number: int, point: Point | None) -> lis
     process = team.start(gate)
     if story.before:
         team.ask(story.before, annotations=CANCEL)
-        process.until(team.complete({A: story.before}), "the stage is set")
+        process.until(lambda: team.quiet({A: story.before}), "the stage is set")
         process.run(30.0)
     team.late(story.lag)
     process.turn()
     gate.armed = True
     try:
         story.act(team)
-        process.until(team.complete(story.first or story.held), "all is done")
+        first = story.first or story.held
+        process.run(30.0)  # until what was done is told, not only done
+        process.until(lambda: team.quiet(first), "all is done")
         assert point is None, f"{point} was never reached"
         gate.armed = False
     except Killed:
         process = team.start()
     story.meanwhile(team)
-    process.until(team.complete(story.held), "all is settled")
+    process.run(30.0)
+    process.until(lambda: team.quiet(story.held), "all is settled")
     process.run(330.0)
-    assert team.held() == story.held, picture(team)
-    assert len(team.made()) <= story.made, picture(team)
-    team.untouched()
+    team.ends(story)
     process.bury()
     return gate.calls
+
+
+@pytest.mark.covers("CAP-03")
+@pytest.mark.parametrize("times", [1, 12], ids=["once", "until the broker gives up asking"])
+@pytest.mark.parametrize(
+    ("action", "act", "held", "made"),
+    [
+        ("CreateCapacityReservation", lambda t: t.ask(2, annotations=CANCEL), {A: 2}, 1),
+        ("ModifyCapacityReservation", lambda t: t.ask_for(3), {A: 3}, 1),
+        ("ModifyCapacityReservation", lambda t: t.ask_for(1), {A: 1}, 1),
+        ("CancelCapacityReservation", lambda t: t.end(), {}, 1),
+        ("CreateGroup", lambda t: t.ask(2, annotations=CANCEL), {A: 2}, 1),
+        ("GroupResources", lambda t: t.ask(2, annotations=CANCEL), {A: 2}, 1),
+    ],
+    ids=["made", "grown", "shrunk", "cancelled", "group", "grouped"],
+)
+def test_answers_are_lost(
+    fresh: LocalAws, times: int, action: str, act: Act, held: dict[str, int], made: int
+) -> None:
+    team = Team(fresh, 0)
+    process = team.start()
+    if action not in ("CreateCapacityReservation", "CreateGroup", "GroupResources"):
+        team.ask(2, annotations=CANCEL)
+        process.until(lambda: team.quiet({A: 2}), "the stage is set")
+        process.run(30.0)
+    team.control.fault(action=action, stage="response", times=times)
+    act(team)
+    process.run(60.0)
+    team.control.clear_faults()
+    process.until(lambda: team.quiet(held), "all is settled")
+    process.run(400.0)
+    team.ends(Story(act=act, held=held, made=made))
+
+
+@pytest.mark.covers("CAP-05")
+def test_ec2_refuses_for_an_hour_and_then_gives_half(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    labels = {"spec": {"nodeLabels": {names.ZONE: None}}}
+    team.client.patch(ResourceFlavor.KIND, "h100", labels)  # any zone that offers it
+    for zone in ZONES:
+        team.control.pool(instance_type=P5, zone=zone, size=0)
+    process = team.start()
+    team.ask(8)
+    process.run(3600.0)
+    tries = len(team.control.log("CreateCapacityReservation")) - len(team.others)
+    assert team.held() == {} and tries <= 60, tries  # some rounds over the zones, ever more rarely
+    status = team.status()
+    assert status.capacity_reservation_lifecycle_state in ("Creating", "Failed")
+    assert "InsufficientInstanceCapacity" in status.lifecycle_detail
+
+    team.control.pool(instance_type=P5, zone=B, size=4)
+    process.until(lambda: team.held() == {B: 4}, "half is had", seconds=3600.0)
+    process.run(60.0)
+    state = process.broker.ome.holdings.state(RESERVED)
+    assert (state.wanted, state.obtained) == (8, 4)
+    detail = team.status().lifecycle_detail
+    assert "InsufficientInstanceCapacity" in detail and "4 of 8" in detail, detail
+
+    team.control.pool(instance_type=P5, zone=B, size=8)
+    process.until(lambda: team.quiet({B: 8}), "the rest is had", seconds=7200.0)
+    assert len(team.made()) == 1  # the same one, larger
+    process.until(lambda: team.status().capacity_reservation_lifecycle_state == "Active", "it is active")
+
+
+def test_an_accounts_limit_is_used_up_and_told(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    team.control.quota(instance_type=P5, vcpus=192 * 4)  # one is taken by somebody else's
+    process = team.start()
+    team.ask(8)
+    process.until(lambda: team.held() == {A: 3}, "what the limit allows is had")
+    process.run(60.0)
+    (count,) = process.broker.ome.holdings.state(RESERVED).flavors.values()
+    assert (count.wanted, count.obtained) == (8, 3)
+    assert count.code in team.status().lifecycle_detail and "imit" in count.code
+
+
+def test_a_group_that_is_edited_by_hand_is_put_right(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    process = team.start()
+    team.ask(2)
+    process.until(lambda: team.quiet({A: 2}) and len(team.grouped()) == 1, "it is there, and grouped")
+    (mine,) = team.grouped()
+    arn = process.broker.ome.holdings.state(RESERVED).group_arn
+    team.aws.join(arn, team.others[1])
+    mine_arn = team.aws.reservation(mine)["CapacityReservationArn"]
+    team.aws.groups.ungroup_resources(Group=arn, ResourceArns=[mine_arn])
+    assert team.grouped() == [team.others[1]]
+    process.until(lambda: team.grouped() == [mine], "the group is as it was")
+    team.untouched()
+
+
+def test_deleted_while_it_is_created(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    team.control.pool(instance_type=P5, zone=A, size=0)
+    process = team.start()
+    team.ask(2, annotations=CANCEL)
+    process.run(120.0)
+    team.end()
+    process.until(lambda: team.object() is None, "the object is gone")
+    team.control.pool(instance_type=P5, zone=A, size=9)
+    process.run(3600.0)
+    assert team.made() == []
+
+
+def test_deleted_while_the_answer_to_a_purchase_is_lost_and_ec2_shows_it_late(fresh: LocalAws) -> None:
+    """The object stays until what may have been bought is seen, and given back."""
+    team = Team(fresh, 0)
+    process = team.start()
+    process.turn()
+    team.late(120.0)
+    team.control.fault(action="CreateCapacityReservation", stage="response", times=12)
+    team.ask(2, annotations=CANCEL)
+    process.until(lambda: len(team.made()) == 1, "it is made, and nobody knows")
+    team.end()
+    process.until(lambda: team.object() is None, "the object is gone")
+    assert team.held() == {} and len(team.made()) == 1
+    team.untouched()
+
+
+@pytest.mark.covers("CAP-06")
+def test_two_that_claim_one_are_both_told_and_neither_has_it(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    one = team.others[1]
+    process = team.start()
+    adopts = {names.ADOPT_IDS: one}
+    for name in ("training", "serving"):
+        team.client.create(KIND, bought.wanted(1, name=name, annotations=adopts))
+    process.run(120.0)
+    holdings = process.broker.ome.holdings
+    assert holdings.holdings().disputed == {one: (Reserved("default", "serving"), RESERVED)}
+    for name in ("training", "serving"):
+        (told,) = holdings.state(Reserved("default", name)).problems
+        assert (told.reason, one in told.message) == ("ReservationDisputed", True)
+    team.client.patch(
+        KIND, "serving", {"metadata": {"annotations": {names.ADOPT_IDS: None}}}, namespace="default"
+    )
+    process.run(60.0)
+    assert holdings.holdings().owner == {one: RESERVED}
+    team.untouched()
 
 
 def picture(team: Team) -> str:
