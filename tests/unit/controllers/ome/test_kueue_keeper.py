@@ -1,0 +1,326 @@
+"""A reservation's objects in Kueue under edits, crashes and strangers: one reconcile after the other."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from broker.apis import crds, names
+from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue, Cohort, LocalQueue, Namespace
+from broker.apis.meta import condition
+from broker.apis.ome import CapacityReservation
+from broker.controllers.ome.kueue.check import CheckKeeper
+from broker.controllers.ome.kueue.keeper import QueueKeeper
+from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
+from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.errors import NotFound, Unavailable
+from broker.kube.events import Recorder
+from broker.kube.transports import InProcessTransport
+from broker.quota.usage import Reserved
+from broker.settings import Settings
+from tests.cluster.taps import Tap
+from tests.kueue.definitions import install
+from tests.kueue.played import Kueue
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+KEY, QUEUE, TEAM = "team/gpu", "team--gpu", Reserved("team", "gpu")
+OME = [body for body in crds.load() if body["spec"]["group"] == "ome.io"]
+QUOTA = {"name": GPU, "nominalQuota": "16"}
+SPEC: Json = {
+    "resourceGroups": [{"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [QUOTA]}]}]
+}
+
+
+class World:
+    """One reservation on the embedded API server; `keeps` is a look and a reconcile."""
+
+    def __init__(self) -> None:
+        transport = InProcessTransport(Cluster())
+        self.client = Client(transport, field_manager="test")
+        self.tap = Tap(transport)
+        for body in OME:
+            self.client.create(crds.KIND, body)
+        install(self.client)
+        self.kueue = Kueue(transport)
+        self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
+        self.start()
+
+    def start(self) -> None:
+        """A new broker: it knows what the API server tells it."""
+        client = Client(self.tap)
+        clock = FakeClock()
+        self.reads = OmeReads(client, clock=clock)
+        self.view = KueueView(self.reads)
+        self.check = CheckKeeper(client, self.reads, clock=clock)
+        self.recorder = Recorder(client, "test", clock)
+        self.keeper = QueueKeeper(
+            client, self.reads, self.view, self.check, settings=Settings(), recorder=self.recorder
+        )
+
+    def reserve(self, **more: Any) -> None:
+        meta = {"name": "gpu", "namespace": "team", "finalizers": ["test/held"]}
+        self.client.create(CapacityReservation.KIND, {"metadata": meta, "spec": SPEC | more})
+
+    def edit(self, body: Json) -> None:
+        self.client.patch(CapacityReservation.KIND, "gpu", body, namespace="team")
+
+    def look(self) -> None:
+        for informer in self.reads.named.values():
+            informer.read()
+
+    def keeps(self) -> None:
+        self.look()
+        self.check.run(wanted=True)
+        self.keeper.reconcile(KEY)
+
+    def writes(self) -> int:
+        return len(self.tap.writes())
+
+    def at_rest(self) -> bool:
+        """Whether another look writes nothing."""
+        before = self.writes()
+        self.keeps()
+        return self.writes() == before
+
+    def queue(self) -> ClusterQueue:
+        found = self.kueue.queue(QUEUE)
+        assert found is not None
+        return found
+
+    def spec(self) -> Json:
+        found: Json = self.kueue.raw(ClusterQueue, QUEUE)["spec"]
+        return found
+
+    def local(self) -> LocalQueue:
+        return LocalQueue.decode(self.kueue.raw(LocalQueue, "gpu", "team"))
+
+    def problems(self) -> list[str]:
+        return [each.reason for each in self.view.problems(TEAM)]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.covers("OME-097")
+def test_what_is_so_already_is_not_written_by_a_new_broker_either(world: World) -> None:
+    world.reserve(cohort="ai", allowBorrowing=True)
+    world.keeps()
+    assert world.spec()["cohortName"] == "ai"
+    assert world.at_rest()
+    world.kueue.takes(QUEUE)
+    world.kueue.judges(QUEUE)
+    world.start()
+    assert world.at_rest()
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 4, 5, 6])
+def test_a_crash_after_any_write_is_made_good(world: World, lost: int) -> None:
+    world.reserve(cohort="ai")
+    left = iter(range(lost - 1))
+
+    def chosen(request: Any) -> bool:
+        return request.method not in ("GET", "HEAD") and next(left, None) is None
+
+    world.tap.lose(chosen, times=1)
+    try:
+        world.keeps()
+    except Unavailable:
+        world.start()
+    world.tap.heal()
+    # What is there of it so far admits nobody whom the reservation does not.
+    found = world.kueue.queue(QUEUE)
+    assert found is None or found.spec.stop_policy == "Hold" or found.spec.namespace_selector is not None
+    world.keeps()
+    assert world.queue().spec.stop_policy == "None"
+    assert world.local().spec.stop_policy == "None"
+    assert world.at_rest()
+
+
+@pytest.mark.covers("OME-082")
+def test_what_is_set_by_hand_beside_the_spec_goes_and_what_is_nobodys_stays(world: World) -> None:
+    world.reserve()
+    world.keeps()
+    edits: Json = {"cohortName": "theirs", "stopPolicy": "HoldAndDrain"}
+    edits["admissionChecksStrategy"] = {"admissionChecks": [{"name": CHECK}, {"name": "theirs"}]}
+    world.client.patch(ClusterQueue.KIND, QUEUE, {"spec": edits})
+    world.keeps()
+    spec = world.spec()
+    assert "cohortName" not in spec and spec["stopPolicy"] == "None"
+    assert [each["name"] for each in spec["admissionChecksStrategy"]["admissionChecks"]] == [CHECK, "theirs"]
+    assert world.at_rest()
+
+
+@pytest.mark.covers("OME-034", "OME-037")
+def test_a_cohort_that_is_left_is_left_with_its_limits(world: World) -> None:
+    world.reserve(cohort="ai")
+    world.keeps()
+    (quota,) = world.spec()["resourceGroups"][0]["flavors"][0]["resources"]
+    assert quota["borrowingLimit"] == "0"
+    world.edit({"spec": {"cohort": None}})
+    world.keeps()
+    (quota,) = world.spec()["resourceGroups"][0]["flavors"][0]["resources"]
+    assert "cohortName" not in world.spec() and quota == QUOTA
+    assert "cohort" not in world.queue().labels
+    assert world.at_rest()
+
+
+def test_a_spec_that_became_invalid_stops_the_queue_as_it_was(world: World) -> None:
+    world.reserve()
+    world.keeps()
+    groups = world.spec()["resourceGroups"]
+    twice = [SPEC["resourceGroups"][0], SPEC["resourceGroups"][0] | {"coveredResources": [GPU]}]
+    world.edit({"spec": {"resourceGroups": twice}})
+    world.keeps()
+    assert world.spec()["stopPolicy"] == "Hold"
+    assert world.spec()["resourceGroups"] == groups
+    assert world.at_rest()
+    world.edit({"spec": SPEC})
+    world.keeps()
+    assert world.spec()["stopPolicy"] == "None"
+
+
+def test_a_local_queue_that_leads_elsewhere_is_made_anew(world: World) -> None:
+    world.reserve()
+    world.keeps()
+    raw = world.kueue.raw(LocalQueue, "gpu", "team")
+    meta = {key: raw["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
+    world.client.delete(LocalQueue.KIND, "gpu", namespace="team")
+    world.client.create(LocalQueue.KIND, {"metadata": meta, "spec": {"clusterQueue": "elsewhere"}})
+    world.keeps()
+    assert world.local().spec.cluster_queue == QUEUE
+    assert world.at_rest()
+
+
+@pytest.mark.covers("OME-082")
+def test_a_strangers_local_queue_is_left_alone(world: World) -> None:
+    body = {"metadata": {"name": "gpu", "namespace": "team"}, "spec": {"clusterQueue": "theirs"}}
+    world.client.create(LocalQueue.KIND, body)
+    world.reserve()
+    world.keeps()
+    assert world.local().spec.cluster_queue == "theirs"
+    assert world.problems() == ["ObjectConflict"]
+    assert world.queue().spec.stop_policy == "None"
+    world.edit({"metadata": {"finalizers": None}})
+    world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
+    world.keeps()
+    assert world.local().spec.cluster_queue == "theirs"
+    assert world.kueue.queue(QUEUE) is None
+    assert world.problems() == []
+
+
+def test_two_reservations_of_one_queue_name_do_not_share_it(world: World) -> None:
+    world.client.create(Namespace.KIND, {"metadata": {"name": "team--x"}})
+    world.reserve()
+    other = {"name": "x--gpu", "namespace": "team"}
+    world.client.create(CapacityReservation.KIND, {"metadata": other, "spec": SPEC})
+    third = {"name": "gpu", "namespace": "team--x"}
+    world.client.create(CapacityReservation.KIND, {"metadata": third, "spec": SPEC})
+    world.keeps()
+    world.keeper.reconcile("team/x--gpu")
+    world.keeper.reconcile("team--x/gpu")
+    (problem,) = world.view.problems(Reserved("team--x", "gpu"))
+    assert problem.reason == "ObjectConflict" and "team/x--gpu" in problem.message
+
+
+@pytest.mark.parametrize(("policy", "stop"), [("Retain", "Hold"), ("Cancel", "HoldAndDrain")])
+@pytest.mark.covers("OME-021")
+def test_a_deleted_reservation_takes_its_queues_with_it(world: World, policy: str, stop: str) -> None:
+    world.reserve()
+    world.edit({"metadata": {"annotations": {names.DELETION_POLICY: policy}}})
+    world.keeps()
+    world.kueue.takes(QUEUE)
+    world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
+    world.keeps()
+    queue = world.queue()
+    assert queue.deleting and queue.spec.stop_policy == stop
+    assert world.at_rest()
+    assert world.view.left(TEAM) == (f"ClusterQueue {QUEUE}",)
+    # Made anew under the same name, it waits for the old queue's end.
+    world.edit({"metadata": {"finalizers": None}})
+    world.reserve()
+    world.keeps()
+    assert world.problems() == ["QueueTerminating"]
+    world.kueue.releases(QUEUE)
+    world.keeps()
+    assert world.queue().spec.stop_policy == "None"
+    assert world.problems() == []
+
+
+def test_the_check_of_another_controller_is_asked_by_nobody(world: World) -> None:
+    body = {"metadata": {"name": CHECK}, "spec": {"controllerName": "somebody.else/check"}}
+    world.client.create(AdmissionCheck.KIND, body)
+    world.reserve()
+    world.keeps()
+    assert "admissionChecksStrategy" not in world.spec()
+    assert world.problems() == ["ObjectConflict"]
+    check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
+    assert check.spec.controller_name == "somebody.else/check" and not check.status.conditions
+
+
+def test_no_queue_asks_a_check_that_is_not_active(world: World) -> None:
+    world.reserve()
+    world.look()
+    world.keeper.reconcile(KEY)
+    assert world.kueue.queue(QUEUE) is None
+    world.keeps()
+    assert world.kueue.judges(QUEUE) == "FlavorNotFound"  # and not AdmissionCheckInactive
+    check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
+    said = condition(check.status.conditions, ACTIVE)
+    assert check.spec.controller_name == CONTROLLER and said is not None and said.status == "True"
+    # Somebody says it is not: the broker knows better.
+    status = {"status": {"conditions": [{**said.wire(), "status": "False"}]}}
+    world.client.patch(AdmissionCheck.KIND, CHECK, status, subresource="status")
+    world.keeps()
+    check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
+    said = condition(check.status.conditions, ACTIVE)
+    assert said is not None and said.status == "True"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "asks", "problems"),
+    [("Off", False, []), ("Hold", True, []), ("never", True, ["AnnotationInvalid"])],
+)
+def test_whether_workloads_wait_for_instances(
+    world: World, chosen: str, asks: bool, problems: list[str]
+) -> None:
+    world.reserve()
+    world.edit({"metadata": {"annotations": {names.ADMISSION: chosen}}})
+    world.keeps()
+    assert ("admissionChecksStrategy" in world.spec()) is asks
+    assert world.problems() == problems
+    world.edit({"metadata": {"annotations": {names.ADMISSION: "Off"}}})
+    world.keeps()
+    assert "admissionChecksStrategy" not in world.spec()
+
+
+def test_cohorts_that_are_each_others_parents_are_told(world: World) -> None:
+    for name, parent in (("ai", "all"), ("all", "ai")):
+        world.client.create(Cohort.KIND, {"metadata": {"name": name}, "spec": {"parentName": parent}})
+    world.reserve(cohort="ai")
+    world.keeps()
+    (problem,) = world.view.problems(TEAM)
+    assert problem.reason == "CohortCycle" and "ai in all in ai" in problem.message
+
+
+def test_without_kueue_nothing_is_written_and_nobody_waits() -> None:
+    cluster = Cluster()
+    client = Client(InProcessTransport(cluster), field_manager="test")
+    for body in OME:
+        client.create(crds.KIND, body)
+    tap = Tap(InProcessTransport(cluster))
+    reads = OmeReads(Client(tap), clock=FakeClock())
+    view = KueueView(reads)
+    for informer in reads.named.values():
+        with suppress(NotFound):
+            informer.read()
+    assert reads.synced() and reads.cluster_queues.missing
+    assert not view.present and view.gone(TEAM) and view.holders(TEAM) == () and view.all() == {}
