@@ -98,6 +98,11 @@ class Odcr:
     ultraserver: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def idle(self) -> int:
+        """Free slots that are paid for: EC2 bills a reservation while it is active."""
+        return self.available if self.state == "active" else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OdcrRequest:

@@ -50,6 +50,10 @@ class OnDemandCapacityReservationStatus(Model):
         str,
         crd("US dollars an hour for its free slots at On-Demand price; empty while that is not known."),
     ] = ""
+    idle_since: Annotated[
+        Time | None,
+        crd("Since when at least so many slots were seen free, while it is active; left out when none is."),
+    ] = None
     conditions: Annotated[
         tuple[Condition, ...],
         crd(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from broker.capacity.idle import idle_cost
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr
 
@@ -32,9 +33,7 @@ def rows(provider: CapacityProvider) -> list[dict[str, Any]]:
 
 
 def _row(odcr: Odcr, types: Mapping[str, InstanceType]) -> dict[str, Any]:
-    type_ = types.get(odcr.instance_type)
-    price = type_.on_demand_price if type_ else None
-    idle = odcr.available if odcr.state == "active" else 0
+    cost = idle_cost(odcr, types.get(odcr.instance_type))
     return {
         "id": odcr.id,
         "type": odcr.instance_type,
@@ -48,7 +47,7 @@ def _row(odcr: Odcr, types: Mapping[str, InstanceType]) -> dict[str, Any]:
         "platform": odcr.platform,
         "tenancy": odcr.tenancy,
         "end": _date(odcr.end),
-        "idle_usd_hour": round(idle * price, 2) if price is not None else None,
+        "idle_usd_hour": round(cost, 2) if cost is not None else None,
         "tags": dict(odcr.tags),
     }
 

@@ -9,6 +9,7 @@ mirrors that one, and else a condition says that it mirrors nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 
 import structlog
 
@@ -17,9 +18,11 @@ from broker.apis.capacity_broker import (
     OnDemandCapacityReservation,
     OnDemandCapacityReservationStatus,
 )
+from broker.capacity.idle import idle_since
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.reservations.each import each
+from broker.controllers.reservations.idle import IdleMeter
 from broker.controllers.reservations.shown import shown
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -57,6 +60,7 @@ class MirrorKeeper:
         self._clock = clock
         self._users = users  # reservation id -> names of the classes that use it
         self._types: Mapping[str, InstanceType] = {}
+        self._meter = IdleMeter()
 
     def run(self) -> Again | None:
         """Raises ApiError, after every object had its turn unless the API server has trouble of its own."""
@@ -67,14 +71,26 @@ class MirrorKeeper:
             self._types = self._provider.instance_types()
         except ProviderError as error:
             _log.info("prices as they were", error=str(error))
-        users = self._users()
-        each(inventory.odcrs.values(), lambda odcr: self._keep(odcr, users.get(odcr.id, ())))
+        users, now = self._users(), self._clock.now()
+        since = {id_: self._idle_since(odcr, now) for id_, odcr in inventory.odcrs.items()}
+        self._meter.tell(inventory.odcrs.values(), self._types, since)
+        each(
+            inventory.odcrs.values(),
+            lambda odcr: self._keep(odcr, users.get(odcr.id, ()), since[odcr.id]),
+        )
         each(self._left_over(inventory), self._end)
         return None
 
-    def _keep(self, odcr: Odcr, node_classes: Iterable[str]) -> None:
+    def _idle_since(self, odcr: Odcr, now: datetime) -> datetime | None:
+        """The object remembers it, so that a new broker does too."""
+        known = self._mirrors.get(odcr.id)
+        status = known.status if known else OnDemandCapacityReservationStatus()
+        before = status.available if status.state == "active" else 0
+        return idle_since(odcr, before=before, since=status.idle_since, now=now)
+
+    def _keep(self, odcr: Odcr, node_classes: Iterable[str], since: datetime | None) -> None:
         known = self._mirrors.get(odcr.id) or self._create(odcr.id)
-        wanted = shown(odcr, self._types.get(odcr.instance_type), node_classes)
+        wanted = shown(odcr, self._types.get(odcr.instance_type), node_classes, since=since)
         if known.status != wanted:
             self._write(known, wanted)
 

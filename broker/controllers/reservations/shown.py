@@ -1,8 +1,6 @@
 """What a mirror object says of a reservation, and which classes use it.
 
-Invariant: total, available and state are EC2's own, as it last described them. A free slot costs what an
-On-Demand Instance of its type costs, used or not (EC2 User Guide, "Capacity Reservation pricing and
-billing"); one that is not active costs nothing.
+Invariant: total, available and state are EC2's own, as it last described them.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservationStatus, Source
+from broker.capacity.idle import idle_cost
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from providers.model import InstanceType, Odcr
 
@@ -36,10 +35,14 @@ def users(classes: Iterable[str], ready: Callable[[str], LaunchClass]) -> Mappin
 
 
 def shown(
-    odcr: Odcr, type_: InstanceType | None, node_classes: Iterable[str]
+    odcr: Odcr,
+    type_: InstanceType | None,
+    node_classes: Iterable[str],
+    *,
+    since: datetime | None = None,
 ) -> OnDemandCapacityReservationStatus:
-    price = type_.on_demand_price if type_ else None
-    idle = odcr.available if odcr.state == "active" else 0
+    """`since`: from when on as many slots were seen idle."""
+    cost = idle_cost(odcr, type_)
     return OnDemandCapacityReservationStatus(
         type=odcr.instance_type,
         zone=odcr.zone,
@@ -55,7 +58,8 @@ def shown(
         tenancy=odcr.tenancy,
         owner_id=odcr.owner_id,
         node_classes=tuple(node_classes),
-        idle_cost_per_hour="" if price is None else f"{idle * price:.2f}",
+        idle_cost_per_hour="" if cost is None else f"{cost:.2f}",
+        idle_since=since,
     )
 
 

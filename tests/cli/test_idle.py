@@ -1,0 +1,79 @@
+"""`capacity-broker idle`: EC2's count now, and the broker's record of since when."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.commands.crds import install
+from broker.kube.client import Client
+
+from .kit import World, run
+
+SINCE = "2026-11-21T10:02:00Z"
+Cluster = tuple[Client, str]
+
+
+def idle(world: World, kubeconfig: str, *more: str) -> Any:
+    return run("idle", "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig, *more)
+
+
+def recorded(client: Client, odcr: str, *, available: int) -> None:
+    """As the broker writes it."""
+    install(client)
+    client.create(OnDemandCapacityReservation.KIND, {"metadata": {"name": odcr}})
+    status = {"state": "active", "available": available, "idleSince": SINCE}
+    client.apply(
+        OnDemandCapacityReservation.KIND,
+        {"metadata": {"name": odcr}, "status": status},
+        subresource="status",
+    )
+
+
+@pytest.mark.covers("CAP-10", "CAP-17")
+def test_idle_slots_with_cost_owner_and_since(world: World, cluster: Cluster) -> None:
+    client, kubeconfig = cluster
+    recorded(client, world.odcr, available=2)
+    tags = {"capacity-broker.io/reservation": "ml/training", "capacity-broker.io/flavor": "h100"}
+    world.ec2.create_tags(Resources=[world.odcr], Tags=[{"Key": k, "Value": v} for k, v in tags.items()])
+    result = idle(world, kubeconfig, "-o", "json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    assert (row["id"], row["idle"], row["total"], row["since"]) == (world.odcr, 2, 2, SINCE)
+    assert (row["reservation"], row["flavor"]) == ("ml/training", "h100")
+    hourly = row["usd_hour"]
+    assert hourly > 0
+
+    lines = idle(world, kubeconfig).stdout.splitlines()
+    assert [line.find(word) for line, word in zip(lines, ("SINCE", SINCE), strict=False)] == [
+        lines[0].index("SINCE")
+    ] * 2, "aligned"
+    assert lines[-1] == f"idle: 2 in 1 reservations; {hourly:.2f} $/h"
+
+
+def test_more_idle_than_the_broker_has_seen_is_since_nobody_knows_when(
+    world: World, cluster: Cluster
+) -> None:
+    client, kubeconfig = cluster
+    recorded(client, world.odcr, available=1)
+    (row,) = json.loads(idle(world, kubeconfig, "-o", "json").stdout)
+    assert row["since"] is None
+    assert "unknown" in idle(world, kubeconfig).stdout
+
+
+def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World, tmp_path: Path) -> None:
+    result = idle(world, str(tmp_path / "none"), "-o", "yaml")
+    assert result.exit_code == 0
+    assert f"id: {world.odcr}" in result.stdout
+    assert "since: null" in result.stdout
+    assert "since when is not known" in result.stderr
+
+
+def test_nothing_idle_is_said(world: World, cluster: Cluster) -> None:
+    world.ec2.cancel_capacity_reservation(CapacityReservationId=world.odcr)
+    assert idle(world, cluster[1]).stdout == "no slot is idle\n"
+    assert json.loads(idle(world, cluster[1], "-o", "json").stdout) == []

@@ -1,0 +1,69 @@
+"""Slots that nobody uses: how many, at what cost and since when, through takings, growth and a restart."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.oncall.metrics import REGISTRY
+from tests.cluster.account import A
+from tests.cluster.stack import Stack
+
+HOUR = 3600
+
+
+def until_idle(stack: Stack, odcr: str, slots: int) -> str:
+    """Since when so many are said to idle."""
+
+    def status() -> dict[str, Any]:
+        found = stack.find(OnDemandCapacityReservation, odcr)
+        return dict(stack.client.get(OnDemandCapacityReservation.KIND, odcr)["status"]) if found else {}
+
+    stack.until(lambda: status().get("available") == slots, f"{odcr} mirrored with {slots} free")
+    return str(status().get("idleSince", ""))
+
+
+def until_measured(stack: Stack, odcr: str, **values: float | None) -> None:
+    labels = {"odcr": odcr, "instance_type": "m5.large", "zone": A}
+
+    def read(name: str) -> float | None:
+        value = REGISTRY.get_sample_value(f"capacity_broker_idle_{name}", labels)
+        return None if value is None else round(value, 6)
+
+    stack.until(lambda: {name: read(name) for name in values} == values, f"{odcr} measured with {values}")
+
+
+@pytest.mark.covers("CAP-10")
+def test_idle_slots_are_counted_priced_and_timed(stack: Stack) -> None:
+    odcr = stack.aws.odcr(count=3)
+    stack.start()
+    first = until_idle(stack, odcr, 3)
+    assert first
+    price = stack.provider().instance_types()["m5.large"].on_demand_price
+    assert price
+    until_measured(stack, odcr, slots=3, cost_dollars_per_hour=round(3 * price, 6))
+
+    # One is taken: the others idle on.
+    stack.advance(HOUR)
+    stack.aws.rival(odcr)
+    assert until_idle(stack, odcr, 2) == first
+
+    # A new broker knows it still.
+    stack.stop()
+    stack.advance(HOUR)
+    stack.start()
+    began = datetime.fromisoformat(first).timestamp()
+    until_measured(stack, odcr, slots=2, since_timestamp_seconds=began)
+    assert until_idle(stack, odcr, 2) == first
+
+    # Of five, three idle only since they were added.
+    stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=6)
+    assert until_idle(stack, odcr, 5) > first
+
+    # What is all in use idles not at all.
+    stack.aws.rival(odcr, 5)
+    assert until_idle(stack, odcr, 0) == ""
+    until_measured(stack, odcr, slots=0, cost_dollars_per_hour=None, since_timestamp_seconds=None)
