@@ -89,14 +89,21 @@ def resolve(
     )
 
 
-def resolve_class(node_class: NodeClass, inventory: Inventory, *, account_id: str, now: datetime) -> Resolved:
-    """`resolve` for a class whose subnets and images are known."""
+def resolve_class(
+    node_class: NodeClass,
+    inventory: Inventory,
+    *,
+    account_id: str,
+    now: datetime,
+    platforms: Collection[str] | None = None,
+) -> Resolved:
+    """`resolve` for a class whose subnets are known, and its images or else their `platforms`."""
     return resolve(
         node_class.selection,
         inventory,
         account_id=account_id,
         zones={subnet.zone for subnet in node_class.subnets if not subnet.outpost_arn},
-        platforms={image.platform for image in node_class.images},
+        platforms={image.platform for image in node_class.images} if platforms is None else platforms,
         tenancy=node_class.tenancy,
         placement_group_arn=node_class.placement_group_arn,
         outposts={subnet.outpost_arn for subnet in node_class.subnets if subnet.outpost_arn},

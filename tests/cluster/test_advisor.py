@@ -353,6 +353,35 @@ def test_a_class_that_only_karpenter_can_launch_is_advised_all_the_same(stack: S
 
 
 @pytest.mark.covers("KRP-31")
+@pytest.mark.parametrize(
+    ("family", "platform"), [("AL2", "Linux/UNIX"), ("Windows2022", "Windows")], ids=["al2", "windows2022"]
+)
+def test_a_class_whose_images_the_broker_does_not_know_is_advised_all_the_same(
+    stack: Stack, family: str, platform: str
+) -> None:
+    there = stack.aws.odcr(platform=platform)
+    other = stack.aws.odcr(platform="Windows" if platform == "Linux/UNIX" else "Linux/UNIX")
+    stack.start()
+    group = stack.aws.group(there, other)
+    alias = {"alias": f"{family.lower()}@latest"}
+    stack.node_class(group=group, amiFamily=family, amiSelectorTerms=[alias])
+    pool(stack)
+    until_terms(stack, {"id": there})
+    stack.until_class(names.LAUNCHABLE, "False")
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_class_whose_profile_may_not_be_looked_up_is_advised_all_the_same(stack: Stack) -> None:
+    odcr = stack.aws.odcr()
+    stack.control.fault(action="ListInstanceProfilesForRole", code="AccessDenied", status=403, times=-1)
+    stack.start()
+    stack.node_class(id_=odcr, role="node", instanceProfile=None)
+    pool(stack)
+    until_terms(stack, {"id": odcr})
+    stack.until_class(names.LAUNCHABLE, "False")
+
+
+@pytest.mark.covers("KRP-31")
 def test_a_steady_class_is_written_no_more(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.start()

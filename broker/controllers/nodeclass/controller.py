@@ -22,8 +22,8 @@ from broker.controllers.nodeclass.resolve import (
     Surroundings,
     Unresolved,
     launch_class,
+    looked_up,
     selection,
-    surroundings,
     unread,
 )
 from broker.controllers.nodeclass.status import Verdict, status_patch
@@ -157,28 +157,32 @@ class NodeClassController:
             return None
         failure: ProviderError | None = None
         outcome: LaunchClass | Unresolved
+        found: LaunchClass | None = None  # what a class that only Karpenter can launch resolves to
         try:
             self._described_since(name, selection(node_class))
+            around, obstacle = self._surroundings(node_class)
             outcome = launch_class(
                 node_class,
-                self._surroundings(node_class),
+                around,
                 self._inventory.snapshot(),
                 account_id=self._provider.account_id(),
                 now=self._clock.now(),
                 group_errors=self._inventory.group_errors,
                 overhead=self._overhead,
             )
+            if obstacle is not None:
+                found = outcome
+                raise obstacle
         except Unresolved as error:
-            outcome = error
+            outcome = error if found is None else Unresolved(error.reason, error.message, found=found)
         except ProviderError as error:
             failure = error
             reason = REASONS.get(error.class_, "ProviderError")
             cause, known = (error.operation, error.code), self._outcomes.get(name)
+            told = f"{error} (request {error.request_id or 'unknown'})"
             if isinstance(known, Unresolved) and known.cause == cause:
-                outcome = known  # the same again under another request id is nothing to write
-            else:
-                told = f"{error} (request {error.request_id or 'unknown'})"
-                outcome = Unresolved(reason, told, cause=cause)
+                told = known.message  # the same again under another request id is nothing to write
+            outcome = Unresolved(reason, told, cause=cause, found=found)
         with self._lock:
             before = self._outcomes.get(name)
             self._outcomes[name] = outcome
@@ -221,14 +225,17 @@ class NodeClassController:
             passing=True,
         )
 
-    def _surroundings(self, node_class: EC2NodeClass) -> Surroundings:
+    def _surroundings(
+        self, node_class: EC2NodeClass
+    ) -> tuple[Surroundings, Unresolved | ProviderError | None]:
         written, now = _written(node_class), self._clock.monotonic()
         known = self._around.get(node_class.name)
         if known and known[0] == written and now < known[1]:
-            return known[2]
-        found = surroundings(node_class, self._provider)
-        self._around[node_class.name] = (written, now + LOOK_AGAIN, found)
-        return found
+            return known[2], None
+        found, obstacle = looked_up(node_class, self._provider)
+        if obstacle is None:
+            self._around[node_class.name] = (written, now + LOOK_AGAIN, found)
+        return found, obstacle
 
     def _write(self, node_class: EC2NodeClass, outcome: LaunchClass | Unresolved, *, keep: bool) -> None:
         with self._lock:

@@ -28,6 +28,7 @@ from providers.model import Image, ProviderError, SecurityGroup, Selector, Subne
 
 # Whose user data the broker writes.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
+LINUX = "Linux/UNIX"
 _MORE = ("name", "owner", "alias", "ssm_parameter")
 
 
@@ -108,6 +109,17 @@ def surroundings(
 
     A dry run makes no instance profile for the role.
     """
+    found, obstacle = looked_up(node_class, provider, dry_run=dry_run)
+    if obstacle is not None:
+        raise obstacle
+    return found
+
+
+def looked_up(
+    node_class: EC2NodeClass, provider: CapacityProvider, *, dry_run: bool = False
+) -> tuple[Surroundings, Unresolved | ProviderError | None]:
+    """As `surroundings`, and what keeps the broker from launching though Karpenter may: images that it does
+    not know, a profile that it may not see. Where reservations are to fit is known without these."""
     spec = node_class.spec
     subnets = provider.subnets(_selectors(spec.subnet_selector_terms))
     if not subnets:
@@ -118,23 +130,31 @@ def surroundings(
             "SecurityGroupsNotFound",
             _nothing("securityGroupSelectorTerms", spec.security_group_selector_terms),
         )
-    images = provider.images(_images(node_class))
-    if not images:
-        raise Unresolved("AMINotFound", _nothing("amiSelectorTerms", spec.ami_selector_terms))
-    if not (spec.role or spec.instance_profile):
-        raise Unresolved(
-            "InstanceProfileNotFound", "spec.role and spec.instanceProfile are both empty: set one of them"
-        )
-    return Surroundings(
+    found = Surroundings(
         subnets=tuple(subnets),
         security_groups=tuple(groups),
-        images=tuple(images),
+        images=(),
         family=_family(node_class),
-        instance_profile=f"(of role {spec.role})"
-        if dry_run and spec.role
-        else provider.instance_profile(role=spec.role, profile=spec.instance_profile),
+        instance_profile="",
         placement_group_arn=_placement_group_arn(node_class, provider),
     )
+    try:
+        found = replace(found, images=tuple(provider.images(_images(node_class))))
+        if not found.images:
+            raise Unresolved("AMINotFound", _nothing("amiSelectorTerms", spec.ami_selector_terms))
+        if not (spec.role or spec.instance_profile):
+            raise Unresolved(
+                "InstanceProfileNotFound",
+                "spec.role and spec.instanceProfile are both empty: set one of them",
+            )
+        profile = (
+            f"(of role {spec.role})"
+            if dry_run and spec.role
+            else provider.instance_profile(role=spec.role, profile=spec.instance_profile)
+        )
+    except (Unresolved, ProviderError) as error:
+        return found, error
+    return replace(found, instance_profile=profile), None
 
 
 def unread(chosen: Selection, inventory: Inventory, group_errors: Collection[str]) -> tuple[str, ...]:
@@ -178,7 +198,9 @@ def launch_class(
         overhead=overhead,
         interfaces=interfaces(node_class),
     )
-    found = resolve_class(plan, inventory, account_id=account_id, now=now)
+    # EC2's word for it is the images'; without them the family's.
+    platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}
+    found = resolve_class(plan, inventory, account_id=account_id, now=now, platforms=platforms)
     misfits = tuple(
         replace(misfit, code=why.code, message=f"group {misfit.id} could not be read: {why.message}")
         if (why := group_errors.get(misfit.id))
