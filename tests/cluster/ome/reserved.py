@@ -125,7 +125,7 @@ class Seen:
 
     def _write(self, request: Request) -> None:
         body = orjson.loads(request.body or b"{}")
-        states = self.states.setdefault(body["metadata"]["name"], [])
+        states = self.states.setdefault(request.path.split("/")[-2], [])
         state = body["status"]["capacityReservationLifecycleState"]
         if not states or states[-1] != state:
             states.append(state)

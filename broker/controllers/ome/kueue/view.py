@@ -30,6 +30,8 @@ class KueueView:
         self._lock = threading.Lock()
         self._problems: dict[Reserved, tuple[Problem, ...]] = {}
         self._readers: list[Callable[[Reserved], None]] = []
+        # By key: a workload and what it holds, worked out once for each version of it.
+        self._held: dict[str, tuple[Workload, Holder | None]] = {}
 
     @property
     def present(self) -> bool:
@@ -85,13 +87,20 @@ class KueueView:
         queue = self._reads.cluster_queues.cache.get(queue_name(reserved))
         if queue is None or owner_of(queue) != reserved:
             return ()
-        found = self._reads.workloads.cache.by(BY_QUEUE, queue.name)
-        return tuple(
-            _holder(each, reserved) for each in sorted(found, key=lambda each: each.key) if _counts(each)
-        )
+        found = (self._holds(each, reserved) for each in self._reads.workloads.cache.by(BY_QUEUE, queue.name))
+        return tuple(sorted((each for each in found if each is not None), key=lambda each: each.name))
+
+    def _holds(self, workload: Workload, reserved: Reserved) -> Holder | None:
+        known = self._held.get(workload.key)
+        if known is None or known[0] is not workload or (known[1] and known[1].reserved != reserved):
+            known = (workload, _holder(workload, reserved) if _counts(workload) else None)
+            self._held[workload.key] = known
+        return known[1]
 
     def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:
         """As `holders`, of every reservation at once."""
+        if len(self._held) > 2 * len(self._reads.workloads.cache) + 100:
+            self._held.clear()  # most of it has gone
         owners = {owner_of(queue) for queue in self._reads.cluster_queues.cache.list()}
         found = {reserved: self.holders(reserved) for reserved in owners if reserved is not None}
         return {reserved: some for reserved, some in found.items() if some}

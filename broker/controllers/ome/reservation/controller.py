@@ -157,11 +157,11 @@ class ReservationKeeper:
         left = float("inf") if state in ("Failed", "Deleting") else patience(state, obstacle, self._limits)
         return one, left - lasted
 
-    def _write(self, one: Reservation, made: Mapping[str, Any]) -> Reservation:
-        metadata = {"name": one.name, "uid": one.uid}
-        if one.namespace:
-            metadata["namespace"] = one.namespace
-        answer = self._client.apply(one.KIND, {"metadata": metadata, "status": made}, subresource="status")
+    def _write(self, one: Reservation, made: dict[str, Any]) -> Reservation:
+        patch = {"metadata": {"uid": one.uid}, "status": status.patch(one.status, made)}
+        answer = self._client.patch(
+            one.KIND, one.name, patch, namespace=one.namespace or None, subresource="status"
+        )
         return self._cached(one, answer)
 
     def _cached(self, one: Reservation, answer: Mapping[str, Any] | None) -> Reservation:

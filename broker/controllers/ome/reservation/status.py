@@ -84,6 +84,16 @@ def same(before: ReservationStatus, made: Json) -> bool:
     return _filled(old) == _filled(made)
 
 
+def patch(before: ReservationStatus, made: Json) -> Json:
+    """As a merge patch: what is no more is null, and conditions of others stay.
+
+    Server-side apply would work out which of thousands of fields are whose, all of which are ours.
+    """
+    gone = {name: None for name in _filled(before.wire()) if name not in made}
+    theirs = [condition_body(each) for each in before.conditions if each.type not in OURS]
+    return {**gone, **made, "conditions": [*made["conditions"], *theirs]}
+
+
 def conditions(
     before: Iterable[Condition], said: Iterable[Verdict], generation: int, now: datetime
 ) -> list[Json]:

@@ -1,0 +1,234 @@
+"""A thousand reservations and twenty thousand users of them, from cold to told; then one user goes.
+
+The reservation loop of the broker, its informers and the embedded API server share this process, so that the
+wall time has the server's work in it: lists of 24,000 objects, three writes a reservation (finalizer and
+label, Creating, Active), and each write's event. Kueue's part has been played: queues are active, workloads
+hold quota. The baseline does the same reservation by reservation, each with a look through all nodes and all
+workloads of its own; it is measured over a few of them and multiplied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.figures import Figure, run
+from benchmarks.reservations_world import GPU, fill, flavor_of, install, reserved
+from broker import logs
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import Workload
+from broker.apis.ome import CapacityReservation
+from broker.capacity.holdings import Holdings
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.ome.clusters.view import ClusterView
+from broker.controllers.ome.holdings.view import HoldingsView
+from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.reservation.loop import NAME, reservation_loop
+from broker.controllers.ome.reservation.wire import sources
+from broker.controllers.ome.shared import Shared
+from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
+from broker.kube.clock import SystemClock
+from broker.kube.embedded import Cluster
+from broker.kube.events import Recorder
+from broker.kube.informer import Informer
+from broker.kube.metrics import REGISTRY
+from broker.kube.transports import InProcessTransport
+from broker.oncall.metrics import tune_collector
+from broker.settings import Settings
+
+SAMPLE = 10
+CHANGES = 10
+PASSES = 5
+PATIENCE = 120.0
+
+
+class Counting:
+    """Counts writes; events of Kubernetes apart."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.writes: Counter[str] = Counter()
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        if request.method not in READS:
+            self.writes["events" if "/events" in request.path else "objects"] += 1
+        return self._inner.request(request, timeout=timeout)
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        return self._inner.stream(request, timeout=timeout)
+
+
+class World:
+    """What a broker has of reservations, and nothing else of it."""
+
+    def __init__(self, transport: Counting) -> None:
+        clock, settings = SystemClock(), Settings()
+        client = Client(transport)
+        nothing: Any = SimpleNamespace(reservations=list, instance_types=dict)
+        inventory = InventoryKeeper(nothing, clock=clock, groups=list)
+        inventory.refresh()
+        self.reads = OmeReads(client, clock=clock)
+        self.nodes = Informer(client, Node, clock=clock)
+        self.claims = Informer(client, NodeClaim, clock=clock)
+        self.pods = Informer(client, Pod, clock=clock)
+        self.informers: list[Informer[Any]] = [self.nodes, self.claims, self.pods, *self.reads.named.values()]
+        self.recorder = Recorder(client, "benchmark", clock)
+        shared = Shared(
+            client=client,
+            provider=nothing,
+            reads=self.reads,
+            claims=self.claims.cache,
+            nodes=self.nodes.cache,
+            pods=self.pods.cache,
+            inventory=inventory,
+            settings=settings,
+            clock=clock,
+            recorder=self.recorder,
+            owns=lambda _: True,
+            describe=lambda: None,
+            replan=lambda: None,
+            synced=lambda: self.nodes.synced and self.claims.synced,
+        )
+        holdings = HoldingsView()
+        holdings.publish(Holdings(), {}, {})
+        kueue = KueueView(self.reads)
+        clusters = ClusterView(self.reads.clusters.cache, known=list)
+        self.loop = reservation_loop(shared, sources(holdings, kueue, clusters))
+
+    def start(self) -> None:
+        for informer in self.informers:
+            informer.start()
+        self.recorder.start()
+        self.loop.start()
+
+    def stop(self) -> None:
+        self.loop.stop()
+        self.recorder.stop()
+        for informer in self.informers:
+            informer.stop()
+
+    def settled(self, each: int) -> bool:
+        """Whether every reservation is Active and tells all its users."""
+        return all(_tells(one, each) for one in self.reads.reservations.cache.list())
+
+    def passes(self) -> float:
+        labels = {"controller": NAME}
+        found = (
+            REGISTRY.get_sample_value("capacity_broker_reconciles_total", {**labels, "result": result})
+            for result in ("done", "again")
+        )
+        return sum(value or 0.0 for value in found)
+
+
+def _tells(one: CapacityReservation, each: int) -> bool:
+    status = one.status
+    return status.capacity_reservation_lifecycle_state == "Active" and len(status.association_usages) == each
+
+
+def measure(*, small: bool) -> Sequence[Figure]:
+    """Reservations told what they have and who uses it."""
+    teams, each = (20, 5) if small else (1000, 20)
+    logs.configure(level="error", format_="json")
+    tune_collector()
+    cluster = Cluster()
+    transport = Counting(InProcessTransport(cluster))
+    client = Client(InProcessTransport(cluster), field_manager="benchmark")
+    install(client)
+    fill(cluster, teams, each)
+    world = World(transport)
+    began, used = time.monotonic(), time.process_time()
+    world.start()
+    try:
+        _until(lambda: len(world.reads.reservations.cache) == teams and world.settled(each))
+        cold, cold_cpu = time.monotonic() - began, time.process_time() - used
+        written = transport.writes["objects"]
+        changes = [_change(client, number, each) for number in range(min(CHANGES, teams))]
+        world.recorder.flush()
+        rest, passes_cpu = _rest(world, transport)
+    finally:
+        world.stop()
+    plain = _plain(client, teams)
+    size = f"{teams:,} reservations, {teams * each:,} users"
+    return [
+        Figure(
+            name=f"from cold to told ({size}), wall time",
+            measured=cold,
+            unit="s",
+            most=10,
+            baseline=plain,
+            of="each reservation looks through nodes and workloads by itself",
+        ),
+        Figure(name="  CPU time, the API server's included", measured=cold_cpu, unit="s"),
+        Figure(name="  writes a reservation", measured=written / teams, most=3),
+        Figure(
+            name=f"a user gone to its reservation saying so, slowest of {len(changes)}",
+            measured=max(changes),
+            unit="s",
+            most=1,
+        ),
+        Figure(name=f"writes in {PASSES} passes at rest", measured=rest, most=0, least=0),
+        Figure(name="  CPU time of such a pass", measured=passes_cpu, unit="s"),
+    ]
+
+
+def _change(client: Client, team: int, each: int) -> float:
+    who = reserved(team)
+    client.delete(Workload.KIND, "job-000", namespace=who.namespace)
+    began = time.monotonic()
+
+    def told() -> bool:
+        one = CapacityReservation.decode(
+            client.get(CapacityReservation.KIND, who.name, namespace=who.namespace)
+        )
+        return _tells(one, each - 1)
+
+    _until(told)
+    return time.monotonic() - began
+
+
+def _rest(world: World, transport: Counting) -> tuple[int, float]:
+    """Writes in some passes that find nothing new, and the CPU time of one."""
+    done = world.passes()
+    before, used = transport.writes["objects"], time.process_time()
+    for _ in range(PASSES):
+        world.loop.batcher.add(NAME)
+        _until(lambda at=done: world.passes() > at)  # type: ignore[misc]
+        done = world.passes()
+    return transport.writes["objects"] - before, (time.process_time() - used) / PASSES
+
+
+def _plain(client: Client, teams: int) -> float:
+    """Seconds that all would take, from a few."""
+    sample = range(min(SAMPLE, teams))
+    began = time.monotonic()
+    for team in sample:
+        who = reserved(team)
+        nodes = [Node.decode(raw) for raw in client.read_all(Node.KIND, lambda raw: raw)[0]]
+        mine = [node for node in nodes if node.labels.get("example.com/sort") == flavor_of(team)]
+        total = sum(int(node.status.allocatable[GPU]) for node in mine)
+        every = [Workload.decode(raw) for raw in client.read_all(Workload.KIND, lambda raw: raw)[0]]
+        users = [each for each in every if each.namespace == who.namespace]
+        status = {
+            "lifecycleDetail": f"{total} GPUs",
+            "associationUsages": [{"name": each.key, "usage": []} for each in users],
+        }
+        metadata = {"name": who.name, "namespace": who.namespace}
+        client.apply(CapacityReservation.KIND, {"metadata": metadata, "status": status}, subresource="status")
+    return (time.monotonic() - began) / len(sample) * teams
+
+
+def _until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError("never came")
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    run(measure)
