@@ -135,7 +135,10 @@ def _outcome(
     """From now, when the last of the needs was given."""
     began = datetime.now(UTC)
     # The times come from AWS's log: a look more often would only take the CPU that is measured.
-    until(done, f"launches for all needs by {who}", patience=PATIENCE, look=1.0)
+    try:
+        until(done, f"launches for all needs by {who}", patience=PATIENCE, look=1.0)
+    except AssertionError as late:
+        sys.stderr.write(f"{late}\nThe figures of {who} are of what there was by then.\n")
     ended = [
         datetime.fromisoformat(call["at"])
         for call in stage.calls(who, "CreateFleet")
@@ -146,7 +149,7 @@ def _outcome(
     return Outcome(
         idle=sum(stage.aws.free(odcr) for odcr in odcrs),
         bought=sum(not instance.get("CapacityReservationId") for instance in described),
-        seconds=(max(ended) - began).total_seconds(),
+        seconds=(max(ended, default=datetime.now(UTC)) - began).total_seconds(),
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.controllers.nodeclaim import launch
 from broker.controllers.nodeclaim.intents import carried
 from broker.kube.errors import Unavailable
@@ -140,3 +141,30 @@ def test_nothing_is_planned_while_nothing_changes(world: World) -> None:
     world.claim("new", priority=9)
     process.turn()
     assert plans() > before
+
+
+@pytest.mark.covers("KRP-11")
+def test_a_change_among_a_thousand_reservations_shows_within_a_minute_by_one_call_a_poll(
+    world: World,
+) -> None:
+    odcrs = [world.aws.odcr(criteria="open") for _ in range(1000)]
+    world.node_class(preference="open")
+    process = started(world)
+
+    def totals() -> dict[str, int | None]:
+        (raw,) = world.client.list(EC2NodeClass.KIND)[0]
+        return {
+            row.id: row.total_instance_count for row in EC2NodeClass.decode(raw).status.capacity_reservations
+        }
+
+    process.until(lambda: len(totals()) == 1000, "all of them show")
+    process.run(60.0)
+    world.control.clear_calls()
+    changed = odcrs[700]
+    world.aws.ec2.modify_capacity_reservation(CapacityReservationId=changed, InstanceCount=5)
+    process.until(lambda: totals()[changed] == 5, "the change shows", seconds=60.0)
+    calls = world.control.calls()
+    assert calls.pop("ModifyCapacityReservation") == 1
+    # Polls are half a minute apart.
+    assert calls["DescribeCapacityReservations"] <= 3
+    assert sum(calls.values()) <= 12, calls
