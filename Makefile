@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 ONCE   ?=
 WORKERS ?= 2
-B       ?= launch plan storm steady restart startup quota
+B       ?= launch plan storm steady restart startup quota reservations
 
 .DEFAULT_GOAL := help
 

@@ -16,6 +16,7 @@ TOLD = {
     "storm": {"claims deleted and remade"},
     "steady": {"Kubernetes writes"},
     "restart": {"launches", "claims and nodes written again"},
+    "reservations": {"  writes a reservation", "writes in 5 passes at rest"},
     "startup": {"inventory: CPU time"},
 }
 
