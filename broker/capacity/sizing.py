@@ -54,7 +54,7 @@ _NOT_OF_TYPE: Final = frozenset(
     {CAPACITY_TYPE, ZONE, ZONE_ID, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE}
 )
 _CHOOSING: Final = re.compile(r"instance-(type|family|gpu-name|accelerator-name|size)$")
-_ZONE_ID: Final = re.compile(r"[a-z]+[0-9]+-[a-z]+[0-9]+(-az[0-9]+)?|[a-z]+[0-9]+-az[0-9]+")
+_ZONE_ID: Final = re.compile(r"-az[0-9]+$")
 _ANY_CLASS: Final = NodeClass(name="", selection=Selection())
 _MIB: Final = 2**20
 _GIB: Final = 2**30
@@ -213,7 +213,7 @@ def supply(type_: InstanceType) -> dict[str, float]:
 
 def is_zone_id(zone: str) -> bool:
     """`use1-az4` is a zone's id, `us-east-1a` a name."""
-    return _ZONE_ID.fullmatch(zone) is not None
+    return _ZONE_ID.search(zone) is not None
 
 
 def told(resource: str, amount: float) -> str:
