@@ -21,6 +21,7 @@ from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.coordination import Lease
 from broker.apis.core import Event, Node, Pod
+from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
@@ -34,19 +35,24 @@ from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.taps import writes_of
 from tests.unit.deploy import helm
+from tests.unit.deploy.ome_story import kueue, reviewing, story
 from tests.unit.deploy.requests import Asked, Recording, allows, grants
 from tests.unit.deploy.strict import Json
 
 CLUSTER_RULES: list[Json] = [
     rule
-    for file in ("cluster", "ome", "advisor", "definition")
+    for file in ("cluster", "ome", "webhook", "advisor", "definition")
     for rule in yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
 ]
-OWN_RULES: list[Json] = yaml.safe_load((helm.CHART / "rbac" / "namespace.yaml").read_text())
+OWN_RULES: list[Json] = [
+    rule
+    for file in ("namespace", "webhook-namespace")
+    for rule in yaml.safe_load((helm.CHART / "rbac" / f"{file}.yaml").read_text())
+]
 # What the client's methods are to RBAC.
 VERBS = {verb: verb for verb in ("get", "list", "watch", "create", "update", "patch", "delete")}
 VERBS |= {"apply": "patch", "evict": "create"}
-KINDS = {"EVENT": Event.KIND, "LEASE": Lease.KIND}
+KINDS = {"EVENT": Event.KIND, "LEASE": Lease.KIND, "crds": CRD}
 for found in pkgutil.iter_modules(broker.apis.__path__, "broker.apis."):
     members = vars(importlib.import_module(found.name)).items()
     KINDS |= {name: each.KIND for name, each in members if isinstance(getattr(each, "KIND", None), Kind)}
@@ -191,7 +197,8 @@ def _told(stack: Stack) -> bool:
 def calls() -> list[tuple[str, str, int]]:
     """Every call of a client in what a broker runs, as `verb group/resource`, with its file and line."""
     folder = helm.ROOT / "broker"
-    files = sorted([*(folder / "controllers").rglob("*.py"), *(folder / "kube").glob("*.py")])
+    places = ((folder / "controllers", "**/*.py"), (folder / "admission", "*.py"), (folder / "kube", "*.py"))
+    files = sorted(file for place, files in places for file in place.glob(files))
     return [
         (text, file.name, node.lineno)
         for file in files
@@ -209,8 +216,8 @@ def _called(node: ast.Call, file: str) -> str:
     if node.func.attr == "evict":
         return f"{verb} /pods/eviction"
     first = ast.unparse(node.args[0]).removesuffix(".KIND")
-    if file == "informer.py":
-        return ""  # of every kind that it is started for, which a life shows
+    if file == "informer.py" or (first not in KINDS and first[:1].islower()):
+        return ""  # of several kinds, which a life and a story show
     assert first in KINDS, f"{file}:{node.lineno}: {first} is a kind that this test does not know"
     named = (k.value for k in node.keywords if k.arg == "subresource")
     more = [value.value for value in named if isinstance(value, ast.Constant)]
@@ -233,13 +240,14 @@ def test_every_call_in_the_code_is_allowed() -> None:
 
 def test_the_roles_are_enough_and_no_more(stack: Stack) -> None:
     recording = Recording(stack.tap, ACCOUNT)
-    with installed(stack), granted(stack.client):
-        with leading(stack, recording) as broker:
+    with installed(stack), kueue(stack) as world, granted(stack.client):
+        with leading(stack, recording) as broker, reviewing(stack, Client(recording)) as webhook:
             life(stack, broker, recording)
+            story(world, webhook)
         assert stack.get(Lease, LEASE, namespace=helm.NAMESPACE).spec.holder_identity in (None, "")
     assert recording.refused == []
     everything = set(recording.seen)
-    own = {a for a in everything if a.namespace == helm.NAMESPACE and a.resource == "leases"}
+    own = {a for a in everything if a.namespace == helm.NAMESPACE and a.resource in ("leases", "secrets")}
     for rules, seen in ((OWN_RULES, own), (CLUSTER_RULES, everything - own)):
         beyond = [str(a) for a in sorted(seen) if not any(allows(rule, a) for rule in rules)]
         assert beyond == [], "asked for, and not in the chart's roles"

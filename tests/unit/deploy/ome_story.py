@@ -1,0 +1,114 @@
+"""What the broker does for OME's kinds, once through: queues, a dedicated cluster, the webhook's objects.
+
+Nothing is asserted here but that it happens: what it takes in rights is compared by whoever tells the story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from broker.admission.certificates import Unusable, read
+from broker.admission.keeper import NAME, SECRET
+from broker.admission.webhook import EVERY, Webhook
+from broker.apis.admission import Secret, ValidatingWebhookConfiguration
+from broker.apis.kueue import AdmissionCheck, Workload
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.ome.kueue.render import CHECK
+from broker.kube.client import Client
+from broker.kube.errors import NotFound
+from tests.cluster.clocks import MovableClock
+from tests.cluster.ome.dedicated import World
+from tests.cluster.ome.reserved import GPU, spec
+from tests.cluster.stack import Stack
+from tests.kueue.definitions import uninstall
+from tests.kueue.played import Kueue
+from tests.unit.deploy import helm
+
+
+@contextmanager
+def kueue(stack: Stack) -> Iterator[World]:
+    """With Kueue's kinds and one reserved instance; they go again: the real server keeps definitions."""
+    try:
+        yield World(stack, 1, kueue=True, training=1)
+    finally:
+        stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
+
+
+@contextmanager
+def reviewing(stack: Stack, client: Client) -> Iterator[MovableClock]:
+    """The webhook beside the broker, registered with the API server, on a clock of its own."""
+    clock = MovableClock()
+    webhook = Webhook(
+        client,
+        namespace=helm.NAMESPACE,
+        service=helm.RELEASE,
+        host="127.0.0.1",
+        port=0,
+        default_cohort="",
+        strict=False,
+        clock=clock,
+        url=True,
+    )
+    webhook.start()
+    try:
+        stack.until(lambda: registered(stack), "the webhook is registered")
+        yield clock
+    finally:
+        webhook.close()
+
+
+def registered(stack: Stack) -> bool:
+    try:
+        stack.client.get(ValidatingWebhookConfiguration.KIND, NAME)
+    except NotFound:
+        return False
+    return True
+
+
+def story(world: World, webhook: MovableClock) -> None:
+    stack, played = world.stack, Kueue(world.stack.tap.inner)
+    world.profile("whole", 8)
+    world.reserve("training")
+    whole = {"metadata": {"name": "whole"}, "spec": spec(quotas={GPU: "8"})}
+    stack.client.create(ClusterCapacityReservation.KIND, whole)
+    stack.until(lambda: played.queue("default--training"), "the queue of the reservation")
+    stack.until(lambda: played.queue("whole"), "the queue of the cluster's")
+
+    world.cluster("one", 0, "training", profile="whole", count=1)
+    (workload,) = stack.until(lambda: stack.all(Workload), "the cluster's Workload")
+    played.reserves(workload.name, "default--training", {"h100": {GPU: "8"}}, pods=8)
+    stack.until(lambda: played.settles(workload.name) == "admitted", "the broker says that it is there")
+    stack.until(lambda: world.claims("one"), "the cluster's claim")
+
+    # Another one wants more than there is, and is sent back for a while.
+    pod = {"containers": [{"name": "c", "image": "i", "resources": {"requests": {GPU: "8"}}}]}
+    wanted = {"queueName": "training", "podSets": [{"name": "main", "count": 2, "template": {"spec": pod}}]}
+    stack.client.create(Workload.KIND, {"metadata": {"name": "late", "namespace": "default"}, "spec": wanted})
+    played.reserves("late", "default--training", {"h100": {GPU: "16"}}, pods=2)
+    stack.until(lambda: played.settles("late") == "evicted", "the broker says that there is none")
+    stack.delete(Workload, "late", namespace="default")
+
+    stack.delete(DedicatedAICluster, "one")
+    stack.until_gone(DedicatedAICluster, "one")
+    stack.delete(ClusterCapacityReservation, "whole")
+    stack.until_gone(ClusterCapacityReservation, "whole")
+    stack.delete(CapacityReservation, "training", namespace="default")
+    stack.until(
+        lambda: stack.find(CapacityReservation, "training", namespace="default") is None, "it is gone"
+    )
+    stack.until(lambda: stack.find(AdmissionCheck, CHECK) is None, "nobody asks, so the check goes")
+
+    # By hand: what cannot be served is made anew, and API servers are told.
+    stack.client.patch(Secret.KIND, SECRET, {"data": {"tls.key": "bm8="}}, namespace=helm.NAMESPACE)
+    webhook.advance(EVERY)
+    stack.until(lambda: served(stack), "the certificates are made anew")
+
+
+def served(stack: Stack) -> bool:
+    try:
+        read(stack.client.get(Secret.KIND, SECRET, namespace=helm.NAMESPACE)["data"])
+    except Unusable:
+        return False
+    return True
