@@ -10,9 +10,13 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.nodeclaim.status import instance_id
+from broker.kube.client import Request
+from broker.kube.errors import Unavailable
 from tests.cluster.ome.dedicated import World
 from tests.cluster.ome.reserved import GPU, says, told
 from tests.cluster.stack import Stack
+from tests.cluster.taps import status_of
+from tests.cluster.test_rest import settle, tick
 from tests.kueue.played import Kueue
 
 
@@ -113,6 +117,56 @@ def test_it_grows_shrinks_and_is_made_whole_across_restarts(stack: Stack) -> Non
     stack.until(lambda: world.one("one").status.allocated_gpu == 8, "it holds less")  # type: ignore[union-attr]
     assert world.running() == 1
     world.until("one", "ACTIVE")
+
+
+def test_lost_replies_and_a_new_broker_make_nothing_twice(stack: Stack) -> None:
+    world = World(stack, 3, training=3)
+    world.reserve("training")
+    world.cluster("one", 3, "training")
+
+    def arrives(request: Request) -> None:
+        """What was sent is done, and nobody hears of it."""
+        stack.tap.inner.request(request, timeout=30)
+        raise Unavailable(0, "Lost", "the reply was lost, as a test asked")
+
+    def made(request: Request) -> bool:
+        return request.method == "POST" and request.path.endswith("/nodeclaims")
+
+    stack.tap.on(made, arrives, times=2)
+    stack.tap.on(status_of("dedicatedaiclusters"), arrives, times=1)
+    stack.start()
+    stack.until(lambda: world.claims("one"), "the first claim")
+    stack.stop()
+    stack.start()
+    world.until("one", "ACTIVE")
+    assert [each.name.rpartition("-")[2] for each in world.claims("one")] == ["0", "1", "2"]
+    assert world.running() == 3
+
+    stack.delete(DedicatedAICluster, "one")
+    stack.until_gone(DedicatedAICluster, "one")
+    assert stack.all(NodeClaim) == []
+    assert world.running() == 0
+
+
+@pytest.mark.covers("OME-097")
+def test_clusters_at_rest_are_not_written(stack: Stack) -> None:
+    world = World(stack, 1, training=1)
+    world.reserve("training")
+    world.cluster("one", 1, "training")
+    stack.start(poll_seconds=30.0, dedicated_wait_seconds=60.0)
+    world.until("one", "ACTIVE")
+    world.cluster("theirs", 1, "training", labels={names.RESERVATION_LABEL: "of-a-user"})
+    world.cluster("lost", 1, "nowhere")
+    world.until("lost", "FAILED")
+    waits = world.until("theirs", "CREATING")
+    assert waits.labels == {names.RESERVATION_LABEL: "of-a-user"}
+    settle(stack)
+    late = world.until("theirs", "FAILED")
+    assert "8 of nvidia.com/gpu wanted, 0 to be had" in late.status.lifecycle_detail
+    stack.tap.forget()
+    for _ in range(5):
+        tick(stack)
+    assert not stack.tap.writes()
 
 
 @pytest.mark.covers("OME-032", "OME-035", "OME-046", "OME-055")
