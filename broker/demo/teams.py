@@ -27,8 +27,10 @@ from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
 from broker.demo.kubelets import Kubelets
 from broker.demo.stage import Stage, build, line, own_credentials, until, until_interrupted
+from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.local import LocalAws
 
@@ -85,6 +87,8 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
 class _Story:
     def __init__(self, stage: Stage, clock: Clock, out: Console, say: Any) -> None:
         self._stage = stage
+        # What people write is theirs: it is not to look like the broker's own.
+        self._client = Client(InProcessTransport(stage.api.cluster), field_manager="kubectl")
         self._clock = clock
         self._out = out
         self._say = say
@@ -93,8 +97,8 @@ class _Story:
     def tell(self) -> bool:
         """Whether it went as told."""
         for team in TEAMS:
-            self._stage.client.create(Namespace.KIND, {"metadata": {"name": team}})
-        manifests.apply(self._stage.client, manifests.read([str(MANIFESTS)], fill=self._stage.world.fill))
+            self._client.create(Namespace.KIND, {"metadata": {"name": team}})
+        manifests.apply(self._client, manifests.read([str(MANIFESTS)], fill=self._stage.world.fill))
         until(self._active, self._clock)
         self._say("vision/gpus owns 3 p5.48xlarge and lends what it leaves idle; speech/gpus owns 1")
         for name, priority in BEFORE.items():
@@ -107,7 +111,7 @@ class _Story:
         self._claim(BACK, 0)
         until(lambda: self._find(DRAINED) is None or self._said(DRAINED, names.PREEMPTED), self._clock)
         if told := self._said(DRAINED, names.PREEMPTED):
-            self._say(f"[yellow]{DRAINED:<14} {told}[/yellow]")
+            self._say(f"[yellow]{DRAINED}[/yellow] {told}")
         self._claim(AGAIN, 0)
         self._say(f"{AGAIN} is the work that loses its node, in a claim of its own")
         self._ready((BACK, AGAIN))
@@ -137,21 +141,21 @@ class _Story:
                 "resources": {"requests": {"nvidia.com/gpu": "8"}},
             },
         }
-        self._stage.client.create(NodeClaim.KIND, body)
+        self._client.create(NodeClaim.KIND, body)
 
     def _active(self) -> bool:
-        found = map(CapacityReservation.decode, self._stage.client.list(CapacityReservation.KIND)[0])
+        found = map(CapacityReservation.decode, self._client.list(CapacityReservation.KIND)[0])
         states = [each.status.capacity_reservation_lifecycle_state for each in found]
         return len(states) == len(TEAMS) and set(states) == {"Active"}
 
     def _find(self, name: str) -> NodeClaim | None:
-        found = map(NodeClaim.decode, self._stage.client.list(NodeClaim.KIND)[0])
+        found = map(NodeClaim.decode, self._client.list(NodeClaim.KIND)[0])
         return next((each for each in found if each.name == name), None)
 
     def _said(self, name: str, type_: str) -> str:
         claim = self._find(name)
         found = condition(claim.status.conditions, type_) if claim is not None else None
-        return f"{found.type}: {found.message}" if found is not None and found.status == "True" else ""
+        return found.message if found is not None and found.status == "True" else ""
 
     def _ready(self, claims: Iterable[str]) -> None:
         def ready() -> bool:
