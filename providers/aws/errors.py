@@ -245,6 +245,11 @@ def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:
     )
 
 
+def misconfigured(code: str, message: str, *, operation: str) -> ProviderError:
+    """The refusal of what this package does not send, since a person has to set it right first."""
+    return ProviderError(code, message, class_=ErrorClass.CONFIGURATION, operation=operation)
+
+
 def already_exists(error: ProviderError) -> bool:
     """True when the thing to be made is there: the caller looks at it and adopts it."""
     return error.code in _EXISTS

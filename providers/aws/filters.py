@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from providers.model import ErrorClass, ProviderError, Selector
+from providers.aws import errors
+from providers.model import Selector
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef
@@ -53,10 +54,9 @@ def of_terms(
             found.append({"Name": name, "Values": [term.name]})
         if not found:
             fields = "id, name or tags" if name else "id or tags"
-            raise ProviderError(
+            raise errors.misconfigured(
                 "EmptySelector",
                 f"a term of {what} selects by nothing ({term}): give it {fields}",
-                class_=ErrorClass.CONFIGURATION,
                 operation=what,
             )
         yield found

@@ -114,11 +114,10 @@ def _require_ours(aws: Aws, arn: str, labels: Mapping[str, str], *, operation: s
     carried = aws.call(aws.groups.get_tags, Arn=arn).get("Tags", {})
     for key, value in sorted(labels.items()):
         if key.startswith(OURS) and carried.get(key) != value:
-            raise ProviderError(
+            raise errors.misconfigured(
                 "ForeignGroup",
                 f"group {arn} does not carry the tag {key}={value} (but {carried.get(key)!r}), so it is "
                 "left as it is: rename or delete it, or give it the tag",
-                class_=ErrorClass.CONFIGURATION,
                 operation=operation,
             )
 

@@ -6,8 +6,9 @@ so a reservation that is added to a group is seen at the next look. Members of o
 
 from __future__ import annotations
 
+from providers.aws import errors
 from providers.aws.clients import Aws
-from providers.model import ErrorClass, ProviderError, ReservationGroup
+from providers.model import ReservationGroup
 
 PAGE = 50
 MEMBER = ":capacity-reservation/"
@@ -28,11 +29,10 @@ def _name(arn: str) -> str:
     """The name in arn:PARTITION:resource-groups:REGION:ACCOUNT:group/NAME."""
     parts = arn.split(":", 5)
     if len(parts) < 6 or parts[2] != "resource-groups" or not parts[5].startswith("group/"):
-        raise ProviderError(
+        raise errors.misconfigured(
             "InvalidGroupArn",
             f"{arn!r} is not the ARN of a resource group "
             "(arn:aws:resource-groups:REGION:ACCOUNT:group/NAME; aws resource-groups list-groups shows it)",
-            class_=ErrorClass.CONFIGURATION,
             operation="group",
         )
     return parts[5].removeprefix("group/")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from providers.aws import filters
+from providers.aws import errors, filters
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
 from providers.model import Accelerator, ErrorClass, Image, ProviderError, Selector
@@ -82,11 +82,10 @@ def _al2023(arch: str, variant: str, version: str, kubernetes_version: str) -> s
 
 
 def _bad_alias(alias: str, why: str) -> ProviderError:
-    return ProviderError(
+    return errors.misconfigured(
         "InvalidAlias",
         f"amiSelectorTerms alias {alias!r}: {why}; write al2023@latest, al2023@v20250505, "
         "bottlerocket@latest or bottlerocket@v1.20.3, or select by id, name, tags or ssmParameter",
-        class_=ErrorClass.CONFIGURATION,
         operation="images",
     )
 

@@ -266,11 +266,10 @@ class LaunchTemplates:
         for item in answer["LaunchTemplates"]:
             if self._is_ours(item):
                 return _ref(item)
-        raise ProviderError(
+        raise errors.misconfigured(
             "ForeignTemplate",
             f"launch template {name} exists without the tag {tags.CLUSTER}={self._cluster}: "
             "give it back its tags or delete it",
-            class_=ErrorClass.CONFIGURATION,
             operation="CreateLaunchTemplate",
         )
 

@@ -15,7 +15,7 @@ import hashlib
 from providers.aws import errors, tags
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
-from providers.model import ErrorClass, ProviderError
+from providers.model import ProviderError
 
 
 class Profiles:
@@ -31,10 +31,9 @@ class Profiles:
         if profile:
             return profile
         if not role:
-            raise ProviderError(
+            raise errors.misconfigured(
                 "NoInstanceProfile",
                 "the class names neither role nor instanceProfile: set one of them",
-                class_=ErrorClass.CONFIGURATION,
                 operation="instance_profile",
             )
         name = role.rpartition("/")[2]

@@ -8,10 +8,11 @@ CreateCapacityReservation, ModifyCapacityReservation, CancelCapacityReservation)
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from providers.aws import tags
+from providers.aws import errors, tags
 from providers.aws.clients import Aws
 from providers.aws.reservations import odcr
 from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError, Unchanged
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
         ModifyCapacityReservationRequestTypeDef,
     )
 
+_ZONE_ID = re.compile(r"-az[0-9]+$")
+
 
 def create(aws: Aws, request: OdcrRequest, *, cluster: str) -> Odcr:
     """The reservation that the request's token stands for, made if it is not."""
@@ -30,7 +33,6 @@ def create(aws: Aws, request: OdcrRequest, *, cluster: str) -> Odcr:
         "ClientToken": request.token,
         "InstanceType": request.instance_type,
         "InstancePlatform": request.platform,  # type: ignore[typeddict-item]  # EC2 says what it takes
-        "AvailabilityZone": request.zone,
         "InstanceCount": request.count,
         "InstanceMatchCriteria": request.match_criteria,
         "Tenancy": request.tenancy,
@@ -38,6 +40,10 @@ def create(aws: Aws, request: OdcrRequest, *, cluster: str) -> Odcr:
         "EndDateType": "limited" if request.end else "unlimited",
         "TagSpecifications": [{"ResourceType": "capacity-reservation", "Tags": tags.to_ec2(labels)}],
     }
+    if _ZONE_ID.search(request.zone):
+        asked["AvailabilityZoneId"] = request.zone
+    else:
+        asked["AvailabilityZone"] = request.zone
     if request.end:
         asked["EndDate"] = request.end
     return odcr(aws.call(aws.ec2.create_capacity_reservation, **asked)["CapacityReservation"])
@@ -93,10 +99,9 @@ def _look(aws: Aws, id_: str) -> Odcr | None:
 
 def _require_ours(seen: Odcr, cluster: str, *, operation: str) -> None:
     if seen.tags.get(tags.CLUSTER) != cluster:
-        raise ProviderError(
+        raise errors.misconfigured(
             "ForeignReservation",
             f"{seen.id} does not carry the tag {tags.CLUSTER}={cluster}, so this broker did not make it and "
             "leaves it as it is: change it where it was made",
-            class_=ErrorClass.CONFIGURATION,
             operation=operation,
         )

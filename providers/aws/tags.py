@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from providers.model import ErrorClass, ProviderError
+from providers.aws import errors
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import TagTypeDef
@@ -25,11 +25,10 @@ KARPENTERS = "eks:eks-cluster-name"
 def checked(tags: Mapping[str, str]) -> Mapping[str, str]:
     """The tags, if the broker may set them."""
     if KARPENTERS in tags:
-        raise ProviderError(
+        raise errors.misconfigured(
             "ReservedTag",
             f"tag {KARPENTERS}={tags[KARPENTERS]} belongs to Karpenter, which would take the resource for "
             "its own: remove it from the tags of the class",
-            class_=ErrorClass.CONFIGURATION,
             operation="tags",
         )
     return tags

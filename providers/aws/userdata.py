@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from providers.aws.userdata_al2023 import al2023
 from providers.aws.userdata_bottlerocket import bottlerocket
-from providers.model import Bootstrap, ErrorClass, ProviderError
+from providers.aws.userdata_common import refused
+from providers.model import Bootstrap
 
 # EC2's limit, before base64.
 LARGEST = 16384
@@ -27,13 +28,9 @@ def user_data(*, family: str, bootstrap: Bootstrap, custom: str) -> str:
     elif family in _FAMILIES:
         made = _FAMILIES[family](bootstrap, custom)
     else:
-        raise _refused(f"amiFamily {family!r} is not known: use AL2023, Bottlerocket or Custom")
+        raise refused(f"amiFamily {family!r} is not known: use AL2023, Bottlerocket or Custom")
     if (size := len(made.encode())) > LARGEST:
-        raise _refused(
+        raise refused(
             f"userData makes {size} bytes with the node's own settings; EC2 takes {LARGEST}: shorten it"
         )
     return made
-
-
-def _refused(message: str) -> ProviderError:
-    return ProviderError("InvalidUserData", message, class_=ErrorClass.CONFIGURATION, operation="user_data")

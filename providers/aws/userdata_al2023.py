@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import email
 import email.message
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import yaml
 
-from providers.model import Bootstrap, ErrorClass, ProviderError
+from providers.aws.userdata_common import refused, taint
+from providers.model import Bootstrap
 
 NODE_CONFIG = "application/node.eks.aws"
 SHELL = "text/x-shellscript"
@@ -54,20 +54,6 @@ def node_config(bootstrap: Bootstrap) -> str:
     return yaml.safe_dump(document, sort_keys=False, width=2**16)
 
 
-def taint(text: str) -> Mapping[str, str]:
-    """A taint of the form key=value:Effect or key:Effect."""
-    pair, _, effect = text.rpartition(":")
-    key, _, value = pair.partition("=")
-    if not key or not effect:
-        raise ProviderError(
-            "InvalidTaint",
-            f"taint {text!r} is not key=value:Effect or key:Effect",
-            class_=ErrorClass.CONFIGURATION,
-            operation="user_data",
-        )
-    return {"key": key, "value": value, "effect": effect} if value else {"key": key, "effect": effect}
-
-
 def parts(custom: str) -> list[Part]:
     """The user's parts: of their archive, or their one document by what it is."""
     if not custom.strip():
@@ -81,7 +67,7 @@ def _parts_of_archive(custom: str) -> list[Part]:
     message = email.message_from_string(custom)
     if not message.is_multipart():
         if message.get_content_maintype() == "multipart":
-            raise _refused(
+            raise refused(
                 f"userData says {message.get_content_type()} and has no parts: check its boundary "
                 f"({message.get_boundary()!r}) and that a blank line follows the headers"
             )
@@ -103,7 +89,7 @@ def _text(part: email.message.Message) -> str:
     try:
         return payload.decode(charset) if isinstance(payload, bytes) else ""
     except (UnicodeDecodeError, LookupError) as error:
-        raise _refused(
+        raise refused(
             f"userData has a part of type {part.get_content_type()} that is no text: {error}"
         ) from error
 
@@ -126,7 +112,3 @@ def _archive(entries: list[Part]) -> str:
     for entry in entries:
         lines += [f"--{boundary}", f"Content-Type: {entry.content_type}", "", entry.content.rstrip("\n")]
     return "\n".join([*lines, f"--{boundary}--", ""])
-
-
-def _refused(message: str) -> ProviderError:
-    return ProviderError("InvalidUserData", message, class_=ErrorClass.CONFIGURATION, operation="user_data")

@@ -15,8 +15,8 @@ from typing import Any
 
 import tomli_w
 
-from providers.aws.userdata_al2023 import taint
-from providers.model import Bootstrap, ErrorClass, ProviderError
+from providers.aws.userdata_common import refused, taint
+from providers.model import Bootstrap
 
 _BOUND = ["/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"]
 
@@ -92,12 +92,8 @@ def _parsed(custom: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(custom)
     except tomllib.TOMLDecodeError as error:
-        raise _refused(f"userData is not TOML, which Bottlerocket needs: {error}") from error
+        raise refused(f"userData is not TOML, which Bottlerocket needs: {error}") from error
     settings = document.get("settings", {})
     if not isinstance(settings, dict) or not isinstance(settings.get("kubernetes", {}), dict):
-        raise _refused("userData: settings and settings.kubernetes must be tables")
+        raise refused("userData: settings and settings.kubernetes must be tables")
     return document
-
-
-def _refused(message: str) -> ProviderError:
-    return ProviderError("InvalidUserData", message, class_=ErrorClass.CONFIGURATION, operation="user_data")

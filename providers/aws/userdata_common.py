@@ -1,0 +1,26 @@
+"""What the families of user data share: taints as text, and how a person is told that theirs is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from providers.aws import errors
+from providers.model import ProviderError
+
+
+def refused(message: str) -> ProviderError:
+    """The error that names what is wrong with the user data."""
+    return errors.misconfigured("InvalidUserData", message, operation="user_data")
+
+
+def taint(text: str) -> Mapping[str, str]:
+    """A taint of the form key=value:Effect or key:Effect."""
+    pair, _, effect = text.rpartition(":")
+    key, _, value = pair.partition("=")
+    if not key or not effect:
+        raise errors.misconfigured(
+            "InvalidTaint",
+            f"taint {text!r} is not key=value:Effect or key:Effect",
+            operation="user_data",
+        )
+    return {"key": key, "value": value, "effect": effect} if value else {"key": key, "effect": effect}
