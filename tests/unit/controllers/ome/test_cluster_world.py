@@ -1,0 +1,149 @@
+"""What decides about dedicated clusters is read in one look: specs, priorities, and who holds what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.ome.clusters.world import World, look
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.transports import InProcessTransport
+from broker.quota.entitled import Standing
+from broker.quota.model import FlavorResource
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+KEY = FlavorResource("h100", GPU)
+PRIORITIES = {"low": 10, "high": 20}
+
+
+def reservation(name: str, gpus: int, namespace: str = "team", **spec: Any) -> Json:
+    resources = [
+        {"name": GPU, "nominalQuota": gpus},
+        {"name": "cpu", "nominalQuota": gpus * 16},
+    ]
+    groups = [{"coveredResources": [GPU, "cpu"], "flavors": [{"name": "h100", "resources": resources}]}]
+    return {
+        "metadata": {"name": name, "namespace": namespace, "resourceVersion": "1", "uid": name},
+        "spec": {"resourceGroups": groups, **spec},
+    }
+
+
+def cluster(name: str, gpus: int, *, of: str = "team/gpu", holds: int = 0, **spec: Any) -> Json:
+    status: Json = {}
+    if holds:
+        flavors = [{"name": "h100", "resources": [{"name": GPU, "total": holds}]}]
+        status["admission"] = {"reservation": of, "reservedAt": "2026-01-01T00:00:00Z", "flavors": flavors}
+    asked = {"capacityReservationId": of, "resources": {"requests": {GPU: gpus}}, **spec}
+    return {
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": asked,
+        "status": status,
+    }
+
+
+def claim(
+    name: str, *, draws: str = "team/gpu", launched: bool = True, labels: Json | None = None
+) -> NodeClaim:
+    return NodeClaim.decode(
+        {
+            "metadata": {
+                "name": name,
+                "labels": {names.INSTANCE_TYPE: "p5.48xlarge", **(labels or {})},
+                "annotations": {names.DRAWS_FROM: draws, names.PRIORITY: "5"},
+            },
+            "status": {
+                "providerID": "aws:///a/i" if launched else "",
+                "capacity": {GPU: "8", "cpu": "192", "memory": "2Ti"},
+            },
+        }
+    )
+
+
+def world(*, reservations: list[Json], clusters: list[Json], claims: list[NodeClaim] | None = None) -> World:
+    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
+    flavor = {
+        "metadata": {"name": "h100", "resourceVersion": "1"},
+        "spec": {"nodeLabels": {names.INSTANCE_TYPE: "p5.48xlarge"}},
+    }
+    reads.reservations.cache.replace(reservations, 1)
+    reads.clusters.cache.replace(clusters, 1)
+    reads.flavors.cache.replace([flavor], 1)
+    return look(reads, claims or [], priority=PRIORITIES.get, default_cohort="", strict=False)
+
+
+def standing(found: World, name: str) -> Standing:
+    return found.decide().verdicts[name].standing
+
+
+@pytest.mark.covers("OME-051")
+def test_priority_is_the_clusters_class_or_its_reservations() -> None:
+    found = world(
+        reservations=[reservation("gpu", 8, priorityClassName="low")],
+        clusters=[
+            cluster("plain", 8),
+            cluster("urgent", 8, priorityClassName="high"),
+            cluster("unknown", 8, priorityClassName="none"),
+        ],
+    )
+    assert {each.cluster.name: each.priority for each in found.asking} == {
+        "plain": 10,
+        "urgent": 20,
+        "unknown": 0,
+    }
+    assert standing(found, "urgent") is Standing.ADMITTED
+    assert standing(found, "plain") is Standing.WAITING
+
+
+@pytest.mark.covers("OME-060", "OME-072")
+def test_what_clusters_and_claims_of_others_hold_is_not_given_again() -> None:
+    own = claim("own", labels={names.DEDICATED: "holds"})
+    found = world(
+        reservations=[reservation("gpu", 32)],
+        clusters=[cluster("holds", 8, holds=8), cluster("fits", 16), cluster("more", 8)],
+        claims=[own, claim("other"), claim("not-launched", launched=False), claim("lost", draws="nobody")],
+    )
+    # Of 32: 8 held, 8 of another's claim, whose part of the cpu quota is what its GPUs stand for.
+    assert [each.usage for each in found.others] == [{KEY: 8, FlavorResource("h100", "cpu"): 128000}]
+    assert standing(found, "fits") is Standing.ADMITTED
+    assert standing(found, "more") is Standing.WAITING
+
+
+@pytest.mark.covers("OME-032", "OME-046")
+def test_a_claim_that_borrows_gives_way_to_who_is_entitled() -> None:
+    sharing: Json = {"cohort": "c", "allowBorrowing": True}
+    found = world(
+        reservations=[
+            reservation("gpu", 8, preemptionRule={"reclaimWithinCohort": "Any"}, **sharing),
+            reservation("guest", 0, **sharing),
+        ],
+        clusters=[cluster("mine", 8)],
+        claims=[claim("theirs", draws="team/guest")],
+    )
+    decided = found.decide()
+    assert [*decided.evictions] == ["NodeClaim theirs"]
+    assert decided.verdicts["mine"].standing is Standing.PREEMPTING
+
+
+def test_a_reservation_that_means_nothing_or_goes_gives_nothing_new() -> None:
+    gone = reservation("gpu", 8)
+    gone["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}
+    broken = reservation("broken", 8, allowBorrowing=True)
+    found = world(
+        reservations=[gone, broken], clusters=[cluster("one", 8), cluster("two", 8, of="team/broken")]
+    )
+    barred = {each.cluster.name: each.barred for each in found.asking}
+    assert barred["one"] == "it is deleted"
+    assert "spec.cohort is empty" in barred["two"]
+    assert not found.decide().verdicts
