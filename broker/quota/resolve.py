@@ -21,32 +21,45 @@ class Unresolved:
     message: str
 
 
+class Names:
+    """Reservations by their names, for who asks about many."""
+
+    def __init__(self, known: Iterable[Reserved]) -> None:
+        self._named: dict[str, list[Reserved]] = {}
+        for each in sorted(known):
+            self._named.setdefault(each.name, []).append(each)
+
+    def resolve(self, given: str) -> Reserved | Unresolved:
+        """As `resolve`, among these."""
+        if not given:
+            return Unresolved(
+                "ReservationNotNamed",
+                "no reservation is named: write namespace/name of a CapacityReservation, or the name of a "
+                "ClusterCapacityReservation",
+            )
+        namespace, slash, name = given.rpartition("/")
+        named = self._named.get(name, [])
+        if slash:
+            if namespace and (found := Reserved(namespace, name)) in named:
+                return found
+            return Unresolved(
+                "ReservationNotFound", f"there is no CapacityReservation {name} in namespace {namespace!r}"
+            )
+        if (found := Reserved("", name)) in named:
+            return found
+        if len(named) == 1:
+            return named[0]
+        if named:
+            return Unresolved(
+                "ReservationAmbiguous",
+                f"{given} could be {' or '.join(map(str, named))}: write the one that is meant",
+            )
+        return Unresolved(
+            "ReservationNotFound",
+            f"there is no ClusterCapacityReservation and no CapacityReservation named {given}",
+        )
+
+
 def resolve(given: str, known: Iterable[Reserved]) -> Reserved | Unresolved:
     """What `capacityReservationId`, or the annotation of a claim, means among the reservations there are."""
-    if not given:
-        return Unresolved(
-            "ReservationNotNamed",
-            "no reservation is named: write namespace/name of a CapacityReservation, or the name of a "
-            "ClusterCapacityReservation",
-        )
-    namespace, slash, name = given.rpartition("/")
-    named = sorted(each for each in known if each.name == name)
-    if slash:
-        if (found := Reserved(namespace, name)) in named and namespace:
-            return found
-        return Unresolved(
-            "ReservationNotFound", f"there is no CapacityReservation {name} in namespace {namespace!r}"
-        )
-    if Reserved("", name) in named:
-        return Reserved("", name)
-    if len(named) == 1:
-        return named[0]
-    if named:
-        return Unresolved(
-            "ReservationAmbiguous",
-            f"{given} could be {' or '.join(map(str, named))}: write the one that is meant",
-        )
-    return Unresolved(
-        "ReservationNotFound",
-        f"there is no ClusterCapacityReservation and no CapacityReservation named {given}",
-    )
+    return Names(known).resolve(given)

@@ -13,7 +13,7 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.clusters.admission import Held, held
 from broker.controllers.ome.kueue.ownership import short
 from broker.kube.cache import Cache
-from broker.quota.resolve import resolve
+from broker.quota.resolve import Names
 from broker.quota.usage import Holder, Reserved
 
 
@@ -33,7 +33,7 @@ class ClusterView:
 
     def holders(self, reserved: Reserved) -> tuple[Holder, ...]:
         """The clusters of this reservation, by name. One that waits holds nothing: its usage is empty."""
-        return self.all().get(reserved, ())
+        return self._of(each for each in self._clusters.list() if _could(each, reserved)).get(reserved, ())
 
     def unqueued(self, reserved: Reserved) -> tuple[Holder, ...]:
         """Those of them whose Workloads Kueue does not count."""
@@ -42,14 +42,24 @@ class ClusterView:
 
     def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:
         """As `holders`, of every reservation at once: what a pass over many asks for."""
-        known = tuple(self._known())
+        return self._of(self._clusters.list())
+
+    def _of(self, clusters: Iterable[DedicatedAICluster]) -> Mapping[Reserved, tuple[Holder, ...]]:
+        names = Names(self._known())
         found: dict[Reserved, list[Holder]] = {}
-        for cluster in sorted(self._clusters.list(), key=lambda each: each.name):
+        for cluster in sorted(clusters, key=lambda each: each.name):
             mine = held(cluster)
-            reserved = mine.reserved if mine else resolve(cluster.spec.capacity_reservation_id, known)
+            reserved = mine.reserved if mine else names.resolve(cluster.spec.capacity_reservation_id)
             if isinstance(reserved, Reserved):
                 found.setdefault(reserved, []).append(_holder(cluster, reserved, mine))
         return {reserved: tuple(holders) for reserved, holders in found.items()}
+
+
+def _could(cluster: DedicatedAICluster, reserved: Reserved) -> bool:
+    """Whether it names or holds it, as far as that is told without the others."""
+    admission = cluster.status.admission
+    given = admission.reservation if admission else cluster.spec.capacity_reservation_id
+    return given.rpartition("/")[2] == reserved.name
 
 
 def _holder(cluster: DedicatedAICluster, reserved: Reserved, mine: Held | None) -> Holder:

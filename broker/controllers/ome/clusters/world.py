@@ -29,7 +29,7 @@ from broker.quota import flavors
 from broker.quota.assign import Rules
 from broker.quota.entitled import Entitled, Standing, Verdict, Want, entitle, held_of
 from broker.quota.model import Amounts, FlavorResource, Queue, Workload
-from broker.quota.resolve import Unresolved, resolve
+from broker.quota.resolve import Names, Unresolved
 from broker.quota.standing import attribute
 from broker.quota.usage import Reserved
 
@@ -139,11 +139,12 @@ def look(
         if one.deleting:
             barred[reserved] = "it is deleted"
     known = _flavors(reads, specs)
+    by_name = Names(reservations)
 
     def asking(cluster: DedicatedAICluster) -> Asking:
         profile = reads.profiles.cache.get(cluster.spec.profile) if cluster.spec.profile else None
         asked = wanted(cluster, profile)
-        reserved = resolve(cluster.spec.capacity_reservation_id, reservations)
+        reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
         mine = None if isinstance(reserved, Unresolved) else reservations[reserved]
         named = asked.priority_class if isinstance(asked, Wanted) else ""
         worth = priority(named or (mine.spec.priority_class_name if mine else ""))
@@ -202,10 +203,11 @@ def _drawing(
 ) -> Iterable[Workload]:
     """Claims with an instance, as what holds quota: each the share of it that its instance stands for."""
     made = {each.name: each for each in queues(specs)[0]}
+    by_name = Names(specs)
     for claim in claims:
         if names.DEDICATED in claim.labels or not claim.status.provider_id:
             continue
-        reserved = resolve(claim.annotations.get(names.DRAWS_FROM, ""), specs)
+        reserved = by_name.resolve(claim.annotations.get(names.DRAWS_FROM, ""))
         if isinstance(reserved, Unresolved):
             continue
         mine = made[reserved.queue]
