@@ -121,7 +121,7 @@ class Entitler:
             reservations, flavors_of(flavors, types, zones), types, self._version(flavors, types)
         )
         lots = self._owned(holdings, inventory)
-        holders = self._holders(lots)
+        holders = _without_ended(self._holders(lots), inventory)
         strange, coming = self._counts(lots, holders, inventory, now)
         usable = _usable(lots, inventory, strange, now)
         made = [
@@ -310,6 +310,22 @@ class Entitler:
 def priority_of(claim: NodeClaim) -> int:
     text = claim.annotations.get(names.PRIORITY, "0").strip()
     return int(text) if text.removeprefix("-").isdigit() else 0
+
+
+def _without_ended(holders: Iterable[book.Holder], inventory: Inventory) -> list[book.Holder]:
+    """Without those who leave and whose slot EC2 counts as free already: their claims go in a moment."""
+    held = list(holders)
+    over = Counter(each.odcr_id for each in held)
+    for odcr_id in over:
+        odcr = inventory.odcrs.get(odcr_id)
+        over[odcr_id] += inventory.free(odcr_id) - odcr.total if odcr is not None else 0
+    kept = []
+    for each in held:
+        if each.leaving and over[each.odcr_id] > 0:
+            over[each.odcr_id] -= 1
+        else:
+            kept.append(each)
+    return kept
 
 
 def _held(claim: NodeClaim) -> str:

@@ -1,0 +1,297 @@
+"""Plans over slots that belong to somebody: who may take which, who borrows, who waits to have one back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.capacity.entitlement import Borrower, Entitlements, Lot, Reclaim, Terms
+from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
+from broker.capacity.plan import plan
+from broker.capacity.shortages import Shortages
+
+from .builders import GROUP, NOW, TYPES, chosen, claim, inventory, node_class, odcr, refusals
+
+OPEN = Selection(preference="open")
+ANY: Sequence[str] = ("reserved", "on-demand")
+A, B = Lot("a", "f"), Lot("b", "f")
+AT = "reserved:m5.xlarge:us-east-1a:"
+
+
+def entitled(
+    draws: Mapping[str, str] | None = None, *, lots: Mapping[str, Lot] | None = None, **more: object
+) -> Entitlements:
+    """`a` owns cr-a, `b` owns cr-b; both have room for one and lend it, and b may borrow one."""
+    terms = Terms(quota=1, room=1, lendable=1, reclaim="Any")
+    given: dict[str, object] = {
+        "lots": {"cr-a": A, "cr-b": B} if lots is None else lots,
+        "terms": {A: terms, B: terms},
+        "draws": {f"uid-{name}": queue for name, queue in (draws or {}).items()},
+        "borrow": {B: 1},
+        "peers": {"b": frozenset({"a", "b"})},
+        "names": {"a": "team/a", "b": "team/b"},
+    }
+    return Entitlements(**(given | more))  # type: ignore[arg-type]
+
+
+def planned(
+    claims: Sequence[Claim], classes: NodeClass, world: Inventory, entitlements: Entitlements
+) -> Plan:
+    by_name = {classes.name: classes}
+    return plan(claims, by_name, TYPES, world, Shortages(), NOW, entitlements=entitlements)
+
+
+@pytest.mark.parametrize(
+    ("queue", "message"),
+    [
+        ("", "reservation cr-a belongs to team/a, and the claim draws from no reservation"),
+        ("b", "reservation cr-a belongs to team/a; the claim draws from team/b, which may not borrow"),
+        ("c", "reservation cr-a belongs to team/a; the claim draws from c, which is not in its cohort"),
+        ("x", "reservation cr-a belongs to team/a; the claim draws from x: there is no such reservation"),
+    ],
+)
+def test_who_is_not_entitled_is_told_whose_it_is(queue: str, message: str) -> None:
+    world = inventory(odcr("cr-a"))
+    given = entitled(
+        {"c": queue} if queue else {},
+        peers={"c": frozenset({"c"})},
+        barred={"x": "there is no such reservation"},
+    )
+    classes = node_class(Selection(reservation_id="cr-a"), world)
+    made = planned([claim("c", kinds=["reserved"])], classes, world, given)
+    (left,) = made.unplaced
+    assert left.reason == "NoUsableReservation"
+    assert [(each.reason, each.message) for each in left.skipped] == [
+        ("ReservedForOthers", f"{AT}cr-a: {message}")
+    ]
+    assert chosen(planned([claim("c", kinds=ANY)], classes, world, given)) == {
+        "c": "on-demand:m5.large:us-east-1a"
+    }
+
+
+def test_what_two_claim_is_nobodys() -> None:
+    world = inventory(odcr("cr-a"))
+    given = entitled({"c": "a"}, lots={}, disputed={"cr-a": ("a", "b")})
+    made = planned(
+        [claim("c", kinds=["reserved"])], node_class(Selection(reservation_id="cr-a"), world), world, given
+    )
+    assert "claimed by team/a and team/b, and nobody has it" in made.unplaced[0].message
+
+
+def test_an_open_match_never_spans_two_owners() -> None:
+    world = inventory(*(odcr(id_, match_criteria="open") for id_ in ("cr-a", "cr-b", "cr-free")))
+    claims = [claim("a", kinds=ANY), claim("none", kinds=ANY)]
+    made = planned(claims, node_class(OPEN, world), world, entitled({"a": "a"}))
+    taken = chosen(made)
+    assert {taken["a"], taken["none"]} == {f"{AT}cr-a", f"{AT}cr-free"}
+    assert taken["none"] == f"{AT}cr-free"
+
+
+def test_what_belongs_to_nobody_is_matched_as_ever() -> None:
+    world = inventory(odcr("cr-free", match_criteria="open"), odcr("cr-a", zone="us-east-1b"))
+    made = planned([claim("c", kinds=ANY)], node_class(OPEN, world), world, entitled())
+    assert chosen(made) == {"c": "reserved:m5.xlarge:us-east-1a"}
+
+
+def test_owners_come_before_borrowers_of_any_priority() -> None:
+    world = inventory(odcr("cr-a"), groups={GROUP: ["cr-a"]})
+    claims = [claim("b", kinds=ANY, priority=9), claim("a", kinds=ANY)]
+    made = planned(
+        claims, node_class(Selection(group_arn=GROUP), world), world, entitled({"a": "a", "b": "b"})
+    )
+    taken = chosen(made)
+    assert (taken["a"].split(":")[0], taken["b"].split(":")[0]) == ("reserved", "on-demand")
+
+
+def test_quota_and_limits_leave_slots_idle_and_say_so() -> None:
+    world = inventory(odcr("cr-a", free=3))
+    own = {A: Terms(quota=2, room=2, lendable=0)}
+    classes = node_class(Selection(reservation_id="cr-a"), world)
+    claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
+    made = planned(claims, classes, world, entitled({f"c{n}": "a" for n in range(3)}, terms=own))
+    assert len(made.assignments) == 2
+    assert refusals(made) == {"c2": "AllReservationsFull"}
+    (told,) = planned(
+        [claim("c", kinds=["reserved"])], classes, world, entitled({"c": "a"}, terms={})
+    ).unplaced
+    assert [each.reason for each in told.skipped] == ["QuotaReached"]
+    (told,) = planned(
+        [claim("c", kinds=["reserved"])], classes, world, entitled({"c": "b"}, terms=own)
+    ).unplaced
+    assert [each.reason for each in told.skipped] == ["LendingLimitReached"]
+    (told,) = planned(
+        [claim("c", kinds=["reserved"])], classes, world, entitled({"c": "b"}, borrow={})
+    ).unplaced
+    assert [each.reason for each in told.skipped] == ["BorrowingLimitReached"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "priority", "waits"),
+    [("Any", 0, True), ("LowerPriority", 1, True), ("LowerPriority", 0, False), ("Never", 9, False)],
+)
+def test_a_claim_waits_for_a_lent_slot_as_far_as_its_reservation_may_have_it_back(
+    rule: Reclaim, priority: int, waits: bool
+) -> None:
+    world = inventory(odcr("cr-a", total=1, free=0))
+    lent = {A: Terms(quota=1, room=0, reclaim=rule, borrowers=(Borrower("cr-a", 0),))}
+    one = claim("c", kinds=ANY, priority=priority)
+    classes = node_class(Selection(reservation_id="cr-a"), world)
+    made = planned([one], classes, world, entitled({"c": "a"}, terms=lent))
+    assert refusals(made) == ({"c": "ReclaimingSlots"} if waits else {})
+    assert [*made.awaited] == (["uid-c"] if waits else [])
+
+
+def test_no_more_claims_wait_than_slots_come_back() -> None:
+    world = inventory(odcr("cr-a", total=2, free=0))
+    lent = {A: Terms(quota=2, room=0, reclaim="Any", borrowers=(Borrower("cr-a", 0, coming=True),))}
+    claims = [claim(name, kinds=ANY) for name in ("c0", "c1")]
+    classes = node_class(Selection(reservation_id="cr-a"), world)
+    made = planned(claims, classes, world, entitled({"c0": "a", "c1": "a"}, terms=lent))
+    assert [*made.awaited] == ["uid-c0"]
+    assert chosen(made) == {"c1": "on-demand:m5.large:us-east-1a"}
+
+
+def test_a_gang_keeps_what_it_has_found_while_it_waits_for_the_rest() -> None:
+    world = inventory(odcr("cr-a", total=2, free=1), groups={GROUP: ["cr-a"]})
+    lent = {A: Terms(quota=2, room=1, lendable=1, reclaim="Any", borrowers=(Borrower("cr-a", 0),))}
+    gang = [claim(name, kinds=["reserved"], gang="g") for name in ("g0", "g1")]
+    draws = {"g0": "a", "g1": "a", "b": "b"}
+    classes = node_class(Selection(group_arn=GROUP), world)
+    made = planned([*gang, claim("b", kinds=ANY, priority=5)], classes, world, entitled(draws, terms=lent))
+    assert len(made.awaited) == 1
+    assert chosen(made) == {"b": "on-demand:m5.large:us-east-1a"}
+    alone = planned([*gang], classes, world, entitled(draws, terms={A: Terms(quota=2, room=1, lendable=1)}))
+    assert not alone.awaited
+
+
+def test_a_gang_launches_on_its_own_slots_and_borrowed_ones_together() -> None:
+    world = inventory(odcr("cr-a"), odcr("cr-b"), groups={GROUP: ["cr-a", "cr-b"]})
+    gang = [claim(name, kinds=["reserved"], gang="g") for name in ("g0", "g1")]
+    classes = node_class(Selection(group_arn=GROUP), world)
+    made = planned(gang, classes, world, entitled({"g0": "b", "g1": "b"}))
+    assert sorted(chosen(made).values()) == [f"{AT}cr-a", f"{AT}cr-b"]
+    assert made.unplaced == ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    inventory: Inventory
+    claims: Sequence[Claim]
+    entitlements: Entitlements
+
+
+QUEUES = ("a", "b", "c")
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    few = st.integers(0, 3)
+    ids = [f"cr-{n}" for n in range(4)]
+    made = inventory(
+        *(
+            odcr(id_, zone=draw(st.sampled_from(["us-east-1a", "us-east-1b"])), total=3, free=draw(few))
+            for id_ in ids
+        ),
+        groups={GROUP: ids},
+    )
+    owners = {id_: draw(st.sampled_from(["", *QUEUES])) for id_ in ids}
+    terms = {}
+    for queue in QUEUES:
+        quota = draw(few)
+        room = draw(st.integers(0, quota))
+        borrowers = tuple(
+            Borrower(id_, draw(few), coming=draw(st.booleans()))
+            for id_ in ids
+            if owners[id_] == queue and draw(st.booleans())
+        )
+        rule: Reclaim = draw(st.sampled_from(["Never", "LowerPriority", "Any"]))
+        terms[Lot(queue, "f")] = Terms(
+            quota=quota, room=room, lendable=draw(st.integers(0, room)), reclaim=rule, borrowers=borrowers
+        )
+    claims = [
+        claim(
+            f"c{n}",
+            kinds=draw(st.sampled_from([["reserved"], ANY])),
+            zones=draw(st.sampled_from([[], ["us-east-1a"]])),
+            priority=draw(few),
+            gang=draw(st.sampled_from(["", "", "", "g"])),
+        )
+        for n in range(draw(st.integers(0, 7)))
+    ]
+    entitlements = Entitlements(
+        lots={id_: Lot(queue, "f") for id_, queue in owners.items() if queue},
+        terms=terms,
+        draws={each.uid: queue for each in claims if (queue := draw(st.sampled_from(["", *QUEUES])))},
+        borrow={Lot(queue, "f"): draw(few) for queue in QUEUES},
+        peers={queue: frozenset(QUEUES) for queue in draw(st.lists(st.sampled_from(QUEUES), unique=True))},
+    )
+    return World(inventory=made, claims=claims, entitlements=entitlements)
+
+
+@settings(max_examples=300)
+@given(worlds())
+def test_no_plan_goes_beyond_what_anybody_is_entitled_to(world: World) -> None:
+    given = world.entitlements
+    classes = node_class(Selection(group_arn=GROUP), world.inventory)
+    made = planned(world.claims, classes, world.inventory, given)
+    own: Counter[str] = Counter()
+    lent: Counter[str] = Counter()
+    borrowed: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    for each in made.assignments:
+        if each.option.pool.capacity_type != "reserved":
+            continue
+        owners = {given.lots.get(id_) for id_ in each.option.odcr_ids}
+        assert len(owners) == 1
+        (lot,) = owners
+        if len(each.option.odcr_ids) == 1:
+            used[each.option.odcr_ids[0]] += 1
+        queue = given.draws.get(each.claim.uid, "")
+        if lot is None:
+            continue
+        if lot.owner == queue:
+            own[queue] += 1
+        else:
+            assert lot.owner in given.peers[queue]
+            lent[lot.owner] += 1
+            borrowed[queue] += 1
+    for queue in QUEUES:
+        terms = given.of(Lot(queue, "f"))
+        assert own[queue] + lent[queue] <= terms.room
+        assert lent[queue] <= terms.lendable
+        assert borrowed[queue] <= given.borrow[Lot(queue, "f")]
+        waits = [each for each in made.awaited.values() if each.lot.owner == queue]
+        assert own[queue] + len(waits) <= terms.quota
+        assert len(waits) <= len(terms.borrowers)
+    for id_, count in used.items():
+        assert count <= world.inventory.free(id_)
+    whole = [each for each in world.claims if each.gang]
+    if any("on-demand" not in each.requirements.describe("karpenter.sh/capacity-type") for each in whole):
+        launched = {each.claim.uid for each in made.assignments}
+        assert len({each.uid in launched for each in whole}) <= 1
+
+
+@settings(max_examples=200)
+@given(worlds())
+def test_an_owner_gets_no_slot_less_because_others_would_borrow(world: World) -> None:
+    """What claims of a queue get of its own slots does not depend on who would borrow them."""
+    classes = node_class(Selection(group_arn=GROUP), world.inventory)
+    given = world.entitlements
+    singles = [each for each in world.claims if not each.gang]
+
+    def own(entitlements: Entitlements) -> Counter[str]:
+        made = planned(singles, classes, world.inventory, entitlements)
+        return Counter(
+            lot.owner
+            for each in made.assignments
+            for id_ in each.option.odcr_ids[:1]
+            if (lot := given.lots.get(id_)) and lot.owner == given.draws.get(each.claim.uid)
+        )
+
+    alone = Entitlements(lots=given.lots, terms=given.terms, draws=given.draws)
+    assert own(given) == own(alone)

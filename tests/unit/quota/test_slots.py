@@ -1,0 +1,165 @@
+"""Slots as a quota tree: what is left to whom, who gives back first, and nobody who is in his own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.quota.model import UNLIMITED, Cohort
+from broker.quota.slots import Holder, Lot, Member, Reclaim, Slots, Want
+
+ANY: Reclaim = "Any"
+
+
+def lot(owner: str, quota: int = 4, lend: int | None = None, **slots: int) -> Lot:
+    places = {name.replace("_", "-"): count for name, count in slots.items()} or {f"cr-{owner}": quota}
+    return Lot(owner=owner, flavor="f", slots=places, quota=quota, lending_limit=lend)
+
+
+def member(name: str, *, reclaim: Reclaim = ANY, borrow: int | None = None, cohort: str = "ml") -> Member:
+    return Member(name=name, cohort=cohort, borrowing_limit={"f": borrow}, reclaim=reclaim)
+
+
+def holder(name: str, queue: str, odcr_id: str = "cr-a", **more: object) -> Holder:
+    return Holder(name=name, queue=queue, odcr_id=odcr_id, **more)  # type: ignore[arg-type]
+
+
+def want(name: str = "w", queue: str = "a", *odcr_ids: str, priority: int = 0) -> Want:
+    return Want(name=name, queue=queue, odcr_ids=odcr_ids or ("cr-a",), priority=priority)
+
+
+def asked(slots: Slots, *wants: Want) -> list[str]:
+    return [each.holder.name for each in slots.reclaim(wants)]
+
+
+def test_what_is_left_to_whom() -> None:
+    held = [holder("own", "a"), holder("b0", "b"), holder("b1", "b")]
+    slots = Slots([lot("a", lend=3)], [member("a"), member("b", borrow=3), member("c")], held)
+    (made,) = slots.lots.values()
+    assert (slots.quota(made), slots.room(made), slots.lendable(made)) == (3, 1, 1)
+    assert (slots.borrowable("b", "f"), slots.borrowable("c", "f")) == (1, UNLIMITED)
+    assert slots.borrowable("b", "another") == 0
+    assert slots.peers("b") == {"a", "b", "c"}
+
+
+@pytest.mark.covers("OME-040")
+def test_who_may_not_borrow_still_lends() -> None:
+    slots = Slots([lot("a")], [Member(name="a", cohort="ml"), member("b")], [])
+    assert slots.peers("a") == frozenset()
+    assert slots.lendable(slots.lots["a", "f"]) == 4
+
+
+def test_quota_beyond_the_hardware_entitles_to_no_more_than_there_is() -> None:
+    slots = Slots([lot("a", 4, cr_a=2)], [member("a"), member("b")], [holder("b0", "b")])
+    assert slots.quota(slots.lots["a", "f"]) == 2
+    assert asked(slots, want("w0"), want("w1"), want("w2")) == ["b0"]
+
+
+@pytest.mark.covers("OME-046", "OME-047", "OME-053")
+@pytest.mark.parametrize(
+    ("rule", "priority", "expected"),
+    [
+        ("Any", 0, ["low-new", "low-old", "high"]),
+        ("LowerPriority", 5, ["low-new", "low-old"]),
+        ("LowerPriority", 0, []),
+        ("Never", 9, []),
+    ],
+)
+def test_who_gives_back_first(rule: Reclaim, priority: int, expected: Sequence[str]) -> None:
+    held = [
+        holder("high", "b", priority=5, since=1.0),
+        holder("low-old", "b", since=1.0),
+        holder("low-new", "b", since=2.0),
+    ]
+    slots = Slots([lot("a", 3)], [member("a", reclaim=rule), member("b")], held)
+    assert asked(slots, *(want(f"w{n}", priority=priority) for n in range(3))) == expected
+
+
+def test_who_leaves_already_or_a_slot_that_is_free_spares_the_others() -> None:
+    held = [holder("b0", "b", leaving=True), holder("b1", "b")]
+    members = [member("a"), member("b")]
+    assert asked(Slots([lot("a", 2)], members, held), want()) == []
+    assert asked(Slots([lot("a", 2)], members, held), want(), want("more")) == ["b1"]
+    assert asked(Slots([lot("a", 3)], members, held), want(), want("more")) == []
+
+
+def test_only_slots_that_the_claim_can_use_are_taken_back() -> None:
+    held = [holder("here", "b", "cr-a", priority=9), holder("there", "b", "cr-z")]
+    slots = Slots([lot("a", 2, cr_a=1, cr_z=1)], [member("a"), member("b")], held)
+    assert asked(slots, want()) == ["here"]
+
+
+def test_who_is_spared_and_who_is_of_another_cohort_is_never_asked() -> None:
+    held = [holder("spared", "b", spared=True), holder("far", "x"), holder("none", "")]
+    slots = Slots([lot("a", 3)], [member("a"), member("b"), member("x", cohort="other")], held)
+    assert asked(slots, want()) == []
+    assert slots.borrowers(slots.lots["a", "f"]) == ()
+
+
+def test_both_are_named_with_their_paths() -> None:
+    slots = Slots([lot("a", 1)], [member("a"), member("b")], [holder("b0", "b")])
+    (victim,) = slots.reclaim([want()])
+    assert (victim.preemptor_path, victim.preemptee_path) == ("/ml/a", "/ml/b")
+    assert str(victim.reason) == "InCohortReclamation"
+
+
+def test_a_cycle_of_cohorts_entitles_nobody_and_says_where_it_is() -> None:
+    ring = [Cohort(name="ml", parent="top"), Cohort(name="top", parent="ml")]
+    slots = Slots([lot("a")], [member("a"), member("b")], [holder("b0", "b")], cohorts=ring)
+    assert "cohorts form a cycle: ml → top → ml" in slots.inactive["a"]
+    made = slots.lots["a", "f"]
+    assert (slots.quota(made), slots.room(made), slots.lendable(made)) == (0, 0, 0)
+    assert asked(slots, want()) == []
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_nobody_in_his_own_slots_is_asked_and_nobody_in_vain(data: st.DataObject) -> None:
+    few = st.integers(0, 3)
+    queues = ("a", "b", "c")
+    lots = [lot(queue, data.draw(few), **{f"cr_{queue}": data.draw(few)}) for queue in queues]
+    held = []
+    for one in lots:
+        (place,) = one.slots
+        for number in range(data.draw(st.integers(0, one.slots[place]))):
+            held.append(
+                holder(
+                    f"{place}-{number}",
+                    data.draw(st.sampled_from(queues)),
+                    place,
+                    priority=data.draw(few),
+                    leaving=data.draw(st.booleans()),
+                    spared=data.draw(st.booleans()),
+                )
+            )
+    rules: dict[str, Reclaim] = {
+        queue: data.draw(st.sampled_from(["Never", "LowerPriority", "Any"])) for queue in queues
+    }
+    slots = Slots(lots, [member(queue, reclaim=rules[queue]) for queue in queues], held)
+    quota = {queue: slots.quota(slots.lots[queue, "f"]) for queue in queues}
+    room = {queue: slots.room(slots.lots[queue, "f"]) for queue in queues}
+    wants = [
+        want(f"w{n}", queue := data.draw(st.sampled_from(queues)), f"cr-{queue}", priority=data.draw(few))
+        for n in range(data.draw(st.integers(0, 5)))
+    ]
+    victims = slots.reclaim(wants)
+    assert len({each.holder.name for each in victims}) == len(victims)
+    for each in victims:
+        owner = each.want.queue
+        assert each.holder.odcr_id == f"cr-{owner}"
+        assert each.holder.queue != owner
+        assert not each.holder.spared
+        assert not each.holder.leaving
+        assert rules[owner] == "Any" or each.holder.priority < each.want.priority
+    for queue in queues:
+        asks = [each for each in wants if each.queue == queue]
+        taken = [each for each in victims if each.want.queue == queue]
+        leave = [each for each in held if each.odcr_id == f"cr-{queue}" and each.leaving]
+        own = [each for each in leave if each.queue == queue]
+        assert len(taken) <= max(0, min(len(asks), quota[queue]) - room[queue])
+        assert len(taken) <= max(0, len(asks) - min(len(leave) - len(own), quota[queue])) or (
+            rules[queue] != "Any"
+        )
