@@ -108,7 +108,7 @@ def test_from_creating_to_its_end(stack: Stack) -> None:
     assert sample("capacity_reservation_lifecycle_state", state="Active") is None
 
 
-@pytest.mark.covers("OME-019", "OME-030", "OME-052", "OME-067", "OME-068", "OME-085")
+@pytest.mark.covers("OME-019", "OME-030", "OME-052", "OME-067", "OME-068", "OME-083", "OME-085", "OME-099")
 def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> None:
     flavors_alone(stack)
     flavor(stack, "h100")
@@ -133,9 +133,19 @@ def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> N
     status = until_says(stack, "Active", step=5)
     assert told(status, "ResourcesSufficient")["status"] == "True"
     stack.until_event("training", "Active", kind="CapacityReservation")
+    # A flavor in use stays until Kueue lets it go.
+    held = {"metadata": {"finalizers": ["kueue.x-k8s.io/resource-in-use"]}}
+    stack.client.patch(ResourceFlavor.KIND, "h100", held)
+    stack.client.delete(ResourceFlavor.KIND, "h100")
+    stack.until(lambda: stack.get(ResourceFlavor, "h100").deleting, "the flavor is deleted")
+    tick(stack)
+    assert says(stack)["capacityReservationLifecycleState"] == "Active"
+    stack.client.patch(ResourceFlavor.KIND, "h100", {"metadata": {"finalizers": None}})
+    status = until_says(stack, "Failed")
+    assert told(status, "Ready")["reason"] == "FlavorNotFound"
 
 
-@pytest.mark.covers("OME-033", "OME-045", "OME-008", "OME-084", "OME-086", "OME-096", "OME-098", "OME-100")
+@pytest.mark.covers("OME-033", "OME-045", "OME-008", "OME-084", "OME-086", "OME-096", "OME-098")
 def test_two_of_one_flavor_labels_and_columns(stack: Stack) -> None:
     eight(stack)
     reserve(stack, "older", labels={"cost-tier": "spot"}, cohort="teams", priorityClassName="")
@@ -217,7 +227,7 @@ def test_at_rest_and_after_a_restart_nothing_is_written(stack: Stack) -> None:
     ]
 
 
-@pytest.mark.covers("CAP-06", "CAP-07", "CAP-08", "OME-056", "OME-061", "OME-062", "OME-085")
+@pytest.mark.covers("CAP-06", "CAP-08", "OME-016", "OME-056", "OME-061", "OME-062", "OME-085")
 def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: Stack) -> None:
     world = World(stack, 2, training=3)
     world.reserve("training")
@@ -259,6 +269,19 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
     assert says(stack)["summary"] == {
         "gpuTotal": 24, "gpuAllocated": 16, "gpuBorrowed": 0, "gpuAllocatable": 24, "dacs": 1
     }  # fmt: skip
+
+    # Less than is used: told, and nobody is sent away.
+    stack.client.patch(KIND, "training", {"spec": spec(quotas={GPU: "8"})}, namespace="default")
+    stack.until(
+        lambda: told(says(stack), "ResourcesSufficient").get("reason") == "OverUse", "too much is used"
+    )
+    status = until_says(stack, "Updating")
+    assert "16 of nvidia.com/gpu in h100 used, 8 more than it may" in status["lifecycleDetail"]
+    assert told(status, "Ready")["status"] == "True"
+    assert status["associationUsages"] == [{"name": "one", "usage": usage}]
+    assert world.told("one").startswith("ACTIVE")
+    stack.client.patch(KIND, "training", {"spec": spec(quotas={GPU: "24"})}, namespace="default")
+    until_says(stack, "Active")
 
     stack.client.delete(KIND, "training", namespace="default")
     status = until_says(stack, "Deleting")
