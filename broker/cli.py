@@ -147,6 +147,7 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
     """What was tried for a NodeClaim, in order, with EC2's codes and request ids; for one that waits, every
     option that it has now and why it is not taken."""
     from broker.commands import explain
+    from broker.controllers.ome.borrowing.once import entitling
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
 
@@ -158,6 +159,7 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
         lambda: _asked(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
         now=SystemClock().now(),
         overhead=settings.overhead,
+        entitle=lambda provider: entitling(client, provider, settings, SystemClock()),
     )
     if output is not Format.TABLE:
         show_one(explain.document(one, found), format_=output)

@@ -21,6 +21,7 @@ from broker.capacity.model import USUAL, Overhead
 from broker.commands.explain_options import Outlook, outlook
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import OURS, instance_id
+from broker.controllers.ome.borrowing.once import Entitle
 from broker.kube.client import Client
 from broker.oncall.journal import load
 from providers.base import CapacityProvider
@@ -66,6 +67,7 @@ def prospects(
     *,
     now: datetime,
     overhead: Overhead = USUAL,
+    entitle: Callable[[CapacityProvider], Entitle] | None = None,
 ) -> Outlook | None:
     """What is open to a claim that waits; None for one that has its instance, or is another launcher's."""
     if one.status.provider_id or one.deleting or one.spec.node_class_ref.group != names.BROKER:
@@ -73,13 +75,15 @@ def prospects(
     claims, _ = client.list(NodeClaim.KIND)
     classes, _ = client.list(EC2NodeClass.KIND)
     try:
+        asked = provider()
         return outlook(
             one,
             (NodeClaim.decode(each) for each in claims),
             (EC2NodeClass.decode(each) for each in classes),
-            provider(),
+            asked,
             now=now,
             overhead=overhead,
+            entitle=entitle(asked) if entitle is not None else None,
         )
     except ProviderError as error:
         return Outlook(decision=f"cannot be told, since EC2 cannot be asked: {error}")

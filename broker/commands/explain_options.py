@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.answers import launched, scopes, spilled
+from broker.capacity.entitlement import NOBODYS
 from broker.capacity.model import USUAL, Attempt, Claim, Inventory, Option, Outcome, Overhead, Pool, Skipped
 from broker.capacity.options import misfits
 from broker.capacity.plan import plan
@@ -23,9 +25,10 @@ from broker.capacity.prospects import Shops
 from broker.capacity.shortages import Shortages
 from broker.commands.plan import Considered, considered
 from broker.controllers.nodeclaim.report import ATTEMPTS
+from broker.controllers.ome.borrowing.once import Entitle
 from broker.oncall.journal import load
 from providers.base import CapacityProvider
-from providers.model import CapacityType, ErrorClass, InstanceType
+from providers.model import CapacityType, ErrorClass
 
 KINDS: Mapping[str, CapacityType] = {"reserved": "reserved", "on-demand": "on-demand", "spot": "spot"}
 
@@ -46,6 +49,7 @@ def outlook(
     *,
     now: datetime,
     overhead: Overhead = USUAL,
+    entitle: Entitle | None = None,
 ) -> Outlook:
     """Raises ProviderError where EC2 cannot be read."""
     every = list(claims)
@@ -64,12 +68,20 @@ def outlook(
         return Outlook(decision=f"not planned: {found.refused.get(one.name, 'it is being deleted')}")
     types = provider.instance_types()
     shortages = remembered(every, found.inventory, now)
-    result = plan(found.waiting, found.classes, types, found.inventory, shortages, now)
+    entitlements = NOBODYS
+    if entitle is not None:
+        named = {each.name: each for each in waiting}
+        mapped = {each.uid: named[each.name] for each in found.waiting}
+        entitlements = entitle(mapped, found.inventory, types)
+    result = plan(
+        found.waiting, found.classes, types, found.inventory, shortages, now, entitlements=entitlements
+    )
     assigned = next((each for each in result.assignments if each.claim.uid == mine.uid), None)
     unplaced = next((each for each in result.unplaced if each.claim.uid == mine.uid), None)
     told = result.skipped.get(mine.uid, ()) or (unplaced.skipped if unplaced else ())
     chosen = assigned.option if assigned else None
-    rows = list(_rows(mine, found, types, shortages, chosen, told, now))
+    shops = Shops(found.classes, types, found.inventory, shortages, now, entitlements=entitlements)
+    rows = list(_rows(mine, found, shops, chosen, told))
     if chosen is not None:
         return Outlook(decision=f"is launched next into {chosen.pool}", rows=rows)
     if unplaced is None:
@@ -150,13 +162,10 @@ def _option(text: str, inventory: Inventory) -> Option | None:
 def _rows(
     claim: Claim,
     found: Considered,
-    types: Mapping[str, InstanceType],
-    shortages: Shortages,
+    shops: Shops,
     chosen: Option | None,
     told: Iterable[Skipped],
-    now: datetime,
 ) -> Iterator[dict[str, Any]]:
-    shops = Shops(found.classes, types, found.inventory, shortages, now)
     prospect = shops.prospect(claim)
     why = {each.pool: each for each in told}
     place = prospect.options.index(chosen) if chosen in prospect.options else len(prospect.options)
@@ -170,7 +179,8 @@ def _rows(
             yield _row(option, found.inventory, verdict="skipped", reason="SlotsTaken")
         else:
             yield _row(option, found.inventory, verdict="then")
-    for skipped in misfits(claim, prospect.suited, shops.known(claim.node_class)):
+    unfit = misfits(claim, prospect.suited, shops.known(claim.node_class))
+    for skipped in chain(prospect.withheld, unfit):
         yield _row(Option(pool=skipped.pool), found.inventory, verdict="unfit", skipped=skipped)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.commands import explain
+from broker.controllers.ome.borrowing.once import entitling
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.ome.bought import P5
@@ -38,6 +40,19 @@ def claim(stack: Stack, name: str, draws: str, *capacity: str, **more: Any) -> s
     return stack.claim(name, types=(P5,), capacity=capacity or (RESERVED,), annotations=noted, **more)
 
 
+def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
+    """The options of a claim that waits, as `explain claim` tells them."""
+    found = explain.prospects(
+        stack.get(NodeClaim, name),
+        stack.client,
+        stack.provider,
+        now=stack.clock.now(),
+        entitle=lambda provider: entitling(stack.client, provider, stack.settings, stack.clock),
+    )
+    assert found is not None
+    return found.rows
+
+
 def leaving(stack: Stack) -> list[str]:
     return [each.name for each in stack.all(NodeClaim) if each.deleting]
 
@@ -50,7 +65,11 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     stack.start()
     claim(stack, "stranger", "")
     said = stack.until_waiting("stranger", "NoUsableReservation")
-    assert f"reservation {odcr} belongs to {OWNER}, and the claim draws from no reservation" in said.message
+    belongs = f"reservation {odcr} belongs to {OWNER}, and the claim draws from no reservation"
+    assert belongs in said.message
+    assert [(row["reason"], belongs in row["message"]) for row in explained(stack, "stranger")] == [
+        ("ReservedForOthers", True)
+    ]
 
     claim(stack, "important", BORROWER, priority=5)
     claim(stack, "spare", BORROWER)

@@ -1,0 +1,84 @@
+"""Whose the slots are, for a command that looks once: by the same rules, from one list of each kind.
+
+Nothing is followed and nothing is written. A kind that is not installed, or that the caller may not read,
+counts as empty: what is told is then as if nothing belonged to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.holdings import belongs
+from broker.capacity.model import Inventory
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.ome.borrowing.entitler import Entitler
+from broker.controllers.ome.holdings.wishes import Reservation, flavors_of, read
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import Forbidden, NotFound
+from broker.kube.informer import Informer
+from broker.settings import Settings
+from providers.base import CapacityProvider
+from providers.model import InstanceType, ProviderError, ReservationGroup
+
+Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
+
+
+def entitling(client: Client, provider: CapacityProvider, settings: Settings, clock: Clock) -> Entitle:
+    """The entitlements of claims (by uid) in an inventory. Raises ApiError."""
+    reads = OmeReads(client, clock=clock)
+    claims = Informer(client, NodeClaim, clock=clock)
+    for informer in (
+        reads.reservations,
+        reads.cluster_reservations,
+        reads.flavors,
+        reads.cohorts,
+        claims,
+    ):
+        try:
+            informer.read()
+        except (NotFound, Forbidden):
+            continue
+    # Who is spared is only asked of who is to leave, and nobody is here.
+    nodes = Informer(client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda _: ()})
+    pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda _: ()})
+
+    def entitlements(
+        waiting: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements:
+        labels = {each.name: each.spec.node_labels for each in reads.flavors.cache.list()}
+        zones = [each.strip() for each in settings.buy_zones.split(",") if each.strip()]
+        flavors = flavors_of(None if reads.flavors.missing else labels, types, zones)
+        found: list[Reservation] = [
+            *reads.reservations.cache.list(),
+            *reads.cluster_reservations.cache.list(),
+        ]
+        claimants = [
+            read(
+                one, flavors, default_cohort=settings.default_cohort, strict=settings.strict, cost_labels=()
+            ).claimant
+            for one in found
+        ]
+        groups = _groups((each.group_arn for each in claimants), provider)
+        holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=settings.cluster_name)
+        entitler = Entitler(
+            reads, lambda: holdings, claims.cache, nodes.cache, pods.cache, settings=settings, clock=clock
+        )
+        return entitler.entitlements(waiting, inventory, types)
+
+    return entitlements
+
+
+def _groups(arns: Iterable[str], provider: CapacityProvider) -> dict[str, ReservationGroup]:
+    found: dict[str, ReservationGroup] = {}
+    for arn in sorted(set(arns) - {""}):
+        try:
+            found[arn] = provider.group(arn)
+        except ProviderError:
+            continue  # the reservation says so itself
+    return found
