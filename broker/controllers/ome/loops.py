@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.controllers.ome.borrowing.loop import Borrowing
+from broker.controllers.ome.clusters.drawing import drawers
 from broker.controllers.ome.clusters.loop import cluster_loop
 from broker.controllers.ome.clusters.queueing import holding
 from broker.controllers.ome.clusters.view import ClusterView
@@ -41,7 +42,19 @@ class OmeLoops:
         )
         reservations = reservation_loop(
             shared,
-            sources(self.holdings, self.kueue, self.clusters, refusals=Room(shared.reads).refusals),
+            sources(
+                self.holdings,
+                self.kueue,
+                self.clusters,
+                drawing=drawers(
+                    shared.reads,
+                    shared.claims,
+                    kueue=lambda: self.kueue.present,
+                    default_cohort=shared.settings.default_cohort,
+                    strict=shared.settings.strict,
+                ),
+                refusals=Room(shared.reads).refusals,
+            ),
             ready=lambda: self.holdings.known,
         )
         self.holdings.on_change(lambda: reservations.batcher.add("holdings"))

@@ -11,29 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.kueue import ResourceFlavor, ResourceFlavorSpec
-from broker.apis.meta import ObjectMeta
-from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.apis.ome_rules import judge
-from broker.apis.units import units
-from broker.capacity.sizing import ACCELERATORS
 from broker.controllers.ome.clusters.admission import Held, held
+from broker.controllers.ome.clusters.drawing import drawing
+from broker.controllers.ome.clusters.flavors import Reservation, flavors_of, judged, reservations, rule
 from broker.controllers.ome.clusters.settle import leaving
 from broker.controllers.ome.clusters.wanted import Refused, Wanted, wanted
 from broker.controllers.ome.queues import queues
 from broker.controllers.ome.reads import OmeReads
-from broker.quota import flavors
 from broker.quota.assign import Rules
 from broker.quota.entitled import Entitled, Standing, Verdict, Want, entitle, held_of
-from broker.quota.model import Amounts, FlavorResource, Queue, Workload
+from broker.quota.model import Workload
 from broker.quota.resolve import Names, Unresolved
-from broker.quota.standing import attribute
 from broker.quota.usage import Reserved
 
-Reservation = CapacityReservation | ClusterCapacityReservation
 CLAIM = "NodeClaim "  # before a claim's name, which a cluster may have too
 
 
@@ -92,7 +86,7 @@ class World:
 
     @property
     def _rules(self) -> Rules:
-        return Rules(flavors={name: _flavor(one) for name, one in self.flavors.items()})
+        return Rules(flavors={name: rule(one) for name, one in self.flavors.items()})
 
     def decide(self) -> Entitled:
         """Who gets quota, who waits, who must leave."""
@@ -116,36 +110,23 @@ class World:
 
 def look(
     reads: OmeReads,
-    claims: Iterable[NodeClaim],
+    claims: Sequence[NodeClaim],
     *,
     priority: Callable[[str], int | None],
     default_cohort: str,
     strict: bool,
 ) -> World:
     """Everything from the caches. `claims`: those that draw from a reservation."""
-    both: tuple[Reservation, ...] = (
-        *reads.reservations.cache.list(),
-        *reads.cluster_reservations.cache.list(),
-    )
-    reservations = {Reserved(one.namespace, one.name): one for one in both}
-    specs: dict[Reserved, ReservationSpec] = {}
-    barred: dict[Reserved, str] = {}
-    for reserved, one in reservations.items():
-        judged = judge(one.spec, default_cohort=default_cohort, strict=strict)
-        if judged.problems:
-            barred[reserved] = "; ".join(judged.problems)
-            continue
-        specs[reserved] = judged.spec
-        if one.deleting:
-            barred[reserved] = "it is deleted"
-    known = _flavors(reads, specs)
-    by_name = Names(reservations)
+    known = reservations(reads)
+    specs, barred = judged(reads, default_cohort=default_cohort, strict=strict)
+    flavors = flavors_of(reads, specs)
+    by_name = Names(known)
 
     def asking(cluster: DedicatedAICluster) -> Asking:
         profile = reads.profiles.cache.get(cluster.spec.profile) if cluster.spec.profile else None
         asked = wanted(cluster, profile)
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
-        mine = None if isinstance(reserved, Unresolved) else reservations[reserved]
+        mine = None if isinstance(reserved, Unresolved) else known[reserved]
         named = asked.priority_class if isinstance(asked, Wanted) else ""
         worth = priority(named or (mine.spec.priority_class_name if mine else ""))
         return Asking(
@@ -159,87 +140,30 @@ def look(
         )
 
     return World(
-        reservations=reservations,
+        reservations=known,
         specs=specs,
-        flavors=known,
+        flavors=flavors,
         asking=[asking(each) for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)],
-        others=[*_drawing(claims, specs, known)],
+        others=[*_others(claims, specs, flavors)],
     )
 
 
-def _flavors(reads: OmeReads, specs: Mapping[Reserved, ReservationSpec]) -> Mapping[str, ResourceFlavor]:
-    """Where Kueue is not installed, a flavor of an instance type's name means that type."""
-    if not reads.flavors.missing:
-        return {one.name: one for one in reads.flavors.cache.list()}
-    named = {
-        flavor.name for spec in specs.values() for group in spec.resource_groups for flavor in group.flavors
-    }
-    return {
-        name: ResourceFlavor(
-            metadata=ObjectMeta(name=name), spec=ResourceFlavorSpec(node_labels={names.INSTANCE_TYPE: name})
-        )
-        for name in named
-    }
-
-
-def _flavor(one: ResourceFlavor) -> flavors.Flavor:
-    return flavors.Flavor(
-        name=one.name,
-        labels=one.spec.node_labels,
-        taints=tuple(
-            flavors.Taint(key=each.key, value=each.value, effect=each.effect) for each in one.spec.node_taints
-        ),
-        tolerations=tuple(
-            flavors.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
-            for each in one.spec.tolerations
-        ),
-    )
-
-
-def _drawing(
-    claims: Iterable[NodeClaim],
+def _others(
+    claims: Sequence[NodeClaim],
     specs: Mapping[Reserved, ReservationSpec],
-    known: Mapping[str, ResourceFlavor],
+    flavors: Mapping[str, ResourceFlavor],
 ) -> Iterable[Workload]:
-    """Claims with an instance, as what holds quota: each the share of it that its instance stands for."""
-    made = {each.name: each for each in queues(specs)[0]}
-    by_name = Names(specs)
-    for claim in claims:
-        if names.DEDICATED in claim.labels or not claim.status.provider_id:
-            continue
-        reserved = by_name.resolve(claim.annotations.get(names.DRAWS_FROM, ""))
-        if isinstance(reserved, Unresolved):
-            continue
-        mine = made[reserved.queue]
-        named = {flavor for group in mine.groups for flavor in group.flavors}
-        labels = {name: known[name].spec.node_labels for name in sorted(named) if name in known}
-        if len(found := attribute(claim.labels, labels)) != 1:
-            continue
-        since = claim.metadata.creation_timestamp
-        priority = claim.annotations.get(names.PRIORITY, "0")
-        yield Workload(
-            name=f"{CLAIM}{claim.name}",
-            queue=mine.name,
-            usage=_share(mine, found[0], claim),
-            priority=int(priority) if priority.lstrip("-").isdigit() else 0,
-            reserved=since.timestamp() if since else 0.0,
-            evicted=claim.deleting,
-        )
-
-
-def _share(queue: Queue, flavor: str, claim: NodeClaim) -> Amounts:
-    """By the accelerator, whole; of what else the flavor has quota for, as much as goes with that, and no
-    more than the instance has."""
-    has = {name: units(name, text) for name, text in claim.status.capacity.items()}
-    quota = {key.resource: each.nominal for key, each in queue.quotas.items() if key.flavor == flavor}
-    by = next((name for name in ACCELERATORS if has.get(name) and quota.get(name)), None)
-    return {
-        FlavorResource(flavor, name): has[name]
-        if by in (None, name)
-        else min(has[name], nominal * has[by] // quota[by])
-        for name, nominal in quota.items()
-        if has.get(name)
-    }
+    ends = {claim.name for claim in claims if claim.deleting}
+    for reserved, holders in drawing(claims, specs, flavors).items():
+        for each in holders:
+            yield Workload(
+                name=f"{CLAIM}{each.name}",
+                queue=reserved.queue,
+                usage=each.usage,
+                priority=each.priority,
+                reserved=each.since,
+                evicted=each.name in ends,
+            )
 
 
 def _queued(cluster: DedicatedAICluster) -> float:

@@ -17,7 +17,7 @@ from broker.controllers.ome.reservation.sources import (
     Trouble,
     reserved_of,
 )
-from broker.quota.usage import Reserved
+from broker.quota.usage import Holder, Reserved
 
 BUYING = "CloudReservationPending"
 # Why a flavor means no instances of EC2's, which is no trouble where nothing is to be bought.
@@ -37,6 +37,7 @@ def sources(
     kueue: KueueView,
     clusters: ClusterView,
     *,
+    drawing: Callable[[], Mapping[Reserved, tuple[Holder, ...]]] = dict,
     refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = dict,
 ) -> Sources:
     def queue(reserved: Reserved) -> QueueState | None:
@@ -60,7 +61,7 @@ def sources(
     return Sources(
         holdings=holdings.holdings,
         group_arn=lambda reserved: holdings.state(reserved).group_arn,
-        holders=(clusters.all, kueue.all),
+        holders=(clusters.all, kueue.all, drawing),
         queue=queue,
         troubles=(bought,),
         left=(left,),
