@@ -88,7 +88,7 @@ def all_of_the_page() -> list[Any]:
     ]
 
 
-@pytest.mark.covers("OME-014", "OME-039", "OME-100")
+@pytest.mark.covers("OME-014", "OME-039")
 @pytest.mark.parametrize(("name", "obj"), all_of_the_page())
 def test_the_page_s_manifests_are_taken_with_a_warning_for_all_that_is_put_right(
     name: str, obj: Json

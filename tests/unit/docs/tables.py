@@ -22,6 +22,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import broker
 from broker.apis import reservation_spec
+from broker.apis.ome import ReservationSpec
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apis.ome_rules import judge
 from broker.capacity import shortages
 from broker.capacity.answers import ANSWERS, Answer
 from broker.capacity.model import Option, Pool, Selection
@@ -32,6 +35,7 @@ from broker.settings import Settings
 from providers.aws import errors
 from providers.aws.metrics import CallMetrics
 from providers.model import CapacityType, ErrorClass
+from tests.unit.apis import test_ome
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 CHART = DOCS.parent / "deploy" / "chart" / "capacity-broker"
@@ -248,9 +252,21 @@ def permissions() -> str:
     return table(("in", "resource", "verbs"), rows)
 
 
+def manifests() -> str:
+    """What is told of each manifest of OME's page that is put right."""
+    rows = []
+    for manifest in test_ome.MANIFESTS:
+        for each in test_ome.objects(manifest):
+            if each["kind"] != DedicatedAICluster.KIND.kind:
+                judged = judge(ReservationSpec.model_validate(each["spec"]), default_cohort="shared")
+                rows += [(f"{manifest['name']}, line {manifest['line']}", note) for note in judged.notes]
+    return table(("manifest", "warning; with `--strict`, why it is refused"), rows)
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "answers": answers,
     "codes": codes,
+    "manifests": manifests,
     "metrics": metrics,
     "options": options,
     "permissions": permissions,

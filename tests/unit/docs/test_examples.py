@@ -14,8 +14,11 @@ import pytest
 import yaml
 
 from broker.apis.crds import load as load_crds
+from broker.apis.kueue import VERSIONS
 from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.embedded.cluster import NAMESPACES
 from providers.local import LocalAws
+from tests.kueue.definitions import definitions
 from tests.unit.deploy import helm, strict
 from tests.unit.docs.blocks import DOCS, ROOT, blocks, pages, steps
 
@@ -111,7 +114,7 @@ def test_the_code_runs_as_shown(page: str, prints: str) -> None:
 
 def test_manifests_are_taken_strictly() -> None:
     ask = strict.embedded(Cluster())
-    assert strict.create(ask, load_crds()) == []
+    assert strict.create(ask, [*load_crds(), *definitions(VERSIONS)]) == []
     whole = [
         d
         for p in pages()
@@ -119,8 +122,10 @@ def test_manifests_are_taken_strictly() -> None:
         for d in strict.documents(b)
         if "apiVersion" in d and "metadata" in d
     ]
-    assert {d["kind"] for d in whole} == {"EC2NodeClass", "NodeClaim"}
-    assert strict.create(ask, whole) == []
+    assert {d["kind"] for d in whole} >= {"EC2NodeClass", "NodeClaim", "ResourceQuota"}
+    spaces = {d["metadata"]["namespace"] for d in whole if "namespace" in d["metadata"]} - {*NAMESPACES}
+    made = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in sorted(spaces)]
+    assert strict.create(ask, [*made, *whole]) == []
 
 
 def test_the_chart_installs_with_the_values_that_are_shown() -> None:

@@ -11,6 +11,7 @@ import pytest
 from broker.capacity.answers import ANSWERS
 from providers.aws import errors
 from providers.model import ErrorClass
+from tests.unit.apis import test_ome
 from tests.unit.docs import tables
 from tests.unit.docs.blocks import DOCS
 
@@ -43,6 +44,14 @@ def test_every_code_leads_to_a_class_and_every_class_to_an_answer() -> None:
     assert codes["ReservationCapacityExceeded"] == ["`reservation-full`"]
     assert answers["subnet"][0] == answers["subnet"][0].replace("reservation", "")
     assert answers["throttling"][0] == "nothing"
+
+
+@pytest.mark.covers("OME-100")
+def test_what_is_put_right_in_ome_s_examples_is_said() -> None:
+    said = (DOCS / "webhook.md").read_text()
+    for name, notes in test_ome.NOTES.items():
+        assert [note for note in notes if note not in said] == []
+        assert (f"| {name}, line " in said) is bool(notes)
 
 
 def test_a_changed_table_is_found() -> None:
