@@ -9,13 +9,14 @@ resources are raw and nearly never what is short.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from broker.capacity.sizing import ACCELERATORS
 
 Amount = Mapping[str, float]
-Spread = Mapping[int, int]  # instance → pods on it
+Left = tuple[tuple[str, float], ...]  # what is left on an instance, by resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,52 +42,72 @@ class Pods:
         return {name: asked[name] for name in ACCELERATORS if name in asked} or asked
 
 
-Placed = list[tuple[Pods, Spread]]
+Placed = list[tuple[Left, Left, int]]  # so many instances, from this to that
 
 
 class Room:
-    """Free room on instances, filled in the order in which pods come."""
+    """Free room on instances, filled in the order in which pods come.
+
+    Instances with the same left on them are one entry with a count: there are thousands of instances and few
+    ways to be filled.
+    """
 
     def __init__(self, slots: Iterable[Slots]) -> None:
-        self._free = [dict(each.each) for each in slots for _ in range(each.count)]
+        self._free: Counter[Left] = Counter()
+        for each in slots:
+            self._free[tuple(sorted(each.each.items()))] += each.count
 
     def fill(self, pods: Iterable[Pods]) -> Placed:
         """Takes what there is of it: these are there already, or will have it."""
-        return [self._take(each, self._spread(each)) for each in pods]
+        return [move for each in pods for move in self._take(each)[0]]
 
     def place(self, pods: Iterable[Pods]) -> Placed | None:
         """Takes the room for all of them, or for none."""
         done: Placed = []
         for each in sorted(pods, key=lambda one: -max(one.counted.values(), default=0.0)):
-            spread = self._spread(each)
-            if sum(spread.values()) < each.count:
+            moves, left = self._take(each)
+            done += moves
+            if left:
                 self.free(done)
                 return None
-            done.append(self._take(each, spread))
         return done
 
     def free(self, placed: Placed) -> None:
-        """Gives back what was taken."""
-        for pods, spread in placed:
-            self._take(pods, spread, sign=-1)
+        """Gives back what was taken, by whoever took it last."""
+        for before, after, count in reversed(placed):
+            self._move(after, before, count)
 
-    def _spread(self, pods: Pods) -> Spread:
-        """How many go where: on instances in use first, so that whole ones stay free."""
-        asked, left, found = pods.counted, pods.count, dict[int, int]()
-        order = sorted(range(len(self._free)), key=lambda at: sum(self._free[at].get(n, 0.0) for n in asked))
-        for at in order:
-            if not left:
-                break
-            free = self._free[at]
+    def _take(self, pods: Pods) -> tuple[Placed, int]:
+        """What was taken, and for how many there was no room. Instances in use come first, so that whole
+        ones stay free."""
+        asked, left = pods.counted, pods.count
+        if not asked:
+            return [], 0
+        moves: Placed = []
+        for before in sorted(
+            self._free, key=lambda one: sum(amount for name, amount in one if name in asked)
+        ):
+            free = dict(before)
             # An instance has what EC2 sells it with; of what is not known of it, it has none.
-            most = min((int(free.get(name, 0.0) / amount) for name, amount in asked.items()), default=left)
-            if count := min(most, left):
-                found[at] = count
-                left -= count
-        return found
+            most = min(int(free.get(name, 0.0) / amount) for name, amount in asked.items())
+            if not most or not left:
+                continue
+            whole = min(self._free[before], left // most)
+            last = left - whole * most if whole < self._free[before] else 0
+            for instances, each in ((whole, most), (1 if last else 0, last)):
+                if instances:
+                    moves.append((before, _less(free, asked, each), instances))
+                    left -= instances * each
+        for before, after, count in moves:
+            self._move(before, after, count)
+        return moves, left
 
-    def _take(self, pods: Pods, spread: Spread, *, sign: int = 1) -> tuple[Pods, Spread]:
-        for at, count in spread.items():
-            for name, amount in pods.counted.items():
-                self._free[at][name] -= sign * count * amount
-        return pods, spread
+    def _move(self, before: Left, after: Left, count: int) -> None:
+        self._free[before] -= count
+        if not self._free[before]:
+            del self._free[before]
+        self._free[after] += count
+
+
+def _less(free: Amount, asked: Amount, pods: int) -> Left:
+    return tuple((name, amount - pods * asked.get(name, 0.0)) for name, amount in sorted(free.items()))

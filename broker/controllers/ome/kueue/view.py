@@ -30,6 +30,9 @@ class KueueView:
         self._lock = threading.Lock()
         self._problems: dict[Reserved, tuple[Problem, ...]] = {}
         self._readers: list[Callable[[Reserved], None]] = []
+        # What the last two passes over all made, by the workload's key; nothing older is kept.
+        self._known: dict[str, tuple[Workload, Holder]] = {}
+        self._before: dict[str, tuple[Workload, Holder]] = {}
         # By key: a workload and what it holds, worked out once for each version of it.
         self._held: dict[str, tuple[Workload, Holder | None]] = {}
 
