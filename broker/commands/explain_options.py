@@ -70,9 +70,9 @@ def outlook(
     shortages = remembered(every, found.inventory, now)
     entitlements = NOBODYS
     if entitle is not None:
-        named = {each.name: each for each in waiting}
-        mapped = {each.uid: named[each.name] for each in found.waiting}
-        entitlements = entitle(mapped, found.inventory, types)
+        objects = {each.name: each for each in waiting}
+        by_uid = {each.uid: objects[each.name] for each in found.waiting}
+        entitlements = entitle(by_uid, found.inventory, types)
     result = plan(
         found.waiting, found.classes, types, found.inventory, shortages, now, entitlements=entitlements
     )
