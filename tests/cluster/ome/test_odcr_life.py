@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from tests.cluster.account import A, B, tags
+from broker.controllers.ome.holdings.view import HoldingState
+from broker.quota.usage import Reserved
+from tests.cluster.account import ACCOUNT, A, B, tags
 from tests.cluster.ome import bought
 from tests.cluster.ome.bought import CANCEL, ask, ask_for, flavored, gone, ours, sizes
 from tests.cluster.ome.reserved import flavors_alone, says
 from tests.cluster.stack import Stack
 
-SPEND = {"buy_dollars": 1000.0, "cost_labels": "team"}
+SPEND: dict[str, Any] = {"buy_dollars": 1000.0, "cost_labels": "team"}
 
 
 @pytest.mark.covers("CAP-03", "CAP-04")
@@ -34,7 +39,7 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
         names.TAG_COMPARTMENT: "acme",
         "team": "blue",
     }
-    arn = stack.until(lambda: says(stack).get("reservationGroupARN"), "its group is told")
+    arn = stack.until(lambda: str(says(stack).get("reservationGroupARN", "")), "its group is told")
     stack.until(
         lambda: (
             stack.current is not None
@@ -57,7 +62,96 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
     assert broker.ome.holdings.holdings().odcrs == {}
 
 
-def type_of():
-    from broker.apis.ome import CapacityReservation
+@pytest.mark.covers("CAP-02")
+def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stack) -> None:
+    flavors_alone(stack)
+    flavored(stack)
+    broker = stack.start(buy_dollars=0.0)
+    ask(stack, 1, name="watched", annotations={})
+    ask(stack, 1, name="odd", annotations={names.RESERVATION_POLICY: "manage"})
+    ask(stack, 3, name="managed")
+    view = broker.ome.holdings
+    told = {
+        "watched": (),
+        "odd": ("InvalidAnnotation",),
+        "managed": ("SpendingCapReached",),
+    }
+    for name, reasons in told.items():
+        state = Reserved("default", name)
+        stack.until(
+            lambda s=state, r=reasons: view.state(s).wanted and _reasons(view.state(s)) == r,  # type: ignore[misc]
+            f"{name} is told {reasons}",
+        )
+    until_told(stack, "managed", "--buy-dollars is 0")
+    assert ours(stack.aws.ec2) == []
+    stack.stop()
 
-    return CapacityReservation
+    stack.start(buy_dollars=120.0)
+    stack.until(lambda: sizes(stack.aws.ec2) == {A: 2}, "as many as may be had are")
+    until_told(stack, "managed", "1 more p5.48xlarge are wanted and 0 may be bought")
+    assert {tags(each)[names.TAG_RESERVATION] for each in ours(stack.aws.ec2)} == {"default/managed"}
+
+
+@pytest.mark.covers("CAP-06", "CAP-08")
+def test_what_is_there_is_adopted_grouped_and_never_changed(stack: Stack) -> None:
+    flavors_alone(stack)
+    flavored(stack, "")
+    ec2 = stack.aws.ec2
+    tag = {"Key": names.TAG_RESERVATION, "Value": "default/training"}
+    tagged = [{"ResourceType": "capacity-reservation", "Tags": [tag]}]
+    by_tag = stack.aws.odcr(bought.P5, A, 1, TagSpecifications=tagged)
+    by_id = stack.aws.odcr(bought.P5, B, 1)
+    by_group = stack.aws.odcr(bought.P5, A, 1)
+    shared = elsewhere(stack, owner_id="999988887777", shared_with=[ACCOUNT])
+    block = elsewhere(stack, reservation_type="capacity-block")
+    spare = elsewhere(stack, interruptible=True)
+    later = elsewhere(stack, 2, StartDate=(stack.clock.now() + timedelta(days=7)).isoformat())
+    adopted = [by_tag, by_id, by_group, shared, block, spare, later]
+    before = [stack.aws.reservation(each) for each in adopted]
+    annotations = CANCEL | {
+        names.ADOPT_IDS: f"{by_id}, {shared},{block},{spare},{later}",
+        names.ADOPT_GROUP: stack.aws.group(by_group, name="terraform"),
+    }
+    broker = stack.start(**SPEND)
+    ask(stack, 10, annotations=annotations)
+    # Eight are there, of which two start later: two are bought.
+    stack.until(lambda: sum(sizes(ec2).values()) == 2, "the rest is bought")
+    view, training = broker.ome.holdings, Reserved("default", "training")
+    stack.until(lambda: view.state(training).obtained == 8, "all that is active is counted")
+    (count,) = view.state(training).flavors.values()
+    assert (count.wanted, count.obtained, count.pending) == (10, 8, 2)
+    assert {each.id: each.owner_id for each in view.holdings().of(training)["h100"]}[shared] == "999988887777"
+    bought_id = ours(ec2)[0]["CapacityReservationId"]
+    arn = stack.until(lambda: str(says(stack).get("reservationGroupARN", "")), "its group is told")
+    stack.until(
+        lambda: (
+            stack.current is not None and set(stack.current.group(arn).member_ids) == {*adopted, bought_id}
+        ),
+        "all of it is in the group",
+    )
+    ask_for(stack, 1)
+    stack.until(lambda: ours(ec2) == [], "what was bought is given back")
+    stack.delete(CapacityReservation, "training", namespace="default")
+    stack.until(lambda: gone(stack), "the object is gone")
+    assert [stack.aws.reservation(each) for each in adopted] == before
+
+
+def elsewhere(stack: Stack, count: int = 1, **more: Any) -> str:
+    """A reservation that no call of this account made."""
+    made = stack.control.reservation(
+        InstanceType=bought.P5,
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=B,
+        InstanceCount=count,
+        InstanceMatchCriteria="targeted",
+        **more,
+    )
+    return str(made["CapacityReservationId"])
+
+
+def _reasons(state: HoldingState) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.reason for each in state.problems))
+
+
+def until_told(stack: Stack, name: str, words: str) -> None:
+    stack.until(lambda: words in str(says(stack, name)), f"the status of {name} says: {words}")
