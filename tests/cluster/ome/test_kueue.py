@@ -179,7 +179,12 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
     event = stack.until_event("gpu", "ObjectConflict", kind="CapacityReservation")
     assert QUEUE in event.message
     world.until_queue("team--other")
-    stack.until(lambda: world.find(LocalQueue, "other", "team"), "LocalQueue other")
+
+    def finished() -> bool:
+        found = world.find(LocalQueue, "other", "team")
+        return found is not None and found.spec.stop_policy == "None"
+
+    stack.until(finished, "LocalQueue other, the last of what is made")
     assert world.find(LocalQueue, "gpu", "team") is None
     assert world.kueue.raw(ClusterQueue, QUEUE)["spec"] == foreign["spec"] | {"stopPolicy": "None"}
     assert broker.ome.kueue.problems(TEAM)[0].reason == "ObjectConflict"
