@@ -109,7 +109,8 @@ class OdcrRequest:
     """One CreateCapacityReservation.
 
     `token` (at most 64 ASCII characters) makes a repeat harmless: the same token gets the reservation that it
-    made, as that is now; with any other field changed it is refused. `end`: None is never.
+    made, as that is now; with any other field changed it is refused. `zone` is a zone's name, or its id
+    (`use1-az4`). `end`: None is never.
     """
 
     token: str

@@ -51,6 +51,12 @@ def test_what_was_asked_for_is_reserved_with_the_clusters_tag(world: World) -> N
     assert [made] == world.aws.reservations()
 
 
+def test_a_zone_may_be_named_by_its_id(world: World) -> None:
+    zone_id = shown(world, world.aws.create_reservation(REQUEST).id)["AvailabilityZoneId"]
+    made = world.aws.create_reservation(replace(REQUEST, token="another", zone=zone_id))
+    assert (made.zone, made.zone_id) == (ZONE, zone_id)
+
+
 def test_the_same_token_reserves_once_also_after_a_restart(world: World) -> None:
     made = world.aws.create_reservation(REQUEST)
     again = world.provider().create_reservation(REQUEST)
