@@ -289,6 +289,7 @@ class Process:
         found: dict[str, Any] = {loop.name: loop for loop in vars(self.broker)["_loops"]}
         self._loops: list[Singleton[str] | Controller[str]] = [found[name] for name in LOOPS]
         self._informers: list[Informer[Any]] = [*vars(self.broker)["_informers"]]
+        self._read: dict[str, int] = {}
         self._due = dict.fromkeys(LOOPS, 0.0)
         self.deaf = False  # its watches bring nothing
         self._heard = -1
@@ -314,6 +315,12 @@ class Process:
         self._heard = revision
         with self.gate.unseen():
             for informer in [*self._informers]:
+                resource = vars(informer)["_kind"].resource
+                # How many changes of the kind there have been: without one a list says nothing new.
+                changes = self.world.cluster.state.store.collection(resource).end
+                if self._read.get(resource) == changes:
+                    continue
+                self._read[resource] = changes
                 try:
                     informer.read()
                 except NotFound:  # a kind that nobody installed, and nobody will
