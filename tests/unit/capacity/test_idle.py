@@ -15,7 +15,6 @@ from tests.unit.capacity.builders import NOW, TYPES, odcr
 EARLIER = NOW - timedelta(hours=3)
 
 
-@pytest.mark.covers("CAP-10")
 @pytest.mark.parametrize(
     ("before", "since", "available", "expected"),
     [
