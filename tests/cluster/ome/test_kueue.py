@@ -25,7 +25,7 @@ from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from tests.cluster.stack import Stack
 from tests.kueue.definitions import install, ready, uninstall
-from tests.kueue.played import Kueue
+from tests.kueue.played import IN_USE, Kueue
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -205,7 +205,7 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
     stack.until(lambda: not broker.ome.kueue.problems(TEAM), "no problem is left")
 
 
-@pytest.mark.covers("OME-083")
+@pytest.mark.covers("OME-083", "OME-099")
 def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     stack.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
     stack.client.create(
@@ -225,7 +225,8 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     def told() -> bool:
         status = stack.get(CapacityReservation, "gpu", namespace="team").status
         said = condition(status.conditions, "Ready")
-        assert status.capacity_reservation_lifecycle_state != "Active"
+        if said is not None and said.reason == "FlavorNotFound":
+            assert status.capacity_reservation_lifecycle_state != "Active"
         return said is not None and (said.status, said.reason) == ("False", "FlavorNotFound")
 
     stack.until(told, "the reservation says that it is not ready, and why")
@@ -238,6 +239,15 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
         return status.capacity_reservation_lifecycle_state == "Active"
 
     stack.until(active, "the reservation is active")
+    # Kueue's finalizer keeps a flavor in use; only when it has gone the queue, and so the reservation, stops.
+    kind = world.kueue.kind(ResourceFlavor)
+    world.kueue.client.patch(kind, "h100", {"metadata": {"finalizers": [IN_USE]}})
+    world.client.delete(kind, "h100")
+    assert world.kueue.judges(QUEUE) == "Ready"
+    assert broker.ome.kueue.active(TEAM)[0] and active()
+    world.kueue.client.patch(kind, "h100", {"metadata": {"finalizers": None}})
+    assert world.kueue.judges(QUEUE) == "FlavorNotFound"
+    stack.until(told, "the reservation says that its flavor is gone")
 
 
 @pytest.mark.covers("OME-021")
