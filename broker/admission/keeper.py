@@ -28,6 +28,7 @@ NAME: Final = "capacity-broker"
 SECRET: Final = "capacity-broker-webhook"
 WEBHOOK: Final = "reservations.capacity-broker.io"
 PATH: Final = "/validate"
+CHANGES: Final = "oldObject == null || object.spec != oldObject.spec"
 SECONDS: Final = 5  # that an API server waits for an answer
 OURS: Final = {names.MANAGED_BY: NAME}
 ATTEMPTS: Final = 5
@@ -111,6 +112,8 @@ def webhook(address: Mapping[str, Any], bundle: bytes) -> Json:
         "clientConfig": {**address, "caBundle": b64encode(bundle).decode()},
         "failurePolicy": "Ignore",
         "matchPolicy": "Equivalent",
+        # Most writes are of labels and finalizers, the controllers' own among them: they wait for nobody.
+        "matchConditions": [{"name": "spec-changes", "expression": CHANGES}],
         "sideEffects": "None",
         "timeoutSeconds": SECONDS,
         "rules": [

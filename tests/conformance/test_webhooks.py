@@ -176,6 +176,34 @@ def test_selectors_choose_by_namespace_and_object(api: Api, hook: Hook) -> None:
         assert len(hook.seen) == 1
 
 
+CHANGES = {"name": "changes", "expression": "oldObject == null || object.spec != oldObject.spec"}
+BY_NAME = {"name": "name", "expression": "request.name != 'b'"}
+FAILS = {"name": "fails", "expression": "object.spec.nothing == 1"}
+
+
+def test_match_conditions(api: Api, hook: Hook) -> None:
+    with registered(
+        api, hook, hook.rule(operations=["CREATE", "UPDATE"], matchConditions=[CHANGES, BY_NAME])
+    ):
+        create(api, WIDGETS, widget())
+        create(api, WIDGETS, widget("b"))
+        patch(api, f"{WIDGETS}/a", {"metadata": {"labels": {"l": "1"}}})
+        assert [seen["operation"] for seen in hook.seen] == ["CREATE"]
+        patch(api, f"{WIDGETS}/a", {"spec": {"size": 2}})
+        assert [seen["operation"] for seen in hook.seen] == ["CREATE", "UPDATE"]
+
+
+@pytest.mark.parametrize("policy", ["Fail", "Ignore"])
+def test_a_match_condition_that_fails(api: Api, hook: Hook, policy: str) -> None:
+    rule = hook.rule(failurePolicy=policy, matchConditions=[FAILS, BY_NAME])
+    with registered(api, hook, rule):
+        reply = api.request("POST", WIDGETS, body=widget())
+        assert reply.status == (403 if policy == "Fail" else 201), reply.body
+        # One that is false counts more.
+        create(api, WIDGETS, widget("b"))
+        assert hook.seen == []
+
+
 def test_it_is_asked_last(api: Api, hook: Hook) -> None:
     with registered(api, hook, hook.rule()):
         refused(api.request("POST", WIDGETS, body=widget(size="large")), 422, "Invalid")

@@ -54,7 +54,7 @@ _RESERVED = frozenset(
 )
 _SYMBOLS = {".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _REMEMBERED = 512  # values of which the rules at one place are known to hold
-_FAILURES = (TypeError, ValueError, KeyError, IndexError, ZeroDivisionError, RuntimeError, OverflowError)
+FAILURES = (TypeError, ValueError, KeyError, IndexError, ZeroDivisionError, RuntimeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,11 @@ def _context() -> Callable[[Obj], Any]:
     return make
 
 
+def evaluate(source: str, variables: Obj) -> Any:
+    """What an expression comes to. Raises one of FAILURES."""
+    return program(source).execute(_context()(variables))
+
+
 def check(node: Node, new: Any, old: Any, path: str = "") -> list[FieldError]:
     """What the rules say of a value; `old` is what it replaces, or None."""
     return list(_check(node, new, old, path, False))
@@ -211,7 +216,7 @@ def _evaluated(node: Node, new: Any, old: Any, path: str, same: bool) -> Iterato
         context = _context()(variables)
         try:
             verdict = rule.program.execute(context)
-        except _FAILURES as error:
+        except FAILURES as error:
             yield problem(
                 "invalid", path, f"{_failure(error)} evaluating rule: {rule.message or rule.source}", kind
             )
@@ -247,7 +252,7 @@ def _message(rule: Rule, context: Any) -> str:
     if rule.message_program is not None:
         try:
             text = rule.message_program.execute(context)
-        except _FAILURES:
+        except FAILURES:
             text = None
         if isinstance(text, str) and text.strip() and "\n" not in text.strip():
             return text.strip()

@@ -1,7 +1,7 @@
 """Which webhooks want to be asked about a request.
 
-Rule: k8s.io/apiserver/pkg/admission/plugin/webhook/predicates. Two things are simpler here: a rule means the
-versions that it names (matchPolicy Equivalent is Exact), and matchConditions are taken to hold.
+Rule: k8s.io/apiserver/pkg/admission/plugin/webhook/predicates. One thing is simpler here: a rule means the
+versions that it names, matchPolicy Equivalent is Exact.
 """
 
 from __future__ import annotations

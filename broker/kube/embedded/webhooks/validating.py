@@ -15,7 +15,7 @@ from ..reviews import ME
 from ..state import State
 from ..store import Item, Key
 from ..wire import Obj
-from . import calling, matching
+from . import calling, conditions, matching
 
 _WITHOUT_EFFECT = ("None", "NoneOnDryRun")
 _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
@@ -31,13 +31,14 @@ def validate(state: State, call: Call, new: Obj | None, old: Obj | None) -> None
         return
     operation = "DELETE" if new is None else "CREATE" if old is None else "UPDATE"
     hooks = matching.wanted(state, call, operation, new, old)
-    if not hooks:
+    asked = [(hook, _review(call, operation, new, old)) for hook in hooks]
+    asked = [(hook, review) for hook, review in asked if conditions.hold(hook, review, call)]
+    if not asked:
         return
-    reviews = [_review(call, operation, new, old) for _ in hooks]
     before = _seen(state, call, new or old)
     state.store.lock.release()
     try:
-        refusals = [_ask(state, call, *each) for each in zip(hooks, reviews, strict=True)]
+        refusals = [_ask(state, call, *each) for each in asked]
     finally:
         state.store.lock.acquire()
     for refusal in refusals:
