@@ -30,11 +30,9 @@ class KueueView:
         self._lock = threading.Lock()
         self._problems: dict[Reserved, tuple[Problem, ...]] = {}
         self._readers: list[Callable[[Reserved], None]] = []
-        # What the last two passes over all made, by the workload's key; nothing older is kept.
-        self._known: dict[str, tuple[Workload, Holder]] = {}
-        self._before: dict[str, tuple[Workload, Holder]] = {}
-        # By key: a workload and what it holds, worked out once for each version of it.
-        self._held: dict[str, tuple[Workload, Holder | None]] = {}
+        # A workload and what it holds, worked out once for each version of it; by `id`, which stays its own
+        # as long as it is kept here.
+        self._held: dict[int, tuple[Workload, Holder | None]] = {}
 
     @property
     def present(self) -> bool:
@@ -94,10 +92,10 @@ class KueueView:
         return tuple(sorted((each for each in found if each is not None), key=lambda each: each.name))
 
     def _holds(self, workload: Workload, reserved: Reserved) -> Holder | None:
-        known = self._held.get(workload.key)
-        if known is None or known[0] is not workload or (known[1] and known[1].reserved != reserved):
+        known = self._held.get(id(workload))
+        if known is None or (known[1] is not None and known[1].reserved != reserved):
             known = (workload, _holder(workload, reserved) if _counts(workload) else None)
-            self._held[workload.key] = known
+            self._held[id(workload)] = known
         return known[1]
 
     def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:

@@ -89,6 +89,7 @@ class Look:
         self._steadied: Steadied | None = None
         self._types: Mapping[str, InstanceType] = {}
         self._judgements: dict[str, tuple[tuple[int, str], Judgement]] = {}
+        self._users: dict[str, tuple[list[Holder], tuple[Holder, ...], Amounts]] = {}
 
     def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> View:
         sources, holdings = self._sources, self._sources.holdings()
@@ -114,7 +115,7 @@ class Look:
             mine, held = judged[reserved], holdings.of(reserved)
             cloud[reserved] = tuple((flavor, odcr) for flavor in sorted(held) for odcr in held[flavor])
             named = sorted({key.flavor for key in mine.nominal})
-            users = tuple(sorted(holders.get(reserved, ()), key=lambda each: (each.name, each.kind)))
+            users, used = self._added(one, holders.get(reserved, []))
             priority = one.spec.priority_class_name
             facts[reserved] = Facts(
                 judged=mine.judged,
@@ -133,7 +134,7 @@ class Look:
                 queue=sources.queue(reserved),
                 troubles=tuple(trouble for source in sources.troubles for trouble in source(reserved)),
                 holders=users,
-                used=usage(users),
+                used=used,
                 priority_missing=priority if priority and not sources.priority(priority) else "",
                 left=tuple(left for source in sources.left for left in source(one)) if one.deleting else (),
             )
@@ -145,7 +146,17 @@ class Look:
             until=min(due, default=float("inf")),
         )
 
+    def _added(self, one: Reservation, holders: list[Holder]) -> tuple[tuple[Holder, ...], Amounts]:
+        """Who uses it, by name, and how much that is together; added up anew only where somebody changed."""
+        known = self._users.get(one.uid)
+        if known is None or known[0] != holders:
+            users = tuple(sorted(holders, key=lambda each: (each.name, each.kind)))
+            known = (holders, users, usage(users))
+            self._users[one.uid] = known
+        return known[1], known[2]
+
     def forget(self, alive: Collection[str]) -> None:
+        self._users = {uid: known for uid, known in self._users.items() if uid in alive}
         self._judgements = {uid: known for uid, known in self._judgements.items() if uid in alive}
 
     def _flavors(self, judged: Iterable[Judgement]) -> Flavors:
