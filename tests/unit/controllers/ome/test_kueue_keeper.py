@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from broker.apis import crds, names
-from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue, Cohort, LocalQueue, Namespace
+from broker.apis.kueue import (
+    ACTIVE,
+    AdmissionCheck,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    Namespace,
+    PriorityClass,
+    WorkloadPriorityClass,
+)
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.controllers.ome.kueue.check import CheckKeeper
@@ -309,6 +318,17 @@ def test_cohorts_that_are_each_others_parents_are_told(world: World) -> None:
     world.keeps()
     (problem,) = world.view.problems(TEAM)
     assert problem.reason == "CohortCycle" and "ai in all in ai" in problem.message
+
+
+def test_a_priority_class_is_kueues_before_kubernetes(world: World) -> None:
+    for model, name, value in (
+        (PriorityClass, "both", 1),
+        (WorkloadPriorityClass, "both", 2),
+        (PriorityClass, "pods", 3),
+    ):
+        world.client.create(model.KIND, {"metadata": {"name": name}, "value": value})
+    world.look()
+    assert [world.view.priority(name) for name in ("both", "pods", "none")] == [2, 3, None]
 
 
 def test_without_kueue_nothing_is_written_and_nobody_waits() -> None:
