@@ -218,6 +218,13 @@ class Settings:
             envvar="BROKER_BUY_ZONES",
         ),
     ] = ""
+    release_idle_seconds: Annotated[
+        float,
+        _option(
+            "Seconds that a slot the broker reserved may be unused before it is given back; 0: for ever.",
+            envvar="BROKER_RELEASE_IDLE_SECONDS",
+        ),
+    ] = 0.0
     cost_labels: Annotated[
         str,
         _option(

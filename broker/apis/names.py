@@ -141,6 +141,8 @@ PLATFORM: Final = "capacity-broker.io/platform"
 TENANCY: Final = "capacity-broker.io/tenancy"
 # Written by the broker before it buys: from then on EC2 may have more than it shows.
 BUYING: Final = "capacity-broker.io/buying"
+# Written by the broker where it gives idle slots back: how many fewer are wanted, at which generation.
+RELEASED: Final = "capacity-broker.io/released"
 # On a CapacityReservation: EC2 reservations (ids, with commas) and a group that belong to it.
 ADOPT_IDS: Final = "capacity-broker.io/reservation-ids"
 ADOPT_GROUP: Final = "capacity-broker.io/reservation-group-arn"

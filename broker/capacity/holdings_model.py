@@ -34,11 +34,12 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Quota of one flavor, in base units."""
+    """Quota of one flavor, in base units; less so many instances of its first type that were `released`."""
 
     flavor: Flavor
     nominal: Mapping[str, float]
     sizing: Sizing = "accelerator"
+    released: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

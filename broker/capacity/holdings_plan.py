@@ -10,7 +10,7 @@ EC2 gives a reservation whole or not at all (CreateCapacityReservation, Insuffic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -72,10 +72,14 @@ def observed(
     for name, ask in wish.asks.items():
         sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
         held = holdings.of(wish.reserved).get(name, ())
-        active = sum(odcr.total for odcr in held if odcr.state == ACTIVE)
-        pending = sum(odcr.total for odcr in held) - active
-        counts[name] = FlavorCount(wanted=sized.count, obtained=active, pending=pending)
+        counts[name] = observed_count(held, sized.count)
     return counts
+
+
+def observed_count(held: Sequence[Odcr], wanted: int) -> FlavorCount:
+    """What there is, whoever made it."""
+    active = sum(odcr.total for odcr in held if odcr.state == ACTIVE)
+    return FlavorCount(wanted=wanted, obtained=active, pending=sum(odcr.total for odcr in held) - active)
 
 
 class _Planner:
@@ -131,6 +135,11 @@ class _Planner:
             if not sized.count:
                 complete = False  # no count of instances has what the quota asks for
                 continue
+            if ask.released >= sized.count:
+                made = [odcr for odcr in held if made_here(odcr, self._cluster)]
+                self.changes += given_back(wish, made, self._inventory, "all of it was idle")
+                counts[name] = observed_count(held, 0)
+                continue
             at = stand(ask, wish.terms, held, types=self._types, cluster=self._cluster)
             complete = complete and at.complete
             refusal = self._buy(wish, ask, at, problems) if at.share < 1 else None
@@ -139,7 +148,7 @@ class _Planner:
             if at.complete:
                 why = f"replaced in flavor {name}"
                 self.changes += given_back(wish, at.strays, self._inventory, why)
-            count = at.counted(ask, sized.count)
+            count = at.counted(ask, sized.count - ask.released)
             if refusal is not None:
                 count = replace(count, code=refusal.code, message=refusal.message)
             counts[name] = count

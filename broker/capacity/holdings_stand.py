@@ -59,6 +59,10 @@ def stand(
         name: needed(types[name], ask.nominal, sizing=ask.sizing) if name in types else Fraction(0)
         for name in kinds
     }
+    first = needs[ask.flavor.instance_types[0]]
+    if ask.released and first:
+        left = max(Fraction(0), first - ask.released) / first
+        needs = {name: each * left for name, each in needs.items()}
     ours = [odcr for odcr in held if made_here(odcr, cluster)]
     strays = tuple(odcr for odcr in ours if not _as_made_now(odcr, ask, terms))
     counted = [odcr for odcr in held if odcr not in strays]

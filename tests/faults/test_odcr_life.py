@@ -351,6 +351,25 @@ def test_deleted_while_the_answer_to_a_purchase_is_lost_and_ec2_shows_it_late(fr
     team.untouched()
 
 
+def test_slots_that_nobody_uses_for_long_are_given_back_until_the_spec_asks_anew(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    team.settings = replace(team.settings, release_idle_seconds=3600.0)
+    process = team.start()
+    team.ask(3)
+    process.until(lambda: team.quiet({A: 3}), "it is there")
+    (made,) = team.made()
+    team.aws.rival(made["CapacityReservationId"])
+    process.run(3000.0)
+    process = team.start()  # which saw nobody use them for a shorter time
+    process.run(3000.0)
+    assert team.held() == {A: 3}
+    process.until(lambda: team.held() == {A: 1}, "what is idle is given back")
+    process.run(7200.0)
+    assert team.held() == {A: 1} and len(team.made()) == 1
+    team.ask_for(4)
+    process.until(lambda: team.quiet({A: 4}), "all of it is wanted again")
+
+
 @pytest.mark.covers("CAP-06")
 def test_two_that_claim_one_are_both_told_and_neither_has_it(fresh: LocalAws) -> None:
     team = Team(fresh, 0)

@@ -10,7 +10,7 @@ Lease is lost, which EC2 knows nothing of.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -24,6 +24,7 @@ from broker.capacity.holdings_model import SETTLE, Change, Purchase, Regroup
 from broker.capacity.model import Inventory
 from broker.capacity.refusals import OF_A_PLACE, Refusals
 from broker.controllers.ome.holdings.groups import Groups
+from broker.controllers.ome.holdings.idle import written
 from broker.controllers.ome.holdings.recent import Recent
 from broker.controllers.ome.holdings.wishes import Reading
 from broker.kube.client import Client
@@ -156,6 +157,15 @@ class Actor:
 
         if self._call(_what(step), step.reserved, "regroup", call):
             _log.info("group kept", reservation=str(step.reserved), joined=step.join, left=step.leave)
+
+    def release(self, reading: Reading, counts: Mapping[str, int]) -> None:
+        """Writes on the object how many instances fewer are wanted. Raises ApiError."""
+        one = reading.one
+        told = {names.RELEASED: written(one.metadata.generation, counts)}
+        patch = {"metadata": {"uid": one.uid, "annotations": told}}
+        self._client.patch(one.KIND, one.name, patch, namespace=one.namespace or None)
+        listed = ", ".join(f"{count} of flavor {name}" for name, count in sorted(counts.items()) if count)
+        self._tell(reading, "Normal", "IdleReleased", f"nobody used {listed}: no longer kept for it")
 
     # ---- how
 

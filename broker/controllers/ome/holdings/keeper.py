@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.holdings.act import Actor
 from broker.controllers.ome.holdings.groups import Groups
+from broker.controllers.ome.holdings.idle import Idle
 from broker.controllers.ome.holdings.view import HoldingState, HoldingsView
 from broker.controllers.ome.holdings.wishes import Reading, flavors_of, read
 from broker.controllers.ome.reads import OmeReads
@@ -33,7 +34,7 @@ from broker.kube.events import Recorder
 from broker.quota.usage import Reserved
 from broker.settings import Settings
 from providers.base import CapacityProvider
-from providers.model import InstanceType, ProviderError, ReservationGroup
+from providers.model import InstanceType, Odcr, ProviderError, ReservationGroup
 
 NOT_YET = 1.0
 ROUNDS = 200  # plans in a pass: more than halving over every place of a flavor takes
@@ -80,6 +81,7 @@ class HoldingsKeeper:
         self._cost_labels = _listed(settings.cost_labels)
         self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
         self._cluster = settings.cluster_name
+        self._idle = Idle(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._actor = Actor(client, provider, self._groups, clock=clock, recorder=recorder)
 
     def run(self) -> Again | None:
@@ -101,6 +103,7 @@ class HoldingsKeeper:
             seen, trouble = self._act(self._see(fresh, types))
             self._describe()
         self._publish(seen)
+        self._release(seen)
         if trouble is not None:
             raise trouble
         now = self._clock.now()
@@ -244,6 +247,26 @@ class HoldingsKeeper:
         except (ApiError, ProviderError) as error:
             first = first or error
         return self._again(seen), first
+
+    def _release(self, seen: Seen) -> None:
+        """Writes down what was idle for long: the next plan wants it no longer. Raises ApiError."""
+        now = self._clock.now()
+        self._idle.see(seen.inventory, now)
+        for reserved, reading in seen.readings.items():
+            if not reading.managed or reading.one.deleting:
+                continue
+            counts: dict[str, int] = {}
+            held: list[Odcr] = []
+            for name, ask in reading.wish.asks.items():
+                first = ask.flavor.instance_types[0]
+                all_ = seen.holdings.of(reserved).get(name, ())
+                mine = [each for each in all_ if each.instance_type == first]
+                counts[name] = self._idle.over(mine, now)
+                held += mine
+            if any(counts.values()):
+                total = {name: ask.released + counts[name] for name, ask in reading.wish.asks.items()}
+                self._actor.release(reading, total)
+                self._idle.released(held)
 
     # ---- tell
 

@@ -19,6 +19,7 @@ from broker.apis.ome_rules import judge
 from broker.capacity.holdings import BROKER, Claimant, Problem
 from broker.capacity.holdings_model import Ask, Terms, Wish
 from broker.capacity.sizing import Flavor, FlavorProblem, Sizing, flavor_of
+from broker.controllers.ome.holdings.idle import read_back
 from broker.quota.usage import Reserved
 from providers.model import InstanceType
 
@@ -108,11 +109,13 @@ def read(
         for _, flavor, _ in found
         if isinstance(flavor, FlavorProblem)
     ]
+    released = read_back(one.annotations.get(names.RELEASED, ""), one.metadata.generation)
     asks = {
         name: Ask(
             flavor=flavor,
             nominal={each.name: quantity(each.nominal_quota) for each in quotas.resources},
             sizing=sizing,
+            released=released.get(name, 0),
         )
         for name, flavor, quotas in found
         if isinstance(flavor, Flavor) and not judged.problems
