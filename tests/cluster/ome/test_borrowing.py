@@ -9,6 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.ome import CapacityReservation
 from broker.commands import explain
 from broker.controllers.ome.borrowing.once import entitling
 from tests.cluster.account import A
@@ -135,3 +136,20 @@ def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None
     stack.passes()
     assert not leaving(stack)
     assert len([each for each in stack.all(NodeClaim) if each.name.startswith("b-")]) == 1
+
+
+def test_reservations_that_go_with_their_namespace_drain_nobody_and_leave_their_slots(stack: Stack) -> None:
+    odcr = owned(stack, 2)
+    teams(stack, 2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    claim(stack, "borrower", BORROWER)
+    stack.until_ready("borrower")
+    claim(stack, "anybody", "")
+    stack.until_waiting("anybody", "NoUsableReservation")
+    for name in ("training", "research"):
+        stack.delete(CapacityReservation, name, namespace="default")
+    stack.until_ready("anybody")
+    assert stack.reservation_of("anybody") == odcr
+    assert stack.is_true("borrower", names.READY)
+    assert not leaving(stack)

@@ -1,0 +1,64 @@
+"""What slots are counted as: strangers' only after a while, limits in whole instances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from broker.capacity.entitled_slots import Counted, counted
+from broker.capacity.holdings_model import Ask
+from broker.capacity.sizing import Flavor
+from broker.controllers.ome.borrowing.unexplained import SETTLE, Unexplained
+from providers.model import Gpu, InstanceType
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+LATER = NOW + SETTLE
+GPU = "nvidia.com/gpu"
+P5 = InstanceType(
+    name="p5.48xlarge",
+    vcpus=192,
+    memory_mib=2 * 1024 * 1024,
+    zones=frozenset({"us-east-1a"}),
+    gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81559),),
+    max_pods=100,
+)
+
+
+def test_a_slot_that_nobody_explains_is_a_strangers_only_after_a_while() -> None:
+    seen = Unexplained()
+    assert seen.look({"cr-1": 2}, NOW) == ({"cr-1": 0}, {"cr-1": 0})
+    assert seen.look({"cr-1": 3}, LATER) == ({"cr-1": 2}, {"cr-1": 0})
+    assert seen.look({"cr-1": 0}, LATER) == ({}, {})
+    assert seen.look({"cr-1": 1}, LATER) == ({"cr-1": 0}, {"cr-1": 0})
+
+
+def test_a_slot_whose_claim_has_just_ended_comes_free() -> None:
+    seen = Unexplained()
+    seen.ended("cr-1", NOW)
+    assert seen.look({"cr-1": 2}, NOW)[1] == {"cr-1": 1}
+    assert seen.look({"cr-1": 2}, NOW + timedelta(seconds=30))[1] == {"cr-1": 1}
+    assert seen.look({"cr-1": 2}, LATER)[1] == {"cr-1": 0}
+
+
+@pytest.mark.parametrize(
+    ("nominal", "borrowing", "lending", "expected"),
+    [
+        ({GPU: 64}, {GPU: 32}, {GPU: None}, Counted(quota=8, borrowing_limit=4)),
+        ({GPU: 20}, {GPU: 15}, {GPU: 7}, Counted(quota=3, borrowing_limit=1, lending_limit=0)),
+        ({GPU: 0}, {GPU: 16}, {GPU: None}, Counted(quota=0, borrowing_limit=2)),
+        ({GPU: 0}, {GPU: None}, {GPU: None}, Counted(quota=0, borrowing_limit=None)),
+        ({GPU: 0}, {GPU: 0}, {GPU: None}, Counted(quota=0, borrowing_limit=0)),
+        ({GPU: 64, "cpu": 10}, {GPU: None, "cpu": 0}, {}, Counted(quota=8, borrowing_limit=None)),
+    ],
+)
+def test_quota_and_limits_in_instances(
+    nominal: Mapping[str, float],
+    borrowing: Mapping[str, float | None],
+    lending: Mapping[str, float | None],
+    expected: Counted,
+) -> None:
+    flavor = Flavor(name="h100", instance_types=("p5.48xlarge",), zones=("us-east-1a",))
+    ask = Ask(flavor=flavor, nominal=nominal)
+    assert counted(ask, {"p5.48xlarge": P5}, borrowing=borrowing, lending=lending) == expected
