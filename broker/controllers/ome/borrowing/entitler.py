@@ -64,6 +64,7 @@ class Entitler:
         *,
         settings: Settings,
         clock: Clock,
+        owns: Callable[[NodeClaim], bool],
     ) -> None:
         self._reads = reads
         self._holdings = holdings
@@ -72,6 +73,7 @@ class Entitler:
         self._pods = pods
         self._settings = settings
         self._clock = clock
+        self._owns = owns
         self._terms = TermsReader(reads, settings)
         self._unexplained = Unexplained()
         self._began = clock.monotonic()
@@ -256,7 +258,10 @@ class Entitler:
         ]
 
     def _spared(self, claim: NodeClaim) -> bool:
-        """Karpenter's rule: what says do-not-disrupt is left alone, unless a grace period bounds that."""
+        """Claims of another launcher; and by Karpenter's rule what says do-not-disrupt, unless a grace period
+        bounds that."""
+        if not self._owns(claim):
+            return True
         if claim.spec.termination_grace_period:
             return False
         nodes = [*self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)]

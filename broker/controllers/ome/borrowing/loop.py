@@ -31,6 +31,7 @@ class Borrowing:
             shared.pods,
             settings=shared.settings,
             clock=shared.clock,
+            owns=shared.owns,
         )
         self._reclaimer = Reclaimer(
             shared.client,

@@ -67,7 +67,14 @@ def entitling(client: Client, provider: CapacityProvider, settings: Settings, cl
         groups = _groups((each.group_arn for each in claimants), provider)
         holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=settings.cluster_name)
         entitler = Entitler(
-            reads, lambda: holdings, claims.cache, nodes.cache, pods.cache, settings=settings, clock=clock
+            reads,
+            lambda: holdings,
+            claims.cache,
+            nodes.cache,
+            pods.cache,
+            settings=settings,
+            clock=clock,
+            owns=lambda _: True,
         )
         return entitler.entitlements(waiting, inventory, types)
 
