@@ -81,6 +81,8 @@ class HoldingsKeeper:
         self._cost_labels = _listed(settings.cost_labels)
         self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
         self._cluster = settings.cluster_name
+        self._read_with: tuple[object, object] = (None, None)
+        self._read: dict[tuple[str, str], Reading] = {}
         self._idle = Idle(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._actor = Actor(client, provider, self._groups, clock=clock, recorder=recorder)
 
@@ -116,20 +118,24 @@ class HoldingsKeeper:
         return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]
 
     def _readings(self, types: Mapping[str, InstanceType]) -> dict[Reserved, Reading]:
+        """An object is read anew when it, or any flavor, has changed."""
         flavors = self._reads.flavors
         known = None if flavors.missing else {one.name: one.spec.node_labels for one in flavors.cache.list()}
+        if self._read_with != (known, types):
+            self._read_with, self._read = (known, types), {}
         look = flavors_of(known, types, self._zones)
-        found = [
-            read(
+        found = {}
+        for one in self._objects():
+            version = (one.uid, one.metadata.resource_version)
+            found[version] = self._read.get(version) or read(
                 one,
                 look,
                 default_cohort=self._settings.default_cohort,
                 strict=self._settings.strict,
                 cost_labels=self._cost_labels,
             )
-            for one in self._objects()
-        ]
-        return {each.reserved: each for each in found}
+        self._read = found
+        return {each.reserved: each for each in found.values()}
 
     def _see(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> Seen:
         return self._decide(inventory, self._readings(types), types)
