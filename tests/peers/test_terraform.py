@@ -12,12 +12,15 @@ import pytest
 import yaml
 
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.holdings import Claimant, Holdings, belongs
-from broker.capacity.sizing import Flavor, flavor_of
-from broker.quota.usage import Reserved
+from broker.apis.kueue import Namespace, ResourceFlavor
+from broker.apis.ome import CapacityReservation
+from broker.kube.embedded import Cluster
+from broker.kube.transports import InProcessTransport
 from providers.aws import AwsProvider
 from providers.aws.notices import TYPES
 from providers.local import LocalAws
+from tests.cluster.ome.reserved import GPU, flavors_alone
+from tests.cluster.stack import Stack
 from tests.peers import terraform
 from tests.peers.terraform import Terraform, TerraformFailed, TerraformMissing
 from tests.peers.test_terraform_policy import allowed
@@ -26,7 +29,6 @@ pytestmark = pytest.mark.peers
 
 REGION = "us-east-1"
 END = "2031-01-31T23:00:00Z"
-TEAM = Reserved("ml", "training")
 OTHERS = "222222222222"
 ALLOWED = allowed()
 ISSUER = "oidc.eks.us-east-1.amazonaws.com/id/ABCDEF"
@@ -83,21 +85,31 @@ class Account:
         return {entry["Identifier"]["ResourceArn"] for entry in reply["Resources"]}
 
 
-def provider(aws: LocalAws) -> AwsProvider:
-    return AwsProvider(cluster="demo", region=REGION, endpoint_url=aws.endpoint)
+def reserved(aws: LocalAws, flavors_yaml: str, *, gpus: dict[str, int]) -> dict[str, Any]:
+    """What a broker says of a CapacityReservation ml/training of the flavors that Terraform printed."""
+    stack = Stack(aws, InProcessTransport(Cluster()))
+    try:
+        flavors_alone(stack)
+        for document in yaml.safe_load_all(flavors_yaml):
+            body = {"metadata": document["metadata"], "spec": document["spec"]}
+            stack.client.create(ResourceFlavor.KIND, body)
+        quotas = [
+            {"name": name, "resources": [{"name": GPU, "nominalQuota": count}]}
+            for name, count in gpus.items()
+        ]
+        spec = {"resourceGroups": [{"coveredResources": [GPU], "flavors": quotas}]}
+        stack.client.create(Namespace.KIND, {"metadata": {"name": "ml"}})
+        where = {"name": "training", "namespace": "ml"}
+        stack.client.create(CapacityReservation.KIND, {"metadata": where, "spec": spec})
+        stack.start(kubelets=False)
 
+        def status() -> dict[str, Any]:
+            found = stack.client.get(CapacityReservation.KIND, "training", namespace="ml").get("status", {})
+            return dict(found) if found.get("capacityReservationLifecycleState") == "Active" else {}
 
-def found_by_broker(aws: LocalAws, flavors_yaml: str) -> Holdings:
-    """What the broker finds for a CapacityReservation of the flavors that Terraform printed."""
-    broker = provider(aws)
-    types, flavors = broker.instance_types(), {}
-    for document in yaml.safe_load_all(flavors_yaml):
-        name = document["metadata"]["name"]
-        flavor = flavor_of(name, document["spec"]["nodeLabels"], types, zones=())
-        assert isinstance(flavor, Flavor)
-        flavors[name] = flavor
-    claimant = Claimant(reserved=TEAM, flavor_names=tuple(flavors), flavors=flavors)
-    return belongs(broker.reservations(), {}, [claimant], cluster="demo")
+        return stack.until(status, "ml/training active")
+    finally:
+        stack.close()
 
 
 def seen_by(aws: LocalAws, account: str) -> set[str]:
@@ -156,14 +168,18 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert account.iam.get_policy(PolicyArn="arn:aws:iam::123456789012:policy/capacity-broker")
     assert {statement["Effect"] for statement in json.loads(policy)["Statement"]} == {"Allow"}
 
-    # Adoption: the broker knows whose each is and in which flavor, by names alone.
-    holdings = found_by_broker(aws, made["resource_flavors_yaml"])
-    assert holdings.owner == dict.fromkeys(ids.values(), TEAM)
-    assert holdings.flavor == {ids[key]: flavor for key, flavor in made["flavors"].items()}
-    assert holdings.problems == {}
+    # Adoption: the CapacityReservation has them, each in its flavor, and no id was written anywhere.
+    a, b = made["flavors"]["h100-a"], made["flavors"]["h100-b"]
+    status = reserved(aws, made["resource_flavors_yaml"], gpus={a: 32, b: 16})
+    assert {one["id"]: (one["flavor"], one["total"]) for one in status["cloudReservations"]} == {
+        ids["h100-a"]: (a, 4),
+        ids["h100-b"]: (b, 2),
+    }
+    assert {one["name"]: one["resources"][0]["total"] for one in status["allocatable"]} == {a: "32", b: "16"}
 
     # Plan: what was made is what is there, also after the broker marked it for Karpenter's selector terms.
-    provider(aws).tag(ids.values(), {"capacity-broker.io/advised/demo/gpu": "true"})
+    broker = AwsProvider(cluster="demo", region=REGION, endpoint_url=aws.endpoint)
+    broker.tag(ids.values(), {"capacity-broker.io/advised/demo/gpu": "true"})
     assert run.plan() == ""
 
     # Resize: in place, so the ids and the membership stay.
