@@ -36,8 +36,10 @@ def teams(stack: Stack, slots: int, *, borrow: str = "16", **rule: str) -> None:
     reserve(stack, "research", flavor=P5, quotas={GPU: "0"}, borrow=borrow, **more)
 
 
-def claim(stack: Stack, name: str, draws: str, *capacity: str, **more: Any) -> str:
-    noted = {names.DRAWS_FROM: draws} if draws else {}
+def claim(
+    stack: Stack, name: str, draws: str, *capacity: str, also: Mapping[str, str] | None = None, **more: Any
+) -> str:
+    noted = ({names.DRAWS_FROM: draws} if draws else {}) | dict(also or {})
     return stack.claim(name, types=(P5,), capacity=capacity or (RESERVED,), annotations=noted, **more)
 
 
@@ -152,4 +154,22 @@ def test_reservations_that_go_with_their_namespace_drain_nobody_and_leave_their_
     stack.until_ready("anybody")
     assert stack.reservation_of("anybody") == odcr
     assert stack.is_true("borrower", names.READY)
+    assert not leaving(stack)
+
+
+def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_it(stack: Stack) -> None:
+    odcr = owned(stack, 2)
+    teams(stack, 2)
+    stack.node_class(id_=odcr)
+    stack.start()
+    stays = {names.DO_NOT_DISRUPT: "true"}
+    claim(stack, "stays", BORROWER, also=stays)
+    claim(stack, "bounded", BORROWER, also=stays, priority=5, terminationGracePeriod="30s")
+    stack.until_ready("stays", "bounded")
+    for number in range(2):
+        claim(stack, f"owner-{number}", OWNER, RESERVED, ON_DEMAND)
+    stack.until_ready("owner-0", "owner-1")
+    assert sorted(stack.reservation_of(f"owner-{number}") for number in range(2)) == ["", odcr]
+    stack.until_gone(NodeClaim, "bounded")
+    assert stack.reservation_of("stays") == odcr
     assert not leaving(stack)
