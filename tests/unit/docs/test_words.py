@@ -99,7 +99,7 @@ WORDS = """
 True False Unknown Normal Warning Valid Ready Available LimitExceeded Resolved Mirrored Not NotNeeded
 Exists DoesNotExist In NotIn Gt Gte Lt Lte Mi Gi Ti NoSchedule NoExecute Failed Succeeded PodScheduled
 Unschedulable CreateCapacityReservation
-CapacityReservationsReady EC2NodeClass DaemonSet Node Custom Bottlerocket Outpost
+CapacityReservationsReady EC2NodeClass NodeClaim DaemonSet Node Windows Custom Bottlerocket Outpost
 Adopted Launched Refused Skipped Spilled NoInstances SpilledToOnDemand
 """
 NO_REASONS = frozenset(WORDS.split())
