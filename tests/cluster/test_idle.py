@@ -18,7 +18,7 @@ def until_idle(stack: Stack, odcr: str, slots: int) -> str:
 
     def status() -> dict[str, Any]:
         found = stack.find(OnDemandCapacityReservation, odcr)
-        return dict(stack.client.get(OnDemandCapacityReservation.KIND, odcr)["status"]) if found else {}
+        return dict(found.status.wire()) if found else {}
 
     stack.until(lambda: status().get("available") == slots, f"{odcr} mirrored with {slots} free")
     return str(status().get("idleSince", ""))
