@@ -129,6 +129,12 @@ def look(
         mine = None if isinstance(reserved, Unresolved) else known[reserved]
         named = asked.priority_class if isinstance(asked, Wanted) else ""
         worth = priority(named or (mine.spec.priority_class_name if mine else ""))
+        if named and worth is None and cluster.status.admission is None:
+            asked = Refused(
+                "PriorityClassNotFound",
+                f"spec.priorityClassName: there is no WorkloadPriorityClass and no PriorityClass {named}: "
+                "create it, or name another",
+            )
         return Asking(
             cluster=cluster,
             profile=profile,

@@ -8,6 +8,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.controllers.ome.clusters.wanted import Refused
 from broker.controllers.ome.clusters.world import World, look
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
@@ -87,7 +88,7 @@ def standing(found: World, name: str) -> Standing:
     return found.decide().verdicts[name].standing
 
 
-@pytest.mark.covers("OME-051")
+@pytest.mark.covers("OME-051", "OME-052")
 def test_priority_is_the_clusters_class_or_its_reservations() -> None:
     found = world(
         reservations=[reservation("gpu", 8, priorityClassName="low")],
@@ -97,11 +98,14 @@ def test_priority_is_the_clusters_class_or_its_reservations() -> None:
             cluster("unknown", 8, priorityClassName="none"),
         ],
     )
-    assert {each.cluster.name: each.priority for each in found.asking} == {
+    assert {each.cluster.name: each.priority for each in found.asking if each.want} == {
         "plain": 10,
         "urgent": 20,
-        "unknown": 0,
     }
+    unknown = next(each.wanted for each in found.asking if each.cluster.name == "unknown")
+    assert isinstance(unknown, Refused)
+    assert unknown.reason == "PriorityClassNotFound"
+    assert "no PriorityClass none: create it" in unknown.message
     assert standing(found, "urgent") is Standing.ADMITTED
     assert standing(found, "plain") is Standing.WAITING
 
