@@ -37,6 +37,7 @@ from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
 from broker.kube.queue import WorkQueue
 from broker.kube.singleton import Singleton
+from broker.memory import give_back
 from broker.oncall.journal import Journal
 from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings
@@ -305,5 +306,6 @@ class Broker:
         return None
 
     def _sweep(self, _items: Sequence[str]) -> Again | None:
+        give_back()
         self._sweeper.sweep()
         return None

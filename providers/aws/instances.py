@@ -19,7 +19,7 @@ from providers.model import ErrorClass, Instance, ProviderError
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, InstanceTypeDef, TagTypeDef
 
-PAGE = 1000
+PAGE = 500  # EC2 gives up to 1,000; each page is held as XML and as what is read of it
 # EC2 takes up to 1,000 ids; it advises fewer so that a call does not time out.
 BATCH = 500
 # What DescribeInstances tells of an instance and nobody here asks for; most of its answer.

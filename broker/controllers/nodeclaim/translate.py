@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import quantities
@@ -32,7 +34,7 @@ def planned(claim: NodeClaim, *, template: str) -> Claim:
             f"spec.nodeClassRef.kind is {ref.kind!r}: the broker launches with kind {KIND} only",
         )
     try:
-        requirements = Requirements.of((r.key, r.operator, r.values) for r in claim.spec.requirements)
+        requirements = _requirements(tuple((r.key, r.operator, r.values) for r in claim.spec.requirements))
     except InvalidRequirement as error:
         raise BadClaim("InvalidRequirements", f"spec.requirements: {error}") from error
     if problems := requirements.problems():
@@ -53,6 +55,12 @@ def planned(claim: NodeClaim, *, template: str) -> Claim:
         gang_size=_gang_size(claim),
         template=template,
     )
+
+
+@lru_cache(maxsize=1024)
+def _requirements(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requirements:
+    """One for all claims that ask for the same. Raises InvalidRequirement."""
+    return Requirements.of(written)
 
 
 def _priority(claim: NodeClaim) -> int:
