@@ -1,0 +1,95 @@
+"""Which machines count for a reservation, and why others do not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.controllers.ome.reservation.hardware import expires, slots, why
+from broker.quota.usage import Reserved
+from providers.model import Gpu, InstanceType, Odcr
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+P5 = InstanceType(
+    name="p5.48xlarge",
+    vcpus=192,
+    memory_mib=2_097_152,
+    gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81_920),),
+)
+OWNER = Reserved("team", "gpus")
+
+
+def node(name: str = "n", *, ready: str = "True", labels: Any = None, **spec: Any) -> Node:
+    return Node.decode(
+        {
+            "metadata": {"name": name, "labels": labels or {}},
+            "spec": spec,
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }
+    )
+
+
+def odcr(total: int = 4, available: int = 4, **more: Any) -> Odcr:
+    return Odcr(id="cr-1", instance_type=P5.name, zone="a", total=total, available=available, **more)
+
+
+@pytest.mark.covers("OME-029")
+@pytest.mark.parametrize(
+    ("seen", "out"),
+    [
+        (node(), ""),
+        (node(taints=[{"key": "team", "value": "a", "effect": "NoExecute"}]), ""),
+        (node(unschedulable=True), "node n is cordoned"),
+        (node(ready="False"), "node n is not ready"),
+        (node(ready="Unknown"), "node n is not ready"),
+    ],
+)
+def test_a_node_is_out_when_it_is_cordoned_or_not_ready_and_not_by_a_taint(seen: Node, out: str) -> None:
+    assert why(seen) == out
+
+
+def counted(one: Odcr, nodes: list[Node], joining: int = 0) -> tuple[int, int, list[str]]:
+    """GPUs there are, GPUs that can be used, and why the others cannot."""
+    found = list(slots(one, "h100", OWNER, P5, nodes, joining, NOW))
+    assert {machine.owner for machine in found} <= {OWNER}
+    total = sum(each.resources["nvidia.com/gpu"] * each.count for each in found)
+    usable = sum(each.resources["nvidia.com/gpu"] * each.count for each in found if not each.out)
+    return total, usable, [each.out for each in found if each.out]
+
+
+STARTING = {names.REGISTERED: "true"}
+
+
+@pytest.mark.covers("CAP-07")
+@pytest.mark.parametrize(
+    ("one", "nodes", "joining", "usable"),
+    [
+        (odcr(), [], 0, 32),
+        # A launch changes nothing: a slot is taken, its claim waits for the node, the node comes up.
+        (odcr(available=3), [], 1, 32),
+        (odcr(available=3), [node(ready="False", labels=STARTING)], 0, 32),
+        (odcr(available=3), [node()], 0, 32),
+        # EC2 has not yet been asked since the node came.
+        (odcr(available=4), [node()], 0, 32),
+        (odcr(available=3), [node(unschedulable=True)], 0, 24),
+        (odcr(available=1), [node()], 0, 16),
+        (odcr(end=NOW + timedelta(minutes=5)), [], 0, 0),
+        (odcr(end=NOW + timedelta(hours=5)), [], 0, 32),
+    ],
+)
+def test_slots_count_whole(one: Odcr, nodes: list[Node], joining: int, usable: int) -> None:
+    total, can, outs = counted(one, nodes, joining)
+    assert (total, can) == (32, usable)
+    assert bool(outs) == (usable < 32)
+
+
+def test_a_block_is_given_up_when_its_nodes_drain_and_others_ten_minutes_before_their_end() -> None:
+    soon = NOW + timedelta(minutes=35)
+    assert expires(odcr(reservation_type="capacity-block", end=soon), NOW)
+    assert not expires(odcr(end=soon), NOW)
+    assert expires(odcr(end=NOW + timedelta(minutes=10)), NOW)
+    assert not expires(odcr(), NOW)
