@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.kube import events as events_module
 from broker.kube.clock import FakeClock
-from broker.kube.events import WRITTEN, Recorder, Reference
+from broker.kube.events import AT_ONCE, WRITTEN, Recorder, Reference
 from tests.unit.kube.server import NO_ANSWER, Json, Server, Thing, thing
 
 CLAIM = Reference(api_version="karpenter.sh/v1", kind="NodeClaim", name="claim-1", uid="u1")
@@ -94,6 +94,19 @@ def test_the_same_again_is_counted_and_written_every_two_minutes_at_most(desk: D
         "00:00:00",
         "00:00:50",
     )
+
+
+def test_what_a_crowd_says_is_written_in_turn(desk: Desk) -> None:
+    for n in range(AT_ONCE + 40):
+        desk.say(about=Reference(api_version="v1", kind="Pod", name=f"p-{n}", namespace="prod", uid=f"u-{n}"))
+    desk.recorder.start()
+    desk.clock.until(lambda: len(desk.server.requests) == AT_ONCE)
+    desk.clock.threads(1, within=1)
+    assert len(desk.server.requests) == AT_ONCE
+    desk.clock.advance(0.5)
+    desk.clock.until(lambda: len(desk.server.requests) == AT_ONCE + 25)
+    desk.recorder.stop()
+    assert len(desk.server.requests) == AT_ONCE + 40
 
 
 def test_another_message_reason_or_object_is_another_event(desk: Desk) -> None:
