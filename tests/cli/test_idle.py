@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.commands.crds import install
 from broker.kube.client import Client
@@ -32,6 +34,7 @@ def recorded(client: Client, odcr: str, *, available: int) -> None:
     )
 
 
+@pytest.mark.covers("CAP-10")
 def test_idle_slots_with_cost_owner_and_since(world: World, cluster: Cluster) -> None:
     client, kubeconfig = cluster
     recorded(client, world.odcr, available=2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import A
@@ -34,6 +36,7 @@ def until_measured(stack: Stack, odcr: str, **values: float | None) -> None:
     stack.until(lambda: {name: read(name) for name in values} == values, f"{odcr} measured with {values}")
 
 
+@pytest.mark.covers("CAP-10")
 def test_idle_slots_are_counted_priced_and_timed(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=3)
     stack.start()

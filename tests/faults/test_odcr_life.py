@@ -351,6 +351,7 @@ def test_deleted_while_the_answer_to_a_purchase_is_lost_and_ec2_shows_it_late(fr
     team.untouched()
 
 
+@pytest.mark.covers("CAP-10")
 def test_slots_that_nobody_uses_for_long_are_given_back_until_the_spec_asks_anew(fresh: LocalAws) -> None:
     team = Team(fresh, 0)
     team.settings = replace(team.settings, release_idle_seconds=3600.0)

@@ -44,6 +44,11 @@ LIMITS = (
     "!has(self.{cohort}) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, "
     "f.resources.all(r, !has(r.borrowingLimit)))) : true"
 )
+# What kubectl prints of a Workload (apis/kueue/v1beta2/workload_types.go).
+WORKLOAD_COLUMNS = [
+    {"name": "Queue", "type": "string", "jsonPath": ".spec.queueName"},
+    {"name": "Reserved in", "type": "string", "jsonPath": ".status.admission.clusterQueue"},
+]
 COVERED = "self.flavors.all(x, size(x.resources) == size(self.coveredResources))"
 
 
@@ -100,6 +105,9 @@ def definitions(served: Sequence[str]) -> list[Json]:
             }
             for version in served
         ]
+        if model is Workload:
+            for version in body["spec"]["versions"]:
+                version["additionalPrinterColumns"] = WORKLOAD_COLUMNS
         made.append(body)
     return made
 

@@ -11,6 +11,7 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
+from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.kube.client import Request
 from tests.cluster.stack import Stack
@@ -24,6 +25,7 @@ GPU = "nvidia.com/gpu"
 RESOURCES = {GPU: "64", "memory": "16Ti", "cpu": "1024"}
 NODE = {GPU: "8", "memory": "2Ti", "cpu": "128"}
 SORT = "example.com/sort"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 def flavors_alone(stack: Stack) -> None:
@@ -141,3 +143,11 @@ def finalizers(stack: Stack, name: str = "training") -> tuple[str, ...]:
 
 
 HELD = names.RESERVED_FINALIZER
+
+
+def printed(stack: Stack, kind: Kind) -> dict[str, Any]:
+    """What `kubectl get KIND -A -o wide` prints of the first row."""
+    request = Request(method="GET", path=kind.path(), query={}, headers={"Accept": TABLE})
+    table = orjson.loads(stack.tap.inner.request(request, timeout=10).body)
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    return dict(zip(columns, table["rows"][0]["cells"], strict=True))

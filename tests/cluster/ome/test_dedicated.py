@@ -13,7 +13,7 @@ from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import Request
 from broker.kube.errors import Unavailable
 from tests.cluster.ome.dedicated import World
-from tests.cluster.ome.reserved import GPU, says, told
+from tests.cluster.ome.reserved import GPU, printed, says, told
 from tests.cluster.stack import Stack
 from tests.cluster.taps import status_of
 from tests.cluster.test_rest import settle, tick
@@ -198,6 +198,7 @@ def test_the_owner_has_his_quota_back_from_who_borrows_it(stack: Stack) -> None:
     assert again is not None and again.status == "False"
 
 
+@pytest.mark.covers("OME-081")
 def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: Stack) -> None:
     world = World(stack, 3, kueue=True, training=3)
     kueue = Kueue(stack.tap.inner)
@@ -221,6 +222,8 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
     world.until("one", "CREATING", saying="Kueue has not decided yet")
     assert world.claims("one") == []
     admits(16, 0)
+    row = printed(stack, Workload.KIND)
+    assert (row["Queue"], row["Reserved in"]) == ("training", "default--training")
     one = world.until("one", "ACTIVE")
     assert one.status.allocated_gpu == 16
 

@@ -21,7 +21,7 @@ from tests.cluster.stack import Stack
 SPEND: dict[str, Any] = {"buy_dollars": 1000.0, "cost_labels": "team"}
 
 
-@pytest.mark.covers("CAP-03", "CAP-04")
+@pytest.mark.covers("CAP-03", "CAP-04", "OME-095")
 def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> None:
     flavors_alone(stack)
     flavored(stack)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
 import pytest
 
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.kube.client import Request
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import ACCOUNT, A
 from tests.cluster.ome.dedicated import TYPE, World
@@ -27,6 +23,7 @@ from tests.cluster.ome.reserved import (
     flavor,
     flavors_alone,
     machine,
+    printed,
     reserve,
     says,
     spec,
@@ -36,16 +33,6 @@ from tests.cluster.ome.reserved import (
 )
 from tests.cluster.stack import Stack
 from tests.cluster.test_rest import tick
-
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-
-
-def printed(stack: Stack) -> dict[str, Any]:
-    """What `kubectl get capacityreservations -A -o wide` prints of the first row."""
-    request = Request(method="GET", path=KIND.path(), query={}, headers={"Accept": TABLE})
-    table = orjson.loads(stack.tap.inner.request(request, timeout=10).body)
-    columns = [column["name"] for column in table["columnDefinitions"]]
-    return dict(zip(columns, table["rows"][0]["cells"], strict=True))
 
 
 def sample(name: str, **labels: str) -> float | None:
@@ -165,7 +152,7 @@ def test_two_of_one_flavor_labels_and_columns(stack: Stack) -> None:
     assert written == spec(cohort="teams", allowBorrowing=False, borrow="8")
     listed, _ = stack.client.list(KIND, label_selector="cohort=teams")
     assert [each["metadata"]["name"] for each in listed] == ["older"]
-    row = printed(stack)
+    row = printed(stack, KIND)
     assert row | {"Age": ""} == {
         "Name": "older",
         "State": "Active",
