@@ -144,6 +144,19 @@ def test_a_steady_account_costs_one_call_a_poll_and_no_write(stack: Stack) -> No
 
 
 @pytest.mark.covers("KRP-10")
+def test_a_new_broker_writes_no_object_before_it_knows_who_uses_it(stack: Stack) -> None:
+    used = stack.aws.odcr()
+    stack.node_class("training", id_=used)
+    stack.start()
+    until_mirrored(stack, used, nodeClasses=["training"])
+    stack.stop()
+    stack.tap.forget()
+    stack.start()
+    until_looked_again(stack)
+    assert writes(stack) == []
+
+
+@pytest.mark.covers("KRP-10")
 def test_a_reservation_that_ec2_no_longer_shows_has_no_object(stack: Stack) -> None:
     kept, gone = stack.aws.odcr(), shared(stack)
     stack.start()

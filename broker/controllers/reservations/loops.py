@@ -18,7 +18,7 @@ from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.reservations.endings import EndingKeeper
 from broker.controllers.reservations.mirror import MirrorKeeper
-from broker.controllers.reservations.shown import users
+from broker.controllers.reservations.shown import unsettled, users
 from broker.controllers.reservations.standing import StandingKeeper
 from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
@@ -66,7 +66,15 @@ class ReservationLoops:
         endings = EndingKeeper(
             client, claims, classes, inventory, clock=clock, recorder=recorder, owns=owns, users=used
         )
-        mirror = MirrorKeeper(client, provider, self.mirrors.cache, inventory, clock=clock, users=used)
+        mirror = MirrorKeeper(
+            client,
+            provider,
+            self.mirrors.cache,
+            inventory,
+            clock=clock,
+            users=used,
+            unsettled=lambda: unsettled((one.name for one in classes.list()), resolved.ready),
+        )
 
         def loop(
             name: str, run: Callable[[], Again | None], *, period: float, ready: Callable[[], bool]

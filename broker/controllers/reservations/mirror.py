@@ -8,7 +8,7 @@ mirrors that one, and else a condition says that it mirrors nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 import structlog
@@ -52,6 +52,7 @@ class MirrorKeeper:
         *,
         clock: Clock,
         users: Callable[[], Mapping[str, Iterable[str]]],
+        unsettled: Callable[[], Collection[str]],
     ) -> None:
         self._client = client
         self._provider = provider
@@ -59,6 +60,7 @@ class MirrorKeeper:
         self._inventory = inventory
         self._clock = clock
         self._users = users  # reservation id -> names of the classes that use it
+        self._unsettled = unsettled  # classes that use for now what they were shown to use
         self._types: Mapping[str, InstanceType] = {}
         self._meter = IdleMeter()
 
@@ -71,12 +73,12 @@ class MirrorKeeper:
             self._types = self._provider.instance_types()
         except ProviderError as error:
             _log.info("prices as they were", error=str(error))
-        users, now = self._users(), self._clock.now()
+        users, unsettled, now = self._users(), self._unsettled(), self._clock.now()
         since = {id_: self._idle_since(odcr, now) for id_, odcr in inventory.odcrs.items()}
         self._meter.tell(inventory.odcrs.values(), self._types, since)
         each(
             inventory.odcrs.values(),
-            lambda odcr: self._keep(odcr, users.get(odcr.id, ()), since[odcr.id]),
+            lambda odcr: self._keep(odcr, {*users.get(odcr.id, ())}, unsettled, since[odcr.id]),
         )
         each(self._left_over(inventory), self._end)
         return None
@@ -88,8 +90,11 @@ class MirrorKeeper:
         before = status.available if status.state == "active" else 0
         return idle_since(odcr, before=before, since=status.idle_since, now=now)
 
-    def _keep(self, odcr: Odcr, node_classes: Iterable[str], since: datetime | None) -> None:
+    def _keep(
+        self, odcr: Odcr, users: Collection[str], unsettled: Collection[str], since: datetime | None
+    ) -> None:
         known = self._mirrors.get(odcr.id) or self._create(odcr.id)
+        node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unsettled)})
         wanted = shown(odcr, self._types.get(odcr.instance_type), node_classes, since=since)
         if known.status != wanted:
             self._write(known, wanted)

@@ -34,6 +34,18 @@ def users(classes: Iterable[str], ready: Callable[[str], LaunchClass]) -> Mappin
     return found
 
 
+def unsettled(classes: Iterable[str], ready: Callable[[str], LaunchClass]) -> frozenset[str]:
+    """The classes of which it is not known yet, or for a moment, what they launch into."""
+    found = set()
+    for name in classes:
+        try:
+            ready(name)
+        except Unresolved as error:
+            if error.passing:
+                found.add(name)
+    return frozenset(found)
+
+
 def shown(
     odcr: Odcr,
     type_: InstanceType | None,

@@ -11,7 +11,7 @@ import pytest
 
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.reservations.shown import shown, source, users
+from broker.controllers.reservations.shown import shown, source, unsettled, users
 from tests.unit.capacity.builders import TYPES, odcr
 
 
@@ -85,3 +85,15 @@ def test_classes_use_what_they_launch_into_now_or_soon() -> None:
         return SimpleNamespace(plan=SimpleNamespace(resolved=found[name]))
 
     assert users(["b", "broken", "a"], ready) == {"cr-1": ["a", "b"], "cr-2": ["a"]}
+
+
+def test_a_class_whose_trouble_passes_uses_what_it_used() -> None:
+    troubles = {
+        "new": Unresolved("NodeClassNotReady", "not resolved yet", passing=True),
+        "broken": Unresolved("NodeClassInvalid", "no subnets"),
+    }
+
+    def ready(name: str) -> Any:
+        raise troubles[name]
+
+    assert unsettled(troubles, ready) == {"new"}
