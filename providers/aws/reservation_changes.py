@@ -2,7 +2,8 @@
 
 Invariant: nothing is reserved twice, and nothing that lacks this cluster's tag is changed or ended. A create
 carries the caller's client token, which the SDK does not fill in for this operation; change and end have no
-token in EC2: they say what is to be, and look first whose it is (EC2 API Reference, "Ensuring idempotency",
+token in EC2: they say what is to be, and look first whose it is and what runs in it: EC2 itself would cancel
+or shrink below running instances, which then run on unreserved (EC2 API Reference, "Ensuring idempotency",
 CreateCapacityReservation, ModifyCapacityReservation, CancelCapacityReservation).
 """
 
@@ -50,7 +51,7 @@ def create(aws: Aws, request: OdcrRequest, *, cluster: str) -> Odcr:
 
 
 def resize(aws: Aws, id_: str, *, cluster: str, count: int, end: datetime | Unchanged | None) -> None:
-    """Makes count and end so."""
+    """Makes count and end so; never fewer than run in it."""
     seen = _look(aws, id_)
     if seen is None:
         raise ProviderError(
@@ -60,6 +61,7 @@ def resize(aws: Aws, id_: str, *, cluster: str, count: int, end: datetime | Unch
             operation="ModifyCapacityReservation",
         )
     _require_ours(seen, cluster, operation="ModifyCapacityReservation")
+    _require_unused(seen, count, operation="ModifyCapacityReservation")
     # Whatever was seen: descriptions lag behind changes.
     asked: ModifyCapacityReservationRequestTypeDef = {"CapacityReservationId": id_, "InstanceCount": count}
     if end is not UNCHANGED:
@@ -70,11 +72,12 @@ def resize(aws: Aws, id_: str, *, cluster: str, count: int, end: datetime | Unch
 
 
 def cancel(aws: Aws, id_: str, *, cluster: str) -> None:
-    """Ends it, unless it has ended."""
+    """Ends it, unless it has ended, or something runs in it."""
     seen = _look(aws, id_)
     if seen is None or seen.state in ENDED_STATES:
         return
     _require_ours(seen, cluster, operation="CancelCapacityReservation")
+    _require_unused(seen, 0, operation="CancelCapacityReservation")
     try:
         aws.call(aws.ec2.cancel_capacity_reservation, CapacityReservationId=id_)
     except ProviderError as error:
@@ -95,6 +98,18 @@ def _look(aws: Aws, id_: str) -> Odcr | None:
             return None
         raise
     return next((odcr(item) for item in answer["CapacityReservations"]), None)
+
+
+def _require_unused(seen: Odcr, count: int, *, operation: str) -> None:
+    used = seen.total - seen.available
+    if count < used and seen.state not in ENDED_STATES:
+        raise ProviderError(
+            "InstancesRunning",
+            f"{seen.id} has {used} of its {seen.total} instances in use, so it is not made {count}: it is "
+            "given back as they end",
+            class_=ErrorClass.RESERVATION_FULL,
+            operation=operation,
+        )
 
 
 def _require_ours(seen: Odcr, cluster: str, *, operation: str) -> None:

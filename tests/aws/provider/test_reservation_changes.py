@@ -242,6 +242,37 @@ def test_a_cancel_that_ec2_refuses_for_its_state_is_told(world: World) -> None:
     ],
     ids=["resize", "cancel"],
 )
+def test_an_instance_that_lands_after_the_decision_keeps_its_slot(
+    world: World, change: Callable[[Any, str], None]
+) -> None:
+    made = world.aws.create_reservation(REQUEST)
+    (seen,) = world.aws.reservations()
+    assert seen.available == 2  # on this it is decided to shrink or to end it
+    world.ec2.run_instances(
+        ImageId=world.image(),
+        InstanceType=P5,
+        MinCount=2,
+        MaxCount=2,
+        SubnetId=world.subnet(),
+        CapacityReservationSpecification={
+            "CapacityReservationTarget": {"CapacityReservationId": made.id},
+        },
+    )
+    with pytest.raises(ProviderError, match="InstancesRunning") as caught:
+        change(world.aws, made.id)
+    assert caught.value.class_ is Is.RESERVATION_FULL
+    assert alive(world) == {made.id: 2}
+    world.aws.resize_reservation(made.id, count=2, end=END)  # no fewer than run: that is well
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda aws, id_: aws.resize_reservation(id_, count=1),
+        lambda aws, id_: aws.cancel_reservation(id_),
+    ],
+    ids=["resize", "cancel"],
+)
 def test_what_somebody_else_made_is_left_alone(world: World, change: Callable[[Any, str], None]) -> None:
     made, other = world.reserve(3), world.provider(cluster="green").create_reservation(REQUEST)
     for id_ in (made, other.id):
