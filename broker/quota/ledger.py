@@ -3,7 +3,7 @@
 Invariant: the tree's usage is the sum of the workloads' usage, evicted ones included until they are
 released. Each queue keeps its workloads by flavor and resource in the order in which they would be
 preempted (lower priority first, then the one that got its quota last, then by name), evicted ones apart:
-a decision reads as many as it takes, not all there are.
+a decision reads as many as it takes, not all there are. Firm ones are in no order: nobody comes upon them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Ledger:
         self.node(workload.queue).add(workload.usage)
         self.workloads[workload.name] = workload
         self.evicted += workload.evicted
+        if workload.firm:
+            return
         index = self._indexes.setdefault((workload.queue, workload.evicted), {})
         for key in workload.usage:
             insort(index.setdefault(key, []), entry(workload))
@@ -49,6 +51,8 @@ class Ledger:
         workload = self.workloads.pop(name)
         self.evicted -= workload.evicted
         self.node(workload.queue).remove(workload.usage)
+        if workload.firm:
+            return workload
         index = self._indexes[workload.queue, workload.evicted]
         wanted = entry(workload)
         for key in workload.usage:

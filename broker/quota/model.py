@@ -109,7 +109,8 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What holds quota. `reserved` is when it got it; without it the workload counts as the newest."""
+    """What holds quota. `reserved` is when it got it; without it the workload counts as the newest. A `firm`
+    one is preempted for nobody."""
 
     name: str
     queue: str
@@ -118,6 +119,7 @@ class Workload:
     queued: float = 0.0
     reserved: float = float("inf")
     evicted: bool = False
+    firm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

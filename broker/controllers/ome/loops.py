@@ -62,7 +62,12 @@ class OmeLoops:
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
         queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.unqueued)
         held = holdings_loop(shared, self.holdings)
-        dedicated = cluster_loop(shared, priority=self.kueue.priority, kueue=lambda: self.kueue.present)
+        dedicated = cluster_loop(
+            shared,
+            priority=self.kueue.priority,
+            kueue=lambda: self.kueue.present,
+            owners=lambda: self.holdings.holdings().owner,
+        )
         self.borrowing = Borrowing(shared, lambda: self.holdings.holdings() if self.holdings.known else None)
         self.holdings.on_change(shared.replan)
         self.loops: tuple[Loop, ...] = (

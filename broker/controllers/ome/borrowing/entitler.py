@@ -21,9 +21,8 @@ from broker.capacity.entitlement import NOBODYS, Borrower, Entitlements, Lot, Te
 from broker.capacity.holdings import Holdings
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.report import launched_at
-from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.ome.borrowing.spared import spared
 from broker.controllers.ome.borrowing.terms import TermsReader
 from broker.controllers.ome.borrowing.unexplained import Unexplained
 from broker.controllers.ome.holdings.wishes import flavors_of
@@ -258,16 +257,10 @@ class Entitler:
         ]
 
     def _spared(self, claim: NodeClaim) -> bool:
-        """Claims of another launcher; and by Karpenter's rule what says do-not-disrupt, unless a grace period
-        bounds that."""
-        if not self._owns(claim):
+        """Whether it is not asked for its slot; about dedicated clusters their own loop decides, by quota."""
+        if names.DEDICATED in claim.labels:
             return True
-        if claim.spec.termination_grace_period:
-            return False
-        nodes = [*self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)]
-        pods = [pod for node in nodes for pod in self._pods.by(BY_NODE, node.name)]
-        running = [pod for pod in pods if pod.status.phase not in ("Succeeded", "Failed")]
-        return any(each.annotations.get(names.DO_NOT_DISRUPT) == "true" for each in (claim, *nodes, *running))
+        return spared(claim, owns=self._owns, nodes=self._nodes, pods=self._pods)
 
     def _counts(
         self,

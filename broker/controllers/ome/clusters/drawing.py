@@ -2,13 +2,15 @@
 
 Invariant: a claim counts from its instance on, with the share of the quota that the instance stands for: its
 accelerators, and of what else the flavor has quota for as much as goes with these, so that as many instances
-as the quota was sized to use up all of it together. One whose flavor cannot be told holds nothing. Where
-Kueue counts workloads, what runs on such claims is counted there, and the claims are not.
+as the quota was sized to use up all of it together. One whose flavor cannot be told holds nothing, and
+neither does one that fell back to on-demand. Where Kueue counts workloads, what runs on such claims is
+counted there, and the claims are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
@@ -25,6 +27,8 @@ from broker.quota.resolve import Names, Unresolved
 from broker.quota.standing import attribute
 from broker.quota.usage import Holder, Reserved
 
+RESERVED: Final = "reserved"  # the capacity type of an instance in one of EC2's reservations
+
 
 def drawing(
     claims: Iterable[NodeClaim],
@@ -37,6 +41,8 @@ def drawing(
     found: dict[Reserved, list[Holder]] = {}
     for claim in sorted(claims, key=lambda each: each.name):
         if names.DEDICATED in claim.labels or not claim.status.provider_id:
+            continue
+        if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
             continue
         reserved = by_name.resolve(claim.annotations.get(names.DRAWS_FROM, ""))
         if isinstance(reserved, Unresolved):

@@ -22,6 +22,7 @@ from broker.apis.meta import condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.sizing import FlavorProblem, Sized, Sizing, size
 from broker.capacity.types import CPU
+from broker.controllers.ome.borrowing.spared import borrows, spared
 from broker.controllers.ome.clusters import machines, report
 from broker.controllers.ome.clusters.marks import Marks
 from broker.controllers.ome.clusters.queueing import Queueing
@@ -76,11 +77,17 @@ class ClusterKeeper:
     """`run` is one pass; it asks to be called at the next moment that matters."""
 
     def __init__(
-        self, shared: Shared, *, priority: Callable[[str], int | None], kueue: Callable[[], bool]
+        self,
+        shared: Shared,
+        *,
+        priority: Callable[[str], int | None],
+        kueue: Callable[[], bool],
+        owners: Callable[[], Mapping[str, Reserved]],
     ) -> None:
-        """`kueue`: whether Kueue counts quota here."""
+        """`kueue`: whether Kueue counts quota here. `owners`: whose each of EC2's reservations is, by id."""
         self._shared = shared
         self._kueue = kueue
+        self._owners = owners
         self._queueing = Queueing(shared.client, shared.reads)
         self._client, self._clock = shared.client, shared.clock
         self._cache = shared.reads.clusters.cache
@@ -119,6 +126,7 @@ class ClusterKeeper:
             priority=self._priority,
             default_cohort=settings.default_cohort,
             strict=settings.strict,
+            firm=self._firm(),
         )
         if queues := self._kueue():
             self._queueing.look()
@@ -130,6 +138,17 @@ class ClusterKeeper:
             types=types,
             sizes=self._sizes(world, types),
         )
+
+    def _firm(self) -> Callable[[NodeClaim, Reserved], bool]:
+        """Whether a claim of somebody else's is not to be drained: unless it borrows a slot, and may go."""
+        shared, owners = self._shared, self._owners()
+
+        def firm(claim: NodeClaim, reserved: Reserved) -> bool:
+            return not borrows(claim, reserved, owners) or spared(
+                claim, owns=shared.owns, nodes=shared.nodes, pods=shared.pods
+            )
+
+        return firm
 
     def _sizes(self, world: World, types: Mapping[str, InstanceType]) -> Callable[[Asking], Size]:
         """What quota comes to in instances, each flavor worked out once a pass."""

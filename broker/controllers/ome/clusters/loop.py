@@ -5,7 +5,7 @@ Invariant: it waits for the caches that it reads; a kind that is not installed i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from broker.apis import names
 from broker.apis.core import Node
@@ -15,6 +15,7 @@ from broker.controllers.ome.clusters.keeper import ClusterKeeper, down
 from broker.controllers.ome.shared import Shared
 from broker.kube.batch import Batcher
 from broker.kube.singleton import Singleton
+from broker.quota.usage import Reserved
 from providers.model import ProviderError
 
 NAME = "dedicated"
@@ -23,10 +24,15 @@ LONGEST = 0.3  # a change shows within this and the time that a pass takes, howe
 
 
 def cluster_loop(
-    shared: Shared, *, priority: Callable[[str], int | None], kueue: Callable[[], bool]
+    shared: Shared,
+    *,
+    priority: Callable[[str], int | None],
+    kueue: Callable[[], bool],
+    owners: Callable[[], Mapping[str, Reserved]],
 ) -> Singleton[str]:
-    """`priority`: what a priority class is worth. `kueue`: whether Kueue counts quota here."""
-    keeper = ClusterKeeper(shared, priority=priority, kueue=kueue)
+    """`priority`: what a priority class is worth. `kueue`: whether Kueue counts quota here. `owners`: whose
+    each of EC2's reservations is, by id."""
+    keeper = ClusterKeeper(shared, priority=priority, kueue=kueue, owners=owners)
     loop = Singleton(
         NAME,
         lambda _items: keeper.run(),

@@ -2,8 +2,9 @@
 
 Invariant: quota is counted against the same specs that reservations are judged by everywhere, and everybody
 who holds some is counted: clusters by their status, until their instances are gone, and, where no Kueue
-counts workloads, the claims of others that draw from a reservation and have an instance. A cluster's own
-claims are counted as the cluster. Nothing is decided here.
+counts workloads, the claims of others that draw from a reservation and have an instance; of these only who
+may be asked to leave (`firm` says who may not) is ever preempted. A cluster's own claims are counted as the
+cluster. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -115,8 +116,10 @@ def look(
     priority: Callable[[str], int | None],
     default_cohort: str,
     strict: bool,
+    firm: Callable[[NodeClaim, Reserved], bool],
 ) -> World:
-    """Everything from the caches. `claims`: those that draw from a reservation."""
+    """Everything from the caches. `claims`: those that draw from a reservation. `firm`: whether a claim keeps
+    what it holds of that reservation, whoever wants it."""
     known = reservations(reads)
     specs, barred = judged(reads, default_cohort=default_cohort, strict=strict)
     flavors = flavors_of(reads, specs)
@@ -150,7 +153,7 @@ def look(
         specs=specs,
         flavors=flavors,
         asking=[asking(each) for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)],
-        others=[*_others(claims, specs, flavors)],
+        others=[*_others(claims, specs, flavors, firm)],
     )
 
 
@@ -158,8 +161,9 @@ def _others(
     claims: Sequence[NodeClaim],
     specs: Mapping[Reserved, ReservationSpec],
     flavors: Mapping[str, ResourceFlavor],
+    firm: Callable[[NodeClaim, Reserved], bool],
 ) -> Iterable[Workload]:
-    ends = {claim.name for claim in claims if claim.deleting}
+    by_name = {claim.name: claim for claim in claims}
     for reserved, holders in drawing(claims, specs, flavors).items():
         for each in holders:
             yield Workload(
@@ -168,7 +172,8 @@ def _others(
                 usage=each.usage,
                 priority=each.priority,
                 reserved=each.since,
-                evicted=each.name in ends,
+                evicted=by_name[each.name].deleting,
+                firm=firm(by_name[each.name], reserved),
             )
 
 

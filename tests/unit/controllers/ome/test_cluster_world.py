@@ -72,7 +72,13 @@ def claim(
     )
 
 
-def world(*, reservations: list[Json], clusters: list[Json], claims: list[NodeClaim] | None = None) -> World:
+def world(
+    *,
+    reservations: list[Json],
+    clusters: list[Json],
+    claims: list[NodeClaim] | None = None,
+    firm: tuple[str, ...] = (),
+) -> World:
     reads = OmeReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     flavor = {
         "metadata": {"name": "h100", "resourceVersion": "1"},
@@ -81,7 +87,14 @@ def world(*, reservations: list[Json], clusters: list[Json], claims: list[NodeCl
     reads.reservations.cache.replace(reservations, 1)
     reads.clusters.cache.replace(clusters, 1)
     reads.flavors.cache.replace([flavor], 1)
-    return look(reads, claims or [], priority=PRIORITIES.get, default_cohort="", strict=False)
+    return look(
+        reads,
+        claims or [],
+        priority=PRIORITIES.get,
+        default_cohort="",
+        strict=False,
+        firm=lambda claim, _: claim.name in firm,
+    )
 
 
 def standing(found: World, name: str) -> Standing:
@@ -138,6 +151,45 @@ def test_a_claim_that_borrows_gives_way_to_who_is_entitled() -> None:
     decided = found.decide()
     assert [*decided.evictions] == ["NodeClaim theirs"]
     assert decided.verdicts["mine"].standing is Standing.PREEMPTING
+
+
+def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_instead() -> None:
+    sharing: Json = {"cohort": "c", "allowBorrowing": True}
+    found = world(
+        reservations=[
+            reservation("gpu", 16, preemptionRule={"reclaimWithinCohort": "Any"}, **sharing),
+            reservation("guest", 0, **sharing),
+        ],
+        clusters=[cluster("mine", 8), cluster("second", 8)],
+        claims=[claim("kept", draws="team/guest"), claim("leaves", draws="team/guest")],
+        firm=("kept",),
+    )
+    decided = found.decide()
+    assert [*decided.evictions] == ["NodeClaim leaves"]
+    assert decided.verdicts["mine"].standing is Standing.PREEMPTING
+    assert decided.verdicts["second"].standing is Standing.WAITING
+
+
+def test_nobody_leaves_his_own_reservation_for_a_cluster_of_more_priority() -> None:
+    found = world(
+        reservations=[reservation("gpu", 8, preemptionRule={"withinClusterQueue": "LowerPriority"})],
+        clusters=[cluster("urgent", 8, priorityClassName="high")],
+        claims=[claim("plain")],
+        firm=("plain",),
+    )
+    assert not found.decide().evictions
+    assert standing(found, "urgent") is Standing.WAITING
+
+
+def test_a_claim_that_fell_back_to_on_demand_holds_no_quota() -> None:
+    labels = {names.CAPACITY_TYPE: "on-demand"}
+    found = world(
+        reservations=[reservation("gpu", 8)],
+        clusters=[cluster("one", 8)],
+        claims=[claim("fell-back", labels=labels)],
+    )
+    assert not found.others
+    assert standing(found, "one") is Standing.ADMITTED
 
 
 def test_a_reservation_that_means_nothing_or_goes_gives_nothing_new() -> None:

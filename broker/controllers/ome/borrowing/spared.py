@@ -1,0 +1,38 @@
+"""Which claims are never asked to leave for somebody else.
+
+Invariant: both loops that take quota back (of slots, and for dedicated clusters) spare the same claims. The
+rule about do-not-disrupt is Karpenter's (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.kube.cache import Cache
+from broker.quota.usage import Reserved
+
+
+def spared(
+    claim: NodeClaim, *, owns: Callable[[NodeClaim], bool], nodes: Cache[Node], pods: Cache[Pod]
+) -> bool:
+    """Claims of another launcher; and by Karpenter's rule what says do-not-disrupt, unless a grace period
+    bounds that."""
+    if not owns(claim):
+        return True
+    if claim.spec.termination_grace_period:
+        return False
+    there = [*nodes.by(BY_PROVIDER_ID, claim.status.provider_id)]
+    placed = [pod for node in there for pod in pods.by(BY_NODE, node.name)]
+    running = [pod for pod in placed if pod.status.phase not in ("Succeeded", "Failed")]
+    return any(each.annotations.get(names.DO_NOT_DISRUPT) == "true" for each in (claim, *there, *running))
+
+
+def borrows(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
+    """Whether a claim that draws from `reserved` runs in a slot that is known (by the id of EC2's
+    reservation) to be another's."""
+    return owners.get(claim.labels.get(names.RESERVATION_ID, ""), reserved) != reserved
