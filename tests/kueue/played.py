@@ -2,7 +2,8 @@
 
 Seen with a real one: its first write to a ClusterQueue makes it a manager of the whole spec; an
 AdmissionCheck without Active=True makes each queue that names it inactive; quota is reserved before checks
-are asked; a check that says Retry evicts, and is counted.
+are asked; a check that says Retry evicts, and is counted; who is evicted keeps `status.admission` until its
+job's own reconciler clears it, and who has no job keeps it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from broker.kube.errors import NotFound
 Json = dict[str, Any]
 WHEN = "2026-01-01T00:00:00Z"
 IN_USE = "kueue.x-k8s.io/resource-in-use"
+NOT_CHECKED = (False, "UnsatisfiedChecks", "The workload has not all checks ready")
 
 
 class Kueue:
@@ -154,7 +156,8 @@ class Kueue:
         )
 
     def settles(self, name: str, *, namespace: str = "default") -> str:
-        """What follows from the checks' states: admitted, evicted, or nothing yet."""
+        """What follows from the checks' states: admitted, evicted, or nothing yet. Quota stays reserved
+        until whoever runs it `stops`; a Workload that no job runs has it until it is deleted."""
         checks = self.workload(name, namespace).status.admission_checks
         states = {each.state for each in checks}
         if "Retry" in states:
@@ -171,9 +174,8 @@ class Kueue:
             self._status(
                 name,
                 namespace,
-                {"admission": None, "admissionChecks": counted},
+                {"admissionChecks": counted},
                 Evicted=(True, "AdmissionCheck", "At least one admission check is false"),
-                QuotaReserved=(False, "Pending", "At least one admission check is false"),
             )
             return "evicted"
         if states <= {"Ready"}:
@@ -189,8 +191,23 @@ class Kueue:
             {},
             Evicted=(True, "Preempted", message),
             Preempted=(True, reason, message),
-            Admitted=(False, "NoReservation", "The workload has no reservation"),
+            **({"Admitted": NOT_CHECKED} if self._is_admitted(name, namespace) else {}),
         )
+
+    def stops(self, name: str, *, namespace: str = "default") -> None:
+        """The job of an evicted one has ended its pods: its quota is free, and it queues again."""
+        self._status(
+            name,
+            namespace,
+            {"admission": None},
+            QuotaReserved=(False, "Pending", "At least one admission check is false"),
+            **({"Admitted": NOT_CHECKED} if self._is_admitted(name, namespace) else {}),
+        )
+
+    def _is_admitted(self, name: str, namespace: str) -> bool:
+        """Kueue says of none that it is not admitted, but where it was."""
+        said = condition(self.workload(name, namespace).status.conditions, ADMITTED)
+        return said is not None and said.status == "True"
 
     def finishes(self, name: str, *, namespace: str = "default") -> None:
         self._status(name, namespace, {}, Finished=(True, "Succeeded", "Job finished successfully"))

@@ -321,6 +321,7 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     assert (told.state, told.requeue_after_seconds) == ("Retry", 60)
     assert "h100" in told.message
     assert world.kueue.settles("second", namespace="team") == "evicted"
+    world.kueue.stops("second", namespace="team")
     # Quota is reserved, admitted or not; Kueue took the second's back.
     stack.until(lambda: len(broker.ome.kueue.holders(TEAM)) == 1, "one workload holds quota")
     (holder,) = broker.ome.kueue.holders(TEAM)
@@ -329,6 +330,7 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     world.kueue.reserves("second", QUEUE, {"h100": {GPU: "8"}}, namespace="team")
     assert world.until_state("second", "Ready", "Retry").requeue_after_seconds == 120
     world.kueue.settles("second", namespace="team")
+    world.kueue.stops("second", namespace="team")
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
     stack.polls(2)
     world.kueue.reserves("second", QUEUE, {"h100": {GPU: "8"}}, namespace="team")

@@ -4,8 +4,9 @@ queue, which holds quota in the cluster's name.
 Invariant: nothing is decided here that Kueue decides. A cluster asks for what it wants, in pieces small
 enough for an instance, and has quota once Kueue has admitted that; for more it asks with another Workload,
 what it no longer needs it gives back piece by piece (`status.reclaimablePods`), and a Workload that Kueue
-evicts is deleted, and made anew, only when the cluster's instances are gone: until then its quota is not
-Kueue's to give (apis/kueue/v1beta2/workload_types.go).
+evicts once it was admitted is deleted, and made anew, only when the cluster's instances are gone: until then
+its quota is not Kueue's to give (apis/kueue/v1beta2/workload_types.go). One that was never admitted has no
+instances, and goes alone.
 """
 
 from __future__ import annotations
@@ -104,11 +105,21 @@ def verdict(
     return Verdict(standing=Standing.WAITING, why=_why(mine))
 
 
+def counted(workload: Workload) -> bool:
+    """Whether the cluster may have made instances by it: it is admitted, or was. Kueue makes Admitted False
+    then, and never says it of one that was not admitted (pkg/workload/admissionchecks.go)."""
+    return condition(workload.status.conditions, ADMITTED) is not None
+
+
+def evicted(workload: Workload) -> bool:
+    return _is(workload, EVICTED)
+
+
 def eviction(mine: Iterable[Workload]) -> Evicted | None:
-    """That Kueue wants the quota of one of them back."""
+    """That Kueue wants quota back that the cluster has had. That of a growth it never had is no such thing."""
     for each in mine:
         told = condition(each.status.conditions, EVICTED)
-        if told is not None and told.status == "True":
+        if counted(each) and told is not None and told.status == "True":
             said = condition(each.status.conditions, PREEMPTED)
             if said is not None and said.status == "True":
                 return Evicted(reason=said.reason, message=said.message)
@@ -131,8 +142,9 @@ def lacking(mine: Iterable[Workload], wanted: Wanted) -> Mapping[str, int]:
 
 def outdated(mine: Iterable[Workload], wanted: Wanted) -> list[Workload]:
     """Those that wait for more than is wanted now: Workloads do not change, others are made instead."""
-    waiting = [each for each in mine if each.status.admission is None]
-    total = held_of(usage(each for each in mine if each.status.admission is not None))
+    # With quota reserved it may wait for its check, long.
+    waiting = [each for each in mine if not counted(each)]
+    total = dict(held_of(usage(each for each in mine if counted(each))))
     for each in waiting:
         for name, value in asked(each).items():
             total[name] = total.get(name, 0) + value

@@ -1,6 +1,6 @@
 """The Workloads of dedicated clusters in Kueue: what they say, made, given back and deleted.
 
-Invariant: a Workload goes only when the cluster's instances are gone, or before it holds any quota; nobody
+Invariant: a Workload goes only when the cluster's instances are gone, or before it was admitted; nobody
 else's is touched. Which decisions follow from what they say is told in `queued`.
 """
 
@@ -78,7 +78,7 @@ class Queueing:
         if one.barred or not isinstance(one.wanted, Wanted):
             return
         # Kueue frees the quota of who has no job of its own only with the object.
-        gone = [each for each in mine if each.status.admission is not None and queued.eviction([each])]
+        gone = [each for each in mine if each.status.admission is not None and queued.evicted(each)]
         if late := [*gone, *queued.outdated(mine, one.wanted)]:
             for each in late:
                 self._delete(each)

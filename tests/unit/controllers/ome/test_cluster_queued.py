@@ -126,6 +126,13 @@ def test_an_eviction_is_told_in_kueues_words() -> None:
     assert not queued.admitted(workload(8, holds=True, evicted="Preempted"))
 
 
+def test_an_eviction_of_what_was_never_admitted_is_not_the_clusters() -> None:
+    growth = workload(8, at=1, evicted="AdmissionCheck")
+    assert growth.status.admission is not None  # who has no job keeps it
+    assert queued.evicted(growth)
+    assert queued.eviction([workload(8, holds=True), growth]) is None
+
+
 def test_a_word_that_somebody_broke_by_hand_asks_for_nothing() -> None:
     body = queued.body(CLUSTER, 0, {GPU: 8}, namespace="t", queue="q", wanted=wanted(8), priority=3)
     for broken in ("", "[]", '{"nvidia.com/gpu": "many"}'):

@@ -1,0 +1,113 @@
+"""The Workloads of a dedicated cluster, pass after pass over an API server, without threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.ome.clusters.admission import held
+from broker.controllers.ome.clusters.queueing import Queueing
+from broker.controllers.ome.clusters.settle import Evicted, Settled
+from broker.controllers.ome.clusters.wanted import Wanted
+from broker.controllers.ome.clusters.world import Asking, World
+from broker.controllers.ome.kueue.ownership import mark
+from broker.controllers.ome.kueue.render import CHECK
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.transports import InProcessTransport
+from broker.quota.usage import Reserved
+from tests.kueue.definitions import install
+from tests.kueue.played import Kueue
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+MINE = Reserved("team", "gpu")
+EMPTY = World(reservations={}, specs={}, flavors={}, asking=(), others=())
+
+
+class Stage:
+    """A cluster that wants GPUs of reservation team/gpu, and its queue, which asks the broker's check."""
+
+    def __init__(self) -> None:
+        transport = InProcessTransport(Cluster())
+        self.client = Client(transport)
+        install(self.client)
+        self.kueue = Kueue(transport)
+        self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
+        queue: Json = {"metadata": {"name": MINE.queue, **mark(MINE)}}
+        queue["spec"] = {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}}
+        self.client.create(ClusterQueue.KIND, queue)
+        local: Json = {"metadata": {"name": "gpu", "namespace": "team", **mark(MINE)}}
+        self.client.create(LocalQueue.KIND, {**local, "spec": {"clusterQueue": MINE.queue}})
+        self.reads = OmeReads(self.client, clock=FakeClock())
+        self.queueing = Queueing(self.client, self.reads)
+
+    def passes(self, *, wants: int, holds: int = 0) -> Evicted | None:
+        """One pass over a cluster that goes on holding what it holds; whether it must leave."""
+        self.reads.workloads.read()
+        self.reads.local_queues.read()
+        status: Json = {}
+        if holds:
+            flavors = [{"name": "h100", "resources": [{"name": GPU, "total": holds}]}]
+            status = {"admission": {"reservation": str(MINE), "flavors": flavors}}
+        cluster = DedicatedAICluster.decode(
+            {"metadata": {"name": "c", "uid": "12345678-a"}, "spec": {}, "status": status}
+        )
+        wanted = Wanted(requests={GPU: wants})
+        one = Asking(cluster=cluster, profile=None, wanted=wanted, reserved=MINE, held=held(cluster))
+        self.queueing.look()
+        _, evicted = self.queueing.said(one, EMPTY)
+        settled = Settled(state="ACTIVE", detail="", said=(), held=one.held)
+        self.queueing.act(one, settled, evicted=evicted is not None)
+        return evicted
+
+    def workloads(self) -> list[Workload]:
+        found = [Workload.decode(each) for each in self.client.list(Workload.KIND)[0]]
+        return sorted(found, key=lambda each: each.name)
+
+    def reserves(self, at: int, gpus: int) -> Workload:
+        (found,) = (each for each in self.workloads() if each.name.endswith(f"-{at}"))
+        self.kueue.reserves(found.name, MINE.queue, {"h100": {GPU: str(gpus)}}, namespace="team", pods=gpus)
+        return found
+
+    def checked(self, workload: Workload, state: str) -> None:
+        """The check's word, and what Kueue makes of it."""
+        entry = {"name": CHECK, "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        body = {"status": {"admissionChecks": [entry]}}
+        self.client.patch(Workload.KIND, workload.name, body, namespace="team", subresource="status")
+        self.kueue.settles(workload.name, namespace="team")
+
+
+def test_a_growth_that_was_never_admitted_goes_alone() -> None:
+    stage = Stage()
+    stage.passes(wants=8)
+    stage.checked(first := stage.reserves(0, 8), "Ready")
+    stage.passes(wants=16, holds=8)
+    stage.checked(stage.reserves(1, 8), "Retry")
+    assert stage.passes(wants=16, holds=8) is None
+    assert [each.uid for each in stage.workloads()] == [first.uid]
+    stage.passes(wants=16, holds=8)
+    assert [each.status.admission is not None for each in stage.workloads()] == [True, False]
+    # The same, of what it holds.
+    stage.kueue.evicts(first.name, "InCohortReclamation", "for another", namespace="team")
+    evicted = stage.passes(wants=16, holds=8)
+    assert evicted is not None
+    assert evicted.reason == "InCohortReclamation"
+    assert first.uid in {each.uid for each in stage.workloads()}  # until its instances are gone
+
+
+def test_what_waits_for_its_check_is_made_otherwise_once_less_is_wanted() -> None:
+    stage = Stage()
+    stage.passes(wants=8)
+    stage.checked(first := stage.reserves(0, 8), "Ready")
+    stage.passes(wants=24, holds=8)
+    stage.reserves(1, 16)
+    stage.passes(wants=16, holds=8)
+    stage.passes(wants=16, holds=8)
+    assert [(each.uid == first.uid, each.spec.pod_sets[0].count) for each in stage.workloads()] == [
+        (True, 8),
+        (False, 8),
+    ]
