@@ -116,7 +116,7 @@ def evicted(workload: Workload) -> bool:
 
 
 def eviction(mine: Iterable[Workload]) -> Evicted | None:
-    """That Kueue wants quota back that the cluster has had. That of a growth it never had is no such thing."""
+    """That Kueue wants quota back that the cluster has had; what a growth still waits for it has not had."""
     for each in mine:
         told = condition(each.status.conditions, EVICTED)
         if counted(each) and told is not None and told.status == "True":

@@ -6,7 +6,9 @@ stays Pending is written only when it is first said. An answer carries the versi
 for, by force against Kueue's own managers of the entry (kueue, kueue-admission).
 
 A Kueue whose workloads know no `requeueAfterSeconds` would ask again at once after a Retry, so with such a
-one the workload stays Pending until there is room.
+one the workload stays Pending until there is room. So does what the broker itself queued for a dedicated
+cluster: after a Retry Kueue keeps the quota of who has no job until the object is gone, and what is made anew
+would ask at once. Who is evicted is asked about again only when it has quota anew.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import Any, Final
 
 import structlog
 
-from broker.apis import crds
-from broker.apis.kueue import KUEUE, QUOTA_RESERVED, AdmissionCheckState, Workload
+from broker.apis import crds, names
+from broker.apis.kueue import EVICTED, KUEUE, QUOTA_RESERVED, AdmissionCheckState, Workload
 from broker.apis.meta import condition
 from broker.capacity.holdings import Holdings
 from broker.controllers.ome.kueue.answers import (
@@ -29,7 +31,7 @@ from broker.controllers.ome.kueue.answers import (
     ready,
     retry,
 )
-from broker.controllers.ome.kueue.ownership import WAITING, owner_of
+from broker.controllers.ome.kueue.ownership import BROKER, WAITING, owner_of
 from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.kueue.supply import Look
 from broker.controllers.ome.kueue.view import reserves
@@ -84,7 +86,11 @@ class Answerer:
         self._retries: tuple[float, bool] | None = None  # until when it is believed, and whether it may
 
     def run(self, _items: Sequence[str] = ()) -> Again | None:
-        found = [each for each in self._reads.workloads.cache.by(WAITING, CHECK) if reserves(each)]
+        found = [
+            each
+            for each in self._reads.workloads.cache.by(WAITING, CHECK)
+            if reserves(each) and not _evicted(each)
+        ]
         if not found:
             return None
         look = Look(
@@ -111,7 +117,7 @@ class Answerer:
         short, used = look.place(reserved, demands(workload))
         if not short:
             return ready(workload, used, look.labels(used))
-        if self._may_retry():
+        if workload.labels.get(names.MANAGED_BY) != BROKER and self._may_retry():
             return retry(short, retried=_entry(workload).retry_count)
         return pending("; ".join(short))
 
@@ -138,6 +144,11 @@ def _turn(workload: Workload) -> tuple[int, float, str]:
     since = condition(workload.status.conditions, QUOTA_RESERVED)
     at = since.last_transition_time if since is not None else None
     return (-workload.spec.priority, at.timestamp() if at else float("inf"), workload.key)
+
+
+def _evicted(workload: Workload) -> bool:
+    said = condition(workload.status.conditions, EVICTED)
+    return said is not None and said.status == "True"
 
 
 def _entry(workload: Workload) -> AdmissionCheckState:

@@ -13,7 +13,7 @@ from broker.apis.kueue import VERSIONS, AdmissionCheckState, ClusterQueue, Names
 from broker.apis.meta import Kind
 from broker.capacity.holdings import Holdings
 from broker.controllers.ome.kueue.admission import Answerer
-from broker.controllers.ome.kueue.ownership import mark
+from broker.controllers.ome.kueue.ownership import BROKER, mark
 from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client, Request, Stream
@@ -115,14 +115,21 @@ class World:
         }
 
     def asks(
-        self, name: str, reserved: Reserved = A, *, gpus: int = 8, flavor: str = "h100", priority: int = 0
+        self,
+        name: str,
+        reserved: Reserved = A,
+        *,
+        gpus: int = 8,
+        flavor: str = "h100",
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """A workload of one pod, for which Kueue has reserved quota."""
         try:
             self.kueue.workload(name, "team")
         except NotFound:
             pod_sets = [{"name": "main", "count": 1, "template": {"spec": {}}}]
-            meta = {"name": name, "namespace": "team"}
+            meta = {"name": name, "namespace": "team", "labels": dict(labels or {})}
             spec = {"queueName": reserved.name, "priority": priority, "podSets": pod_sets}
             self.client.create(self.kind(Workload), {"metadata": meta, "spec": spec})
         self.kueue.reserves(name, reserved.queue, {flavor: {GPU: str(gpus)}}, namespace="team")
@@ -304,3 +311,31 @@ def test_kueue_may_be_upgraded_and_removed_while_the_broker_runs() -> None:
         client.delete(CRD, body["metadata"]["name"])
     informer.follow()
     assert informer.missing
+
+
+def test_a_dedicated_cluster_waits_with_its_quota_until_there_is_room() -> None:
+    world = World()
+    world.asks("one-12345678-0", labels={names.MANAGED_BY: BROKER, names.DEDICATED: "one"})
+    assert world.told("one-12345678-0") == ["Pending"]
+    assert "flavor h100" in world.said("one-12345678-0").message
+    assert world.kueue.settles("one-12345678-0", namespace="team") == "waits"
+    before = world.kueue.raw(Workload, "one-12345678-0", "team")
+    world.told()
+    assert world.kueue.raw(Workload, "one-12345678-0", "team") == before
+    world.holds(A, 1)
+    assert world.told("one-12345678-0") == ["Ready"]
+    assert world.kueue.settles("one-12345678-0", namespace="team") == "admitted"
+
+
+def test_who_is_evicted_is_answered_again_only_with_quota_anew() -> None:
+    world = World()
+    world.asks("one")
+    assert world.told("one") == ["Retry"]
+    assert world.kueue.settles("one", namespace="team") == "evicted"
+    assert world.kueue.workload("one", "team").status.admission is not None  # until its job's pods are gone
+    assert world.told("one") == ["Pending"]
+    assert world.said("one").retry_count == 1
+    world.kueue.stops("one", namespace="team")
+    world.asks("one")
+    assert world.told("one") == ["Retry"]
+    assert world.said("one").requeue_after_seconds == 120
