@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.kueue import ACTIVE, AdmissionCheck
+from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
 from broker.apis.meta import condition
 from broker.capacity.holdings import Problem
-from broker.controllers.ome.kueue.ownership import BROKER
+from broker.controllers.ome.kueue.ownership import BROKER, owner_of
 from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
@@ -48,17 +48,32 @@ class CheckKeeper:
         )
 
     @property
-    def settled(self) -> bool:
-        """Whether queues may be made: the check is active, or it is known that it cannot be asked."""
+    def terminating(self) -> Problem | None:
+        """That somebody deleted it: it answers on, and is made anew once no queue names it any more."""
         found = self._found()
-        return self.problem is not None or (found is not None and not found.deleting and _active(found))
+        if found is None or not found.deleting:
+            return None
+        return Problem(
+            reason="AdmissionCheckTerminating",
+            message=f"AdmissionCheck {CHECK} was deleted; {', '.join(found.metadata.finalizers)} keeps it "
+            "as long as a ClusterQueue names it; it is asked all the same, and there is nothing to do",
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether queues may be made: the check is active, or it is known that it cannot be asked. Kueue asks
+        one that is deleted for as long as it is there."""
+        found = self._found()
+        return self.problem is not None or (found is not None and _active(found))
 
     def run(self, *, wanted: bool) -> None:
+        """`wanted`: whether a reservation asks it. It stays as long as a queue of the broker's names it, too:
+        Kueue would keep it deleted till then, and nothing could be made in its place."""
         informer = self._reads.checks
         if not informer.synced or informer.missing or self.problem is not None:
             return
         found = self._found()
-        if not wanted:
+        if not wanted and not self._named():
             self._remove(found)
             return
         if found is None:
@@ -95,8 +110,18 @@ class CheckKeeper:
         except NotFound:
             return
 
+    def _named(self) -> bool:
+        queues = self._reads.cluster_queues.cache.list()
+        return any(owner_of(each) is not None and names_check(each) for each in queues)
+
     def _found(self) -> AdmissionCheck | None:
         return self._reads.checks.cache.get(CHECK)
+
+
+def names_check(queue: ClusterQueue) -> bool:
+    """Whether a queue asks it."""
+    strategy = queue.spec.admission_checks_strategy
+    return strategy is not None and any(each.name == CHECK for each in strategy.admission_checks)
 
 
 def _active(check: AdmissionCheck) -> bool:

@@ -124,6 +124,8 @@ class QueueKeeper:
         if check and self._check.problem:
             yield self._check.problem
             check = ""
+        if check and self._check.terminating:
+            yield self._check.terminating
         if ring := cycle(judged.spec.cohort, self._reads.cohorts.cache):
             yield Problem(
                 reason="CohortCycle",
@@ -200,13 +202,21 @@ class QueueKeeper:
         self._reads.cluster_queues.cache.observe(raw)
 
     def _end(self, reserved: Reserved, reservation: Reservation | None) -> None:
-        """Nobody new is admitted; who was runs to its end, unless the instances are to be cancelled too."""
-        drains = reservation is not None and reservation.annotations.get(names.DELETION_POLICY) == "Cancel"
+        """Nobody new is admitted; who was runs to its end, unless the broker is to cancel the instances too.
+        Dedicated clusters are not ended with it: the reservation waits for them."""
+        drains = reservation is not None and _cancels(reservation) and not self._dedicated(reserved)
         self._stop(reserved, "HoldAndDrain" if drains else "Hold")
         for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
             self._delete(self._reads.cluster_queues, queue)
         for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
             self._delete(self._reads.local_queues, local)
+
+    def _dedicated(self, reserved: Reserved) -> bool:
+        """Whether a dedicated cluster holds quota of it."""
+        return any(
+            each.status.admission is not None and each.status.admission.reservation == str(reserved)
+            for each in self._reads.clusters.cache.list()
+        )
 
     def _delete(self, informer: ServedInformer[Any], obj: Object) -> None:
         if obj.deleting:
@@ -225,3 +235,9 @@ class QueueKeeper:
         if reserved.namespace:
             return self._reads.reservations.cache.get(reserved.name, reserved.namespace)
         return self._reads.cluster_reservations.cache.get(reserved.name)
+
+
+def _cancels(reservation: Reservation) -> bool:
+    """Whether the instances end with the reservation: the broker has to manage them for that."""
+    said = reservation.annotations
+    return said.get(names.RESERVATION_POLICY) == "Manage" and said.get(names.DELETION_POLICY) == "Cancel"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from broker.apis import names
 from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
+from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.holdings.view import HoldingsView
 from broker.controllers.ome.kueue.admission import Answerer
 from broker.controllers.ome.kueue.check import CheckKeeper
@@ -99,6 +100,7 @@ class KueueLoops:
         reads.local_queues.on_change(self._local_changed)
         reads.namespaces.on_change(self._namespace_changed)
         reads.workloads.on_change(self._workload_changed)
+        reads.clusters.on_change(self._cluster_changed)
         reads.cohorts.on_change(lambda *_: self._all())
         reads.checks.on_change(lambda *_: self._check_changed())
         reads.cluster_queues.on_listed(self._all)
@@ -135,6 +137,7 @@ class KueueLoops:
                 continue
             if (reserved := owner_of(queue)) is not None:
                 self._queues.add(str(reserved))
+                self._checks.add(queue.name)
             for informer in (self._reads.reservations, self._reads.cluster_reservations):
                 for each in informer.cache.by(BY_QUEUE, queue.name):
                     self._queues.add(each.key)
@@ -148,6 +151,11 @@ class KueueLoops:
             wanting = {owner_of(local), Reserved(local.namespace, local.name), Reserved("", local.name)}
             for reserved in wanting - {None}:
                 self._queues.add(str(reserved))
+
+    def _cluster_changed(self, old: DedicatedAICluster | None, new: DedicatedAICluster | None) -> None:
+        before, after = _holds(old), _holds(new)
+        for reserved in {before, after} - {""} if before != after else ():
+            self._queues.add(reserved)
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         for each in (old, new):
@@ -172,6 +180,12 @@ def _same(old: Reservation | ClusterQueue | LocalQueue, new: Reservation | Clust
         and one.owner_references == two.owner_references
         and old.deleting == new.deleting
     )
+
+
+def _holds(cluster: DedicatedAICluster | None) -> str:
+    """The reservation whose quota it holds."""
+    admission = cluster.status.admission if cluster is not None else None
+    return admission.reservation if admission is not None else ""
 
 
 def _asks(reservation: Reservation) -> bool:

@@ -20,7 +20,8 @@ from broker.apis.kueue import (
 )
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
-from broker.controllers.ome.kueue.check import CheckKeeper
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.ome.kueue.check import CheckKeeper, names_check
 from broker.controllers.ome.kueue.keeper import QueueKeeper
 from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
 from broker.controllers.ome.kueue.view import KueueView
@@ -240,11 +241,21 @@ def test_two_reservations_of_one_queue_name_do_not_share_it(world: World) -> Non
     assert problem.reason == "ObjectConflict" and "team/x--gpu" in problem.message
 
 
-@pytest.mark.parametrize(("policy", "stop"), [("Retain", "Hold"), ("Cancel", "HoldAndDrain")])
+@pytest.mark.parametrize(
+    ("policy", "deletion", "stop"),
+    [
+        ("Manage", "Retain", "Hold"),
+        ("Manage", "Cancel", "HoldAndDrain"),
+        ("Observe", "Cancel", "Hold"),
+    ],
+)
 @pytest.mark.covers("OME-021")
-def test_a_deleted_reservation_takes_its_queues_with_it(world: World, policy: str, stop: str) -> None:
+def test_a_deleted_reservation_takes_its_queues_with_it(
+    world: World, policy: str, deletion: str, stop: str
+) -> None:
     world.reserve()
-    world.edit({"metadata": {"annotations": {names.DELETION_POLICY: policy}}})
+    said = {names.RESERVATION_POLICY: policy, names.DELETION_POLICY: deletion}
+    world.edit({"metadata": {"annotations": said}})
     world.keeps()
     world.kueue.takes(QUEUE)
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
@@ -262,6 +273,56 @@ def test_a_deleted_reservation_takes_its_queues_with_it(world: World, policy: st
     world.keeps()
     assert world.queue().spec.stop_policy == "None"
     assert world.problems() == []
+
+
+def test_a_deleted_reservation_drains_nobody_while_a_dedicated_cluster_holds_quota_of_it(
+    world: World,
+) -> None:
+    world.reserve()
+    said = {names.RESERVATION_POLICY: "Manage", names.DELETION_POLICY: "Cancel"}
+    world.edit({"metadata": {"annotations": said}})
+    world.keeps()
+    world.kueue.takes(QUEUE)
+    spec = {"capacityReservationId": KEY, "resources": {"requests": {GPU: 8}}}
+    world.client.create(DedicatedAICluster.KIND, {"metadata": {"name": "one"}, "spec": spec})
+    held = {"reservation": KEY, "reservedAt": "2026-01-01T00:00:00Z", "flavors": []}
+    body: Json = {"status": {"admission": held}}
+    world.client.patch(DedicatedAICluster.KIND, "one", body, subresource="status")
+    world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
+    world.keeps()
+    assert world.queue().deleting and world.queue().spec.stop_policy == "Hold"
+    world.client.delete(DedicatedAICluster.KIND, "one")
+    world.keeps()
+    assert world.queue().spec.stop_policy == "HoldAndDrain"
+
+
+def test_the_check_stays_until_the_last_queue_of_the_brokers_that_names_it_is_gone(world: World) -> None:
+    world.reserve()
+    world.keeps()
+    world.kueue.takes(QUEUE)
+    world.edit({"metadata": {"finalizers": None}})
+    world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
+    world.keeps()
+    world.check.run(wanted=False)
+    check = AdmissionCheck.decode(world.kueue.raw(AdmissionCheck, CHECK))
+    assert world.queue().deleting and not check.deleting
+    world.kueue.releases(QUEUE)
+    world.look()
+    world.check.run(wanted=False)
+    with pytest.raises(NotFound):
+        world.client.get(AdmissionCheck.KIND, CHECK)
+
+
+def test_a_check_that_is_being_deleted_is_asked_and_told(world: World) -> None:
+    world.reserve()
+    world.look()
+    world.check.run(wanted=True)
+    world.client.patch(AdmissionCheck.KIND, CHECK, {"metadata": {"finalizers": ["kueue.x-k8s.io/in-use"]}})
+    world.client.delete(AdmissionCheck.KIND, CHECK)
+    world.keeps()
+    assert names_check(world.queue())
+    assert world.problems() == ["AdmissionCheckTerminating"]
+    assert world.at_rest()
 
 
 def test_the_check_of_another_controller_is_asked_by_nobody(world: World) -> None:
