@@ -135,11 +135,17 @@ class Client:
         self._timeout = timeout
         self._guard = guard
 
-    def replace(self, *, timeout: float | None = None, guard: Callable[[], None] | None = None) -> Client:
-        """The same client with another timeout or guard."""
+    def replace(
+        self,
+        *,
+        timeout: float | None = None,
+        guard: Callable[[], None] | None = None,
+        field_manager: str = "",
+    ) -> Client:
+        """The same client with another timeout, guard, or name as a manager of fields."""
         return Client(
             self.transport,
-            field_manager=self.field_manager,
+            field_manager=field_manager or self.field_manager,
             timeout=self._timeout if timeout is None else timeout,
             guard=guard or self._guard,
         )

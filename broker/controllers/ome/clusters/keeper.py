@@ -88,7 +88,7 @@ class ClusterKeeper:
         self._shared = shared
         self._kueue = kueue
         self._owners = owners
-        self._queueing = Queueing(shared.client, shared.reads)
+        self._queueing = Queueing(shared.client, shared.reads, shared.clock)
         self._client, self._clock = shared.client, shared.clock
         self._cache = shared.reads.clusters.cache
         self._priority = priority

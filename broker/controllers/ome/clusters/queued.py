@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.kueue import ADMITTED, EVICTED, QUOTA_RESERVED, Workload
-from broker.apis.meta import condition
+from broker.apis.kueue import ADMITTED, EVICTED, PODS_READY, QUOTA_RESERVED, Workload
+from broker.apis.meta import Condition, condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import CPU, units, written
 from broker.capacity.sizing import ACCELERATORS
@@ -25,7 +26,7 @@ from broker.controllers.ome.clusters.machines import dedicated
 from broker.controllers.ome.clusters.settle import Evicted
 from broker.controllers.ome.clusters.wanted import Wanted
 from broker.controllers.ome.kueue.ownership import BROKER
-from broker.kube.conditions import owner_reference
+from broker.kube.conditions import condition_body, owner_reference
 from broker.quota.entitled import Standing, Verdict, held_of
 from broker.quota.model import Amounts, FlavorResource
 
@@ -166,6 +167,26 @@ def given_back(mine: Sequence[Workload], held: Amounts) -> Iterable[tuple[Worklo
             for name, value in base.items():
                 over[name] = over.get(name, 0) - value * more
             yield each, back + more
+
+
+def pods_ready(workload: Workload, now: datetime) -> Json:
+    """For server-side apply to the status of an admitted one: it has no pods, and Kueue's waitForPodsReady
+    would evict it for that (keps/349-all-or-nothing)."""
+    said = Condition(
+        type=PODS_READY,
+        status="True",
+        reason="NoPods",
+        message="it stands for the quota of a dedicated cluster, which has no pods of its own",
+        last_transition_time=now,
+    )
+    meta = {"name": workload.name, "namespace": workload.namespace}
+    meta |= {"uid": workload.uid, "resourceVersion": workload.metadata.resource_version}
+    return {"metadata": meta, "status": {"conditions": [condition_body(said)]}}
+
+
+def unready(workload: Workload) -> bool:
+    """Whether Kueue waits for its pods."""
+    return admitted(workload) and not _is(workload, PODS_READY)
 
 
 def body(

@@ -18,6 +18,7 @@ from broker.controllers.ome.clusters.world import Asking, World
 from broker.controllers.ome.kueue.ownership import BROKER, BY_RESERVATION
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
+from broker.kube.clock import Clock
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
 from broker.quota.entitled import Verdict
 from broker.quota.usage import Reserved
@@ -35,8 +36,11 @@ def holding(reads: OmeReads) -> Collection[str]:
 class Queueing:
     """`look` before a pass, then `said` and `act` for each cluster."""
 
-    def __init__(self, client: Client, reads: OmeReads) -> None:
+    def __init__(self, client: Client, reads: OmeReads, clock: Clock) -> None:
         self._client = client
+        self._clock = clock
+        # What a manager applies is all that it says: the answers to the check are another's.
+        self._pods = client.replace(field_manager=f"{client.field_manager}-pods")
         self._reads = reads
         self._mine: dict[str, list[Workload]] = {}
 
@@ -68,7 +72,7 @@ class Queueing:
 
     def act(self, one: Asking, settled: Settled, *, evicted: bool) -> None:
         """What follows in Kueue, after the cluster's status says it."""
-        mine = self._of(one)
+        mine = [self._readied(each) if queued.unready(each) else each for each in self._of(one)]
         stays = isinstance(one.wanted, Wanted) and isinstance(one.reserved, Reserved)
         if one.cluster.deleting or not stays or evicted or (one.held is not None and one.leaves):
             if settled.held is None:
@@ -119,6 +123,16 @@ class Queueing:
         """One of the reservation's queues: of its own namespace, or of the first that may use it."""
         found = self._reads.local_queues.cache.by(BY_RESERVATION, str(one.reserved))
         return min((each for each in found if not each.deleting), key=lambda each: each.key, default=None)
+
+    def _readied(self, workload: Workload) -> Workload:
+        informer = self._reads.workloads
+        said = queued.pods_ready(workload, self._clock.now())
+        try:
+            answer = self._pods.apply(informer.kind, said, subresource="status")
+        except (Conflict, NotFound):
+            return workload  # it changed meanwhile, and is looked at again
+        informer.cache.observe(answer)
+        return Workload.decode(answer)
 
     def _give_back(self, workload: Workload, count: int) -> None:
         # Not by server-side apply: that would take back what the broker applied of its checks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
+from broker.apis.kueue import PODS_READY, ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.clusters.admission import held
 from broker.controllers.ome.clusters.queueing import Queueing
@@ -42,8 +42,9 @@ class Stage:
         self.client.create(ClusterQueue.KIND, queue)
         local: Json = {"metadata": {"name": "gpu", "namespace": "team", **mark(MINE)}}
         self.client.create(LocalQueue.KIND, {**local, "spec": {"clusterQueue": MINE.queue}})
-        self.reads = OmeReads(self.client, clock=FakeClock())
-        self.queueing = Queueing(self.client, self.reads)
+        clock = FakeClock()
+        self.reads = OmeReads(self.client, clock=clock)
+        self.queueing = Queueing(self.client, self.reads, clock)
 
     def passes(self, *, wants: int, holds: int = 0) -> Evicted | None:
         """One pass over a cluster that goes on holding what it holds; whether it must leave."""
@@ -74,10 +75,11 @@ class Stage:
         return found
 
     def checked(self, workload: Workload, state: str) -> None:
-        """The check's word, and what Kueue makes of it."""
+        """The check's word, applied as the broker does, and what Kueue makes of it."""
         entry = {"name": CHECK, "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-        body = {"status": {"admissionChecks": [entry]}}
-        self.client.patch(Workload.KIND, workload.name, body, namespace="team", subresource="status")
+        metadata = {"name": workload.name, "namespace": "team"}
+        body: Json = {"metadata": metadata, "status": {"admissionChecks": [entry]}}
+        self.client.apply(Workload.KIND, body, subresource="status")
         self.kueue.settles(workload.name, namespace="team")
 
 
@@ -111,3 +113,28 @@ def test_what_waits_for_its_check_is_made_otherwise_once_less_is_wanted() -> Non
         (True, 8),
         (False, 8),
     ]
+
+
+def test_kueue_need_not_wait_for_the_pods_of_who_has_none_once_it_is_admitted() -> None:
+    stage = Stage()
+
+    def ready() -> list[str]:
+        (one,) = stage.workloads()
+        return [each.status for each in one.status.conditions if each.type == PODS_READY]
+
+    stage.passes(wants=8)
+    first = stage.reserves(0, 8)
+    stage.passes(wants=8)
+    assert ready() == []
+    stage.checked(first, "Ready")
+    stage.passes(wants=8)
+    assert ready() == ["True"]
+    (told,) = stage.workloads()
+    assert [(each.name, each.state) for each in told.status.admission_checks] == [(CHECK, "Ready")]
+    stage.passes(wants=8, holds=8)
+    assert stage.workloads() == [told]  # once
+    # What is given back in the pass that says so is given back all the same.
+    stage.passes(wants=16, holds=8)
+    stage.checked(stage.reserves(1, 8), "Ready")
+    stage.passes(wants=8, holds=8)
+    assert [[each.count for each in one.status.reclaimable_pods] for one in stage.workloads()] == [[], [8]]
