@@ -1,9 +1,11 @@
 """Which of EC2's reservations belong to which CapacityReservation, and in which flavor.
 
-Invariant: an EC2 reservation belongs to at most one CapacityReservation. What the broker made belongs to the
-one it was made for, whoever else names it; anything else that two of them name belongs to neither, and both
-are told. What another cluster's broker made is never taken. One that fits no flavor, or two alike, is held
-by nobody and told: it is neither dropped nor counted twice. Nothing here decides to change anything.
+Invariant: an EC2 reservation belongs to at most one CapacityReservation. One that names a CapacityReservation
+in its own tag belongs to that, whoever else names it: an annotation in some namespace takes nothing away.
+Anything else that two of them name belongs to neither, and both are told. What another cluster's broker made
+is never taken. A group that could not be read is not one that is not there. One that fits no flavor, or two
+alike, is held by nobody and told: it is neither dropped nor counted twice. Nothing here decides to change
+anything.
 """
 
 from __future__ import annotations
@@ -67,8 +69,10 @@ def belongs(
     reservations: Iterable[Claimant],
     *,
     cluster: str = "",
+    unread: Mapping[str, str] | None = None,
 ) -> Holdings:
-    """Whose each of EC2's reservations is. `groups` are those that a claimant names, by ARN."""
+    """Whose each of EC2's reservations is. `groups` are those that a claimant names, by ARN; `unread` those
+    of which nothing is known, and why."""
     claimants = {each.reserved: each for each in reservations}
     named = _named(claimants.values(), groups)
     seen: dict[str, Odcr] = {}
@@ -83,7 +87,7 @@ def belongs(
             continue
         tagged = _tagged(odcr, claimants, cluster)
         claims = sorted({*named.get(odcr.id, ()), *tagged})
-        if made_here(odcr, cluster):
+        if tagged or made_here(odcr, cluster):
             for other in claims:
                 if other not in tagged:
                     problems[other].append(_others(odcr))
@@ -101,7 +105,7 @@ def belongs(
                 flavor[odcr.id] = name
                 held[claims[0]][name].append(odcr)
     for each in claimants.values():
-        problems[each.reserved] += _absent(each, seen, groups)
+        problems[each.reserved] += _absent(each, seen, groups, unread or {})
     return Holdings(
         odcrs={
             reserved: {name: tuple(some) for name, some in by_flavor.items()}
@@ -166,20 +170,23 @@ def _disputed(odcr: Odcr, claims: Iterable[Reserved]) -> Problem:
     return Problem(
         reason="ReservationDisputed",
         message=f"{odcr.id} is claimed by {' and '.join(map(str, claims))}, so none of them gets it: "
-        "leave it to one (its tags, the reservations' annotations, the members of their groups)",
+        f"give it the tag {TAG_RESERVATION} with one's name, or leave it to one in annotations and groups",
     )
 
 
 def _others(odcr: Odcr) -> Problem:
     return Problem(
         reason="ReservationDisputed",
-        message=f"{odcr.id} was made for {odcr.tags.get(TAG_RESERVATION)} and stays with it: take it out of "
-        f"this reservation's annotations, or change its tag {TAG_RESERVATION}",
+        message=f"{odcr.id} belongs to {odcr.tags.get(TAG_RESERVATION)} by its tag and stays with it: "
+        f"take it out of this reservation's annotations and group, or change its tag {TAG_RESERVATION}",
     )
 
 
 def _absent(
-    claimant: Claimant, seen: Mapping[str, Odcr], groups: Mapping[str, ReservationGroup]
+    claimant: Claimant,
+    seen: Mapping[str, Odcr],
+    groups: Mapping[str, ReservationGroup],
+    unread: Mapping[str, str],
 ) -> list[Problem]:
     found = []
     for id_ in sorted(claimant.ids):
@@ -192,7 +199,9 @@ def _absent(
                     message=f"{state} reservation {id_}, which the reservation names: correct the annotation",
                 )
             )
-    if claimant.group_arn and claimant.group_arn not in groups:
+    if claimant.group_arn in unread:
+        found.append(Problem(reason="GroupNotRead", message=unread[claimant.group_arn]))
+    elif claimant.group_arn and claimant.group_arn not in groups:
         found.append(
             Problem(
                 reason="GroupNotFound",

@@ -49,7 +49,9 @@ class Wish:
     `asks` are the flavors that mean something; `flavor_names` all that the spec names: nothing of a flavor
     that means nothing today is changed. `deleted`: the object is; `cancels`: what is no longer wanted at all
     is given back rather than kept. `unsure`: a purchase may have been made that EC2 does not show yet.
-    `ready`: the object will not go unseen. `held`: why nothing may be bought for it now, in words for people.
+    `ready`: the object will not go unseen. `held`: why nothing may be bought for it now, in words for people;
+    `frozen`: why nothing at all of it may be changed, which is as good as `held`; `refused`: EC2's answer for
+    which nothing is asked for a while.
     `groups`: whether it is known which group it has; then `group` is that group as last read, or None where
     there is none.
     """
@@ -63,6 +65,8 @@ class Wish:
     unsure: bool = False
     ready: bool = True
     held: str = ""
+    frozen: str = ""
+    refused: str = ""
     groups: bool = True
     group: ReservationGroup | None = None
 
@@ -116,12 +120,14 @@ class Regroup:
 class FlavorCount:
     """Instances of one flavor: wanted for its quota, held and usable now, held and not yet usable.
 
-    `code` and `message` are EC2's last refusal, where something is wanted and was refused.
+    `code` and `message` are EC2's last refusal, where something is wanted and was refused. `buying`: what is
+    lacking is being asked for, now or again later, or is there and not yet usable.
     """
 
     wanted: int = 0
     obtained: int = 0
     pending: int = 0
+    buying: bool = False
     code: str = ""
     message: str = ""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from broker.capacity.holdings import Holdings, Problem, made_here
+from broker.capacity.holdings import TAG_FLAVOR, Holdings, Problem, made_here
 from broker.capacity.holdings_model import (
     MOST,
     Ask,
@@ -27,7 +27,7 @@ from broker.capacity.holdings_model import (
     Regroup,
     Wish,
 )
-from broker.capacity.holdings_stand import ACTIVE, Stand, given_back, stand, surplus
+from broker.capacity.holdings_stand import ACTIVE, UNAVAILABLE, Stand, given_back, stand, surplus
 from broker.capacity.model import Inventory
 from broker.capacity.refusals import Refusals
 from broker.capacity.shortages import Shortage
@@ -79,7 +79,8 @@ def observed(
 def observed_count(held: Sequence[Odcr], wanted: int) -> FlavorCount:
     """What there is, whoever made it."""
     active = sum(odcr.total for odcr in held if odcr.state == ACTIVE)
-    return FlavorCount(wanted=wanted, obtained=active, pending=sum(odcr.total for odcr in held) - active)
+    begins = sum(odcr.total for odcr in held if odcr.state not in (ACTIVE, UNAVAILABLE))
+    return FlavorCount(wanted=wanted, obtained=active, pending=begins, buying=begins > 0)
 
 
 class _Planner:
@@ -117,6 +118,8 @@ class _Planner:
 
     def wanted(self, wish: Wish) -> Outlook:
         """A reservation that is there: bought for, trimmed, grouped."""
+        if wish.frozen:
+            return self._untouched(wish)
         counts, problems, complete = {}, [], True
         left_over = [
             odcr
@@ -142,6 +145,7 @@ class _Planner:
                 continue
             at = stand(ask, wish.terms, held, types=self._types, cluster=self._cluster)
             complete = complete and at.complete
+            before = len(self.purchases)
             refusal = self._buy(wish, ask, at, problems) if at.share < 1 else None
             if wish.terms.end is None or wish.terms.end > self._now:
                 self.changes += surplus(wish, ask, at, self._inventory)
@@ -151,6 +155,9 @@ class _Planner:
             count = at.counted(ask, sized.count - ask.released)
             if refusal is not None:
                 count = replace(count, code=refusal.code, message=refusal.message)
+            waits = not wish.held and (not wish.ready or wish.unsure or bool(wish.refused))
+            if refusal is not None or len(self.purchases) > before or (waits and at.share < 1):
+                count = replace(count, buying=True)
             counts[name] = count
         if left_over and wish.cancels:
             if complete and len(wish.asks) == len(wish.flavor_names):
@@ -166,6 +173,8 @@ class _Planner:
         """A reservation that is deleted: given back, if that is its policy."""
         if not wish.cancels:
             return Outlook(settled=True)
+        if wish.frozen:
+            return self._untouched(wish)
         left = self._made.get(wish.reserved, [])
         changes = given_back(wish, left, self._inventory, "its reservation is deleted")
         self.changes += changes
@@ -176,11 +185,30 @@ class _Planner:
         settled = not left and wish.groups and wish.group is None and not wish.unsure
         return Outlook(problems=tuple(problems), settled=settled)
 
+    def _untouched(self, wish: Wish) -> Outlook:
+        """Nothing of it is changed until somebody mends it."""
+        counts = {
+            name: replace(count, wanted=max(0, count.wanted - wish.asks[name].released))
+            for name, count in observed(wish, self._holdings, types=self._types).items()
+        }
+        why = f"nothing is bought, changed or given back: {wish.frozen}"
+        return Outlook(counts=counts, problems=(Problem(reason="NothingBought", message=why),))
+
+    def _disputed(self, wish: Wish, ask: Ask) -> str:
+        """Why nothing is bought for the flavor while it may hold more than it is known to."""
+        for id_, claims in sorted(self._holdings.disputed.items()):
+            odcr = self._inventory.odcrs[id_]
+            if wish.reserved in claims and (
+                odcr.tags.get(TAG_FLAVOR) == ask.flavor.name or ask.flavor.admits(odcr)
+            ):
+                return f"{id_} would serve it, and {' and '.join(map(str, claims))} claim it"
+        return ""
+
     def _buy(self, wish: Wish, ask: Ask, at: Stand, problems: list[Problem]) -> Shortage | None:
         """The next purchase for a flavor, if there can be one; else what EC2 said to it."""
         if not wish.ready:
             return None
-        why = wish.held or ("" if not wish.unsure else _UNSURE)
+        why = wish.held or self._disputed(wish, ask) or wish.refused or ("" if not wish.unsure else _UNSURE)
         if wish.terms.end is not None and wish.terms.end <= self._now:
             why = f"its end, {wish.terms.end:%Y-%m-%dT%H:%M:%SZ}, has passed: set a later one, or none"
         if why:

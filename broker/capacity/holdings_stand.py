@@ -19,6 +19,8 @@ from broker.capacity.sizing import needed
 from providers.model import UNCHANGED, InstanceType, Odcr
 
 ACTIVE = "active"
+# Of a capacity block that serves nobody now, and nobody knows until when: it is neither held nor pending.
+UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,10 @@ class Stand:
         more = self.more(ask.flavor.instance_types[0])
         held = self.obtained + self.pending
         return FlavorCount(
-            wanted=held + more if more else wanted, obtained=self.obtained, pending=self.pending
+            wanted=held + more if more else wanted,
+            obtained=self.obtained,
+            pending=self.pending,
+            buying=self.pending > 0,
         )
 
 
@@ -65,7 +70,7 @@ def stand(
         needs = {name: each * left for name, each in needs.items()}
     ours = [odcr for odcr in held if made_here(odcr, cluster)]
     strays = tuple(odcr for odcr in ours if not _as_made_now(odcr, ask, terms))
-    counted = [odcr for odcr in held if odcr not in strays]
+    counted = [odcr for odcr in held if odcr not in strays and odcr.state != UNAVAILABLE]
     active = [odcr for odcr in counted if odcr.state == ACTIVE]
     return Stand(
         needs=needs,

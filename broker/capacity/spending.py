@@ -3,7 +3,8 @@
 Invariant: whatever a plan buys, instances and dollars an hour stay within the caps, of each reservation and
 of all together, counting what is held already, what is about to be replaced, and what the same plan bought
 before. A reservation costs its type's On-Demand price for each slot, used or not (EC2 User Guide, "Capacity
-Reservation pricing and billing"); a type without a known price is bought only where no cap is in dollars.
+Reservation pricing and billing"); a type without a known price is bought only where no cap is in dollars,
+and where one of it is held, what is spent is not known: then nothing more is bought under such a cap.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from broker.quota.usage import Reserved
 from providers.model import ENDED_STATES, InstanceType, Odcr
 
 EVERYBODY = Reserved("", "")  # no object has this name
+_CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
 
 
 class Spending:
@@ -36,30 +38,34 @@ class Spending:
         self._caps = caps
         self._instances: Counter[Reserved] = Counter()
         self._dollars: dict[Reserved, float] = {}
+        self._unpriced: dict[Reserved, set[str]] = {}  # types held whose price is not known
         for odcr in odcrs:
             if made_here(odcr, cluster) and odcr.state not in ENDED_STATES:
                 self.add(owner.get(odcr.id), odcr.instance_type, odcr.total)
 
     def add(self, reserved: Reserved | None, instance_type: str, count: int) -> None:
         """Whoever's it is, it counts in all."""
-        price = self._price(instance_type) or 0.0
+        price = self._price(instance_type)
         for whose in {EVERYBODY, reserved or EVERYBODY}:
             self._instances[whose] += count
-            self._dollars[whose] = self._dollars.get(whose, 0.0) + count * price
+            if price is None:
+                self._unpriced.setdefault(whose, set()).add(instance_type)
+            else:
+                self._dollars[whose] = self._dollars.get(whose, 0.0) + count * price
 
     def room(self, reserved: Reserved, instance_type: str) -> int:
         """How many more may be bought."""
-        return max(0, min(room for room, _ in self._rooms(reserved, instance_type)))
+        return max(0, min(room for room, _, _ in self._rooms(reserved, instance_type)))
 
     def problem(self, reserved: Reserved, instance_type: str, wanted: int) -> Problem:
         """Why no more than `room` are bought of the `wanted`."""
-        room, why = min(self._rooms(reserved, instance_type))
+        room, reason, why = min(self._rooms(reserved, instance_type))
         return Problem(
-            reason="SpendingCapReached" if self._price(instance_type) is not None else "PriceUnknown",
+            reason=reason,
             message=f"{wanted} more {instance_type} are wanted and {max(0, room)} may be bought: {why}",
         )
 
-    def _rooms(self, reserved: Reserved, instance_type: str) -> Iterable[tuple[int, str]]:
+    def _rooms(self, reserved: Reserved, instance_type: str) -> Iterable[tuple[int, str, str]]:
         caps, price = self._caps, self._price(instance_type)
         for whose, whom, instances, dollars, ending in (
             (reserved, f"for {reserved}", caps.instances_each, caps.dollars_each, "-each"),
@@ -69,6 +75,7 @@ class Spending:
                 has = self._instances[whose]
                 yield (
                     int(instances) - has,
+                    _CAP,
                     f"{has} instances are bought {whom}, and --buy-instances{ending} is {instances:g}",
                 )
             if math.isinf(dollars):
@@ -76,13 +83,16 @@ class Spending:
             spent = self._dollars.get(whose, 0.0)
             option = f"--buy-dollars{ending} is {dollars:g}"
             if price is None:
-                yield 0, f"nothing is known of its price, and {option}"
+                yield 0, _UNKNOWN, f"nothing is known of its price, and {option}"
+            elif unpriced := self._unpriced.get(whose):
+                listed = ", ".join(sorted(unpriced))
+                yield 0, _UNKNOWN, f"nothing is known of the price of {listed}, held {whom}, and {option}"
             elif price > 0:
                 # What is a whole number is not to become less by the way it is computed.
                 room = math.floor((dollars - spent) / price + 1e-9)
                 cost = f"one costs {price:.2f} dollars an hour, {spent:.2f} are spent {whom}"
-                yield room, f"{cost}, and {option}"
-        yield 1 << 30, ""
+                yield room, _CAP, f"{cost}, and {option}"
+        yield 1 << 30, _CAP, ""
 
     def _price(self, instance_type: str) -> float | None:
         type_ = self._types.get(instance_type)

@@ -91,16 +91,18 @@ def test_what_has_ended_or_names_nobody_is_nobodys() -> None:
 
 
 def test_two_that_claim_one_get_none_and_are_told() -> None:
-    found = look([tagged("cr-1", A)], claimant(A), claimant(B, ids="cr-1"))
+    found = look([odcr("cr-1")], claimant(A, group=GROUP), claimant(B, ids="cr-1"), group=("cr-1",))
     assert found.odcrs == {} and found.owner == {}
     assert found.disputed == {"cr-1": (A, B)}
     assert reasons(found, A) == reasons(found, B) == ["ReservationDisputed"]
     assert "team-a/gpus and team-b/gpus" in found.problems[A][0].message
 
 
-def test_what_was_bought_for_one_stays_with_it_whoever_names_it() -> None:
-    found = look([made("cr-1", A)], claimant(A), claimant(B, ids="cr-1"))
-    assert found.owner == {"cr-1": A}
+@pytest.mark.parametrize("there", [made("cr-1", A), tagged("cr-1", A)], ids=["bought", "tagged by people"])
+def test_what_names_one_in_its_tag_stays_with_it_whoever_names_it(there: Odcr) -> None:
+    found = look([there], claimant(A), claimant(B, ids="cr-1"))
+    assert found.owner == {"cr-1": A} and found.disputed == {}
+    assert "belongs to team-a/gpus by its tag" in found.problems[B][0].message
     assert reasons(found, B) == ["ReservationDisputed"]
     assert reasons(found, A) == []
 
@@ -171,3 +173,9 @@ def test_nothing_is_lost_or_counted_twice(
         claims |= {whose} if whose and cluster in ("", "blue") else set()
         if not claims:
             assert id_ not in found.owner and id_ not in found.disputed
+
+
+def test_a_group_that_could_not_be_read_is_not_called_missing() -> None:
+    found = belongs([], {}, [claimant(group=GROUP)], cluster="blue", unread={GROUP: "EC2 was busy"})
+    assert [(each.reason, each.message) for each in found.problems[A]] == [("GroupNotRead", "EC2 was busy")]
+    assert reasons(look([], claimant(group=GROUP))) == ["GroupNotFound"]

@@ -145,6 +145,8 @@ def refused(*given: tuple[str, str, int], code: str = "InsufficientInstanceCapac
         ((theirs("cr-1", 8, state="scheduled"),), []),
         ((theirs("cr-1", 8, reservation_type="capacity-block"),), []),
         ((ours("cr-1", 8, state="cancelled"),), [(P5, A, 8)]),
+        # A block that EC2 calls unavailable serves nobody, and will not by itself.
+        ((theirs("cr-1", 8, reservation_type="capacity-block", state="unavailable"),), [(P5, A, 8)]),
         ((replace(ours("cr-1", 8), tags={}),), [(P5, A, 8)]),
     ],
 )
@@ -223,6 +225,8 @@ def test_one_call_adds_no_more_than_ec2_takes() -> None:
     [
         ({"unsure": True}, "NothingBought"),
         ({"held": "no"}, "NothingBought"),
+        ({"refused": "no"}, "NothingBought"),
+        ({"frozen": "no"}, "NothingBought"),
         ({"terms": Terms(end=NOW)}, "NothingBought"),
         ({"ready": False}, None),
     ],
@@ -291,7 +295,91 @@ def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars() -> None:
     assert buys(planned(wish(8, flavor), caps=Caps(dollars=float("inf")))) == [(P4, A, 1)]
 
 
+def test_what_is_held_at_an_unknown_price_is_not_held_for_nothing() -> None:
+    there = (ours("cr-1", 1, kind=P4, reserved=OTHER),)
+    found = planned(wish(), there=there)
+    assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
+    assert P4 in found.outlooks[TEAM].problems[0].message
+    # It is somebody else's, so a cap for each alone is kept; and without a cap in dollars nothing asks.
+    assert buys(planned(wish(), there=there, caps=Caps(dollars=float("inf"), dollars_each=1e9)))
+    mine = (ours("cr-1", 1, kind=P4),)
+    assert not buys(planned(wish(), there=mine, caps=Caps(dollars=float("inf"), dollars_each=1e9)))
+    assert buys(planned(wish(), there=there, caps=Caps(dollars=float("inf"))))
+
+
+@pytest.mark.parametrize(
+    ("more", "caps", "refusals", "buying"),
+    [
+        ({}, RICH, None, True),
+        ({}, RICH, refused((P5, A, 1), (P5, B, 1)), True),
+        ({"unsure": True}, RICH, None, True),
+        ({"refused": "EC2 said no"}, RICH, None, True),
+        ({"ready": False}, RICH, None, True),
+        ({}, Caps(), None, False),
+        ({"held": "no room"}, RICH, None, False),
+        ({"held": "no room", "unsure": True}, RICH, None, False),
+        ({"frozen": "not understood"}, RICH, None, False),
+        ({"terms": Terms(end=NOW)}, RICH, None, False),
+    ],
+)
+def test_only_what_is_asked_for_is_being_bought(
+    more: dict[str, Any], caps: Caps, refusals: Refusals | None, buying: bool
+) -> None:
+    count = planned(wish(**more), caps=caps, refusals=refusals).outlooks[TEAM].counts["h100"]
+    assert (count.wanted, count.obtained, count.buying) == (8, 0, buying)
+
+
+def test_what_is_there_and_begins_later_is_being_bought_and_an_unavailable_block_is_not() -> None:
+    for state, pending in (("scheduled", 8), ("unavailable", 0)):
+        found = planned(wish(), there=(theirs("cr-1", 8, state=state),), caps=Caps())
+        count = found.outlooks[TEAM].counts["h100"]
+        assert (count.obtained, count.pending, count.buying) == (0, pending, pending > 0)
+
+
+def test_while_one_is_disputed_nothing_is_bought_for_the_flavors_that_it_fits() -> None:
+    a100 = Flavor(name="a100", instance_types=("m5.xlarge",), zones=(A,))
+    asks = {
+        "h100": Ask(flavor=H100, nominal={GPU: 8.0}),
+        "a100": Ask(flavor=a100, nominal={"cpu": 4.0}),
+    }
+    both = (wish(asks=asks), wish(8, reserved=OTHER))
+    there = (odcr("cr-1", P5, A, total=1, free=1),)
+    claimants = [
+        Claimant(
+            reserved=each.reserved,
+            flavor_names=each.flavor_names,
+            flavors={name: ask.flavor for name, ask in each.asks.items()},
+            ids=frozenset({"cr-1"}),
+        )
+        for each in both
+    ]
+    found = plan(
+        both,
+        Inventory(odcrs={"cr-1": there[0]}, described=NOW),
+        belongs(there, {}, claimants, cluster="blue"),
+        types=TYPES,
+        refusals=Refusals(),
+        caps=RICH,
+        cluster="blue",
+        now=NOW,
+    )
+    assert [(each.reserved, each.flavor) for each in found.purchases] == [(TEAM, "a100")]
+    for reserved in (TEAM, OTHER):
+        (told,) = found.outlooks[reserved].problems
+        assert told.reason == "NothingBought" and "cr-1" in told.message
+
+
 # ---- less, other, none
+
+
+@pytest.mark.parametrize("more", [{}, {"deleted": True, "cancels": True}, {"terms": Terms(end=NOW)}])
+def test_nothing_at_all_is_changed_of_what_is_not_understood(more: dict[str, Any]) -> None:
+    there = (ours("cr-1", 8), ours("cr-2", 2, zone=C))
+    asked = wish(16, groups=True, frozen="the annotation is not understood", **more)
+    assert planned(replace(asked, frozen=""), there=there).steps
+    found = planned(asked, there=there)
+    assert not found.steps and not found.outlooks[TEAM].settled
+    assert "the annotation is not understood" in found.outlooks[TEAM].problems[0].message
 
 
 @pytest.mark.covers("CAP-04")
@@ -332,7 +420,7 @@ def test_what_is_too_much_is_given_back_never_below_what_runs(
     ids=["zone", "type", "platform", "tenancy", "criteria"],
 )
 def test_what_is_to_be_otherwise_is_made_new_before_the_old_goes(stray: Odcr) -> None:
-    found = planned(wish(16), there=(stray,))
+    found = planned(wish(16), there=(stray,), caps=Caps(dollars=float("inf")))  # the price of one is unknown
     assert (buys(found), changes(found)) == ([(P5, A, 2)], {})
     assert found.outlooks[TEAM].counts["h100"].obtained == 0
     found = planned(wish(16), there=(stray, ours("cr-new", 2, state="pending")))
