@@ -2,7 +2,8 @@
 
 Invariant: a group is read again after a while, so that what was done to it by hand is seen, and at once
 after the broker itself changed it; a group that could not be read is not known, which is not the same as
-there being none. A group's name follows from the cluster's and the object's, so that it is found again.
+there being none: one that people name has the members last read, if it was ever read. A group's name follows
+from the cluster's and the object's, so that it is found again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Groups:
         self._region = region
         self._cluster = cluster
         self._read: dict[str, tuple[ReservationGroup | None, datetime]] = {}
+        self._last: dict[str, ReservationGroup] = {}
         self.errors: dict[str, ProviderError] = {}
 
     def name(self, reserved: Reserved) -> str:
@@ -58,9 +60,25 @@ class Groups:
                     self.errors[arn] = error
                     raise
                 group = None
+                self._last.pop(arn, None)
             self.errors.pop(arn, None)
             self._read[arn] = (group, now)
+            if group is not None:
+                self._last[arn] = group
         return group
+
+    def named(self, arn: str, now: datetime) -> ReservationGroup | None:
+        """Like `look`; as last read where it cannot be read now."""
+        try:
+            return self.look(arn, now)
+        except ProviderError:
+            if arn not in self._last:
+                raise
+            return self._last[arn]
+
+    def seen(self, group: ReservationGroup) -> None:
+        """Somebody else read it."""
+        self._last[group.arn] = group
 
     def known(self, group: ReservationGroup, now: datetime) -> None:
         """As an answer to a change showed it."""

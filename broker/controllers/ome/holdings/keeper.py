@@ -18,6 +18,7 @@ import structlog
 from broker.capacity.holdings import Holdings, belongs
 from broker.capacity.holdings_model import Change, FlavorCount, HoldingsPlan, Regroup, Wish
 from broker.capacity.holdings_plan import observed, plan
+from broker.capacity.holdings_stand import unused
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.holdings.act import Actor
@@ -69,6 +70,7 @@ class HoldingsKeeper:
         clock: Clock,
         recorder: Recorder,
         describe: Callable[[], None],
+        refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = dict,
     ) -> None:
         self._provider = provider
         self._reads = reads
@@ -77,6 +79,7 @@ class HoldingsKeeper:
         self._settings = settings
         self._clock = clock
         self._describe = describe
+        self._no_room = refusals  # why a namespace has no room for a reservation
         self._zones = _listed(settings.buy_zones)
         self._cost_labels = _listed(settings.cost_labels)
         self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
@@ -145,12 +148,18 @@ class HoldingsKeeper:
     ) -> Seen:
         now = self._clock.now()
         inventory = self._actor.recent.seen(inventory)
-        groups = self._adopted(readings.values(), inventory, now)
+        groups, unread = self._adopted(readings.values(), inventory, now)
         claimants = [each.claimant for each in readings.values()]
-        holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=self._cluster)
+        holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=self._cluster, unread=unread)
+        no_room = self._no_room()
         like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
         readings = {
-            reserved: replace(each, wish=self._wish(each, like, now)) if each.managed else each
+            reserved: replace(
+                each,
+                wish=self._wish(each, like, now, groups=groups, no_room=no_room.get(reserved, ())),
+            )
+            if each.managed
+            else each
             for reserved, each in readings.items()
         }
         return Seen(
@@ -186,12 +195,25 @@ class HoldingsKeeper:
             now=now,
         )
 
-    def _wish(self, reading: Reading, like: str, now: datetime) -> Wish:
-        """With what this process and Resource Groups know besides."""
+    def _wish(
+        self,
+        reading: Reading,
+        like: str,
+        now: datetime,
+        *,
+        groups: Mapping[str, ReservationGroup],
+        no_room: tuple[str, ...],
+    ) -> Wish:
+        """With what this process, the namespace's quotas and Resource Groups know besides."""
+        named, frozen = reading.claimant.group_arn, reading.wish.frozen
+        if named and named not in groups and not reading.one.deleting:
+            frozen = frozen or f"it is not known what group {named} has, which may be all that is wanted"
         wish = replace(
             reading.wish,
             unsure=self._actor.unsure(reading, now),
-            held=reading.wish.held or self._actor.held(reading, now),
+            held="; ".join(no_room),
+            frozen=frozen,
+            refused=self._actor.held(reading, now),
         )
         try:
             return replace(wish, group=self._groups.look(self._groups.arn(wish.reserved, like=like), now))
@@ -201,18 +223,20 @@ class HoldingsKeeper:
 
     def _adopted(
         self, readings: Iterable[Reading], inventory: Inventory, now: datetime
-    ) -> Mapping[str, ReservationGroup]:
-        """The groups that objects name, of those that there are."""
-        found = {}
+    ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
+        """The groups that objects name, of those that there are; and why others are not known."""
+        found, unread = {}, {}
         for arn in sorted({each.claimant.group_arn for each in readings} - {""}):
             try:
-                group = inventory.groups.get(arn) or self._groups.look(arn, now)
+                group = inventory.groups.get(arn) or self._groups.named(arn, now)
             except ProviderError as error:
                 _log.warning("group not read", group=arn, error=str(error))
+                unread[arn] = f"group {arn} could not be read: {error}"
                 continue
             if group is not None:
+                self._groups.seen(group)
                 found[arn] = group
-        return found
+        return found, unread
 
     # ---- act
 
@@ -243,7 +267,7 @@ class HoldingsKeeper:
                 seen = self._again(seen)
             now = self._clock.now()
             for change in seen.plan.changes:
-                if not self._actor.paused(change, now):
+                if not self._actor.paused(change, now) and change.count >= self._used(change, seen):
                     self._actor.change(change, seen.readings[change.reserved])
             for _ in range(2):  # a group is made, then filled
                 seen = self._again(seen)
@@ -254,12 +278,21 @@ class HoldingsKeeper:
             first = first or error
         return self._again(seen), first
 
+    def _used(self, change: Change, seen: Seen) -> int:
+        """Slots of it that are taken by now: launches did not wait for what was decided."""
+        latest = self._inventory.snapshot()
+        views = [replace(seen.inventory, debits=latest.debits)]
+        if latest.described and seen.inventory.described and latest.described > seen.inventory.described:
+            views.append(latest)  # a newer description has launches that are debits no longer
+        odcrs = [(view.odcrs.get(change.odcr_id), view) for view in views]
+        return max((odcr.total - unused(odcr, view) for odcr, view in odcrs if odcr), default=0)
+
     def _release(self, seen: Seen) -> None:
         """Writes down what was idle for long: the next plan wants it no longer. Raises ApiError."""
         now = self._clock.now()
         self._idle.see(seen.inventory, now)
         for reserved, reading in seen.readings.items():
-            if not reading.managed or reading.one.deleting:
+            if not reading.managed or reading.one.deleting or reading.wish.frozen:
                 continue
             counts: dict[str, int] = {}
             held: list[Odcr] = []

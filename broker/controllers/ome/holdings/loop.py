@@ -9,6 +9,7 @@ from __future__ import annotations
 from broker.apis.meta import Object
 from broker.controllers.ome.holdings.keeper import HoldingsKeeper
 from broker.controllers.ome.holdings.view import HoldingsView
+from broker.controllers.ome.room import Room
 from broker.controllers.ome.shared import Shared
 from broker.kube.batch import Batcher
 from broker.kube.singleton import Singleton
@@ -27,6 +28,7 @@ def holdings_loop(shared: Shared, view: HoldingsView) -> Singleton[str]:
         clock=shared.clock,
         recorder=shared.recorder,
         describe=shared.describe,
+        refusals=Room(shared.reads).refusals,
     )
     batcher = Batcher[str]("holdings", clock=shared.clock)
 
@@ -36,6 +38,7 @@ def holdings_loop(shared: Shared, view: HoldingsView) -> Singleton[str]:
 
     for informer in (shared.reads.reservations, shared.reads.cluster_reservations, shared.reads.flavors):
         informer.on_change(asked)
+    shared.reads.quotas.on_change(asked)
     shared.inventory.on_change(lambda: batcher.add("inventory"))
     return Singleton(
         "holdings",

@@ -2,7 +2,8 @@
 
 Invariant: nothing is bought unless the object says Manage in so many words, and every annotation that is
 there is understood: one that is not is told with its value and what it may be, and until it is mended the
-object is treated as the most careful reading of it, and nothing is bought.
+object is treated as the most careful reading of it, and nothing is bought, resized, given back or ended
+otherwise for it.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def read(
         deleted=one.deleting,
         cancels=said[names.DELETION_POLICY] == "cancel",
         ready=names.RESERVED_FINALIZER in one.metadata.finalizers,
-        held="an annotation of the reservation is not understood" if invalid else "",
+        frozen="an annotation of the reservation is not understood: mend it" if invalid else "",
     )
     return Reading(
         one=one,

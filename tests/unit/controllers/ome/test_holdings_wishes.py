@@ -112,19 +112,20 @@ def test_what_the_annotations_say() -> None:
         (names.MATCH_CRITERIA, "any", "write targeted or open"),
         (names.TENANCY, "host", "write default or dedicated"),
         (names.SIZING, "cpu", "write accelerator or max"),
+        (names.SIZING, "Max", "'Max': write accelerator or max"),
         (names.END_DATE, "next week", "'next week': write a time such as 2027-01-31T00:00:00Z"),
         (names.END_DATE, "2027-01-31T00:00:00", "write a time such as"),
         (names.ADOPT_IDS, "cr-1,i-2", "'i-2'"),
     ],
 )
-def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_bought(
+def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_changed(
     key: str, value: str, says: str
 ) -> None:
     found = reading({names.RESERVATION_POLICY: "Manage"} | {key: value})
     (problem,) = found.problems
     assert problem.reason == "InvalidAnnotation"
     assert key in problem.message and says in problem.message
-    assert found.wish.held
+    assert found.wish.frozen
     assert not found.wish.cancels
     assert found.managed is (key != names.RESERVATION_POLICY)
 
@@ -202,6 +203,23 @@ def test_a_group_is_read_again_after_a_while_and_what_is_unknown_is_not_none() -
     api.answer = ProviderError("Throttling", "later", class_=ErrorClass.THROTTLING)
     with pytest.raises(ProviderError):
         found.look(GROUP, NOW + EVERY)
+
+
+def test_a_group_that_people_name_keeps_the_members_last_read() -> None:
+    found, api = groups()
+    first = found.named(GROUP, NOW)
+    api.answer = ProviderError("AccessDenied", "no", class_=ErrorClass.PERMISSION)
+    assert found.named(GROUP, NOW + EVERY) == first
+    with pytest.raises(ProviderError):
+        groups_never_read, refusing = groups()
+        refusing.answer = api.answer
+        groups_never_read.named(GROUP, NOW)
+    # Once it is not there it has no members, and what fails afterwards brings none back.
+    api.answer = ProviderError("NotFoundException", "none", class_=ErrorClass.NOT_FOUND)
+    assert found.named(GROUP, NOW + EVERY) is None
+    api.answer = ProviderError("Throttling", "later", class_=ErrorClass.THROTTLING)
+    with pytest.raises(ProviderError):
+        found.named(GROUP, NOW + 2 * EVERY)
 
 
 def shown(*odcrs: Odcr, at: datetime = NOW) -> Inventory:
