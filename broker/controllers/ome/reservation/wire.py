@@ -19,7 +19,7 @@ from broker.controllers.ome.reservation.sources import (
 )
 from broker.quota.usage import Holder, Reserved
 
-BUYING = "CloudReservationPending"
+BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
 # Why a flavor means no instances of EC2's, which is no trouble where nothing is to be bought.
 OF_FLAVORS = frozenset(
     {
@@ -79,10 +79,10 @@ def _bought(holdings: HoldingsView, reserved: Reserved) -> list[Trouble]:
             refused = f": {count.code}: {count.message}" if count.code else ""
             found.append(
                 Trouble(
-                    reason=BUYING,
+                    reason=BUYING if count.buying else SHORT,
                     message=f"flavor {name}: EC2 has given {count.obtained} of {count.wanted} instances"
                     f"{refused}",
-                    pending=True,
+                    pending=count.buying,
                 )
             )
     found += [
