@@ -1,8 +1,8 @@
 """Whose slots are whose, and who may take how many: worked out for each plan from what is known then.
 
 Invariant: no plan is made before it is known which of EC2's reservations belong to somebody, unless that
-cannot be known for long (a kind is served and cannot be read). Where no reservation exists, nothing is looked
-at and every plan is as free as without this.
+cannot be known for long (a kind is served and cannot be read). Where no kind of reservation is served, or
+none exists, nothing is waited for or looked at, and every plan is as free as without this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
+
+import structlog
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
@@ -29,6 +31,7 @@ from broker.controllers.ome.holdings.wishes import flavors_of
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
+from broker.kube.informer import Informer
 from broker.quota import slots as book
 from broker.quota.model import Cohort
 from broker.quota.resolve import Unresolved, resolve
@@ -40,6 +43,8 @@ from providers.model import InstanceType
 PATIENCE: Final = timedelta(seconds=30)
 # How long a claim that may fall back waits for whoever gives its slot back.
 DRAINING: Final = timedelta(minutes=10)
+
+_log = structlog.get_logger("borrowing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +84,34 @@ class Entitler:
         self._told: tuple[object, int] = (None, 0)
         self._lock = threading.Lock()
         self._left: set[str] = set()
+        self._said: set[str] = set()
         self._planned: dict[str, str] = {}
         claims.on_change(self._changed)
 
     def known(self) -> bool:
         """Whether a plan may be made: what belongs to whom is known, or has not been for too long."""
-        complete = self._reads.synced() and (not self._terms.all() or self._holdings() is not None)
-        return complete or self._clock.monotonic() - self._began > PATIENCE.total_seconds()
+        reads = self._reads
+        if _read(reads.reservations) and _read(reads.cluster_reservations) and not self._terms.all():
+            return True
+        if reads.synced() and (not self._terms.all() or self._holdings() is not None):
+            return True
+        over = self._clock.monotonic() - self._began > PATIENCE.total_seconds()
+        self._tell(over=over)
+        return over
+
+    def _tell(self, *, over: bool) -> None:
+        """Once that launches wait for what cannot be read; once that they go on without."""
+        unread = {name: each for name, each in self._reads.named.items() if not _read(each)}
+        step = "launches go on without" if over else "launches wait"
+        if step in self._said or not (over or any(each.error for each in unread.values())):
+            return
+        self._said.add(step)
+        _log.warning(
+            f"whose slots are whose is not known: {step}",
+            longest_seconds=PATIENCE.total_seconds(),
+            unread={name: each.error or "not read yet" for name, each in unread.items()},
+            advice="the broker's role must let it list and watch these kinds",
+        )
 
     def entitlements(
         self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
@@ -303,6 +329,11 @@ class Entitler:
         claim = self._claims.get(name)
         since = claim.metadata.deletion_timestamp if claim is not None else None
         return since is not None and now - since > DRAINING
+
+
+def _read(informer: Informer[Any]) -> bool:
+    """Whether it is known what there is of a kind."""
+    return informer.synced or informer.missing
 
 
 def priority_of(claim: NodeClaim) -> int:

@@ -78,6 +78,11 @@ class ReservationKeeper:
         """Raises ApiError, after every reservation had its turn unless the API server has trouble."""
         moment = self._clock.monotonic()
         reservations = self._all()
+        if not reservations:
+            # Nobody asks what there is: what was shown of earlier ones goes, and no machine is looked at.
+            self._forget(())
+            METRICS.show({})
+            return None
         view = self._look.take(reservations, self._clock.now(), moment)
         self._forget(reservations)
         due = [view.until]
