@@ -139,6 +139,12 @@ class DedicatedAdmission(Model):
         str, crd("Whose quota: namespace/name, or the name of a ClusterCapacityReservation.", required=True)
     ]
     reserved_at: Annotated[Time | None, crd("Since when it is held.")] = None
+    priority: Annotated[
+        int | None,
+        crd(
+            "What its priority class was worth last; it counts while the class is not there.", format="int32"
+        ),
+    ] = None
     flavors: Annotated[
         tuple[FlavorUsage, ...],
         crd("How much, by flavor.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["name"]),

@@ -21,11 +21,12 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Whose quota, since when, how much."""
+    """Whose quota, since when, how much. `priority`: as it was known last."""
 
     reserved: Reserved
     since: datetime
     usage: Amounts
+    priority: int = 0
 
 
 def held(cluster: DedicatedAICluster) -> Held | None:
@@ -42,6 +43,7 @@ def held(cluster: DedicatedAICluster) -> Held | None:
             for flavor in found.flavors
             for each in flavor.resources
         },
+        priority=found.priority or 0,
     )
 
 
@@ -50,6 +52,7 @@ def status(one: Held) -> DedicatedAdmission:
     return DedicatedAdmission(
         reservation=str(one.reserved),
         reserved_at=one.since,
+        priority=one.priority,
         flavors=tuple(
             FlavorUsage(
                 name=flavor,

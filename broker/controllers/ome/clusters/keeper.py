@@ -186,6 +186,7 @@ class ClusterKeeper:
             cluster=one.cluster,
             wanted=one.wanted,
             reserved=one.reserved,
+            priority=one.priority,
             barred=one.barred,
             verdict=verdict,
             eviction=evicted,

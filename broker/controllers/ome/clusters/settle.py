@@ -60,6 +60,7 @@ class Facts:
     cluster: DedicatedAICluster
     wanted: Wanted | Refused
     reserved: Reserved | Unresolved
+    priority: int = 0
     barred: str = ""
     verdict: Verdict | None = None
     eviction: Evicted | None = None
@@ -123,7 +124,7 @@ def settle(facts: Facts, size: Size, *, now: datetime, wait: float) -> Settled:
         mine = replace(before, usage=verdict.usage)
     if mine is None:
         return _wait(facts, now=now, limit=wait)
-    return _serve(facts, mine, size)
+    return _serve(facts, replace(mine, priority=facts.priority), size)
 
 
 def _leave(facts: Facts, mine: Held | None) -> Settled:

@@ -4,7 +4,7 @@ Invariant: quota is counted against the same specs that reservations are judged 
 who holds some is counted: clusters by their status, until their instances are gone, and, where no Kueue
 counts workloads, the claims of others that draw from a reservation and have an instance; of these only who
 may be asked to leave (`firm` says who may not) is ever preempted. A cluster's own claims are counted as the
-cluster. Nothing is decided here.
+cluster, whose priority stays as it was while nothing says it any more. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -131,8 +131,10 @@ def look(
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
         mine = None if isinstance(reserved, Unresolved) else known[reserved]
         named = asked.priority_class if isinstance(asked, Wanted) else ""
-        worth = priority(named or (mine.spec.priority_class_name if mine else ""))
-        if named and worth is None and cluster.status.admission is None:
+        named_by = named or (mine.spec.priority_class_name if mine else "")
+        worth, has = priority(named_by), held(cluster)
+        lost = isinstance(asked, Refused) or (worth is None and (named_by or mine is None))
+        if named and worth is None and has is None:
             asked = Refused(
                 "PriorityClassNotFound",
                 f"spec.priorityClassName: there is no WorkloadPriorityClass and no PriorityClass {named}: "
@@ -143,9 +145,9 @@ def look(
             profile=profile,
             wanted=asked,
             reserved=reserved,
-            held=held(cluster),
+            held=has,
             barred=barred.get(reserved, "") if isinstance(reserved, Reserved) else "",
-            priority=worth or 0,
+            priority=has.priority if lost and has else worth or 0,
         )
 
     return World(

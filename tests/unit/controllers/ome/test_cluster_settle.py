@@ -116,6 +116,21 @@ def test_quota_comes_with_the_claims_that_it_pays_for() -> None:
     assert said(found) == {"QuotaReserved": ("True", "QuotaReserved"), "Ready": ("False", "InstancesPending")}
 
 
+def test_what_it_holds_is_written_with_its_priority_and_read_again() -> None:
+    found = settled(cluster(), verdict=admitted(16), priority=20)
+    assert found.held is not None
+    assert found.held.priority == 20
+    written = report.body(cluster(), found, now=NOW)
+    assert written is not None
+    assert written["admission"]["priority"] == 20
+    again = DedicatedAICluster.decode({"metadata": {"name": "c"}, "spec": {}, "status": written})
+    assert held(again) == found.held
+    assert report.body(again, settled(again, priority=20), now=NOW) is None
+    changed = settled(again, priority=30)
+    assert changed.held is not None
+    assert changed.held.priority == 30
+
+
 @pytest.mark.covers("OME-078")
 def test_it_is_active_when_each_of_its_instances_is_ready() -> None:
     found = settled(cluster(holds=16), claim(0), claim(1))

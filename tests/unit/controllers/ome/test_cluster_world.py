@@ -123,6 +123,35 @@ def test_priority_is_the_clusters_class_or_its_reservations() -> None:
     assert standing(found, "plain") is Standing.WAITING
 
 
+@pytest.mark.parametrize(
+    ("named", "remembered", "counts"),
+    [("gone", 20, 20), ("gone", None, 0), ("low", 20, 10), ("", 20, 0)],
+)
+def test_who_holds_quota_keeps_its_priority_when_the_class_is_gone(
+    named: str, remembered: int | None, counts: int
+) -> None:
+    holder = cluster("one", 8, holds=8, priorityClassName=named)
+    holder["status"]["admission"]["priority"] = remembered
+    found = world(reservations=[reservation("gpu", 8)], clusters=[holder])
+    (one,) = found.asking
+    assert one.priority == counts
+    assert not isinstance(one.wanted, Refused)
+
+
+def test_nor_is_it_preempted_for_that() -> None:
+    holder = cluster("one", 8, holds=8, priorityClassName="gone")
+    holder["status"]["admission"]["priority"] = 20
+    rule = {"withinClusterQueue": "LowerPriority"}
+    lower = cluster("two", 8, priorityClassName="low")
+    found = world(reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder, lower])
+    assert not found.decide().evictions
+    # A profile or a reservation that is gone says no priority either.
+    for changed in ({"profile": "gone", "resources": None}, {"capacityReservationId": "team/gone"}):
+        holder["spec"] |= {"priorityClassName": ""} | changed
+        found = world(reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder])
+        assert found.asking[0].priority == 20
+
+
 @pytest.mark.covers("OME-060", "OME-072")
 def test_what_clusters_and_claims_of_others_hold_is_not_given_again() -> None:
     own = claim("own", labels={names.DEDICATED: "holds"})
