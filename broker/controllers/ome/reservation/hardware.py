@@ -1,10 +1,11 @@
 """The machines behind the flavors: slots of EC2's reservations, and the nodes that run in none of them.
 
 Invariant: each machine counts once, in one flavor. A slot counts with what EC2 sells an instance of its type
-with, whether its instance is there yet or not, so that a launch changes nothing; a node outside counts with
-what it can give to pods. A node is of the flavor of the reservation that it runs in, else of the
-ResourceFlavor whose labels it has most of; accelerators on nodes of no flavor, or of two alike, are told of
-and count in none. Cordoned, not ready or going: out; a taint alone keeps no pod away for good.
+with, whether its instance is there yet or not, so that a launch changes nothing, unless the node should have
+been initialized long ago; a node outside counts with what it can give to pods. A node is of the flavor of the
+reservation that it runs in, else of the ResourceFlavor whose labels it has most of; accelerators on nodes of
+no flavor, or of two alike, are told of and count in none. Cordoned, not ready or going: out; a taint alone
+keeps no pod away for good.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from broker.apis import names
 from broker.apis.core import Node
@@ -41,9 +42,11 @@ class Seen:
 
 
 class Hardware:
-    """`look` is one look at everything; what did not change is not worked out again."""
+    """`look` is one look at everything; what did not change is not worked out again. `starting_seconds`: how
+    long a node may take to be initialized."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, starting_seconds: float) -> None:
+        self._starting = timedelta(seconds=starting_seconds)
         self._flavors: Flavors = {}
         self._nodes: dict[str, tuple[Node, tuple[str, ...], Mapping[str, int]]] = {}
 
@@ -96,7 +99,9 @@ class Hardware:
             type_ = types.get(odcr.instance_type) if odcr is not None else None
             if odcr is not None and type_ is not None and odcr.state == "active":
                 owner = holdings.owner[id_]
-                machines += slots(odcr, flavor, owner, type_, inside[id_], joining[id_], now)
+                machines += slots(
+                    odcr, flavor, owner, type_, inside[id_], joining[id_], now, starting=self._starting
+                )
         return Seen(
             machines=tuple(machines),
             unattributed=unattributed,
@@ -112,15 +117,17 @@ def slots(
     nodes: Iterable[Node],
     joining: int,
     now: datetime,
+    *,
+    starting: timedelta,
 ) -> Iterator[Machine]:
-    """The slots of an active reservation: those with a node, those that are free, those that others use."""
+    """The slots of an active reservation: those with a node, those that are free, those that others use.
+    `starting`: for how long a node that is not initialized counts."""
     has = whole(supply(type_))
     ending = f"{odcr.id} ends at {odcr.end:%Y-%m-%d %H:%M} UTC" if odcr.end and expires(odcr, now) else ""
     rest = odcr.total
     for node in sorted(nodes, key=lambda each: each.name)[: odcr.total]:
         rest -= 1
-        starting = node.labels.get(names.REGISTERED) == "true" and names.INITIALIZED not in node.labels
-        out = ending or ("" if starting and not node.deleting else why(node))
+        out = ending or _unusable(node, now, starting)
         yield Machine(name=node.name, flavor=flavor, resources=has, owner=owner, out=out, sudden=bool(ending))
     free = min(rest, odcr.available + joining)
     if free:
@@ -142,6 +149,17 @@ def slots(
             out=ending or f"an instance in {odcr.id} is no node of this cluster",
             sudden=bool(ending),
         )
+
+
+def _unusable(node: Node, now: datetime, starting: timedelta) -> str:
+    """As `why`; but a node that starts can be used, until it should have been initialized."""
+    if node.deleting or node.labels.get(names.REGISTERED) != "true" or names.INITIALIZED in node.labels:
+        return why(node)
+    since = node.metadata.creation_timestamp
+    if since is None or now - since < starting:
+        return ""
+    minutes = starting.total_seconds() / 60
+    return why(node) or f"node {node.name} was not initialized within {minutes:g} minutes"
 
 
 def expires(odcr: Odcr, now: datetime) -> bool:

@@ -74,6 +74,7 @@ class Look:
         sources: Sources,
         *,
         steady_seconds: float,
+        starting_seconds: float,
         default_cohort: str,
         strict: bool,
     ) -> None:
@@ -85,7 +86,7 @@ class Look:
         self._sources = sources
         self._steady_seconds = steady_seconds
         self._default_cohort, self._strict = default_cohort, strict
-        self._hardware = Hardware()
+        self._hardware = Hardware(starting_seconds=starting_seconds)
         self._steadied: Steadied | None = None
         self._types: Mapping[str, InstanceType] = {}
         self._judgements: dict[str, tuple[tuple[int, str], Judgement]] = {}

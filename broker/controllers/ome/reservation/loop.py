@@ -39,6 +39,7 @@ def reservation_loop(
         shared.inventory,
         sources,
         steady_seconds=settings.reservation_steady_seconds,
+        starting_seconds=settings.reservation_creating_seconds,
         default_cohort=settings.default_cohort,
         strict=settings.strict,
     )

@@ -21,12 +21,16 @@ P5 = InstanceType(
     gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81_920),),
 )
 OWNER = Reserved("team", "gpus")
+LIMIT = timedelta(minutes=10)
 
 
-def node(name: str = "n", *, ready: str = "True", labels: Any = None, **spec: Any) -> Node:
+def node(
+    name: str = "n", *, ready: str = "True", labels: Any = None, age: timedelta | None = None, **spec: Any
+) -> Node:
+    created = {"creationTimestamp": (NOW - age).isoformat()} if age is not None else {}
     return Node.decode(
         {
-            "metadata": {"name": name, "labels": labels or {}},
+            "metadata": {"name": name, "labels": labels or {}, **created},
             "spec": spec,
             "status": {"conditions": [{"type": "Ready", "status": ready}]},
         }
@@ -54,7 +58,7 @@ def test_a_node_is_out_when_it_is_cordoned_or_not_ready_and_not_by_a_taint(seen:
 
 def counted(one: Odcr, nodes: list[Node], joining: int = 0) -> tuple[int, int, list[str]]:
     """GPUs there are, GPUs that can be used, and why the others cannot."""
-    found = list(slots(one, "h100", OWNER, P5, nodes, joining, NOW))
+    found = list(slots(one, "h100", OWNER, P5, nodes, joining, NOW, starting=LIMIT))
     assert {machine.owner for machine in found} <= {OWNER}
     total = sum(each.resources["nvidia.com/gpu"] * each.count for each in found)
     usable = sum(each.resources["nvidia.com/gpu"] * each.count for each in found if not each.out)
@@ -85,6 +89,26 @@ def test_slots_count_whole(one: Odcr, nodes: list[Node], joining: int, usable: i
     total, can, outs = counted(one, nodes, joining)
     assert (total, can) == (32, usable)
     assert bool(outs) == (usable < 32)
+
+
+@pytest.mark.parametrize(
+    ("ready", "age", "labels", "out"),
+    [
+        ("False", LIMIT / 2, STARTING, ""),
+        ("True", LIMIT / 2, STARTING, ""),
+        ("False", LIMIT, STARTING, "node n is not ready"),
+        ("True", LIMIT, STARTING, "node n was not initialized within 10 minutes"),
+        ("True", LIMIT, STARTING | {names.INITIALIZED: "true"}, ""),
+    ],
+)
+def test_a_node_that_is_never_initialized_counts_for_a_time_only(
+    ready: str, age: timedelta, labels: dict[str, str], out: str
+) -> None:
+    one = odcr(total=1, available=0)
+    (found,) = slots(
+        one, "h100", OWNER, P5, [node(ready=ready, age=age, labels=labels)], 0, NOW, starting=LIMIT
+    )
+    assert found.out == out
 
 
 def test_a_block_is_given_up_when_its_nodes_drain_and_others_ten_minutes_before_their_end() -> None:
