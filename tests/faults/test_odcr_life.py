@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.core import ResourceQuota
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ReservationStatus
+from broker.controllers.ome.holdings.keeper import HoldingsKeeper, Seen
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from providers.aws import clients
@@ -391,6 +393,100 @@ def test_two_that_claim_one_are_both_told_and_neither_has_it(fresh: LocalAws) ->
     process.run(60.0)
     assert holdings.holdings().owner == {one: RESERVED}
     team.untouched()
+
+
+def adopting(team: Team) -> tuple[str, str]:
+    """An instance that is reserved already, in a group for the object to name: its id, the ARN."""
+    there = team.aws.odcr(P5, A, 1)
+    return there, team.aws.group(there)
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_while_its_group_cannot_be_read_what_is_in_there_is_not_bought_again(
+    fresh: LocalAws, read_before: bool
+) -> None:
+    team = Team(fresh, 0)
+    there, arn = adopting(team)
+    process = team.start()
+    if read_before:
+        team.ask(1, annotations={**CANCEL, names.ADOPT_GROUP: arn})
+        process.until(lambda: len(team.grouped()) == 1, "it is adopted")
+    team.control.fault(action="ListGroupResources", code="AccessDenied", status=403, times=-1)
+    if not read_before:
+        team.ask(1, annotations={**CANCEL, names.ADOPT_GROUP: arn})
+    process.run(900.0)
+    state = process.broker.ome.holdings.state(RESERVED)
+    told = {each.reason: each.message for each in state.problems}
+    assert (team.made(), state.obtained) == ([], int(read_before))
+    assert told.keys() == (set() if read_before else {"GroupNotRead", "NothingBought"})
+    team.control.clear_faults()
+    process.until(lambda: team.grouped() == [there], "it is adopted")
+    assert team.made() == []
+
+
+def test_a_group_that_is_not_there_is_not_bought_anew(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    there, arn = adopting(team)
+    process = team.start()
+    team.ask(1, annotations={**CANCEL, names.ADOPT_GROUP: f"{arn}-mistyped"})
+    process.run(300.0)
+    told = {each.reason for each in process.broker.ome.holdings.state(RESERVED).problems}
+    assert (team.made(), told) == ([], {"GroupNotFound", "NothingBought"})
+    right = {"metadata": {"annotations": {names.ADOPT_GROUP: arn}}}
+    team.client.patch(KIND, "training", right, namespace="default")
+    process.until(lambda: team.grouped() == [there], "it is adopted")
+    assert team.made() == []
+
+
+def test_what_its_namespace_has_no_room_for_is_not_bought(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    hard = {"metadata": {"name": "gpus", "namespace": "default"}, "spec": {"hard": {"nvidia.com/gpu": "8"}}}
+    team.client.create(ResourceQuota.KIND, hard)
+    process = team.start()
+    team.ask(2)
+    process.run(300.0)
+    (told,) = process.broker.ome.holdings.state(RESERVED).problems
+    assert (team.made(), told.reason) == ([], "NothingBought")
+    assert "ResourceQuota gpus allows nvidia.com/gpu 8" in told.message
+    raised = {"spec": {"hard": {"nvidia.com/gpu": "16"}}}
+    team.client.patch(ResourceQuota.KIND, "gpus", raised, namespace="default")
+    process.until(lambda: team.quiet({A: 2}), "there is room")
+
+
+def test_a_launch_after_the_decision_keeps_its_slot(fresh: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Team(fresh, 0)
+    process = team.start()
+    team.ask(3)
+    process.until(lambda: team.quiet({A: 3}), "it is there")
+    (made,) = team.made()
+    decided = HoldingsKeeper._act
+    kept: list[dict[str, int]] = []
+
+    def landing(keeper: HoldingsKeeper, seen: Seen) -> tuple[Seen, Exception | None]:
+        for each in ("i-1", "i-2") if not kept else ():
+            process.broker.inventory.launched(instance_id=each, odcr_id=made["CapacityReservationId"])
+        done = decided(keeper, seen)
+        kept.append(team.held())
+        return done
+
+    monkeypatch.setattr(HoldingsKeeper, "_act", landing)
+    team.ask_for(1)
+    process.until(lambda: team.quiet({A: 1}), "EC2 shows that nothing runs there")
+    assert kept[0] == {A: 3}
+
+
+def test_where_nothing_may_be_bought_it_fails_and_says_why(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    team.settings = replace(team.settings, buy_dollars=0.0)
+    process = team.start()
+    team.ask(1)
+
+    def failed() -> bool:
+        one = team.object()
+        return one is not None and one.status.capacity_reservation_lifecycle_state == "Failed"
+
+    process.until(failed, "it has failed", seconds=7200.0)
+    assert "--buy-dollars is 0" in team.status().lifecycle_detail
 
 
 def picture(team: Team) -> str:

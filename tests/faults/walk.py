@@ -315,7 +315,8 @@ class Process:
         self._heard = revision
         with self.gate.unseen():
             for informer in [*self._informers]:
-                resource = vars(informer)["_kind"].resource
+                kind = vars(informer)["_kind"]
+                resource = f"{kind.plural}.{kind.group}"  # as the store spells it, core kinds as well
                 # How many changes of the kind there have been: without one a list says nothing new.
                 changes = self.world.cluster.state.store.collection(resource).end
                 if self._read.get(resource) == changes:
