@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ReservationSpec
@@ -154,8 +155,21 @@ def look(
         reservations=known,
         specs=specs,
         flavors=flavors,
-        asking=[asking(each) for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)],
+        asking=[
+            asking(each)
+            for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)
+            if _ours(each)
+        ],
         others=[*_others(claims, specs, flavors, firm)],
+    )
+
+
+def _ours(cluster: DedicatedAICluster) -> bool:
+    """Whether the broker has to do with it: it names a reservation, holds quota, or has our finalizer."""
+    return bool(
+        cluster.spec.capacity_reservation_id
+        or cluster.status.admission
+        or names.RESERVED_FINALIZER in cluster.metadata.finalizers
     )
 
 

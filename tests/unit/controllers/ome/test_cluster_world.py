@@ -221,6 +221,18 @@ def test_a_claim_that_fell_back_to_on_demand_holds_no_quota() -> None:
     assert standing(found, "one") is Standing.ADMITTED
 
 
+def test_a_cluster_that_names_no_reservation_is_left_alone_unless_it_has_something_of_ours() -> None:
+    kept = cluster("kept", 8, of="")
+    kept["metadata"]["finalizers"] = [names.RESERVED_FINALIZER]
+    holds = cluster("holds", 8, of="", holds=8)
+    holds["status"]["admission"]["reservation"] = "team/gpu"
+    found = world(
+        reservations=[reservation("gpu", 8)],
+        clusters=[cluster("alone", 8, of=""), cluster("lost", 8, of="team/none"), holds, kept],
+    )
+    assert [each.cluster.name for each in found.asking] == ["holds", "kept", "lost"]
+
+
 def test_a_reservation_that_means_nothing_or_goes_gives_nothing_new() -> None:
     gone = reservation("gpu", 8)
     gone["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}
