@@ -6,6 +6,7 @@ Karpenter's own definitions are never replaced: where a cluster has them, they s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -41,14 +42,18 @@ def install(client: Client) -> list[dict[str, Any]]:
             rows.append({"name": name, "did": "created", "why": ""})
             continue
         if there["metadata"].get("annotations", {}).get(MARK) == "true":
-            client.apply(CRD, crd)
-            rows.append({"name": name, "did": "updated", "why": ""})
+            same = version(client.apply(CRD, crd)) == version(there)
+            rows.append({"name": name, "did": "unchanged" if same else "updated", "why": ""})
         else:
             why = "made by others (Karpenter's chart, kubectl): left as it is"
             if name == NAME and definition(there).missing:
                 why += f"; capacity-broker crds patch adds {PROPERTY}"
             rows.append({"name": name, "did": "kept", "why": why})
     return rows
+
+
+def version(crd: Mapping[str, Any]) -> str:
+    return str(crd["metadata"]["resourceVersion"])
 
 
 def patch(client: Client, *, check: bool = False, tries: int = TRIES) -> list[dict[str, Any]]:

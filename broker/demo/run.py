@@ -31,6 +31,7 @@ from broker.demo.kubelets import Kubelets
 from broker.demo.stage import Stage, build, line, own_credentials, until, until_interrupted
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.embedded.collector import Collector
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import load
 from broker.settings import Settings
@@ -69,7 +70,13 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     def say(text: str) -> None:
         out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
 
-    with LocalAws() as aws, ApiServer(Cluster()) as api, tempfile.TemporaryDirectory() as folder:
+    cluster = Cluster()
+    with (
+        LocalAws() as aws,
+        Collector(cluster),
+        ApiServer(cluster) as api,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         say(f"local AWS at {aws.endpoint}")
         kubeconfig = Path(folder) / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig(name="demo"))

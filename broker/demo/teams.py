@@ -30,6 +30,7 @@ from broker.demo.stage import Stage, build, line, own_credentials, until, until_
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.embedded.collector import Collector
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.local import LocalAws
@@ -62,7 +63,13 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     def say(text: str) -> None:
         out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
 
-    with LocalAws() as aws, ApiServer(Cluster()) as api, tempfile.TemporaryDirectory() as folder:
+    cluster = Cluster()
+    with (
+        LocalAws() as aws,
+        Collector(cluster),
+        ApiServer(cluster) as api,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         kubeconfig = Path(folder) / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig(name="demo"))
         registry = CollectorRegistry(auto_describe=True)

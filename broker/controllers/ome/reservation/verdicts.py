@@ -110,7 +110,8 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
             kind=Kind.QUEUE,
             reason="FlavorNotFound",
             message=f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
-            "its instances, or correct the flavor's name",
+            "its instances, or correct the flavor's name; without Kueue, a flavor is named after its "
+            "instance type, such as p5.48xlarge",
         )
     if facts.queue is not None and not facts.queue.active:
         said = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
