@@ -9,7 +9,9 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
-from broker.controllers.ome.reservation.hardware import expires, slots, why
+from broker.capacity.holdings import Holdings
+from broker.capacity.model import Inventory
+from broker.controllers.ome.reservation.hardware import Hardware, expires, slots, why
 from broker.quota.usage import Reserved
 from providers.model import Gpu, InstanceType, Odcr
 
@@ -80,6 +82,7 @@ STARTING = {names.REGISTERED: "true"}
         # EC2 has not yet been asked since the node came.
         (odcr(available=4), [node()], 0, 32),
         (odcr(available=3), [node(unschedulable=True)], 0, 24),
+        (odcr(available=3), [node(ready="False")], 0, 24),
         (odcr(available=1), [node()], 0, 16),
         (odcr(end=NOW + timedelta(minutes=5)), [], 0, 0),
         (odcr(end=NOW + timedelta(hours=5)), [], 0, 32),
@@ -89,6 +92,17 @@ def test_slots_count_whole(one: Odcr, nodes: list[Node], joining: int, usable: i
     total, can, outs = counted(one, nodes, joining)
     assert (total, can) == (32, usable)
     assert bool(outs) == (usable < 32)
+
+
+@pytest.mark.covers("CAP-07")
+@pytest.mark.parametrize("state", ["active", "scheduled", "pending", "assessing", "failed"])
+def test_only_an_active_reservation_has_slots(state: str) -> None:
+    one = odcr(state=state)
+    held = Holdings(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
+    inventory = Inventory(odcrs={one.id: one})
+    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    seen = hardware.look([], [], inventory, held, {"h100": {}}, {P5.name: P5}, NOW)
+    assert sum(each.count for each in seen.machines if not each.out) == (4 if state == "active" else 0)
 
 
 @pytest.mark.parametrize(
