@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_definition import NAME, OWN, PROPERTY
 from broker.commands.manifests import CRD
 from broker.kube.client import Client, Json
-from broker.kube.errors import Unavailable
+from broker.kube.errors import Conflict, Unavailable
 from tests.cluster import objects
 from tests.cluster.stack import Stack
 
@@ -87,6 +87,12 @@ class Karpenter:
     def reconcile(
         self, name: str = "gpu", *, listed: tuple[Json, ...] = (), reason: str = "Resolved"
     ) -> None:
+        """As Karpenter does it: again from the start where somebody else wrote meanwhile."""
+        while True:
+            with suppress(Conflict):
+                return self._reconcile(name, listed, reason)
+
+    def _reconcile(self, name: str, listed: tuple[Json, ...], reason: str) -> None:
         one = self.client.get(EC2NodeClass.KIND, name)
         if names.NODECLASS_FINALIZER not in one["metadata"].get("finalizers", ()):
             one = self._patch(one, {"metadata": {"finalizers": [names.NODECLASS_FINALIZER]}})

@@ -109,13 +109,14 @@ class ReservationKeeper:
             and (known.facts, known.cloud, known.group_arn) == (facts, cloud, group_arn)
         ):
             return known.until
+        deleting = one.deleting  # as the facts were worked out; the answer to a write may tell more
         marked = self._marks.keep(one, facts.judged.spec.cohort)
         one = self._cached(one, marked)
         before = one.status.capacity_reservation_lifecycle_state
         one, left = self._say(one, facts, cloud, group_arn)
-        if one.deleting and not facts.left:
+        if deleting and not facts.left:
             self._release(one)
-        if one.status.capacity_reservation_lifecycle_state != before:
+        if one.status.capacity_reservation_lifecycle_state != before or one.deleting != deleting:
             self._known.pop(one.uid, None)
             return moment  # what follows from the new state is for the next pass
         until = moment + max(left, SOON)
