@@ -8,6 +8,7 @@ from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.kube.client import Request
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.account import ACCOUNT, A
 from tests.cluster.ome.dedicated import TYPE, World
@@ -32,6 +33,7 @@ from tests.cluster.ome.reserved import (
     until_says,
 )
 from tests.cluster.stack import Stack
+from tests.cluster.taps import status_of
 from tests.cluster.test_rest import tick
 
 
@@ -280,3 +282,23 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
     )
     # What the broker did not make it leaves alone.
     assert stack.aws.reservation(world.odcr)["State"] == "active"
+
+
+@pytest.mark.covers("OME-021")
+def test_what_is_deleted_while_its_status_is_written_waits_for_who_uses_it(stack: Stack) -> None:
+    world = World(stack, 2, training=2)
+    world.reserve("training")
+    stack.start()
+    until_says(stack, "Active")
+    world.cluster("one", 1, "training")
+    world.until("one", "ACTIVE")
+    stack.until(lambda: says(stack).get("associationUsages"), "who uses it")
+
+    def meanwhile(_: Request) -> None:
+        stack.client.delete(KIND, "training", namespace="default")
+
+    stack.tap.on(status_of(KIND.plural), meanwhile)
+    stack.client.patch(KIND, "training", {"spec": spec(quotas={GPU: "8"})}, namespace="default")
+    status = until_says(stack, "Deleting")
+    assert "DedicatedAICluster one" in status["lifecycleDetail"]
+    assert HELD in finalizers(stack)
