@@ -7,7 +7,6 @@ claim is where its example says it should be.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from broker import logs
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -28,14 +26,11 @@ from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
 from broker.demo.kubelets import Kubelets
-from broker.demo.stage import Stage, build, line, own_credentials, until, until_interrupted
+from broker.demo.stage import Stage, build, line, prepare, servers, until, until_interrupted
 from broker.kube.clock import Clock, SystemClock
-from broker.kube.embedded import ApiServer, Cluster
-from broker.kube.embedded.collector import Collector
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import load
 from broker.settings import Settings
-from providers.local import LocalAws
 from providers.model import Instance
 
 COLUMNS = {
@@ -60,25 +55,14 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     """Runs the demo; the exit code is 0 if every claim ended as its example expects."""
     time, out = clock or SystemClock(), console()
     began = time.monotonic()
-    own_credentials()
-    # The demo tells its own story; whoever wants the broker's log as well asks for it.
-    logs.configure(
-        level="error" if settings.log_level == Settings.log_level else settings.log_level,
-        format_=settings.log_format,
-    )
+    prepare(settings)
 
     def say(text: str) -> None:
         out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
 
-    cluster = Cluster()
-    with (
-        LocalAws() as aws,
-        Collector(cluster),
-        ApiServer(cluster) as api,
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with servers() as (aws, api, folder):
         say(f"local AWS at {aws.endpoint}")
-        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig(name="demo"))
         say(f"Kubernetes API at {api.url}")
         registry = CollectorRegistry(auto_describe=True)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from broker import logs
 from broker.app import Broker
 from broker.capacity.model import Attempt, Outcome
 from broker.commands import crds
 from broker.demo import world as account
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.embedded import ApiServer
+from broker.kube.embedded import ApiServer, Cluster
+from broker.kube.embedded.collector import Collector
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.aws import AwsProvider
@@ -68,6 +73,29 @@ def build(
         world=world,
         broker=Broker(client, provider, mine, clock=clock),
     )
+
+
+def prepare(settings: Settings) -> None:
+    """The process as a demo wants it: no account of the user's, and little of the broker's log."""
+    own_credentials()
+    # A demo tells its own story; whoever wants the broker's log as well asks for it.
+    logs.configure(
+        level="error" if settings.log_level == Settings.log_level else settings.log_level,
+        format_=settings.log_format,
+    )
+
+
+@contextmanager
+def servers() -> Iterator[tuple[LocalAws, ApiServer, Path]]:
+    """Local AWS, an API server that tidies up, and a folder; all gone at the end."""
+    cluster = Cluster()
+    with (
+        LocalAws() as aws,
+        Collector(cluster),
+        ApiServer(cluster) as api,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        yield aws, api, Path(folder)
 
 
 def own_credentials() -> None:

@@ -7,7 +7,6 @@ has lost its node. `--once` ends with exit code 0 only if every claim is where t
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from broker import logs
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Namespace
@@ -26,14 +24,11 @@ from broker.commands.output import console, table
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
 from broker.demo.kubelets import Kubelets
-from broker.demo.stage import Stage, build, line, own_credentials, until, until_interrupted
+from broker.demo.stage import Stage, build, line, prepare, servers, until, until_interrupted
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
-from broker.kube.embedded import ApiServer, Cluster
-from broker.kube.embedded.collector import Collector
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
-from providers.local import LocalAws
 
 TEAMS = ("vision", "speech")
 MANIFESTS = Path(__file__).with_name("teams.yaml")
@@ -54,23 +49,13 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     """Runs the story; the exit code is 0 if it went as told."""
     time, out = clock or SystemClock(), console()
     began = time.monotonic()
-    own_credentials()
-    logs.configure(
-        level="error" if settings.log_level == Settings.log_level else settings.log_level,
-        format_=settings.log_format,
-    )
+    prepare(settings)
 
     def say(text: str) -> None:
         out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
 
-    cluster = Cluster()
-    with (
-        LocalAws() as aws,
-        Collector(cluster),
-        ApiServer(cluster) as api,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        kubeconfig = Path(folder) / "kubeconfig"
+    with servers() as (aws, api, folder):
+        kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig(name="demo"))
         registry = CollectorRegistry(auto_describe=True)
         stage = build(settings, aws, api, time, registry, make=account.teams)

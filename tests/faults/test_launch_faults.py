@@ -7,36 +7,19 @@ holds more than its slots, no claim was made again, and meanwhile nothing was la
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim import launch
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, Unavailable
 from broker.kube.tenure import Candidate
-from providers.aws import clients
-from providers.local import LocalAws
 from tests.cluster.objects import ON_DEMAND, RESERVED
-from tests.faults.walk import Gate, Process, Session, World, account, held
+from tests.faults.walk import Gate, Process, Session, World, held
 
 BOTH = (RESERVED, ON_DEMAND)
 MINUTE = 60.0
-
-
-@pytest.fixture
-def world(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
-    monkeypatch.setattr(launch, "PARALLEL", 1)
-    account(local_aws, fresh=True)
-    made = World(local_aws, 1)
-    yield made
-    if made.process is not None:
-        made.process.bury()
-    local_aws.control.reset()
 
 
 def started(world: World) -> Process:

@@ -7,35 +7,18 @@ one refused call a pool and step, however many claims wait.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import datetime
-from types import SimpleNamespace
 
 import pytest
 
 from broker.capacity.shortages import CAP
-from broker.controllers.nodeclaim import launch
-from providers.aws import clients
-from providers.local import LocalAws
 from tests.cluster.account import A, B, pools
 from tests.cluster.objects import ON_DEMAND, RESERVED
-from tests.faults.walk import Session, World, account, held
+from tests.faults.walk import World, held
 
 CLAIMS = 60
 MINUTES = 30
 GPU = "p5.48xlarge"
-
-
-@pytest.fixture
-def world(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
-    monkeypatch.setattr(launch, "PARALLEL", 1)
-    account(local_aws, fresh=True)
-    made = World(local_aws, 1)
-    yield made
-    if made.process is not None:
-        made.process.bury()
-    local_aws.control.reset()
 
 
 def asked(world: World) -> dict[tuple[str, str], list[datetime]]:

@@ -6,36 +6,18 @@ waits for what it gave, and nothing is planned while nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
-
 import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.controllers.nodeclaim import launch
 from broker.controllers.nodeclaim.intents import carried
 from broker.kube.errors import Unavailable
 from broker.oncall.metrics import REGISTRY
-from providers.aws import clients
-from providers.local import LocalAws
 from tests.cluster.objects import ON_DEMAND, RESERVED
-from tests.faults.walk import Process, Session, World, account, held
+from tests.faults.walk import Process, World, held
 
 BOTH = (RESERVED, ON_DEMAND)
-
-
-@pytest.fixture
-def world(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
-    monkeypatch.setattr(launch, "PARALLEL", 1)
-    account(local_aws, fresh=True)
-    made = World(local_aws, 1)
-    yield made
-    if made.process is not None:
-        made.process.bury()
-    local_aws.control.reset()
 
 
 def started(world: World) -> Process:
