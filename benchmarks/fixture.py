@@ -28,11 +28,15 @@ from benchmarks import resting
 from benchmarks.processes import own_credentials
 from benchmarks.recording import offer_only
 from benchmarks.resting import Place
+from broker.apis.core import Node
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Kind
+from broker.kube.client import Client
 from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.embedded.wire import Request, Response
+from broker.kube.transports import InProcessTransport
 from providers.aws import AwsProvider
 from providers.local import LocalAws
 from providers.model import Odcr
@@ -185,10 +189,11 @@ def fill(cluster: Cluster, aws: LocalAws, *, claims: int, nodes: int, odcrs: int
     with cluster.state.store.lock:
         for place in placed:
             claim, node = resting.running(place, types[place.odcr.instance_type])
-            _put(cluster, NodeClaim.KIND.resource, claim, bare=False)
-            _put(cluster, "nodes", node, bare=True)
+            _put(cluster, NodeClaim.KIND, claim)
+            _put(cluster, Node.KIND, node)
         for number in range(claims - nodes):
-            _put(cluster, NodeClaim.KIND.resource, resting.waiting(number, found), bare=False)
+            _put(cluster, NodeClaim.KIND, resting.waiting(number, found))
+    _listed(cluster, {NodeClaim.KIND: claims, Node.KIND: nodes, EC2NodeClass.KIND: resting.CLASSES})
     return placed
 
 
@@ -213,8 +218,20 @@ def _classes(cluster: Cluster, account: Account, found: Sequence[Odcr]) -> None:
         )
 
 
-def _put(cluster: Cluster, resource: str, obj: dict[str, Any], *, bare: bool) -> None:
-    cluster.state.store.put(resource, ("", obj["metadata"]["name"]), obj, bare=bare)
+def _put(cluster: Cluster, kind: Kind, obj: dict[str, Any]) -> None:
+    served = cluster.state.registry.find(kind.group, kind.version, kind.plural)
+    if served is None:
+        raise LookupError(f"the API server does not serve {kind.resource}")
+    cluster.state.put(served, ("", obj["metadata"]["name"]), obj)
+
+
+def _listed(cluster: Cluster, wanted: Mapping[Kind, int]) -> None:
+    """Raises RuntimeError unless whoever asks the API server is shown as many of each kind."""
+    client = Client(InProcessTransport(cluster))
+    for kind, many in wanted.items():
+        shown = len(client.list(kind)[0])
+        if shown != many:
+            raise RuntimeError(f"{many} {kind.plural} were put into the store, {shown} are listed")
 
 
 def main(
