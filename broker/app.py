@@ -13,6 +13,7 @@ from typing import Any
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.controllers.advisor.loops import AdvisorLoops
+from broker.controllers.annotations.loop import annotation_loop
 from broker.controllers.interruption.notices import NoticeKeeper
 from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryKeeper
@@ -171,7 +172,7 @@ class Broker:
         self._sweeps = Batcher[str]("templates", clock=clock)
         self._class_queue = WorkQueue[str]("nodeclass", clock=clock, longest=LONGEST)
         self._hold_queue = WorkQueue[str]("finalizer", clock=clock, longest=LONGEST)
-        self._loops: tuple[Singleton[str] | Controller[str], ...] = (
+        self._loops: tuple[Singleton[Any] | Controller[str], ...] = (
             Singleton(
                 "inventory",
                 self._poll,
@@ -211,6 +212,16 @@ class Broker:
             *reservations.loops,
             *advisor.loops,
             *self.ome.loops,
+            annotation_loop(
+                claims=self.read.claims.cache,
+                pools=self.read.pools.cache,
+                classes=self.read.classes.cache,
+                reads=self.ome.reads,
+                reserved=self.ome.reserved,
+                clock=clock,
+                recorder=self.recorder,
+                synced=self.read.synced,
+            ),
         )
         if not settings.aws_endpoint:  # what stands in for AWS has prices of nothing
             keeper = PriceKeeper(provider, clock=clock)

@@ -28,7 +28,12 @@ NAME: Final = "capacity-broker"
 SECRET: Final = "capacity-broker-webhook"
 WEBHOOK: Final = "reservations.capacity-broker.io"
 PATH: Final = "/validate"
-CHANGES: Final = "oldObject == null || object.spec != oldObject.spec"
+# A new spec, or an annotation of ours that was not there before.
+CHANGES: Final = (
+    "oldObject == null || object.spec != oldObject.spec || (has(object.metadata.annotations) && "
+    f"object.metadata.annotations.exists(key, key.startsWith('{names.BROKER}/') && "
+    "(!has(oldObject.metadata.annotations) || !(key in oldObject.metadata.annotations))))"
+)
 SECONDS: Final = 5  # that an API server waits for an answer
 OURS: Final = {names.MANAGED_BY: NAME}
 ATTEMPTS: Final = 5

@@ -23,6 +23,7 @@ from broker.apis.ome import SIZE_RULE, CapacityReservation, ClusterCapacityReser
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.apis.ome_quotas import bounds, growth
 from broker.apis.ome_rules import Judged, judge
+from broker.apis.spelling import misspelt
 from broker.apis.units import units, written
 
 Reservation = CapacityReservation | ClusterCapacityReservation
@@ -56,7 +57,8 @@ class Rules:
         if (asked.new.get("metadata") or {}).get("deletionTimestamp"):
             return Verdict()  # on its way out: all that changes is who still holds it
         try:
-            return rule(self, asked)
+            verdict = rule(self, asked)
+            return replace(verdict, warnings=(*verdict.warnings, *_unknown(asked)))
         except ValidationError as error:
             # The schema took it, so it is newer than this broker.
             return Verdict(warnings=tuple(f"not judged: {each}" for each in _unread(error)))
@@ -119,6 +121,18 @@ KINDS: Mapping[str, Callable[[Rules, Asked], Verdict]] = {
     "ClusterCapacityReservation": Rules.reservation,
     "DedicatedAICluster": Rules.cluster,
 }
+
+
+def _unknown(asked: Asked) -> Iterator[str]:
+    """Annotations of ours that mean nothing there, and were not there before."""
+    before = _annotations(asked.old).keys()
+    for each in misspelt(asked.kind, _annotations(asked.new)):
+        if each.key not in before:
+            yield f"metadata.annotations: {each.message}"
+
+
+def _annotations(raw: Json | None) -> Mapping[str, str]:
+    return ((raw or {}).get("metadata") or {}).get("annotations") or {}
 
 
 def _both(model: type[O], asked: Asked) -> tuple[O, O | None]:

@@ -5,6 +5,7 @@ Kubernetes labels: https://kubernetes.io/docs/reference/labels-annotations-taint
 domain, because Karpenter's CRDs refuse unknown keys of its domains.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 # Kubernetes
@@ -120,6 +121,8 @@ PRIORITY: Final = "capacity-broker.io/priority"
 PODS: Final = "capacity-broker.io/pods"
 LAUNCH: Final = "capacity-broker.io/launch"
 LAUNCH_REQUEST: Final = "capacity-broker.io/launch-request"
+# Written by the broker on a claim: what was tried for it.
+ATTEMPTS: Final = "capacity-broker.io/attempts"
 EXPECT: Final = "capacity-broker.io/expect"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
@@ -149,6 +152,8 @@ ADOPT_GROUP: Final = "capacity-broker.io/reservation-group-arn"
 RESERVED_FINALIZER: Final = "capacity-broker.io/reserved"
 # On a CapacityReservation: Hold (default; a workload with quota waits for its reserved slots) or Off.
 ADMISSION: Final = "capacity-broker.io/admission"
+# On a CapacityReservation: None (default), Hold or HoldAndDrain, as its queues' stopPolicy in Kueue.
+STOP_POLICY: Final = "capacity-broker.io/stop-policy"
 # On what the broker made in Kueue; the reservation that it is for is in the annotation TAG_RESERVATION.
 MANAGED_BY: Final = "capacity-broker.io/managed-by"
 # The labels that OME's documentation selects by.
@@ -164,6 +169,38 @@ TAG_LAUNCH: Final = LAUNCH
 TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
 # On reservations: followed by the cluster's and the class's name.
 TAG_ADVISED: Final = ADVISED
+
+# Every annotation of ours that an object of a kind may carry, read or written by the broker. On a NodePool:
+# those of its template, which its claims get. Kinds that are not here are not looked at.
+_OF_CLAIMS: Final = (DRAWS_FROM, GANG, GANG_SIZE, PRIORITY, PODS, EXPECT)
+_OF_RESERVATIONS: Final = (
+    RESERVATION_POLICY,
+    DELETION_POLICY,
+    MATCH_CRITERIA,
+    END_DATE,
+    SIZING,
+    PLATFORM,
+    TENANCY,
+    ADOPT_IDS,
+    ADOPT_GROUP,
+    ADMISSION,
+    STOP_POLICY,
+    NODE_CLASS,
+    BUYING,
+    RELEASED,
+)
+ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "CapacityReservation": _OF_RESERVATIONS,
+    "ClusterCapacityReservation": _OF_RESERVATIONS,
+    "DedicatedAICluster": (NODE_CLASS,),
+    "DedicatedAIClusterProfile": (NODE_CLASS,),
+    "EC2NodeClass": (RESERVATION_SPEC, ACCEPTED_SPEC, ADVISED),
+    "NodeClaim": (*_OF_CLAIMS, TAG_FLAVOR, LAUNCH, LAUNCH_REQUEST, ATTEMPTS),
+    "NodePool": _OF_CLAIMS,
+    "Namespace": (DRAWS_FROM,),
+}
+# Of these, what decides what is bought of EC2, on which terms, and what is given back.
+BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS, BUYING, RELEASED}
 
 # Condition types. Karpenter's on a NodeClaim; its own on an EC2NodeClass are never written by the broker.
 LAUNCHED: Final = "Launched"

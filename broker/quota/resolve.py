@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
 
 from broker.quota.usage import Reserved
 
@@ -26,7 +28,8 @@ class Names:
 
     def __init__(self, known: Iterable[Reserved]) -> None:
         self._named: dict[str, list[Reserved]] = {}
-        for each in sorted(known):
+        self._known = tuple(sorted(known))
+        for each in self._known:
             self._named.setdefault(each.name, []).append(each)
 
     def resolve(self, given: str) -> Reserved | Unresolved:
@@ -43,7 +46,8 @@ class Names:
             if namespace and (found := Reserved(namespace, name)) in named:
                 return found
             return Unresolved(
-                "ReservationNotFound", f"there is no CapacityReservation {name} in namespace {namespace!r}"
+                "ReservationNotFound",
+                f"there is no CapacityReservation {name} in namespace {namespace!r}{self._meant(given)}",
             )
         if (found := Reserved("", name)) in named:
             return found
@@ -56,8 +60,23 @@ class Names:
             )
         return Unresolved(
             "ReservationNotFound",
-            f"there is no ClusterCapacityReservation and no CapacityReservation named {given}",
+            f"there is no ClusterCapacityReservation and no CapacityReservation named {given}"
+            f"{self._meant(given)}",
         )
+
+    def _meant(self, given: str) -> str:
+        """The way out: the nearest name that there is, if any is near."""
+        near = _nearest(given, tuple(map(str, self._known)))
+        return f": write {near} if that is meant, or make it" if near else ": make it, or name another"
+
+
+@lru_cache(maxsize=64)
+def _nearest(given: str, known: tuple[str, ...]) -> str:
+    """As it is written, or by the name alone where the namespace is another or left out."""
+    near = get_close_matches(given, known, n=1, cutoff=0.6)
+    name = given.rpartition("/")[2]
+    named = {each.rpartition("/")[2]: each for each in known}
+    return next(iter([*near, *(named[each] for each in get_close_matches(name, named, n=1, cutoff=0.6))]), "")
 
 
 def resolve(given: str, known: Iterable[Reserved]) -> Reserved | Unresolved:

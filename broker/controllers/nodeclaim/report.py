@@ -29,7 +29,7 @@ from broker.kube.events import Recorder
 from broker.oncall.journal import dump, load
 from providers.model import ErrorClass
 
-ATTEMPTS = "capacity-broker.io/attempts"
+ATTEMPTS = names.ATTEMPTS
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 RESERVED = "reserved:"
 # Why a better option was passed over, where that means the same of one reservation.

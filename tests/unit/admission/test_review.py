@@ -194,6 +194,18 @@ def test_quota_bounds_the_sum_of_nominal_quota(gpus: int, before: int | None, al
         assert says in found["status"]["message"]
 
 
+def test_an_annotation_that_means_nothing_is_told_where_it_is_new() -> None:
+    wrong = reservation()
+    wrong["metadata"]["annotations"] = {"capacity-broker.io/reservation-polcy": "Manage", "mine/own": "x"}
+    (warning,) = asked(wrong)["warnings"]
+    assert warning == (
+        "metadata.annotations: annotation capacity-broker.io/reservation-polcy means nothing on a "
+        "CapacityReservation: write capacity-broker.io/reservation-policy if that is meant"
+    )
+    assert asked(wrong, reservation())["warnings"] == [warning]
+    assert "warnings" not in asked(wrong, wrong)
+
+
 def test_what_cannot_be_read_is_left_to_the_controller_with_a_warning() -> None:
     found = asked(reservation("r", group(), group()), there=There(broken="no answer"))
     assert "more than one place" in found["status"]["message"]

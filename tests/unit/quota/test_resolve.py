@@ -38,7 +38,10 @@ def test_a_name_means_one_reservation(given: str, found: Reserved) -> None:
         ("gpu", "ReservationAmbiguous", "a/gpu or b/gpu"),
         ("c/gpu", "ReservationNotFound", "CapacityReservation gpu in namespace 'c'"),
         ("/pool", "ReservationNotFound", "in namespace ''"),
-        ("other", "ReservationNotFound", "named other"),
+        ("other", "ReservationNotFound", "named other: make it, or name another"),
+        ("a/gpus", "ReservationNotFound", "gpus in namespace 'a': write a/gpu if that is meant"),
+        ("team-b/alone", "ReservationNotFound", "write a/alone if that is meant"),
+        ("pol", "ReservationNotFound", "write pool if that is meant"),
         ("", "ReservationNotNamed", "write namespace/name"),
     ],
 )

@@ -1,0 +1,73 @@
+"""Annotations of the broker's own domain that mean nothing where they are written.
+
+Invariant: no word of ours is passed over in silence. One that no kind knows, or that another kind does, is
+told with the nearest one that would have meant something there. Kubernetes takes any key
+(https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/), so nobody else can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from broker.apis import names
+
+PREFIX: Final = f"{names.BROKER}/"
+REASON: Final = "UnknownAnnotation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misspelt:
+    """`meant`: the nearest that this kind knows; empty where none is near."""
+
+    key: str
+    meant: str
+    message: str
+
+
+def misspelt(kind: str, annotations: Mapping[str, str]) -> tuple[Misspelt, ...]:
+    """Those of an object of this kind that mean nothing on it, by name."""
+    known = names.ANNOTATIONS.get(kind)
+    if known is None:
+        return ()
+    return tuple(
+        _told(kind, key, known) for key in sorted(annotations) if key.startswith(PREFIX) and key not in known
+    )
+
+
+def of_pool(own: Iterable[str], template: Mapping[str, str]) -> tuple[Misspelt, ...]:
+    """Of a NodePool, whose claims get what its template has; on the pool itself nothing is read."""
+    return (*_beside_the_template(own), *misspelt("NodePool", template))
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    """The most alike of them; empty where none is."""
+    words = {each.removeprefix(PREFIX): each for each in known}
+    near = get_close_matches(key.removeprefix(PREFIX), words, n=1, cutoff=0.6)
+    return words[near[0]] if near else ""
+
+
+def _told(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
+    meant = _nearest(key, known)
+    elsewhere = [each for each, keys in names.ANNOTATIONS.items() if key in keys]
+    if elsewhere:
+        way = f"it is read on {' and '.join(elsewhere)}"
+        meant = ""
+    elif meant:
+        way = f"write {meant} if that is meant"
+    else:
+        way = f"{kind} knows {', '.join(sorted(known))}"
+    return Misspelt(key=key, meant=meant, message=f"annotation {key} means nothing on a {kind}: {way}")
+
+
+def _beside_the_template(own: Iterable[str]) -> Iterator[Misspelt]:
+    for key in sorted(own):
+        if key in names.ANNOTATIONS["NodePool"]:
+            yield Misspelt(
+                key=key,
+                meant=key,
+                message=f"annotation {key} in metadata.annotations of a NodePool means nothing: write it in "
+                "spec.template.metadata.annotations, which its NodeClaims get",
+            )

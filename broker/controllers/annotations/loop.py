@@ -1,0 +1,83 @@
+"""The loop that tells of annotations which mean nothing, and what makes it look.
+
+Invariant: only objects that carry an annotation of ours, or did, are looked at, once each time that these
+change; who draws from a reservation is looked at when one comes or goes. Nothing is told before it is known
+which reservations there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
+from broker.apis.meta import Object
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.controllers.annotations.teller import EVERYBODY, Key, Teller, ours
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.batch import Batcher
+from broker.kube.cache import Cache
+from broker.kube.clock import Clock
+from broker.kube.events import Recorder
+from broker.kube.singleton import Singleton
+from broker.quota.usage import Reserved
+
+NAME = "annotations"
+
+
+def annotation_loop(
+    *,
+    claims: Cache[NodeClaim],
+    pools: Cache[NodePool],
+    classes: Cache[EC2NodeClass],
+    reads: OmeReads,
+    reserved: Callable[[], Sequence[Reserved]],
+    clock: Clock,
+    recorder: Recorder,
+    synced: Callable[[], bool],
+) -> Singleton[Key]:
+    caches: dict[str, Cache[Any]] = {
+        NodeClaim.KIND.kind: claims,
+        NodePool.KIND.kind: pools,
+        EC2NodeClass.KIND.kind: classes,
+        CapacityReservation.KIND.kind: reads.reservations.cache,
+        ClusterCapacityReservation.KIND.kind: reads.cluster_reservations.cache,
+        DedicatedAICluster.KIND.kind: reads.clusters.cache,
+        DedicatedAIClusterProfile.KIND.kind: reads.profiles.cache,
+        Namespace.KIND.kind: reads.namespaces.cache,
+    }
+    teller = Teller(caches, reserved, recorder=recorder)
+
+    def run(keys: Sequence[Key]) -> None:
+        teller.run(keys)
+
+    loop = Singleton(
+        NAME,
+        run,
+        batcher=Batcher[Key](NAME, clock=clock),
+        clock=clock,
+        synced=lambda: synced() and reads.synced(),
+    )
+
+    def changed(old: Object | None, new: Object | None) -> None:
+        one = new or old
+        if one is not None and _annotations(old) != _annotations(new) and ours(old) != ours(new):
+            loop.batcher.add((one.KIND.kind, one.key))
+
+    def came_or_went(old: Object | None, new: Object | None) -> None:
+        if old is None or new is None:
+            loop.batcher.add(EVERYBODY)
+
+    for cache in caches.values():
+        cache.on_change(changed)
+    for informer in (reads.reservations, reads.cluster_reservations):
+        informer.on_change(came_or_went)
+    return loop
+
+
+def _annotations(one: Object | None) -> object:
+    """All that may differ; a pool's spec has its template."""
+    return None if one is None else (one.annotations, one.spec if isinstance(one, NodePool) else None)
