@@ -55,17 +55,18 @@ class Spending:
 
     def room(self, reserved: Reserved, instance_type: str) -> int:
         """How many more may be bought."""
-        return max(0, min(room for room, _, _ in self._rooms(reserved, instance_type)))
+        return max(0, min(room for room, _, _ in self._rooms(reserved, instance_type, 0)))
 
     def problem(self, reserved: Reserved, instance_type: str, wanted: int) -> Problem:
-        """Why no more than `room` are bought of the `wanted`."""
-        room, reason, why = min(self._rooms(reserved, instance_type))
+        """Why no more than `room` are bought of the `wanted`, and which option would have to be what."""
+        room, reason, why = min(self._rooms(reserved, instance_type, wanted))
         return Problem(
             reason=reason,
-            message=f"{wanted} more {instance_type} are wanted and {max(0, room)} may be bought: {why}",
+            message=f"{wanted} more {instance_type} are wanted and {max(0, room)} may be bought: {why}, or "
+            "lower the quota",
         )
 
-    def _rooms(self, reserved: Reserved, instance_type: str) -> Iterable[tuple[int, str, str]]:
+    def _rooms(self, reserved: Reserved, instance_type: str, wanted: int) -> Iterable[tuple[int, str, str]]:
         caps, price = self._caps, self._price(instance_type)
         for whose, whom, instances, dollars, ending in (
             (reserved, f"for {reserved}", caps.instances_each, caps.dollars_each, "-each"),
@@ -76,22 +77,27 @@ class Spending:
                 yield (
                     int(instances) - has,
                     _CAP,
-                    f"{has} instances are bought {whom}, and --buy-instances{ending} is {instances:g}",
+                    f"{has} instances are bought {whom}, and --buy-instances{ending} is {instances:g}: "
+                    f"set it to {has + wanted}",
                 )
             if math.isinf(dollars):
                 continue
             spent = self._dollars.get(whose, 0.0)
             option = f"--buy-dollars{ending} is {dollars:g}"
+            unlimited = "0, which is none" if ending else "inf"
             if price is None:
-                yield 0, _UNKNOWN, f"nothing is known of its price, and {option}"
+                yield 0, _UNKNOWN, f"nothing is known of its price, and {option}: set it to {unlimited}"
             elif unpriced := self._unpriced.get(whose):
                 listed = ", ".join(sorted(unpriced))
-                yield 0, _UNKNOWN, f"nothing is known of the price of {listed}, held {whom}, and {option}"
+                why = f"nothing is known of the price of {listed}, held {whom}, and {option}"
+                yield 0, _UNKNOWN, f"{why}: set it to {unlimited}"
             elif price > 0:
                 # What is a whole number is not to become less by the way it is computed.
                 room = math.floor((dollars - spent) / price + 1e-9)
                 cost = f"one costs {price:.2f} dollars an hour, {spent:.2f} are spent {whom}"
-                yield room, _CAP, f"{cost}, and {option}"
+                off = ", so buying is off" if dollars == 0 else ""
+                needed = math.ceil((spent + wanted * price) * 100 - 1e-6) / 100
+                yield room, _CAP, f"{cost}, and {option}{off}: set it to {needed:.2f} or more"
         yield 1 << 30, _CAP, ""
 
     def _price(self, instance_type: str) -> float | None:

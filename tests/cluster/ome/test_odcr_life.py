@@ -82,7 +82,10 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stac
             lambda s=state, r=reasons: view.state(s).wanted and _reasons(view.state(s)) == r,  # type: ignore[misc]
             f"{name} is told {reasons}",
         )
-    until_told(stack, "managed", "--buy-dollars is 0")
+    until_told(stack, "managed", "SpendingCapReached: 3 more p5.48xlarge are wanted and 0 may be bought")
+    until_told(
+        stack, "watched", "annotation capacity-broker.io/reservation-policy is Observe: set it to Manage"
+    )
     assert ours(stack.aws.ec2) == []
     stack.stop()
 

@@ -251,14 +251,24 @@ def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> N
 @pytest.mark.parametrize(
     ("caps", "there", "bought", "says"),
     [
-        (Caps(), (), [], "--buy-dollars is 0"),
+        (
+            Caps(),
+            (),
+            [],
+            "--buy-dollars is 0, so buying is off: set it to 800.00 or more, or lower the quota",
+        ),
         (Caps(dollars=800.0), (), [(P5, A, 8)], ""),
         (Caps(dollars=799.0), (), [(P5, A, 7)], "--buy-dollars is 799"),
         (Caps(dollars=1e9, dollars_each=250.0), (), [(P5, A, 2)], "--buy-dollars-each is 250"),
-        (Caps(dollars=1e9, instances=3), (), [(P5, A, 3)], "--buy-instances is 3"),
+        (Caps(dollars=1e9, instances=3), (), [(P5, A, 3)], "--buy-instances is 3: set it to 8"),
         (Caps(dollars=1e9, instances_each=3), (), [(P5, A, 3)], "--buy-instances-each is 3"),
         # Everything that the broker bought counts, of whichever reservation, in whichever state.
-        (Caps(dollars=800.0), (ours("cr-1", 5, reserved=OTHER),), [(P5, A, 3)], "500.00 are spent in all"),
+        (
+            Caps(dollars=800.0),
+            (ours("cr-1", 5, reserved=OTHER),),
+            [(P5, A, 3)],
+            "500.00 are spent in all, and --buy-dollars is 800: set it to 1300.00",
+        ),
         (Caps(dollars=800.0), (ours("cr-1", 8, reserved=OTHER, state="pending"),), [], "--buy-dollars"),
         (
             Caps(dollars=1e9, instances_each=3),

@@ -23,6 +23,11 @@ class Trouble:
     message: str
     pending: bool = False
 
+    @property
+    def said(self) -> str:
+        """For who reads no reason besides."""
+        return f"{self.reason}: {self.message}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
@@ -49,7 +54,8 @@ def reserved_of(one: Reservation) -> Reserved:
 class Sources:
     """`holders`: who uses how much, from each that knows some. `queue`: None where there is no Kueue.
     `troubles`: what hinders those who buy and render. `left`: what of a deleted reservation is still there,
-    in words; none: it may go. `refusals`: why its namespace has no room for a reservation."""
+    in words; none: it may go. `refusals`: why its namespace has no room for a reservation. `remedies`: what
+    would bring instances that are missing, where nobody buys them."""
 
     holdings: Callable[[], Holdings] = Holdings
     group_arn: Callable[[Reserved], str] = lambda _: ""
@@ -60,4 +66,5 @@ class Sources:
     troubles: Sequence[Callable[[Reserved], Sequence[Trouble]]] = ()
     left: Sequence[Callable[[Reservation], Sequence[str]]] = ()
     refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = _no_refusals
+    remedies: Callable[[Reserved], Sequence[str]] = lambda _: ()
     priority: Callable[[str], bool] = lambda _: True

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.apis import names
 from broker.apis.meta import ConditionStatus
 from broker.apis.ome import SPEC_NORMALIZED
 from broker.apis.ome_rules import Judged
@@ -62,6 +63,11 @@ ACTIVE: Final = "Capacity reservation is active and healthy"
 AVAILABLE: Final = "Sufficient resources available for allocation"
 HEALTHY_DACS: Final = "All associated DACs are in healthy state"
 HEALTHY_WORKLOADS: Final = "All associated workloads are in healthy state"
+RATIO: Final = (
+    "no number of instances has them in this ratio: lower the quota of what is missing, or set annotation "
+    f"{names.SIZING}: max"
+)
+OUT: Final = "it counts again once it can be used: uncordon the nodes, or end or replace what is broken"
 # What EC2 sells; of anything else, such as a licence, only a node that has it says how much there is.
 SOLD: Final = frozenset({*ACCELERATORS, "cpu", "memory", "pods"})
 MOST_NAMED: Final = 10  # of what a message lists
@@ -80,7 +86,8 @@ class Verdict:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that is known of one reservation. `deciding`: the resources whose lack counts as lack of capacity;
-    `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out."""
+    `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out;
+    `remedies`: what would bring instances that are missing, where nobody buys them."""
 
     judged: Judged
     refused: tuple[str, ...] = ()
@@ -93,6 +100,7 @@ class Facts:
     outs: tuple[str, ...] = ()
     queue: QueueState | None = None
     troubles: tuple[Trouble, ...] = ()
+    remedies: tuple[str, ...] = ()
     holders: tuple[Holder, ...] = ()
     used: Amounts = field(default_factory=dict)
     priority_missing: str = ""
@@ -120,11 +128,13 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
         )
     lacking = short(facts.nominal, facts.share.supplied)
     if decides := {key: value for key, value in lacking.items() if key.resource in facts.deciding}:
-        waits = [each for each in facts.troubles if each.pending]
-        because = [each.message for each in facts.troubles] + list(facts.pending)
+        waits = any(each.pending for each in facts.troubles) or bool(facts.pending)
+        reason = "CloudReservationPending" if waits else "InsufficientCapacity"
+        because = [each.message if each.reason == reason else each.said for each in facts.troubles]
+        because += facts.pending if waits else facts.remedies
         yield Obstacle(
-            kind=Kind.BUYING if waits or facts.pending else Kind.SUPPLY,
-            reason="CloudReservationPending" if waits or facts.pending else "InsufficientCapacity",
+            kind=Kind.BUYING if waits else Kind.SUPPLY,
+            reason=reason,
             message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *because]),
         )
     if excess := beyond(facts.used, facts.limit):
@@ -136,7 +146,8 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             kind=Kind.USE,
             reason="OverUse",
-            message=f"{told}: nothing is evicted for it, and nothing more is admitted until it fits",
+            message=f"{told}: nothing is evicted for it, and nothing more is admitted until it fits; end "
+            "some of status.associationUsages, or raise nominalQuota",
         )
 
 
@@ -211,11 +222,14 @@ def _sufficient(facts: Facts) -> Verdict:
             return no(each.reason, each.message)
     if lacking := short(facts.nominal, facts.share.supplied):
         said = amounts_missing(facts.nominal, facts.share.supplied, lacking)
-        because = [each.message for each in facts.troubles]
-        return no("ResourceRatioUnsatisfiable", "; ".join(because or [said]))
+        ratio = "ResourceRatioUnsatisfiable"
+        because = [each.message if each.reason == ratio else each.said for each in facts.troubles]
+        return no(ratio, "; ".join([said, *(because or [RATIO])]))
     if out := short(facts.nominal, facts.share.allocatable):
         said = amounts_missing(facts.nominal, facts.share.allocatable, out, verb="can be used now")
-        return no("HardwareUnavailable", "; ".join([said, listed(facts.outs)] if facts.outs else [said]))
+        return no(
+            "HardwareUnavailable", "; ".join([said, *([listed(facts.outs)] if facts.outs else []), OUT])
+        )
     return Verdict(type=SUFFICIENT, status="True", reason="CapacityAvailable", message=AVAILABLE)
 
 

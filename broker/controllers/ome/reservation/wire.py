@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from broker.apis import names
 from broker.controllers.ome.clusters.view import ClusterView
 from broker.controllers.ome.holdings.view import HoldingsView
 from broker.controllers.ome.kueue.view import KueueView
@@ -66,6 +67,7 @@ def sources(
         troubles=(bought,),
         left=(left,),
         refusals=refusals,
+        remedies=lambda reserved: _remedies(holdings, reserved),
         priority=lambda name: kueue.priority(name) is not None,
     )
 
@@ -80,7 +82,7 @@ def _bought(holdings: HoldingsView, reserved: Reserved) -> list[Trouble]:
             found.append(
                 Trouble(
                     reason=BUYING if count.buying else SHORT,
-                    message=f"flavor {name}: EC2 has given {count.obtained} of {count.wanted} instances"
+                    message=f"flavor {name}: {count.obtained} of {count.wanted} instances are reserved in EC2"
                     f"{refused}",
                     pending=count.buying,
                 )
@@ -91,3 +93,23 @@ def _bought(holdings: HoldingsView, reserved: Reserved) -> list[Trouble]:
         if state.managed or each.reason not in OF_FLAVORS
     ]
     return found
+
+
+def _remedies(holdings: HoldingsView, reserved: Reserved) -> list[str]:
+    """For a reservation that nothing is bought for: what is reserved, and how more comes to be."""
+    state = holdings.state(reserved)
+    if state.managed:
+        return [] if state.flavors or state.problems else ["lower nominalQuota, or add nodes of its flavors"]
+    found = [
+        f"flavor {name}: {count.obtained} of {count.wanted} instances are EC2 reservations of its own"
+        for name, count in sorted(state.flavors.items())
+        if count.obtained < count.wanted
+    ]
+    found += [each.message for each in state.problems if each.reason in OF_FLAVORS]
+    return [
+        *found,
+        f"the broker buys none, since annotation {names.RESERVATION_POLICY} is Observe: set it to Manage, "
+        "which the broker's --buy-dollars has to allow; or reserve instances with the tag "
+        f"{names.TAG_RESERVATION}={reserved}, as terraform/modules/capacity-reservations does; or add nodes "
+        "of the flavor, or lower nominalQuota",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +12,12 @@ import pytest
 
 from broker.apis.ome import RESERVATION_CONDITIONS, ReservationSpec, ReservationStatus
 from broker.apis.ome_rules import Judged, judge
+from broker.capacity.holdings import Holdings, Problem
+from broker.capacity.holdings_model import FlavorCount
+from broker.controllers.ome.clusters.view import ClusterView
+from broker.controllers.ome.holdings.view import HoldingState, HoldingsView
+from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.reservation import status
 from broker.controllers.ome.reservation.marks import label_of
 from broker.controllers.ome.reservation.sources import QueueState, Trouble
@@ -23,6 +30,11 @@ from broker.controllers.ome.reservation.verdicts import (
     obstacles,
     verdicts,
 )
+from broker.controllers.ome.reservation.wire import sources
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.transports import InProcessTransport
 from broker.quota.lifecycle import State
 from broker.quota.model import Amounts, FlavorResource
 from broker.quota.standing import Share
@@ -153,6 +165,42 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "InsufficientInstanceCapacity: no p5",
         ),
         (
+            facts(HALF, troubles=(Trouble(reason="SpendingCapReached", message="--buy-dollars is 0"),)),
+            "Ready",
+            "InsufficientCapacity",
+            "there are 32 of 64 nvidia.com/gpu; SpendingCapReached: --buy-dollars is 0",
+        ),
+        (
+            facts(HALF, troubles=(Trouble(reason="NothingBought", message="flavor h100: why"),)),
+            "ResourcesSufficient",
+            "InsufficientCapacity",
+            "there are 32 of 64 nvidia.com/gpu; NothingBought: flavor h100: why",
+        ),
+        (
+            facts(HALF, remedies=("the broker buys none: set it to Manage",)),
+            "Ready",
+            "InsufficientCapacity",
+            "there are 32 of 64 nvidia.com/gpu; the broker buys none: set it to Manage",
+        ),
+        (
+            facts(NOMINAL, OUT, outs=("node ip-1 is cordoned",)),
+            "ResourcesSufficient",
+            "HardwareUnavailable",
+            "node ip-1 is cordoned; it counts again once it can be used: uncordon the nodes",
+        ),
+        (
+            facts(used={GPU: 80}),
+            "ResourcesSufficient",
+            "OverUse",
+            "end some of status.associationUsages, or raise nominalQuota",
+        ),
+        (
+            facts(DRY),
+            "ResourcesSufficient",
+            "ResourceRatioUnsatisfiable",
+            "or set annotation capacity-broker.",
+        ),
+        (
             facts(used={GPU: 80}),
             "ResourcesSufficient",
             "OverUse",
@@ -186,6 +234,37 @@ def test_what_is_amiss_has_its_reason_and_a_way_out(
     assert words in said[type_].message
     assert reason in REASONS[type_]
     assert words in detail("Active", next(obstacles(known), None), tuple(said.values()), known)
+
+
+def asked(state: HoldingState) -> tuple[Sequence[str], list[str]]:
+    """What the views say of a reservation with this state: the ways out, and the reasons of what hinders."""
+    holdings, clock = HoldingsView(), FakeClock()
+    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
+    clusters = ClusterView(reads.clusters.cache, known=list)
+    team = Reserved("a", "r")
+    holdings.publish(Holdings(), {team: state}, {})
+    made = sources(holdings, KueueView(reads), clusters)
+    return made.remedies(team), [each.reason for source in made.troubles for each in source(team)]
+
+
+def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None:
+    short = {"h100": FlavorCount(wanted=8, obtained=4)}
+    counted, way = asked(HoldingState(flavors=short))[0]
+    assert counted == "flavor h100: 4 of 8 instances are EC2 reservations of its own"
+    for named in (
+        "annotation capacity-broker.io/reservation-policy is Observe: set it to Manage",
+        "--buy-dollars",
+        "the tag capacity-broker.io/reservation=a/r",
+        "terraform/modules/capacity-reservations",
+        "lower nominalQuota",
+    ):
+        assert named in way
+    no_type = Problem(reason="FlavorWithoutInstanceType", message="flavor h100: no type")
+    assert asked(HoldingState(problems=(no_type,)))[0][0] == "flavor h100: no type"
+    # Where it buys, what hinders that says the way out.
+    cap = Problem(reason="SpendingCapReached", message="8 more")
+    managed = HoldingState(managed=True, flavors=short, problems=(cap,))
+    assert asked(managed) == ([], ["InsufficientCapacity", "SpendingCapReached"])
 
 
 @pytest.mark.covers("OME-068")
