@@ -1,21 +1,25 @@
 """`capacity-broker idle`: the reserved slots that nobody uses, what they cost, and since when.
 
 Slots are asked of EC2 now. EC2 does not tell since when a slot is free; what the broker has seen is in its
-OnDemandCapacityReservations, and where they say nothing, it is unknown.
+OnDemandCapacityReservations, and where they say nothing, it is unknown. What is tagged for a
+CapacityReservation that the cluster does not have (any more) is marked: nobody there will use it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation, OnDemandCapacityReservationStatus
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.idle import idle_cost
 from broker.kube.client import Client
-from broker.kube.errors import ApiError
+from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import ConfigurationError
+from broker.quota.usage import Reserved
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr
 
@@ -30,23 +34,45 @@ COLUMNS = {
     "reservation": "RESERVATION",
     "flavor": "FLAVOR",
 }
-Seen = Mapping[str, OnDemandCapacityReservationStatus]
+GONE = "not in this cluster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the cluster knows: of EC2's reservations by id, and which CapacityReservations it has; None where
+    that is not known."""
+
+    records: Mapping[str, OnDemandCapacityReservationStatus] = field(default_factory=dict)
+    reserved: frozenset[str] | None = None
 
 
 def rows(provider: CapacityProvider, seen: Seen) -> list[dict[str, Any]]:
     """One row a reservation with idle slots, the dearest first. Raises ProviderError."""
     types = provider.instance_types()
-    found = [_row(odcr, types, seen.get(odcr.id)) for odcr in provider.reservations() if odcr.idle]
+    found = [_row(odcr, types, seen) for odcr in provider.reservations() if odcr.idle]
     return sorted(found, key=lambda row: (-(row["usd_hour"] or 0), row["type"], row["zone"], row["id"]))
 
 
 def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
-    """What the broker has seen, by reservation; else nothing, and why."""
+    """What the cluster knows; else nothing, and why."""
     try:
-        items, _version = client().list(OnDemandCapacityReservation.KIND)
+        asked = client()
+        items, _version = asked.list(OnDemandCapacityReservation.KIND)
     except (ApiError, ConfigurationError) as error:
-        return {}, f"since when is not known: the broker's records cannot be read: {error}"
-    return {one.name: one.status for one in map(OnDemandCapacityReservation.decode, items)}, ""
+        return Seen(), f"since when is not known: the broker's records cannot be read: {error}"
+    records = {one.name: one.status for one in map(OnDemandCapacityReservation.decode, items)}
+    reserved: set[str] = set()
+    for model in (CapacityReservation, ClusterCapacityReservation):
+        try:
+            found, _version = asked.list(model.KIND)
+        except NotFound:
+            continue  # not installed: there is none
+        except ApiError as error:
+            why = f"whose reservations are gone is not known: {model.KIND.plural} cannot be read: {error}"
+            return Seen(records=records), why
+        meta = [each["metadata"] for each in found]
+        reserved |= {str(Reserved(each.get("namespace", ""), each["name"])) for each in meta}
+    return Seen(records=records, reserved=frozenset(reserved)), ""
 
 
 def told(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -56,6 +82,9 @@ def told(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             **row,
             "usd_hour": "unknown" if row["usd_hour"] is None else f"{row['usd_hour']:.2f}",
             "since": row["since"] or "unknown",
+            "reservation": f"{row['reservation']} ({GONE})"
+            if row["reservation_exists"] is False
+            else row["reservation"],
         }
         for row in found
     ]
@@ -68,9 +97,8 @@ def total(found: Sequence[Mapping[str, Any]]) -> str:
     return f"idle: {slots} in {len(found)} reservations{unpriced}; {sum(p or 0 for p in prices):.2f} $/h"
 
 
-def _row(
-    odcr: Odcr, types: Mapping[str, InstanceType], status: OnDemandCapacityReservationStatus | None
-) -> dict[str, Any]:
+def _row(odcr: Odcr, types: Mapping[str, InstanceType], seen: Seen) -> dict[str, Any]:
+    status, reservation = seen.records.get(odcr.id), odcr.tags.get(names.TAG_RESERVATION, "")
     cost = idle_cost(odcr, types.get(odcr.instance_type))
     # More are free than the broker has seen: since when those are, nobody knows.
     since = status.idle_since if status and status.available >= odcr.idle else None
@@ -82,7 +110,10 @@ def _row(
         "total": odcr.total,
         "usd_hour": None if cost is None else round(cost, 2),
         "since": _moment(since),
-        "reservation": odcr.tags.get(names.TAG_RESERVATION, ""),
+        "reservation": reservation,
+        "reservation_exists": reservation in seen.reserved
+        if reservation and seen.reserved is not None
+        else None,
         "flavor": odcr.tags.get(names.TAG_FLAVOR, ""),
         "owner": odcr.owner_id,
         "end": _moment(odcr.end),

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.ome import CapacityReservation
 from broker.commands.crds import install
 from broker.kube.client import Client
 
 from .kit import World, run
 
+QUOTA = {"name": "h100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 8}]}
+SPEC = {"spec": {"resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [QUOTA]}]}}
 SINCE = "2026-11-21T10:02:00Z"
 Cluster = tuple[Client, str]
 
@@ -63,6 +66,23 @@ def test_more_idle_than_the_broker_has_seen_is_since_nobody_knows_when(
     (row,) = json.loads(idle(world, kubeconfig, "-o", "json").stdout)
     assert row["since"] is None
     assert "unknown" in idle(world, kubeconfig).stdout
+
+
+def test_what_is_kept_for_a_reservation_that_is_gone_is_marked(world: World, cluster: Cluster) -> None:
+    client, kubeconfig = cluster
+    recorded(client, world.odcr, available=2)
+    install(client)
+    tag = {"Key": "capacity-broker.io/reservation", "Value": "default/training"}
+    world.ec2.create_tags(Resources=[world.odcr], Tags=[tag])
+    (row,) = json.loads(idle(world, kubeconfig, "-o", "json").stdout)
+    assert (row["reservation"], row["reservation_exists"]) == ("default/training", False)
+    assert "default/training (not in this cluster)" in idle(world, kubeconfig).stdout
+
+    client.create(
+        CapacityReservation.KIND, {"metadata": {"name": "training", "namespace": "default"}, **SPEC}
+    )
+    (row,) = json.loads(idle(world, kubeconfig, "-o", "json").stdout)
+    assert (row["reservation"], row["reservation_exists"]) == ("default/training", True)
 
 
 def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World, tmp_path: Path) -> None:
