@@ -1,87 +1,99 @@
 """The command line: each command builds its clients, calls one module of `commands`, and ends with a code.
 
 0: done; 1: the answer is no (a claim that cannot launch, a demo that did not end as expected); 2: it could
-not be asked (a bad option, no credentials, no cluster).
+not be asked (a bad option, no such claim, no credentials, no cluster, no permission).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from broker.commands.help import Command, Group
 from broker.commands.output import Format, show, show_one
 from broker.settings import Settings, options
 
 # A command imports what it needs when it is called: the SDKs of Kubernetes and AWS and the solver each take
 # longer to import than most commands take to answer.
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
     from broker.kube.client import Client
     from providers.aws import AwsProvider
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, json or yaml.")]
+Claim = Annotated[str, typer.Argument(metavar="NAME", help="Name of the NodeClaim.")]
 Files = Annotated[
-    list[str], typer.Option("--filename", "-f", help="Manifest file or folder; - is standard input.")
+    list[str],
+    typer.Option(
+        "--filename",
+        "-f",
+        metavar="FILE",
+        help="Manifest file or folder; - is standard input; may be repeated.",
+    ),
 ]
 
+# What a command reads of the settings is all that it offers.
+_AWS: Final = ("region", "aws_endpoint", "aws_profile")
+_CLUSTER: Final = ("kubeconfig", "context")
+# The plan's own, and what says whose slots are whose.
+_PLAN: Final = ("vm_memory_overhead_percent", "reserved_enis")
+_WHOSE: Final = ("cluster_name", "default_cohort", "strict", "buy_zones")
+
 app = typer.Typer(
+    cls=Group,
     name="capacity-broker",
     help="Reserved EC2 capacity for Karpenter: what there is, who gets it, and why a launch fell back.",
+    epilog="Exit codes: 0, done; 1, the answer is no; 2, it could not be asked, and standard error says why.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-crds_app = typer.Typer(help="The CustomResourceDefinitions that the broker reads.", no_args_is_help=True)
-explain_app = typer.Typer(help="Why something is as it is.", no_args_is_help=True)
+crds_app = typer.Typer(
+    cls=Group, help="The CustomResourceDefinitions that the broker reads.", no_args_is_help=True
+)
+explain_app = typer.Typer(cls=Group, help="Why something is as it is.", no_args_is_help=True)
 app.add_typer(crds_app, name="crds")
 app.add_typer(explain_app, name="explain")
 
 
 def _client(settings: Settings) -> Client:
+    from broker import logs
     from broker.kube.client import Client
     from broker.kube.transports import HttpTransport
 
+    logs.configure(level="error", format_="auto")  # a command answers on standard output; `run` sets its own
     return Client(
         HttpTransport.from_kubeconfig(settings.kubeconfig or None, context=settings.context or None)
     )
 
 
-def _provider(
-    settings: Settings,
-    registry: CollectorRegistry | None = None,
-    *,
-    kubernetes: str | Callable[[], str] = "",
-    type_folder: Path | None = None,
-) -> AwsProvider:
+def _provider(settings: Settings, **more: Any) -> AwsProvider:
     from providers.aws import AwsProvider
-    from providers.aws.provider import KUBERNETES
 
     return AwsProvider(
-        cluster=settings.cluster_name,
         region=settings.region,
         endpoint_url=settings.aws_endpoint or None,
         profile=settings.aws_profile or None,
-        registry=registry,
-        kubernetes_version=kubernetes or KUBERNETES,
-        isolated_vpc=settings.isolated_vpc,
-        type_folder=type_folder,
+        **more,
     )
 
 
-def _asked(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
+def _asked(settings: Settings, *, cluster: str = "", kubernetes: str = "") -> AwsProvider:
     """For a command that asks and ends: it need not fetch what another fetched within the hour."""
+    from providers.aws.provider import KUBERNETES
     from providers.aws.type_store import default_folder
 
-    return _provider(settings, kubernetes=kubernetes, type_folder=default_folder())
+    return _provider(
+        settings, cluster=cluster, kubernetes_version=kubernetes or KUBERNETES, type_folder=default_folder()
+    )
 
 
-@app.command("run")
-@options
+@app.command("run", cls=Command)
+@options()
 def run_command(settings: Settings) -> None:
     """Run the broker until it is told to stop."""
     from prometheus_client import CollectorRegistry
@@ -93,17 +105,26 @@ def run_command(settings: Settings) -> None:
     aws, client = CollectorRegistry(auto_describe=True), _client(settings)
     version = ServerVersion(client, clock=SystemClock())
     version()  # without an API server nothing is begun
-    provider = _provider(settings, aws, kubernetes=version)
+    provider = _provider(
+        settings,
+        cluster=settings.cluster_name,
+        registry=aws,
+        kubernetes_version=version,
+        isolated_vpc=settings.isolated_vpc,
+    )
     serve(settings, client, provider, registries=[aws])
 
 
-@app.command("demo")
-@options
+@app.command("demo", cls=Command)
+@options("log_level", "log_format")
 def demo_command(
     settings: Settings,
-    once: Annotated[bool, typer.Option(help="End by itself; exit 0 only if all went as expected.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="End by itself; exit 0 only if all went as expected.")
+    ] = False,
     teams: Annotated[
-        bool, typer.Option(help="Two teams: one borrows the other's idle slots, and gives one back.")
+        bool,
+        typer.Option("--teams", help="Two teams: one borrows the other's idle slots, and gives one back."),
     ] = False,
 ) -> None:
     """Local AWS, a Kubernetes API and the broker on this machine; needs neither account nor cluster."""
@@ -117,8 +138,8 @@ def demo_command(
     raise typer.Exit((teams_demo if teams else demo)(settings, once=once))
 
 
-@app.command("plan")
-@options
+@app.command("plan", cls=Command)
+@options("plan_seconds", *_PLAN, *_WHOSE, *_AWS, *_CLUSTER)
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
     """What the broker would do with these EC2NodeClasses and NodeClaims. Changes nothing."""
     from broker.commands import manifests, plan
@@ -128,7 +149,7 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     clock = SystemClock()
     rows, solution = plan.rows(
         objects,
-        _asked(settings),
+        _asked(settings, cluster=settings.cluster_name),
         now=clock.now(),
         seconds=settings.plan_seconds,
         timer=clock.monotonic,
@@ -141,9 +162,9 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     raise typer.Exit(0 if all(row["launches"] for row in rows) else 1)
 
 
-@explain_app.command("claim")
-@options
-def explain_command(settings: Settings, name: str, output: Output = Format.TABLE) -> None:
+@explain_app.command("claim", cls=Command)
+@options(*_PLAN, *_WHOSE, *_AWS, *_CLUSTER)
+def explain_command(settings: Settings, name: Claim, output: Output = Format.TABLE) -> None:
     """What was tried for a NodeClaim, in order, with EC2's codes and request ids; for one that waits, every
     option that it has now and why it is not taken."""
     from broker.commands import explain
@@ -156,7 +177,11 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
     found = explain.prospects(
         one,
         client,
-        lambda: _asked(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
+        lambda: _asked(
+            settings,
+            cluster=settings.cluster_name,
+            kubernetes=ServerVersion(client, clock=SystemClock())(),
+        ),
         now=SystemClock().now(),
         overhead=settings.overhead,
         entitle=lambda provider: entitling(client, provider, settings, SystemClock()),
@@ -178,8 +203,8 @@ def explain_command(settings: Settings, name: str, output: Output = Format.TABLE
             show(explain.told_options(found.rows), columns=explain.OPTION_COLUMNS, format_=output)
 
 
-@app.command("inventory")
-@options
+@app.command("inventory", cls=Command)
+@options(*_AWS)
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """Every capacity reservation that the account sees, with what idles and what that costs."""
     from broker.commands import inventory
@@ -187,8 +212,8 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
     show(inventory.rows(_asked(settings)), columns=inventory.COLUMNS, format_=output)
 
 
-@app.command("idle")
-@options
+@app.command("idle", cls=Command)
+@options(*_AWS, *_CLUSTER)
 def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """The reserved slots that nobody uses: how many, what they cost an hour, and since when."""
     from broker.commands import idle
@@ -205,7 +230,7 @@ def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
         typer.echo(idle.total(found))
 
 
-@crds_app.command("print")
+@crds_app.command("print", cls=Command)
 def crds_print() -> None:
     """Print the definitions as YAML."""
     from broker.commands import crds
@@ -213,8 +238,8 @@ def crds_print() -> None:
     sys.stdout.write(crds.text())
 
 
-@crds_app.command("install")
-@options
+@crds_app.command("install", cls=Command)
+@options(*_CLUSTER)
 def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
     """Install the definitions that the cluster lacks; Karpenter's own stay as they are."""
     from broker.commands import crds
@@ -222,8 +247,8 @@ def crds_install(settings: Settings, output: Output = Format.TABLE) -> None:
     show(crds.install(_client(settings)), columns=crds.COLUMNS, format_=output)
 
 
-@crds_app.command("patch")
-@options
+@crds_app.command("patch", cls=Command)
+@options(*_CLUSTER)
 def crds_patch(
     settings: Settings,
     check: Annotated[
@@ -242,41 +267,22 @@ def crds_patch(
 def main() -> None:
     """The entry point: errors of the world end in one line, not in a traceback."""
     try:
-        app(standalone_mode=True)
-    except SystemExit:
-        raise
-    except _of_the_world() as error:
-        _fail(_told(error))
+        app(prog_name=_called())
+    except Exception as error:
+        from broker.commands import troubles  # only when something went wrong: it knows both SDKs
+
+        if not isinstance(error, troubles.OF_THE_WORLD):
+            raise
+        _fail(troubles.told(error))
 
 
-def _of_the_world() -> tuple[type[Exception], ...]:
-    """What may go wrong outside; asked for only when something has."""
-    from broker.commands.manifests import BadManifest
-    from broker.kube.errors import ApiError
-    from broker.kube.transports import ConfigurationError
-    from providers.model import ProviderError
-
-    return ApiError, ConfigurationError, ProviderError, BadManifest, ValueError
-
-
-def _told(error: Exception) -> str:
-    from broker.kube.errors import ApiError, NotFound
-    from broker.kube.transports import ConfigurationError
-    from providers.model import ProviderError
-
-    match error:
-        case NotFound():
-            return f"not found: {error.message}"
-        case ApiError() | ConfigurationError():
-            return f"the cluster: {error}"
-        case ProviderError():
-            return f"AWS: {error}"
-        case _:
-            return str(error)
+def _called() -> str:
+    """What the person typed: kubectl finds `kubectl-odcr` by its name."""
+    return "kubectl odcr" if Path(sys.argv[0]).name == "kubectl-odcr" else "capacity-broker"
 
 
 def _fail(text: str) -> None:
-    sys.stderr.write(f"capacity-broker: {text}\n")
+    sys.stderr.write(f"{_called()}: {text}\n")
     raise SystemExit(2)
 
 

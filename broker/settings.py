@@ -11,16 +11,28 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
 from broker.capacity.holdings_model import Caps
 from broker.capacity.model import Overhead
 
+# What options are about: the headings under which `--help` shows them.
+NODES: Final = "Cluster that instances join"
+AWS: Final = "AWS"
+KUBERNETES: Final = "Kubernetes"
+REPLICA: Final = "This replica"
+LAUNCHING: Final = "Planning and launching"
+KARPENTER: Final = "Beside Karpenter"
+RESERVATIONS: Final = "CapacityReservations"
+BUYING: Final = "Reserving in EC2"
+CLUSTERS: Final = "Dedicated clusters"
+LOG: Final = "Log"
 
-def _option(help_: str, **extra: Any) -> Any:
-    return typer.Option(help=help_, show_envvar=True, **extra)
+
+def _option(help_: str, *, about: str, envvar: str) -> Any:
+    return typer.Option(help=help_, envvar=envvar, show_envvar=True, rich_help_panel=about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,52 +40,75 @@ class Settings:
     """What a person may set; see `capacity-broker run --help`."""
 
     cluster_name: Annotated[
-        str, _option("Cluster that instances join, and whose tag marks them.", envvar="CLUSTER_NAME")
+        str,
+        _option("Cluster that instances join, and whose tag marks them.", about=NODES, envvar="CLUSTER_NAME"),
     ] = ""
     cluster_endpoint: Annotated[
-        str, _option("API server URL that nodes are told.", envvar="CLUSTER_ENDPOINT")
+        str, _option("API server URL that nodes are told.", about=NODES, envvar="CLUSTER_ENDPOINT")
     ] = ""
     cluster_ca: Annotated[
         str,
         _option(
             "Base64 CA bundle that nodes are told; in a pod, the service account's.",
+            about=NODES,
             envvar="CLUSTER_CA_BUNDLE",
         ),
     ] = ""
     service_cidr: Annotated[
-        str, _option("Service CIDR that nodes are told.", envvar="CLUSTER_SERVICE_CIDR")
+        str, _option("Service CIDR that nodes are told.", about=NODES, envvar="CLUSTER_SERVICE_CIDR")
     ] = "10.100.0.0/16"
-    region: Annotated[str, _option("AWS region.", envvar="AWS_REGION")] = "us-east-1"
+    region: Annotated[str, _option("AWS region.", about=AWS, envvar="AWS_REGION")] = "us-east-1"
     aws_endpoint: Annotated[
-        str, _option("One endpoint for all of AWS; empty means AWS itself.", envvar="AWS_ENDPOINT_URL")
+        str,
+        _option("One endpoint for all of AWS; empty means AWS itself.", about=AWS, envvar="AWS_ENDPOINT_URL"),
     ] = ""
-    aws_profile: Annotated[str, _option("Profile of the AWS configuration.", envvar="AWS_PROFILE")] = ""
+    aws_profile: Annotated[
+        str, _option("Profile of the AWS configuration.", about=AWS, envvar="AWS_PROFILE")
+    ] = ""
     kubeconfig: Annotated[
-        str, _option("Kubeconfig file; empty means in-cluster, then ~/.kube/config.", envvar="KUBECONFIG")
+        str,
+        _option(
+            "Kubeconfig file; empty means in-cluster, then ~/.kube/config.",
+            about=KUBERNETES,
+            envvar="KUBECONFIG",
+        ),
     ] = ""
-    context: Annotated[str, _option("Context of the kubeconfig.", envvar="BROKER_CONTEXT")] = ""
-    namespace: Annotated[str, _option("Namespace of the broker's Lease.", envvar="BROKER_NAMESPACE")] = (
-        "kube-system"
-    )
-    identity: Annotated[str, _option("Name of this replica in the Lease.", envvar="HOSTNAME")] = (
-        socket.gethostname()
-    )
+    context: Annotated[
+        str, _option("Context of the kubeconfig.", about=KUBERNETES, envvar="BROKER_CONTEXT")
+    ] = ""
+    namespace: Annotated[
+        str, _option("Namespace of the broker's Lease.", about=REPLICA, envvar="BROKER_NAMESPACE")
+    ] = "kube-system"
+    identity: Annotated[
+        str, _option("Name of this replica in the Lease.", about=REPLICA, envvar="HOSTNAME")
+    ] = socket.gethostname()
     leader_election: Annotated[
-        bool, _option("Only the holder of the Lease acts.", envvar="BROKER_LEADER_ELECTION")
+        bool, _option("Only the holder of the Lease acts.", about=REPLICA, envvar="BROKER_LEADER_ELECTION")
     ] = True
     http_host: Annotated[
-        str, _option("Address of /metrics, /healthz and /readyz.", envvar="BROKER_HTTP_HOST")
+        str, _option("Address of /metrics, /healthz and /readyz.", about=REPLICA, envvar="BROKER_HTTP_HOST")
     ] = "127.0.0.1"
     http_port: Annotated[
-        int, _option("Port of /metrics, /healthz and /readyz; 0 picks a free one.", envvar="BROKER_HTTP_PORT")
+        int,
+        _option(
+            "Port of /metrics, /healthz and /readyz; 0 picks a free one.",
+            about=REPLICA,
+            envvar="BROKER_HTTP_PORT",
+        ),
     ] = 8080
     poll_seconds: Annotated[
-        float, _option("Seconds between two descriptions of the reservations.", envvar="BROKER_POLL_SECONDS")
+        float,
+        _option(
+            "Seconds between two descriptions of the reservations.",
+            about=LAUNCHING,
+            envvar="BROKER_POLL_SECONDS",
+        ),
     ] = 30.0
     plan_seconds: Annotated[
         float,
         _option(
             "Seconds that a plan may take to be solved; what is not proven optimal by then is used as it is.",
+            about=LAUNCHING,
             envvar="BROKER_PLAN_SECONDS",
         ),
     ] = 5.0
@@ -81,6 +116,7 @@ class Settings:
         float,
         _option(
             "Seconds that an instance without a claim is kept for a claim to adopt.",
+            about=LAUNCHING,
             envvar="BROKER_ORPHAN_GRACE_SECONDS",
         ),
     ] = 120.0
@@ -88,6 +124,7 @@ class Settings:
         bool,
         _option(
             "Launch claims of group karpenter.k8s.aws too; refused while Karpenter's Lease is alive.",
+            about=KARPENTER,
             envvar="BROKER_TAKE_OVER_KARPENTER",
         ),
     ] = False
@@ -95,6 +132,7 @@ class Settings:
         bool,
         _option(
             "Write what capacityReservationSpec resolves to into the selector terms that Karpenter reads.",
+            about=KARPENTER,
             envvar="BROKER_ADVISE",
         ),
     ] = True
@@ -102,6 +140,7 @@ class Settings:
         str,
         _option(
             "SQS queue (name, or URL) of EC2's notices about instances; empty: none is read.",
+            about=LAUNCHING,
             envvar="BROKER_INTERRUPTION_QUEUE",
         ),
     ] = ""
@@ -109,6 +148,7 @@ class Settings:
         bool,
         _option(
             "The VPC does not reach AWS's price list: use the prices shipped with the broker.",
+            about=LAUNCHING,
             envvar="BROKER_ISOLATED_VPC",
         ),
     ] = False
@@ -116,6 +156,7 @@ class Settings:
         float,
         _option(
             "Share of an instance's memory that hypervisor and kernel keep; the same as Karpenter's.",
+            about=LAUNCHING,
             envvar="BROKER_VM_MEMORY_OVERHEAD_PERCENT",
         ),
     ] = 0.075
@@ -123,6 +164,7 @@ class Settings:
         int,
         _option(
             "Network interfaces of each instance that carry no pods; the same as Karpenter's.",
+            about=LAUNCHING,
             envvar="BROKER_RESERVED_ENIS",
         ),
     ] = 0
@@ -131,6 +173,7 @@ class Settings:
         _option(
             "Add capacityReservationSpec to Karpenter's definition of EC2NodeClass, and put it back when an "
             "upgrade drops it.",
+            about=KARPENTER,
             envvar="BROKER_KEEP_DEFINITION",
         ),
     ] = False
@@ -138,6 +181,7 @@ class Settings:
         bool,
         _option(
             "Refuse reservations of OME that would be put right: by the webhook, and by the broker itself.",
+            about=RESERVATIONS,
             envvar="BROKER_STRICT",
         ),
     ] = False
@@ -145,6 +189,7 @@ class Settings:
         str,
         _option(
             "Cohort of reservations that may borrow and name none; empty: they have a problem.",
+            about=RESERVATIONS,
             envvar="BROKER_DEFAULT_COHORT",
         ),
     ] = ""
@@ -152,6 +197,7 @@ class Settings:
         float,
         _option(
             "Seconds that a CapacityReservation may lack what it asks for before it is Failed.",
+            about=RESERVATIONS,
             envvar="BROKER_RESERVATION_CREATING_SECONDS",
         ),
     ] = 600.0
@@ -159,6 +205,7 @@ class Settings:
         float,
         _option(
             "Seconds that a change of a CapacityReservation may take before it is Failed.",
+            about=RESERVATIONS,
             envvar="BROKER_RESERVATION_UPDATING_SECONDS",
         ),
     ] = 3600.0
@@ -166,6 +213,7 @@ class Settings:
         float,
         _option(
             "Seconds that a node must be out, or back, before a CapacityReservation's allocatable follows.",
+            about=RESERVATIONS,
             envvar="BROKER_RESERVATION_STEADY_SECONDS",
         ),
     ] = 60.0
@@ -173,6 +221,7 @@ class Settings:
         int,
         _option(
             "Port of the validating webhook, at the address of /metrics; 0: there is none.",
+            about=REPLICA,
             envvar="BROKER_WEBHOOK_PORT",
         ),
     ] = 0
@@ -180,6 +229,7 @@ class Settings:
         str,
         _option(
             "Service in the broker's namespace by which the API server reaches the webhook.",
+            about=REPLICA,
             envvar="BROKER_WEBHOOK_SERVICE",
         ),
     ] = "capacity-broker"
@@ -187,6 +237,7 @@ class Settings:
         float,
         _option(
             "Dollars an hour that what the broker reserves in EC2 may cost in all; 0: it buys nothing.",
+            about=BUYING,
             envvar="BROKER_BUY_DOLLARS",
         ),
     ] = 0.0
@@ -194,6 +245,7 @@ class Settings:
         float,
         _option(
             "The same for each CapacityReservation; 0: it has no limit of its own.",
+            about=BUYING,
             envvar="BROKER_BUY_DOLLARS_EACH",
         ),
     ] = 0.0
@@ -201,6 +253,7 @@ class Settings:
         int,
         _option(
             "Instances that the broker may have reserved in EC2 in all; 0: only dollars limit it.",
+            about=BUYING,
             envvar="BROKER_BUY_INSTANCES",
         ),
     ] = 0
@@ -208,6 +261,7 @@ class Settings:
         int,
         _option(
             "The same for each CapacityReservation; 0: only dollars limit it.",
+            about=BUYING,
             envvar="BROKER_BUY_INSTANCES_EACH",
         ),
     ] = 0
@@ -215,6 +269,7 @@ class Settings:
         str,
         _option(
             "Zones, with commas, in order, of flavors that say none; empty: all that offer the type.",
+            about=BUYING,
             envvar="BROKER_BUY_ZONES",
         ),
     ] = ""
@@ -222,6 +277,7 @@ class Settings:
         float,
         _option(
             "Seconds that a slot the broker reserved may be unused before it is given back; 0: for ever.",
+            about=BUYING,
             envvar="BROKER_RELEASE_IDLE_SECONDS",
         ),
     ] = 0.0
@@ -229,6 +285,7 @@ class Settings:
         str,
         _option(
             "Labels of a CapacityReservation, with commas, that become tags of what is bought for it.",
+            about=BUYING,
             envvar="BROKER_COST_LABELS",
         ),
     ] = ""
@@ -236,6 +293,7 @@ class Settings:
         str,
         _option(
             "EC2NodeClass of dedicated clusters, where cluster, profile and reservation name none.",
+            about=CLUSTERS,
             envvar="BROKER_DEDICATED_NODE_CLASS",
         ),
     ] = "default"
@@ -243,12 +301,16 @@ class Settings:
         float,
         _option(
             "Seconds after which a dedicated cluster that waits for quota has failed, and waits on.",
+            about=CLUSTERS,
             envvar="BROKER_DEDICATED_WAIT_SECONDS",
         ),
     ] = 600.0
-    log_level: Annotated[str, _option("debug, info, warning or error.", envvar="BROKER_LOG_LEVEL")] = "info"
+    log_level: Annotated[
+        str, _option("debug, info, warning or error.", about=LOG, envvar="BROKER_LOG_LEVEL")
+    ] = "info"
     log_format: Annotated[
-        str, _option("json or console; auto means console on a terminal.", envvar="BROKER_LOG_FORMAT")
+        str,
+        _option("json or console; auto means console on a terminal.", about=LOG, envvar="BROKER_LOG_FORMAT"),
     ] = "auto"
 
     @property
@@ -276,25 +338,35 @@ class Settings:
         )
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a typer command, whose first parameter is `settings`, one option for each field of Settings."""
+def options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a typer command, whose first parameter is `settings`, an option for each of these fields; without
+    names, for all. The other fields have their defaults then, whatever the environment says."""
+    offered = [each for each in fields(Settings) if each.name in names or not names]
+    if unknown := set(names) - {each.name for each in offered}:
+        raise ValueError(f"no such settings: {', '.join(sorted(unknown))}")
     hints = get_type_hints(Settings, include_extras=True)
-    mine = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-        for f in fields(Settings)
-    ]
-    signature = inspect.signature(command, eval_str=True)
-    others = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, p in signature.parameters.items()
-        if name != "settings"
-    ]
 
-    @wraps(command)
-    def run(**given: Any) -> Any:
-        chosen = Settings(**{f.name: given.pop(f.name) for f in fields(Settings)})
-        return command(settings=chosen, **given)
+    def give(command: Callable[..., Any]) -> Callable[..., Any]:
+        mine = [
+            inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]
+            )
+            for f in offered
+        ]
+        signature = inspect.signature(command, eval_str=True)
+        others = [
+            p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, p in signature.parameters.items()
+            if name != "settings"
+        ]
 
-    run.__signature__ = signature.replace(parameters=others + mine)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in others + mine}
-    return run
+        @wraps(command)
+        def run(**given: Any) -> Any:
+            chosen = Settings(**{f.name: given.pop(f.name) for f in offered})
+            return command(settings=chosen, **given)
+
+        run.__signature__ = signature.replace(parameters=others + mine)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in others + mine}
+        return run
+
+    return give

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +24,7 @@ from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import OURS, instance_id
 from broker.controllers.ome.borrowing.once import Entitle
 from broker.kube.client import Client
+from broker.kube.errors import NotFound
 from broker.oncall.journal import load
 from providers.base import CapacityProvider
 from providers.model import ProviderError
@@ -34,8 +36,16 @@ ALIKE = 3
 
 
 def claim(client: Client, name: str) -> NodeClaim:
-    """Raises NotFound, ApiError."""
-    return NodeClaim.decode(client.get(NodeClaim.KIND, name))
+    """Raises ValueError, which names those that are meant perhaps, and ApiError."""
+    try:
+        return NodeClaim.decode(client.get(NodeClaim.KIND, name))
+    except NotFound as error:
+        there = [each["metadata"]["name"] for each in client.list(NodeClaim.KIND)[0]]
+        meant = get_close_matches(name, there, n=3) or sorted(there)[:3]
+        shown = f"did you mean {' or '.join(meant)}?" if meant else "there is none at all"
+        raise ValueError(
+            f"no NodeClaim {name!r} in this cluster: {shown} (kubectl get nodeclaims; they have no namespace)"
+        ) from error
 
 
 def attempts(one: NodeClaim) -> list[dict[str, Any]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -11,15 +13,33 @@ import pytest
 from broker.kube.client import Client
 from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.transports import InProcessTransport
+from broker.settings import Settings
 from providers.local import LocalAws
 
 from .kit import REGION, World
+
+NAMES = {each.name for each in fields(Settings)}
 
 
 @pytest.fixture(autouse=True)
 def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """One folder for all commands of a run, so that they fetch the instance types once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
+
+
+@pytest.fixture(autouse=True)
+def _offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command reads of the settings it must offer: other fields are always their defaults."""
+
+    def watched(**offered: Any) -> Settings:
+        class Watched(Settings):
+            def __getattribute__(self, name: str) -> Any:
+                assert name not in NAMES or name in offered, f"{name} is read, and no option of this command"
+                return super().__getattribute__(name)
+
+        return Watched(**offered)
+
+    monkeypatch.setattr("broker.settings.Settings", watched)
 
 
 @pytest.fixture(scope="session")

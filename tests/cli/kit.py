@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
@@ -24,6 +26,14 @@ class World:
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, list(arguments))
+
+
+def main(*arguments: str) -> int:
+    """The exit code of the entry point, where errors of the world end in one line."""
+    with patch("sys.argv", ["capacity-broker", *arguments]), pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
 
 
 def files(folder: Path, *documents: dict[str, Any]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,42 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) 
             manifests.decode(document)
     for word in words:
         assert word in str(caught.value)
+
+
+COMMANDS = ("run", "demo", "plan", "inventory", "idle", "crds install", "crds patch", "explain claim")
+
+
+@pytest.mark.parametrize("command", ["", "crds", "explain", "crds print", *COMMANDS])
+def test_help_fits_a_terminal_and_cuts_no_name(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = run(*command.split(), "--help")
+    assert told.exit_code == 0
+    assert max(map(len, told.stdout.splitlines())) <= 80
+    assert "…" not in told.stdout
+
+
+def test_each_command_shows_its_own_options_under_headings() -> None:
+    shown = {each: run(*each.split(), "--help").stdout for each in COMMANDS}
+    assert "\nReserving in EC2:\n  --buy-dollars <float>" in shown["run"]
+    assert "[env var: AWS_REGION; default: us-east-1]" in shown["idle"]
+    assert [each for each, text in shown.items() if "--buy-dollars" in text] == ["run"]
+    headings = {each: re.findall(r"^(\w.*):$", text, re.MULTILINE) for each, text in shown.items()}
+    assert headings["inventory"] == ["Options", "AWS"]
+    assert headings["idle"] == ["Options", "AWS", "Kubernetes"]
+    assert headings["crds patch"] == ["Options", "Kubernetes"]
+    assert headings["demo"] == ["Options", "Log"]
+    assert len(headings["run"]) == 11
+
+
+def test_kubectl_s_plugin_is_the_same_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made,) = [each for each in entry_points(group="console_scripts") if each.name == "kubectl-odcr"]
+    monkeypatch.setattr("sys.argv", ["/usr/local/bin/kubectl-odcr", "idle", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        made.load()()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("Usage: kubectl odcr idle [OPTIONS]")
 
 
 def test_inventory_counts_what_idles(world: World) -> None:

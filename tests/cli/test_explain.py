@@ -17,11 +17,10 @@ from broker.commands import explain
 from broker.commands.crds import install
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.kube.client import Client
-from broker.kube.errors import NotFound
 from broker.oncall.journal import dump
 from providers.model import ErrorClass
 
-from .kit import World, claim, node_class, run
+from .kit import World, claim, main, node_class, run
 
 Cluster = tuple[Client, str]
 P5 = "p5.48xlarge"
@@ -258,8 +257,16 @@ def test_a_claim_of_karpenters_is_said_to_be_so(cluster: Cluster) -> None:
     assert "not the broker's: spec.nodeClassRef.group is 'karpenter.k8s.aws'" in shown
 
 
-def test_a_claim_that_is_not_there(cluster: Cluster) -> None:
+def test_a_claim_that_is_not_there(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kind that is not there, no claim at all, and a name that was not typed well."""
     client, kubeconfig = cluster
+    asked = ("explain", "claim", "trian-0", "--kubeconfig", kubeconfig)
+    assert main(*asked) == 2
+    assert "capacity-broker crds install" in capsys.readouterr().err
     install(client)
-    result = run("explain", "claim", "nope", "--kubeconfig", kubeconfig)
-    assert isinstance(result.exception, NotFound)
+    assert main(*asked) == 2
+    assert "no NodeClaim 'trian-0' in this cluster: there is none at all" in capsys.readouterr().err
+    put(client, claim("train-0"))
+    assert main(*asked) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "did you mean train-0?" in line

@@ -19,7 +19,7 @@ def probe() -> tuple[typer.Typer, list[Settings]]:
     app = typer.Typer()
 
     @app.command()
-    @options
+    @options()
     def command(settings: Settings) -> None:
         seen.append(settings)
 

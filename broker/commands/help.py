@@ -1,0 +1,37 @@
+"""How `--help` looks: plain text in 80 columns, options under the heading that they are about.
+
+Invariant: no name is ever cut, since a person copies flags and variables from here. Typer's own boxes cut
+both at 80 columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+
+class Command(TyperCommand):
+    """A command whose options are told by heading."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            told = each.get_help_record(ctx)
+            if told is not None:
+                usual = "Arguments" if each.param_type_name == "argument" else "Options"
+                heading = getattr(each, "rich_help_panel", None) or usual
+                sections.setdefault(heading, []).append(told)
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+class Group(TyperGroup):
+    """A command that has commands; all of its sentence is told of each."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, each.get_short_help_str(limit=200)) for name, each in found if each is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

@@ -1,0 +1,50 @@
+"""What may go wrong outside of a command, each as one line with the way out.
+
+Invariant: an error of the world ends in a sentence for a person, never in a traceback; a mistake of the
+program's own keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from broker.commands.manifests import BadManifest
+from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
+from broker.kube.transports import ConfigurationError
+from providers.model import ErrorClass, ProviderError
+
+OF_THE_WORLD = (ApiError, ConfigurationError, ProviderError, BadManifest, ValueError)
+
+
+def told(error: Exception) -> str:
+    """One of OF_THE_WORLD, in a line."""
+    return " ".join(_told(error).split())
+
+
+def _told(error: Exception) -> str:
+    match error:
+        case NotFound() if not error.details.get("name"):
+            return (
+                f"the cluster does not know this kind ({error.message or '404'}): "
+                "`capacity-broker crds install` adds what the broker reads"
+            )
+        case NotFound():
+            return f"not found: {error.message}"
+        case Forbidden(status=401):
+            return f"the cluster: {error}: log in to it again, or name another --context"
+        case Forbidden():
+            return f"the cluster: {error}: have your user or group bound to a role that allows it"
+        case Unavailable(status=0):
+            return f"the cluster: {error}: see that it is up, or name another --kubeconfig or --context"
+        case ApiError() | ConfigurationError():
+            return f"the cluster: {error}"
+        case ProviderError(code="NoCredentials"):
+            return f"AWS: {error}"
+        case ProviderError(class_=ErrorClass.PERMISSION):
+            request = f" (request {error.request_id})" if error.request_id else ""
+            return (
+                f"AWS: {error}{request}: let your user or role do {error.operation}; "
+                "--aws-profile names another"
+            )
+        case ProviderError():
+            return f"AWS: {error}"
+        case _:
+            return str(error)
