@@ -165,11 +165,14 @@ class InstanceType:
     bare_metal: bool = False
     hypervisor: str = "nitro"
     local_storage_gb: int = 0
+    local_nvme: bool = True  # whether its disks, if it has any, are NVMe
     market_types: frozenset[str] = frozenset({"on-demand", "spot"})
     cpu_manufacturer: str = ""  # as EC2 writes it; empty where unknown
+    clock_mhz: int = 0  # sustained; 0: unknown
     neuron_name: str = ""
     network_mbps: int = 0  # 0: unknown
-    ebs_mbps: int = 0
+    ebs_mbps: int = 0  # 0: unknown, or not without asking for it
+    branch_interfaces: int = 0  # for pods with security groups of their own
     encryption_in_transit: bool = False
     on_demand_price: float | None = None
     spot_prices: Mapping[str, float] = field(default_factory=dict)  # zone -> price

@@ -2,6 +2,7 @@
 
 Invariant: labels and amounts are those Karpenter's AWS provider gives the same type and class, so that one
 NodePool means the same to both (karpenter.sh, "Scheduling: well-known labels" and "NodeClasses: kubelet").
+The network's bandwidth alone is EC2's own figure where Karpenter ships a table; of few types they differ.
 Amounts are in base units: cores, bytes, counts.
 """
 
@@ -55,6 +56,8 @@ WELL_KNOWN: Final = frozenset(
             "size",
             "cpu",
             "cpu-manufacturer",
+            "cpu-sustained-clock-speed-mhz",
+            "capability-flex",
             "memory",
             "hypervisor",
             "local-nvme",
@@ -84,6 +87,7 @@ MEMORY: Final = "memory"
 STORAGE: Final = "ephemeral-storage"
 PODS: Final = "pods"
 EFA: Final = "vpc.amazonaws.com/efa"
+POD_ENI: Final = "vpc.amazonaws.com/pod-eni"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,8 @@ def type_labels(type_: InstanceType) -> dict[str, str]:
         _AWS + "cpu": str(type_.vcpus),
         _AWS + "memory": str(type_.memory_mib),
         _AWS + "encryption-in-transit-supported": "true" if type_.encryption_in_transit else "false",
+        _AWS + "capability-flex": "true" if "-flex" in type_.name.partition(".")[0] else "false",
+        _AWS + "hypervisor": type_.hypervisor,  # none on bare metal, which is a value as well
     }
     if match := _NAME.match(type_.name):
         labels[_AWS + "category"], labels[_AWS + "generation"] = match[1], match[2]
@@ -123,9 +129,9 @@ def type_labels(type_: InstanceType) -> dict[str, str]:
     if dot:
         labels[_AWS + "family"], labels[_AWS + "size"] = family, size
     for name, value in (
-        ("hypervisor", type_.hypervisor),
         ("cpu-manufacturer", _kebab(type_.cpu_manufacturer)),
-        ("local-nvme", type_.local_storage_gb),
+        ("cpu-sustained-clock-speed-mhz", type_.clock_mhz),
+        ("local-nvme", type_.local_storage_gb if type_.local_nvme else 0),
         ("network-bandwidth", type_.network_mbps),
         ("ebs-bandwidth", type_.ebs_mbps),
     ):
@@ -198,6 +204,8 @@ def capacity(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
         amounts["aws.amazon.com/neuroncore"] = float(type_.neuron_cores)
     if efas := _efas(type_, node_class):
         amounts[EFA] = float(efas)
+    if type_.branch_interfaces:
+        amounts[POD_ENI] = float(type_.branch_interfaces)
     return amounts
 
 

@@ -2,7 +2,7 @@
 
 Invariant: facts are EC2's (DescribeInstanceTypes, DescribeInstanceTypeOfferings); the limit of pods is the
 VPC CNI's, ENIs * (IPv4 addresses per ENI - 1) + 2, with the ENIs of the default network card since the CNI
-attaches to no other (amazon-vpc-cni-k8s, eni-max-pods).
+attaches to no other (amazon-vpc-cni-k8s, eni-max-pods). What EC2 does not tell is in `branches`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from providers.aws.branches import branch_interfaces
 from providers.aws.clients import Aws
 from providers.model import Gpu, InstanceType
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2.type_defs import InstanceTypeInfoTypeDef, NetworkInfoTypeDef
+    from mypy_boto3_ec2.type_defs import EbsInfoTypeDef, InstanceTypeInfoTypeDef, NetworkInfoTypeDef
 
 TYPES_PAGE = 100
 OFFERINGS_PAGE = 1000
@@ -31,7 +32,7 @@ def instance_types(aws: Aws) -> dict[str, InstanceType]:
         MaxResults=TYPES_PAGE,
     ):
         for item in page["InstanceTypes"]:
-            made = _instance_type(item, zones=frozenset(zones[item["InstanceType"]]))
+            made = instance_type(item, zones=frozenset(zones[item["InstanceType"]]))
             if made is not None:
                 found[made.name] = made
     return found
@@ -48,7 +49,7 @@ def _zones(aws: Aws) -> defaultdict[str, set[str]]:
     return zones
 
 
-def _instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> InstanceType | None:
+def instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> InstanceType | None:
     supported = item.get("ProcessorInfo", {}).get("SupportedArchitectures", [])
     architecture = next((ARCHITECTURES[a] for a in supported if a in ARCHITECTURES), None)
     if architecture is None:
@@ -80,14 +81,17 @@ def _instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> I
         bare_metal=item.get("BareMetal", False),
         hypervisor=item.get("Hypervisor", ""),
         local_storage_gb=item.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
+        local_nvme=item.get("InstanceStorageInfo", {}).get("NvmeSupport") != "unsupported",
         cpu_manufacturer=item.get("ProcessorInfo", {}).get("Manufacturer", ""),
+        clock_mhz=round(1000 * item.get("ProcessorInfo", {}).get("SustainedClockSpeedInGhz", 0.0)),
         neuron_name=next(
             (d.get("Name", "") for d in item.get("NeuronInfo", {}).get("NeuronDevices", [])), ""
         ),
         network_mbps=round(
             1000 * sum(card.get("BaselineBandwidthInGbps", 0.0) for card in network.get("NetworkCards", []))
         ),
-        ebs_mbps=item.get("EbsInfo", {}).get("EbsOptimizedInfo", {}).get("MaximumBandwidthInMbps", 0),
+        ebs_mbps=_ebs_mbps(item.get("EbsInfo", {})),
+        branch_interfaces=branch_interfaces(name),
         encryption_in_transit=network.get("EncryptionInTransitSupported", False),
         market_types=frozenset(item.get("SupportedUsageClasses", [])),
     )
@@ -105,6 +109,13 @@ def _neurons(item: InstanceTypeInfoTypeDef) -> int:
 def _neuron_cores(item: InstanceTypeInfoTypeDef) -> int:
     devices = item.get("NeuronInfo", {}).get("NeuronDevices", [])
     return sum(d.get("Count", 0) * d.get("CoreInfo", {}).get("Count", 0) for d in devices)
+
+
+def _ebs_mbps(ebs: EbsInfoTypeDef) -> int:
+    """Where EC2 gives it to every instance; older types have it only when a launch asks for it."""
+    if ebs.get("EbsOptimizedSupport") != "default":
+        return 0
+    return ebs.get("EbsOptimizedInfo", {}).get("MaximumBandwidthInMbps", 0)
 
 
 def _enis(network: NetworkInfoTypeDef) -> int:

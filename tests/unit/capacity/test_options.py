@@ -12,7 +12,7 @@ from broker.capacity.model import Claim, Inventory, ReservationTerm, Selection
 from broker.capacity.options import options
 from providers.model import Image
 
-from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr
+from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr, type_
 
 OPEN = Selection(preference="open")
 
@@ -297,3 +297,36 @@ def test_a_claims_own_labels_are_no_requirement_on_the_instance() -> None:
 def test_zone_ids_choose_zones() -> None:
     made = claim("c", ("topology.k8s.aws/zone-id", "In", ["use1-azb"]), types=["m5.large"])
     assert pools(made, Selection(), inventory()) == ["on-demand:m5.large:us-east-1b"]
+
+
+MORE = {
+    **TYPES,
+    "c7i-flex.xlarge": type_("c7i-flex.xlarge", clock_mhz=3200, branch_interfaces=8, price=0.1),
+    "z1d.xlarge": type_("z1d.xlarge", clock_mhz=4000, branch_interfaces=28, price=0.372),
+    "x1e.xlarge": type_("x1e.xlarge", local_storage_gb=120, local_nvme=False, price=0.834),
+    "m5d.xlarge": type_("m5d.xlarge", local_storage_gb=150, price=0.226),
+}
+
+
+@pytest.mark.covers("KRP-16")
+@pytest.mark.parametrize(
+    ("key", "operator", "values", "left"),
+    [
+        ("instance-capability-flex", "In", ["true"], {"c7i-flex.xlarge"}),
+        ("instance-capability-flex", "NotIn", ["true"], MORE.keys() - {"c7i-flex.xlarge"}),
+        ("instance-cpu-sustained-clock-speed-mhz", "Gt", ["3500"], {"z1d.xlarge"}),
+        ("instance-local-nvme", "Exists", [], {"m5d.xlarge"}),
+    ],
+)
+def test_a_requirement_on_what_a_type_is_chooses_types(
+    key: str, operator: str, values: list[str], left: set[str]
+) -> None:
+    made = claim("c", (f"karpenter.k8s.aws/{key}", operator, values), kinds=["on-demand"])
+    found, _ = options(made, node_class(), MORE, inventory(), NOW)
+    assert {option.pool.instance_type for option in found} == left
+
+
+def test_pods_with_security_groups_of_their_own_need_branch_interfaces() -> None:
+    made = claim("c", kinds=["on-demand"], requests={"vpc.amazonaws.com/pod-eni": 9})
+    found, _ = options(made, node_class(), MORE, inventory(), NOW)
+    assert {option.pool.instance_type for option in found} == {"z1d.xlarge"}

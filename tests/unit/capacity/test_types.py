@@ -47,6 +47,7 @@ def test_the_labels_of_a_gpu_node_in_a_reservation() -> None:
         "karpenter.k8s.aws/instance-generation": "5",
         "karpenter.k8s.aws/instance-size": "48xlarge",
         "karpenter.k8s.aws/instance-cpu": "192",
+        "karpenter.k8s.aws/instance-capability-flex": "false",
         "karpenter.k8s.aws/instance-cpu-manufacturer": "amd",
         "karpenter.k8s.aws/instance-memory": "2097152",
         "karpenter.k8s.aws/instance-hypervisor": "nitro",
