@@ -2,7 +2,8 @@
 
 Invariant: both carry the same requests and raise the same errors. From the official `kubernetes` package
 come configuration, credentials (tokens that are re-read, exec plugins) and the connection pool; its own
-retries are off, since a repeated write is the caller's decision.
+retries are off, since a repeated write is the caller's decision. Streams, and whatever goes through a proxy,
+are urllib3's; other requests are `exchange`d over its connections.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import structlog
@@ -22,14 +24,17 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
+from urllib3.util import parse_url
 
 from broker.kube.client import Reply, Request, Stream
 from broker.kube.errors import from_reply, no_answer
+from broker.kube.exchange import exchange
 
 USER_AGENT = "capacity-broker"
 CONNECT_TIMEOUT = 10.0
 CONNECTIONS = 64  # watches hold one each; more than this wait for none, they are opened and closed
-CHUNK = 65536
+
+A = TypeVar("A", Reply, urllib3.BaseHTTPResponse)
 
 log = structlog.get_logger(__name__)
 
@@ -56,21 +61,21 @@ class HttpTransport:
         return str(self._api.configuration.host)
 
     def request(self, request: Request, *, timeout: float) -> Reply:
-        response = self._send(request, timeout=timeout, stream=False)
-        return Reply(status=response.status, headers=response.headers, body=response.data)
+        return self._send(self._reply, request, timeout=timeout)
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
-        response = self._send(request, timeout=timeout, stream=True)
+        response = self._send(self._open, request, timeout=timeout)
         if response.status >= 300:
             raise from_reply(response.status, response.data, response.headers)
         return _HttpStream(response)
 
-    def _send(self, request: Request, *, timeout: float, stream: bool) -> urllib3.BaseHTTPResponse:
+    def _send(self, once: Callable[..., A], request: Request, *, timeout: float) -> A:
         api = self._api
-        response = self._once(api, request, timeout=timeout, stream=stream)
+        response = once(api, request, timeout=timeout)
         if response.status != 401:
             return response
-        response.drain_conn()
+        if isinstance(response, urllib3.BaseHTTPResponse):
+            response.drain_conn()
         with self._lock:
             if self._api is api:  # the first thread that is refused renews the credentials for all
                 log.info("credentials refused, loading them again", server=self.url)
@@ -78,29 +83,62 @@ class HttpTransport:
                     self._api = _api(self._load())
                 except ConfigurationError as error:
                     raise no_answer(error) from error
-        return self._once(self._api, request, timeout=timeout, stream=stream)
+        return once(self._api, request, timeout=timeout)
 
-    def _once(
-        self, api: ApiClient, request: Request, *, timeout: float, stream: bool
-    ) -> urllib3.BaseHTTPResponse:
-        headers = {"User-Agent": USER_AGENT, **request.headers}
-        query = urlencode(request.query)
-        try:
-            with self._lock:  # the package renews expired tokens here, and is not thread-safe
-                api.update_params_for_auth(headers, [], ["BearerToken"], request.path, request.method, None)
+    def _reply(self, api: ApiClient, request: Request, *, timeout: float) -> Reply:
+        if isinstance(api.rest_client.pool_manager, urllib3.ProxyManager):
+            response = self._open(api, request, timeout=timeout)
+            with _answering():
+                return Reply(status=response.status, headers=response.headers, body=response.data)
+        with _answering():
+            server = _parsed(api.configuration.host)
+            status, headers, body = exchange(
+                api.rest_client.pool_manager.connection_from_url(api.configuration.host),
+                method=request.method,
+                target=(server.path or "").rstrip("/") + _target(request),
+                headers={"Host": server.netloc or "", **self._headers(api, request)},
+                body=request.body,
+                connect=min(CONNECT_TIMEOUT, timeout),
+                read=timeout,
+            )
+        return Reply(status=status, headers=headers, body=body)
+
+    def _open(self, api: ApiClient, request: Request, *, timeout: float) -> urllib3.BaseHTTPResponse:
+        with _answering():
             response: urllib3.BaseHTTPResponse = api.rest_client.pool_manager.request(
                 request.method,
-                api.configuration.host + request.path + ("?" + query if query else ""),
+                api.configuration.host + _target(request),
                 body=request.body,
-                headers=headers,
+                headers=self._headers(api, request),
                 timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT, timeout), read=timeout),
-                preload_content=not stream,
+                preload_content=False,
                 retries=False,
                 redirect=False,
             )
-        except (HTTPError, OSError, ApiException, config.ConfigException) as error:
-            raise no_answer(error) from error
         return response
+
+    def _headers(self, api: ApiClient, request: Request) -> dict[str, str]:
+        headers = {"User-Agent": USER_AGENT, **request.headers}
+        with self._lock:  # the package renews expired tokens here, and is not thread-safe
+            api.update_params_for_auth(headers, [], ["BearerToken"], request.path, request.method, None)
+        return headers
+
+
+_parsed = lru_cache(maxsize=8)(parse_url)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """What goes wrong on the way to an answer, and for want of credentials, as no answer."""
+    try:
+        yield
+    except (HTTPError, OSError, ApiException, config.ConfigException) as error:
+        raise no_answer(error) from error
+
+
+def _target(request: Request) -> str:
+    query = urlencode(request.query)
+    return request.path + ("?" + query if query else "")
 
 
 class _HttpStream:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from providers.aws import filters, tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
-from providers.aws.listings import Listing
+from providers.aws.listings import Listing, leave_out
 from providers.model import ErrorClass, Instance, ProviderError
 
 if TYPE_CHECKING:
@@ -52,14 +52,15 @@ def described(aws: Aws, ids: Collection[str]) -> dict[str, Instance]:
 
 def listing(aws: Aws) -> Listing[Instance]:
     """What `of_cluster` reads."""
-    return Listing(
+    listed = Listing(
         aws,
         "DescribeInstances",
         element="reservationSet",
         member="Reservations",
         decode=lambda reservation: [_instance(item) for item in reservation.get("Instances", [])],
-        unread=UNREAD,
     )
+    leave_out(aws, "DescribeInstances", UNREAD)
+    return listed
 
 
 def of_cluster(listed: Listing[Instance], cluster: str) -> list[Instance]:

@@ -30,7 +30,6 @@ class Listing(Generic[V]):
     """One operation that lists with `MaxResults` and `NextToken`.
 
     `element` is the list's name in XML, `member` in the SDK; `decode` makes values of one item of it.
-    `unread` are elements that it does not look at, which are cut out before the SDK decodes the rest.
     """
 
     def __init__(
@@ -41,14 +40,11 @@ class Listing(Generic[V]):
         element: str,
         member: str,
         decode: Callable[[Any], Sequence[V]],
-        unread: Collection[str] = (),
     ) -> None:
         self._aws = aws
         self._operation = operation
         self._method = next(m for m, o in aws.ec2.meta.method_to_api_mapping.items() if o == operation)
         self._set = re.compile(rb"<%s>(.*)</%s>" % (element.encode(), element.encode()), re.DOTALL)
-        names = b"|".join(name.encode() for name in unread)
-        self._unread = re.compile(rb"<(%s)>.*?</\1>" % names, re.DOTALL) if unread else None
         self._member = member
         self._decode = decode
         self._known: dict[Digest, Sequence[V]] = {}
@@ -91,9 +87,24 @@ class Listing(Generic[V]):
             digest = hashlib.blake2b(item, digest_size=16).digest()
             digests.append(digest)
             if digest not in self._known:
-                left.append(item if self._unread is None else self._unread.sub(b"", item))
+                left.append(item)
         response_dict["body"] = body[: listed.start(1)] + b"".join(left) + body[listed.end(1) :]
         customized_response_dict[_TOLD] = digests
+
+
+def leave_out(aws: Aws, operation: str, elements: Collection[str]) -> None:
+    """Cuts elements that nobody here reads out of every answer to the operation, before the SDK decodes it.
+
+    A listing of the same operation is made before: it knows its items by all that EC2 said.
+    """
+    names = b"|".join(name.encode() for name in elements)
+    unread = re.compile(rb"<(%s)>.*?</\1>" % names, re.DOTALL)
+
+    def cut(*, response_dict: dict[str, Any], **_: object) -> None:
+        if response_dict["status_code"] < 300:
+            response_dict["body"] = unread.sub(b"", response_dict["body"])
+
+    aws.ec2.meta.events.register(f"before-parse.ec2.{operation}", cut)
 
 
 def items(listed: bytes) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from providers.aws import tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
-from providers.aws.listings import Listing
+from providers.aws.listings import Listing, leave_out
 from providers.model import Odcr
 
 if TYPE_CHECKING:
@@ -23,14 +23,15 @@ PAGE = 1000
 
 def listing(aws: Aws) -> Listing[Odcr]:
     """What `reservations` reads."""
-    return Listing(
+    listed = Listing(
         aws,
         "DescribeCapacityReservations",
         element="capacityReservationSet",
         member="CapacityReservations",
         decode=lambda item: [odcr(item)],
-        unread=("capacityAllocationSet",),
     )
+    leave_out(aws, "DescribeCapacityReservations", ("capacityAllocationSet",))
+    return listed
 
 
 def reservations(listed: Listing[Odcr]) -> list[Odcr]:
