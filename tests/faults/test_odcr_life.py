@@ -88,9 +88,7 @@ class Team(World):
 
     def made(self) -> list[Json]:
         """Everything that this cluster's broker ever made, ended or not, as it is now."""
-        self.control.lag(0)
         found = self.aws.ec2.describe_capacity_reservations()["CapacityReservations"]
-        self.control.lag(self.lag)
         mine = [dict(each) for each in found if names.TAG_MANAGED in tags(each)]
         return [each for each in mine if tags(each)[names.TAG_CLUSTER] == self.settings.cluster_name]
 
@@ -130,7 +128,6 @@ class Team(World):
         self.untouched()
 
     def untouched(self) -> None:
-        self.control.lag(0)
         now = [self.aws.reservation(each) for each in self.others]
         assert now == self.as_they_were, "somebody else's reservation was changed"
 
@@ -146,7 +143,7 @@ class Story:
     held: dict[str, int]
     made: int
     before: int = 0  # instances that are held when it begins
-    lag: float = 0.0  # how late EC2 shows things
+    hidden: float = 0.0  # for how long EC2 shows nothing of what is made
     first: dict[str, int] | None = None  # what is held before the meanwhile, where that is another
     meanwhile: Act = lambda team: None
 
@@ -164,8 +161,9 @@ def cancelled_by_hand(team: Team) -> None:
 
 STORIES = {
     "bought": Story(act=lambda t: t.ask(2, annotations=CANCEL), held={A: 2}, made=1),
+    # Later than a successor waits for it: the same purchase is made under the same token.
     "bought, and EC2 shows it late": Story(
-        act=lambda t: t.ask(2, annotations=CANCEL), held={A: 2}, made=1, lag=120.0
+        act=lambda t: t.ask(2, annotations=CANCEL), held={A: 2}, made=1, hidden=420.0
     ),
     "bought, and asked otherwise while nobody runs": Story(
         act=lambda t: t.ask(2, annotations=CANCEL),
@@ -173,7 +171,7 @@ STORIES = {
         meanwhile=lambda t: t.ask_for(3),
         held={A: 3},
         made=1,
-        lag=60.0,
+        hidden=60.0,
     ),
     "grown": Story(before=2, act=lambda t: t.ask_for(5), held={A: 5}, made=1),
     "shrunk": Story(before=5, act=lambda t: t.ask_for(2), held={A: 2}, made=1),
@@ -215,7 +213,7 @@ def run(server: LocalAws, story: Story, number: int, point: Point | None) -> lis
         team.ask(story.before, annotations=CANCEL)
         process.until(lambda: team.quiet({A: story.before}), "the stage is set")
         process.run(30.0)
-    team.late(story.lag)
+    team.hidden = story.hidden
     process.turn()
     gate.armed = True
     try:
@@ -266,6 +264,40 @@ def test_answers_are_lost(
     process.until(lambda: team.quiet(held), "all is settled")
     process.run(400.0)
     team.ends(Story(act=act, held=held, made=made))
+
+
+@pytest.mark.covers("CAP-03")
+def test_a_purchase_that_may_have_been_made_is_made_again_as_the_same_and_a_new_one_as_another(
+    fresh: LocalAws,
+) -> None:
+    team = Team(fresh, 0)
+
+    def tokens() -> list[str]:
+        calls = team.control.log("CreateCapacityReservation")[len(team.others) :]
+        return [each["params"]["ClientToken"] for each in calls]
+
+    process = team.start()
+    process.turn()
+    team.hidden = 420.0
+    team.control.fault(action="CreateCapacityReservation", stage="response", times=12)
+    team.ask(2, annotations=CANCEL)
+    process.until(lambda: len(team.made()) == 1, "it is made, and nobody knows")
+    process.run(20.0)
+    process = team.start()  # which knows no more than what the object says
+    team.control.clear_faults()
+    lost = len(tokens())
+    process.until(lambda: team.quiet({A: 2}), "it has it")
+    assert len(tokens()) > lost and len(set(tokens())) == 1
+    assert len(team.made()) == 1
+    process.run(600.0)
+
+    # Just the same again, of the same generation, and by one that did not make the first.
+    team.hidden = 0.0
+    process = team.start()
+    cancelled_by_hand(team)
+    process.until(lambda: team.quiet({A: 2}), "another one is bought")
+    assert (len(team.made()), len(set(tokens()))) == (2, 2)
+    team.untouched()
 
 
 @pytest.mark.covers("CAP-05")
@@ -343,7 +375,7 @@ def test_deleted_while_the_answer_to_a_purchase_is_lost_and_ec2_shows_it_late(fr
     team = Team(fresh, 0)
     process = team.start()
     process.turn()
-    team.late(120.0)
+    team.hidden = 120.0
     team.control.fault(action="CreateCapacityReservation", stage="response", times=12)
     team.ask(2, annotations=CANCEL)
     process.until(lambda: len(team.made()) == 1, "it is made, and nobody knows")

@@ -9,7 +9,7 @@ the same point is the same point each time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -34,6 +34,7 @@ from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
 from providers.local import LocalAws
 from providers.local.control import Control
+from providers.model import Odcr
 from tests.cluster import objects
 from tests.cluster.account import A, Account
 from tests.cluster.stack import SETTINGS, Provider
@@ -186,6 +187,7 @@ class World:
         self.clock = StepClock()
         self.control.freeze(self.clock.now())
         self._told = self.lag = 0.0
+        self.hidden = 0.0  # for how long EC2 shows nothing at all of a new reservation
         self.aws = account(server)
         self.cluster = Cluster()
         self.transport = InProcessTransport(self.cluster)
@@ -270,13 +272,29 @@ def account(server: LocalAws, *, fresh: bool = False) -> Account:
     return _accounts[server.endpoint]
 
 
+class _Behind(Provider):
+    """Shows a reservation when its world says that EC2 does."""
+
+    def __init__(self, world: World, **options: Any) -> None:
+        super().__init__(**options)
+        self._world = world
+
+    def reservations(self) -> Sequence[Odcr]:
+        shown = self._world.clock.now() - timedelta(seconds=self._world.hidden)
+        found = super().reservations()
+        if not self._world.hidden:
+            return found
+        return [each for each in found if each.created is not None and each.created <= shown]
+
+
 class Process:
     """One broker; `turn` does once what its threads would do."""
 
     def __init__(self, world: World, gate: Gate, guard: Callable[[], None] | None = None) -> None:
         self.world, self.gate = world, gate
         Session.gate = gate
-        provider = Provider(
+        provider = _Behind(
+            world,
             cluster=world.settings.cluster_name,
             region=world.settings.region,
             endpoint_url=world.server.endpoint,

@@ -1,16 +1,16 @@
 """The calls that a plan of holdings comes to, and what each answer means for the next plan.
 
-Invariant: before the first purchase of a pass the object carries the time, so that a successor who finds it
-knows that EC2 may have more than it shows; each purchase has a token of its own, made of the object's uid and
-generation, that time and what is bought. A refusal about a place is remembered for the place, any other one
+Invariant: before a purchase the object carries its number and the time, so that a successor who finds them
+knows that EC2 may have more than it shows, and makes the same purchase under the same token; the number is
+spent once EC2 has something for it, and what EC2 answers of an earlier purchase is nobody's second one. A
+refusal about a place is remembered for the place, any other one
 for what asked; an answer that was lost is taken for done until EC2 must show it. Nothing is sent once the
 Lease is lost, which EC2 knows nothing of.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -26,6 +26,7 @@ from broker.capacity.refusals import OF_A_PLACE, Refusals
 from broker.controllers.ome.holdings.groups import Groups
 from broker.controllers.ome.holdings.idle import written
 from broker.controllers.ome.holdings.recent import Recent
+from broker.controllers.ome.holdings.setting_out import Mark, token
 from broker.controllers.ome.holdings.wishes import Reading
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -38,6 +39,8 @@ from providers.model import ENDED_STATES, ErrorClass, OdcrRequest, ProviderError
 SKEW: Final = timedelta(minutes=10)  # a time further ahead is no broker's
 PAUSE: Final = timedelta(minutes=5)  # after an answer that the same call would get again
 FRESH: Final = timedelta(seconds=30)  # how old the time on the object may be at a purchase
+# How what an earlier purchase had made may have ended since: nothing that was made just now is that.
+_OVER: Final = frozenset({"cancelling", "cancelled", "expired"})
 # EC2's trouble, not the request's: the whole pass is taken again, with the loop's back-off.
 _PASSING: Final = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
 
@@ -69,22 +72,22 @@ class Actor:
         self._recorder = recorder
         self.recent = Recent()
         self.refusals = Refusals()
-        self._set_out: dict[str, datetime] = {}  # uid -> the time that this process wrote on the object
+        self._marks: dict[str, Mark] = {}  # uid -> what this process wrote on the object
+        self._spent: set[str] = set()  # uids of which EC2 has something under that number
         self._lost: set[str] = set()  # uids with a purchase whose answer was lost
         self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # what -> until when, whose, why
-        self._bought = 0
 
     # ---- what the next plan needs to know
 
     def unsure(self, reading: Reading, now: datetime) -> bool:
         """Whether a purchase for it may have been made that neither EC2 shows nor this process knows."""
-        uid, at = reading.one.uid, reading.bought
-        mine = self._set_out.get(uid)
-        if mine is not None and (at is None or mine >= at):
-            if mine + SETTLE <= now:
+        uid, told = reading.one.uid, reading.mark
+        mine = self._marks.get(uid)
+        if mine is not None and (told is None or mine.at >= told.at):
+            if mine.at + SETTLE <= now:
                 self._lost.discard(uid)
             return uid in self._lost
-        return at is not None and at - SKEW < now < at + SETTLE
+        return told is not None and told.at - SKEW < now < told.at + SETTLE
 
     def held(self, reading: Reading, now: datetime) -> str:
         """Why nothing is bought for it for a while, if EC2 refused what it asked."""
@@ -101,17 +104,21 @@ class Actor:
 
     # ---- steps
 
-    def buy(self, purchase: Purchase, reading: Reading) -> None:
-        """Raises ApiError, and ProviderError of a class that is no answer; others are remembered."""
-        at = self._write_time(reading)
+    def buy(self, purchase: Purchase, reading: Reading, known: Collection[str]) -> None:
+        """`known`: the ids of all that EC2 shows. Raises ApiError, and ProviderError of a class that is no
+        answer; others are remembered.
+        """
+        mark = self._set_out(reading)
         self._client.check()
-        self._bought += 1
-        change = "grow" if purchase.odcr_id else "create"
+        grows = bool(purchase.odcr_id)
+        change = "grow" if grows else "create"
         try:
-            odcr = self._grow(purchase) if purchase.odcr_id else self._create(purchase, reading, at)
+            odcr = self._grow(purchase) if grows else self._create(purchase, reading, mark, known)
         except ProviderError as error:
             CHANGES.labels(change, error.code).inc()
             self._refused(purchase, reading, error)
+            return
+        if not odcr:
             return
         CHANGES.labels(change, "done").inc()
         self.refusals = self.refusals.succeeded(purchase.instance_type, purchase.zone, purchase.count)
@@ -169,21 +176,30 @@ class Actor:
 
     # ---- how
 
-    def _create(self, purchase: Purchase, reading: Reading, at: datetime) -> str:
+    def _create(self, purchase: Purchase, reading: Reading, mark: Mark, known: Collection[str]) -> str:
+        """The id of what was made; none where EC2 answered with what an earlier purchase had made, which is
+        over: the next one has another number.
+        """
         terms = reading.wish.terms
-        odcr = self._provider.create_reservation(
-            OdcrRequest(
-                token=self._token(purchase, reading, at),
-                instance_type=purchase.instance_type,
-                zone=purchase.zone,
-                count=purchase.count,
-                platform=terms.platform,
-                tenancy=terms.tenancy,
-                match_criteria=terms.match_criteria,
-                end=terms.end,
-                tags={**terms.tags, names.TAG_FLAVOR: purchase.flavor},
-            )
+        request = OdcrRequest(
+            token="",
+            instance_type=purchase.instance_type,
+            zone=purchase.zone,
+            count=purchase.count,
+            platform=terms.platform,
+            tenancy=terms.tenancy,
+            match_criteria=terms.match_criteria,
+            end=terms.end,
+            tags={**terms.tags, names.TAG_FLAVOR: purchase.flavor},
         )
+        uid, generation = reading.one.uid, reading.one.metadata.generation
+        odcr = self._provider.create_reservation(
+            replace(request, token=token(uid, generation, mark, request))
+        )
+        self._spent.add(uid)
+        if odcr.id in known or odcr.state in _OVER:
+            _log.info("answered of an earlier purchase", reservation=str(reading.reserved), odcr=odcr.id)
+            return ""
         self.recent.made(odcr, self._clock.now())
         if odcr.state in ENDED_STATES:
             raise ProviderError(
@@ -198,19 +214,6 @@ class Actor:
         self._provider.resize_reservation(purchase.odcr_id, count=purchase.total)
         self.recent.changed(purchase.odcr_id, purchase.total, self._clock.now())
         return purchase.odcr_id
-
-    def _token(self, purchase: Purchase, reading: Reading, at: datetime) -> str:
-        of = (
-            reading.one.uid,
-            reading.one.metadata.generation,
-            at.isoformat(),
-            self._bought,
-            purchase.flavor,
-            purchase.instance_type,
-            purchase.zone,
-            purchase.count,
-        )
-        return hashlib.sha256("/".join(map(str, of)).encode()).hexdigest()
 
     def _call(self, what: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
         """Whether it was done; an answer that the same call would get again is remembered."""
@@ -227,16 +230,20 @@ class Actor:
         CHANGES.labels(change, "done").inc()
         return True
 
-    def _write_time(self, reading: Reading) -> datetime:
+    def _set_out(self, reading: Reading) -> Mark:
+        """What the object says from now on; written anew for another number, or where the time is old."""
         uid, now = reading.one.uid, self._clock.now()
-        at = self._set_out.get(uid)
-        if at is not None and at <= now < at + FRESH:
-            return at
-        metadata = {"uid": uid, "annotations": {names.BUYING: now.isoformat()}}
+        mine = self._marks.get(uid)
+        if mine is not None and uid not in self._spent and mine.at <= now < mine.at + FRESH:
+            return mine
+        number = max((each.number for each in (mine, reading.mark) if each is not None), default=0)
+        mark = Mark(number + (uid in self._spent), now)
+        metadata = {"uid": uid, "annotations": {names.BUYING: str(mark)}}
         kind, namespace = reading.one.KIND, reading.one.namespace or None
         self._client.patch(kind, reading.one.name, {"metadata": metadata}, namespace=namespace)
-        self._set_out[uid] = now
-        return now
+        self._marks[uid] = mark
+        self._spent.discard(uid)
+        return mark
 
     def _refused(self, purchase: Purchase, reading: Reading, error: ProviderError) -> None:
         where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"

@@ -256,7 +256,7 @@ class HoldingsKeeper:
                     break
                 for purchase in due:
                     try:
-                        self._actor.buy(purchase, seen.readings[purchase.reserved])
+                        self._actor.buy(purchase, seen.readings[purchase.reserved], seen.inventory.odcrs)
                     except NotFound:
                         skipped.add(purchase.reserved)  # the object is gone
                     except Unavailable:

@@ -1,21 +1,24 @@
 """What this process did to EC2's reservations and EC2 may not show yet.
 
 Invariant: a description taken soon after a change is read with the change in it, so that nothing is bought
-again or changed back because EC2 shows it late; after SETTLE what EC2 shows is what there is. A new process
-knows nothing of this: it has the moment at which the last one set out to buy, on the object.
+again or changed back because EC2 shows it late; after SETTLE what EC2 shows is what there is, but for a new
+reservation that EC2 never showed yet: it is paid for, so it counts until EC2 would have forgotten its end as
+well. A new process knows nothing of this: it has what the last one wrote on the object before it bought.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from broker.capacity.holdings_model import SETTLE
 from broker.capacity.model import Inventory
 from providers.model import UNCHANGED, Odcr, Unchanged
 
 CANCELLED = "cancelled"
+UNSHOWN: Final = timedelta(hours=1)  # EC2 shows a reservation for about as long after its end
 
 
 class Recent:
@@ -23,6 +26,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Odcr, datetime]] = {}
+        self._shown: set[str] = set()  # of those
         self._changed: dict[str, tuple[int, datetime | Unchanged | None, datetime]] = {}
 
     def made(self, odcr: Odcr, at: datetime) -> None:
@@ -39,7 +43,14 @@ class Recent:
         if inventory.described is None:
             return inventory
         latest = inventory.described - SETTLE
-        self._made = {id_: made for id_, made in self._made.items() if made[1] > latest}
+        self._shown |= self._made.keys() & inventory.odcrs.keys()
+        unshown = inventory.described - UNSHOWN
+        self._made = {
+            id_: made
+            for id_, made in self._made.items()
+            if made[1] > (latest if id_ in self._shown else unshown)
+        }
+        self._shown &= self._made.keys()
         self._changed = {id_: change for id_, change in self._changed.items() if change[2] > latest}
         odcrs: dict[str, Odcr] = {id_: made for id_, (made, _) in self._made.items()}
         odcrs |= inventory.odcrs

@@ -3,24 +3,26 @@
 Invariant: nothing is bought unless the object says Manage in so many words, and every annotation that is
 there is understood: one that is not is told with its value and what it may be, and until it is mended the
 object is treated as the most careful reading of it, and nothing is bought, resized, given back or ended
-otherwise for it.
+otherwise for it. So is one whose name is nearly that of one that decides about buying.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
-from broker.apis import names
+from broker.apis import names, spelling
 from broker.apis.meta import quantity
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
 from broker.capacity.holdings import BROKER, Claimant, Problem
 from broker.capacity.holdings_model import Ask, Terms, Wish
 from broker.capacity.sizing import Flavor, FlavorProblem, Sizing, flavor_of
+from broker.controllers.ome.holdings import setting_out
 from broker.controllers.ome.holdings.idle import read_back
+from broker.controllers.ome.holdings.setting_out import Mark
 from broker.quota.usage import Reserved
 from providers.model import InstanceType
 
@@ -40,7 +42,7 @@ INVALID: Final = "InvalidAnnotation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One object as it is read. `bought`: when the broker last set out to buy for it."""
+    """One object as it is read. `mark`: what the broker wrote when it last set out to buy for it."""
 
     one: Reservation
     reserved: Reserved
@@ -48,7 +50,7 @@ class Reading:
     claimant: Claimant
     wish: Wish
     problems: tuple[Problem, ...] = ()
-    bought: datetime | None = None
+    mark: Mark | None = None
 
 
 def reserved_of(one: Reservation) -> Reserved:
@@ -97,7 +99,9 @@ def read(
     said = {key: _choice(one, key, problems) for key in _CHOICES}
     end = _end(one, problems)
     ids = _ids(one, problems)
-    invalid = bool(problems)
+    unknown = spelling.misspelt(one.KIND.kind, one.annotations)
+    invalid = bool(problems) or any(each.meant in names.BUYING_TERMS for each in unknown)
+    problems += [Problem(reason=spelling.REASON, message=each.message) for each in unknown]
     judged = judge(one.spec, default_cohort=default_cohort, strict=strict)
     sizing: Sizing = "largest" if said[names.SIZING] == "largest" else "accelerator"
     found = [
@@ -151,7 +155,7 @@ def read(
         ),
         wish=wish,
         problems=tuple(problems),
-        bought=_moment(one.annotations.get(names.BUYING, "")),
+        mark=setting_out.read(one.annotations.get(names.BUYING, "")),
     )
 
 
@@ -168,7 +172,7 @@ def _choice(one: Reservation, key: str, problems: list[Problem]) -> str:
 
 def _end(one: Reservation, problems: list[Problem]) -> datetime | None:
     given = one.annotations.get(names.END_DATE, "").strip()
-    end = _moment(given)
+    end = setting_out.moment(given)
     if given and end is None:
         message = f"annotation {names.END_DATE} is {given!r}: write a time such as 2027-01-31T00:00:00Z"
         problems.append(Problem(reason=INVALID, message=message))
@@ -182,15 +186,6 @@ def _ids(one: Reservation, problems: list[Problem]) -> frozenset[str]:
             message = f"annotation {names.ADOPT_IDS} has {each!r}: write EC2's ids (cr-0123456789abcdef0)"
             problems.append(Problem(reason=INVALID, message=message))
     return frozenset(each for each in given if each.startswith("cr-"))
-
-
-def _moment(text: str) -> datetime | None:
-    """A time with its zone; None where there is none."""
-    try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        return None
-    return found.astimezone(UTC) if found.tzinfo else None
 
 
 def _tags(one: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:

@@ -15,11 +15,13 @@ from broker.capacity.holdings_model import SETTLE
 from broker.capacity.model import Inventory
 from broker.controllers.ome.holdings.groups import EVERY, LONGEST, Groups
 from broker.controllers.ome.holdings.idle import Idle, read_back, written
-from broker.controllers.ome.holdings.recent import Recent
+from broker.controllers.ome.holdings.recent import UNSHOWN, Recent
+from broker.controllers.ome.holdings.setting_out import Mark, token
+from broker.controllers.ome.holdings.setting_out import read as read_mark
 from broker.controllers.ome.holdings.view import HoldingsView
 from broker.controllers.ome.holdings.wishes import Reading, flavors_of, read
 from broker.quota.usage import Reserved
-from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
+from providers.model import ErrorClass, Odcr, OdcrRequest, ProviderError, ReservationGroup
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
 
 GPU = "nvidia.com/gpu"
@@ -90,7 +92,7 @@ def test_what_the_annotations_say() -> None:
             names.SIZING: "max",
             names.ADOPT_IDS: "cr-1, cr-2,",
             names.ADOPT_GROUP: GROUP,
-            names.BUYING: "2026-11-21T10:00:00+00:00",
+            names.BUYING: "7 2026-11-21T10:00:00+00:00",
         },
         spec={"compartmentID": "acme"},
     )
@@ -101,7 +103,53 @@ def test_what_the_annotations_say() -> None:
     assert terms.tags[names.TAG_COMPARTMENT] == "acme"
     assert found.wish.asks["h100"].sizing == "largest"
     assert (found.claimant.ids, found.claimant.group_arn) == (frozenset({"cr-1", "cr-2"}), GROUP)
-    assert found.bought == datetime(2026, 11, 21, 10, tzinfo=UTC)
+    assert found.mark == Mark(7, datetime(2026, 11, 21, 10, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("7 2026-11-21T11:00:00+01:00", Mark(7, datetime(2026, 11, 21, 10, tzinfo=UTC))),
+        ("2026-11-21T10:00:00Z", Mark(0, datetime(2026, 11, 21, 10, tzinfo=UTC))),
+        ("", None),
+        ("7", None),
+        ("-7 2026-11-21T10:00:00Z", None),
+        ("seven 2026-11-21T10:00:00Z", None),
+        ("7 2026-11-21T10:00:00", None),
+        ("7 yesterday", None),
+    ],
+)
+def test_what_is_written_before_a_purchase(text: str, means: Mark | None) -> None:
+    assert read_mark(text) == means
+    assert means is None or read_mark(str(means)) == means
+
+
+@pytest.mark.covers("CAP-03")
+def test_a_token_follows_from_the_object_the_number_and_the_call_and_from_no_clock() -> None:
+    asked = OdcrRequest(token="", instance_type=P5, zone="us-east-1a", count=2, tags={"a": "1", "b": "2"})
+    first = token("u-1", 3, Mark(1, NOW), asked)
+    assert token("u-1", 3, Mark(1, NOW + minutes(9)), replace(asked, token=first)) == first
+    assert token("u-1", 3, Mark(1, NOW), replace(asked, tags={"b": "2", "a": "1"})) == first
+    others = {
+        token("u-2", 3, Mark(1, NOW), asked),
+        token("u-1", 4, Mark(1, NOW), asked),
+        token("u-1", 3, Mark(2, NOW), asked),
+        *(
+            token("u-1", 3, Mark(1, NOW), replace(asked, **other))
+            for other in (
+                {"instance_type": "p5.4xlarge"},
+                {"zone": "us-east-1b"},
+                {"count": 1},
+                {"platform": "Windows"},
+                {"tenancy": "dedicated"},
+                {"match_criteria": "open"},
+                {"end": NOW},
+                {"tags": {"a": "1"}},
+            )
+        ),
+    }
+    assert len(others | {first}) == 12
+    assert {len(each) for each in others} == {64} and all(each.isascii() for each in others)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +291,13 @@ def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
     assert recent.seen(shown(gone, at=NOW + minutes(2))).odcrs["cr-new"].state == "cancelled"
     after = replace(late, described=NOW + SETTLE)
     assert recent.seen(after) == after
+
+
+def test_what_was_made_counts_until_ec2_has_shown_it_or_would_have_forgotten_it() -> None:
+    recent = Recent()
+    recent.made(odcr("cr-new", total=2, free=2), NOW)
+    assert "cr-new" in recent.seen(shown(at=NOW + UNSHOWN - minutes(1))).odcrs
+    assert "cr-new" not in recent.seen(shown(at=NOW + UNSHOWN)).odcrs
 
 
 def test_a_slot_is_idle_only_as_long_as_it_was_seen_so() -> None:
