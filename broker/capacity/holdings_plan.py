@@ -32,9 +32,11 @@ from broker.capacity.model import Inventory
 from broker.capacity.refusals import Refusals
 from broker.capacity.shortages import Shortage
 from broker.capacity.sizing import size
-from broker.capacity.spending import Spending
+from broker.capacity.spending import Spending, costs
 from broker.quota.usage import Reserved
 from providers.model import ENDED_STATES, InstanceType, Odcr
+
+DELETION_POLICY = "capacity-broker.io/deletion-policy"
 
 
 def plan(
@@ -165,7 +167,7 @@ class _Planner:
                     wish, left_over, self._inventory, "nothing of it is wanted any more"
                 )
         elif left_over:
-            problems.append(_kept(left_over))
+            problems.append(_kept(left_over, self._types))
         self._regroup(wish)
         return Outlook(counts=counts, problems=tuple(problems))
 
@@ -283,12 +285,12 @@ class _Planner:
 _UNSURE = "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
 
 
-def _kept(odcrs: Iterable[Odcr]) -> Problem:
+def _kept(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> Problem:
     told = ", ".join(sorted(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in odcrs))
     return Problem(
         reason="Retained",
-        message=f"{told}: no longer wanted, and kept since the deletion policy is Retain: cancel it in EC2, "
-        "or set the policy to Cancel",
+        message=f"{told}: {costs(odcrs, types)}: no longer wanted, and kept since annotation "
+        f"{DELETION_POLICY} is Retain: cancel it in EC2, or set the annotation to Cancel",
     )
 
 

@@ -22,6 +22,20 @@ EVERYBODY = Reserved("", "")  # no object has this name
 _CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
 
 
+def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
+    """How many instances they hold, and what that costs, in words."""
+    count, dollars, unpriced = 0, 0.0, set[str]()
+    for odcr in odcrs:
+        count += odcr.total
+        type_ = types.get(odcr.instance_type)
+        if type_ is None or type_.on_demand_price is None:
+            unpriced.add(odcr.instance_type)
+        else:
+            dollars += odcr.total * type_.on_demand_price
+    without = f" without {', '.join(sorted(unpriced))}, whose price is not known" if unpriced else ""
+    return f"{count} instances, {dollars:.2f} dollars an hour{without}"
+
+
 class Spending:
     """What is held: grows with each purchase of a plan."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
-from broker.apis.core import ResourceQuota
+from broker.apis.core import Event, ResourceQuota
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ReservationStatus
@@ -526,3 +526,23 @@ def picture(team: Team) -> str:
         f"{e['CapacityReservationId']} {e['AvailabilityZone']} {e['State']} {e['TotalInstanceCount']}"
         for e in team.made()
     )
+
+
+def test_what_is_kept_of_a_deleted_reservation_is_told_with_what_it_costs(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    process = team.start()
+    team.ask(2, annotations={names.RESERVATION_POLICY: "Manage"})
+    process.until(lambda: team.quiet({A: 2}), "it is bought")
+    (made,) = team.made()
+    team.end()
+    process.until(lambda: team.object() is None, "it goes")
+    process.broker.recorder.flush()
+    events = [Event.decode(each) for each in team.client.list(Event.KIND)[0]]
+    (told,) = [each for each in events if each.reason == "ReservationsKept"]
+    hourly = 2 * 55.04
+    assert (told.type, told.involved_object.name) == ("Warning", "training")
+    assert (
+        f"{made['CapacityReservationId']} (2 {P5}): 2 instances, {hourly:.2f} dollars an hour" in told.message
+    )
+    assert f"--capacity-reservation-id {made['CapacityReservationId']}" in told.message
+    assert team.held() == {A: 2}

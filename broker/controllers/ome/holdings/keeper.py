@@ -24,6 +24,7 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.holdings.act import Actor
 from broker.controllers.ome.holdings.groups import Groups
 from broker.controllers.ome.holdings.idle import Idle
+from broker.controllers.ome.holdings.parting import Parting
 from broker.controllers.ome.holdings.view import HoldingState, HoldingsView
 from broker.controllers.ome.holdings.wishes import Reading, flavors_of, read
 from broker.controllers.ome.reads import OmeReads
@@ -87,6 +88,7 @@ class HoldingsKeeper:
         self._read_with: tuple[object, object] = (None, None)
         self._read: dict[tuple[str, str], Reading] = {}
         self._idle = Idle(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
+        self._parting = Parting(recorder, region=settings.region, cluster=self._cluster)
         self._actor = Actor(client, provider, self._groups, clock=clock, recorder=recorder)
 
     def run(self) -> Again | None:
@@ -339,6 +341,8 @@ class HoldingsKeeper:
             )
             if reading.one.deleting and (outlook is None or outlook.settled):
                 settled[reserved] = reading.one.uid
+                self._parting.tell(reading, seen.inventory, seen.holdings, seen.types)
+        self._parting.forget(settled.values())
         self._view.publish(seen.holdings, states, settled)
 
 

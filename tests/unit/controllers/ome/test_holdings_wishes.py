@@ -178,6 +178,26 @@ def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_changed(
     assert found.managed is (key != names.RESERVATION_POLICY)
 
 
+@pytest.mark.parametrize(
+    ("key", "nothing_done"),
+    [
+        ("capacity-broker.io/end-dat", True),
+        ("capacity-broker.io/reservation-polcy", True),
+        ("capacity-broker.io/match_criteria", True),
+        ("capacity-broker.io/admision", False),
+        ("capacity-broker.io/draws-from", False),
+        ("example.com/reservation-policy", False),
+    ],
+)
+def test_a_misspelt_annotation_is_told_and_about_buying_nothing_is_done(key: str, nothing_done: bool) -> None:
+    found = reading({names.RESERVATION_POLICY: "Manage", key: "x"})
+    told = {each.reason: each.message for each in found.problems}
+    ours = key.startswith("capacity-broker.io/")
+    assert list(told) == (["UnknownAnnotation"] if ours else [])
+    assert not ours or f"annotation {key} means nothing on a CapacityReservation" in told["UnknownAnnotation"]
+    assert bool(found.wish.frozen) == nothing_done
+
+
 def test_a_flavor_that_is_not_there_and_a_spec_with_a_problem_ask_for_nothing() -> None:
     found = reading(flavors={})
     assert (found.wish.asks, found.wish.flavor_names) == ({}, ("h100",))
