@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-Reclaim = Literal["Never", "LowerPriority", "Any"]
+Reclaim = Literal["Never", "LowerPriority", "LowerOrNewerEqualPriority", "Any"]
 Right = Literal["free", "own", "lent"]
 
 RESERVED_FOR_OTHERS: Final = "ReservedForOthers"
@@ -31,11 +31,22 @@ class Lot(NamedTuple):
 
 
 class Borrower(NamedTuple):
-    """Whoever holds a slot of a lot and could give it back. `coming`: it is on its way out already."""
+    """Whoever holds a slot of a lot and could give it back, and the queue that it draws from. `coming`: it is
+    on its way out already. Without `odcr_id` it is promised one of any."""
 
     odcr_id: str
     priority: int
     coming: bool = False
+    queue: str = ""
+
+
+class Rule(NamedTuple):
+    """Whom of lower priority claims of a queue may have leave: `within` their own, and, where they borrow,
+    `lower` others that do, up to the threshold."""
+
+    within: bool = False
+    lower: bool = False
+    threshold: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +54,7 @@ class Terms:
     """How many more slots of a lot may be taken.
 
     `quota`: by its owner, were nothing lent; `room`: by all together; `lendable`: of those by others.
-    `borrowers` hold slots that the owner may have back, those first that give theirs back first.
+    `borrowers` hold slots that others may have, those first that give theirs back first.
     """
 
     quota: int = 0
@@ -62,7 +73,7 @@ class Entitlements:
 
     `draws` tells the queue of each claim (by uid) that draws from one. `borrow`: by a queue and a flavor, how
     many more slots of others it may take. `peers` are those that it may borrow from. `names` are those that
-    people write; `barred` says of a queue why it is entitled to nothing.
+    people write; `barred` says of a queue why it is entitled to nothing; `rules` whom its claims preempt.
     """
 
     lots: Mapping[str, Lot] = field(default_factory=dict)
@@ -73,6 +84,7 @@ class Entitlements:
     peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     barred: Mapping[str, str] = field(default_factory=dict)
+    rules: Mapping[str, Rule] = field(default_factory=dict)
 
     @property
     def owned(self) -> bool:
@@ -139,7 +151,9 @@ NOBODYS: Final = Entitlements()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """A slot that a claim waits to have back: it may be of any of these reservations of a lot."""
+    """A slot that a claim waits to have: it may be of any of these reservations of a lot. `queue`: that it
+    draws from, the owner's own or another's."""
 
     lot: Lot
     odcr_ids: tuple[str, ...]
+    queue: str

@@ -8,7 +8,9 @@ another (see `flow`), gangs whole or not at all.
 
 A claim within its reservation's quota whose slots are lent waits to have one back instead of falling back, as
 long as there is somebody left who may be asked for it: by the rule of `reclaimWithinCohort`, lowest priority
-first (Kueue, "Preemption").
+first (Kueue, "Preemption"). One that cannot fall back waits also for who gives way to its priority: another
+of its own reservation (`withinClusterQueue`), or, where it would borrow, another that does
+(`borrowWithinCohort`). Nobody is drained by these two for a claim that has another way.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Terms
+from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Rule, Terms
 from broker.capacity.flow import Flow, State
 from broker.capacity.model import Claim, Inventory
 from broker.capacity.problem import Rank, Wish
@@ -44,7 +46,7 @@ class _Left:
 
 
 class _Saved(NamedTuple):
-    """What `_Lender` goes back to where a gang cannot be whole."""
+    """What `Lender` goes back to where a gang cannot be whole."""
 
     flow: State[_Kind, str]
     left: dict[Lot, _Left]
@@ -114,21 +116,9 @@ def rationed(wishes: Mapping[str, Wish], entitlements: Entitlements, inventory: 
     return replace(inventory, debits=debits)
 
 
-def lend(
-    claims: Mapping[str, Claim],
-    wishes: Mapping[str, Wish],
-    prospects: Mapping[str, Prospect],
-    entitlements: Entitlements,
-    inventory: Inventory,
-    *,
-    dealt: Mapping[str, str],
-    absent: frozenset[str],
-) -> Lent:
+class Lender:
     """What those borrow, or wait for, who have no slot so far. `absent` are gangs that lack some."""
-    return _Lender(claims, wishes, prospects, entitlements, inventory, dealt, absent).run()
 
-
-class _Lender:
     def __init__(
         self,
         claims: Mapping[str, Claim],
@@ -136,6 +126,7 @@ class _Lender:
         prospects: Mapping[str, Prospect],
         entitlements: Entitlements,
         inventory: Inventory,
+        *,
         dealt: Mapping[str, str],
         absent: frozenset[str],
     ) -> None:
@@ -179,7 +170,8 @@ class _Lender:
 
     def _concerned(self, uid: str) -> bool:
         prospect = self._prospects[uid]
-        return bool(prospect.lent or prospect.own) or self._wishes[uid].gang in self._absent
+        some = prospect.lent or prospect.own or prospect.others
+        return bool(some) or self._wishes[uid].gang in self._absent
 
     def _after(self, lot: Lot, terms: Terms) -> _Left:
         """A lot's terms after what its owner's claims got in the plan so far."""
@@ -269,23 +261,49 @@ class _Lender:
         self._awaited |= found
 
     def _back(self, uid: str) -> Awaited | None:
-        own = self._prospects[uid].own
-        for lot in dict.fromkeys(self._entitlements.lots[each] for each in own):
-            reach = tuple(each for each in own if self._entitlements.lots[each] == lot)
-            if self._left[lot].quota <= 0 or any(self._free(each) > 0 for each in reach):
+        queue, prospect = self._entitlements.draws.get(uid, ""), self._prospects[uid]
+        lots = (self._entitlements.lots[each] for each in (*prospect.own, *prospect.others))
+        for lot in dict.fromkeys(lots):
+            ids = prospect.own if lot.owner == queue else prospect.others
+            reach = tuple(each for each in ids if self._entitlements.lots[each] == lot)
+            if any(self._free(each) > 0 for each in reach) and self._has_room(lot, queue):
                 continue  # not others are in its way
             borrowers = self._borrowers[lot]
-            for place, borrower in enumerate(borrowers):
-                if borrower.odcr_id in reach and self._gives(borrower, self._claims[uid], lot):
+            for place, each in enumerate(borrowers):
+                if each.odcr_id and each.odcr_id not in reach:
+                    continue
+                if (spends := self._gives(each, uid, lot, queue)) is None:
+                    continue
+                if spends is lot:
                     self._left[lot].quota -= 1
-                    self._borrowers[lot] = [*borrowers[:place], *borrowers[place + 1 :]]
-                    return Awaited(lot=lot, odcr_ids=reach)
+                elif spends:
+                    self._borrow[spends] -= 1
+                self._borrowers[lot] = [*borrowers[:place], *borrowers[place + 1 :]]
+                return Awaited(lot=lot, odcr_ids=reach, queue=queue)
         return None
 
-    def _gives(self, borrower: Borrower, claim: Claim, lot: Lot) -> bool:
-        rule = self._entitlements.of(lot).reclaim
-        lower = rule == "LowerPriority" and borrower.priority < claim.priority
-        return borrower.coming or rule == "Any" or lower
+    def _has_room(self, lot: Lot, queue: str) -> bool:
+        left = self._left[lot]
+        if lot.owner == queue:
+            return left.room > 0
+        return left.lendable > 0 and self._borrow.get(Lot(queue, lot.flavor), 0) > 0
+
+    def _gives(self, each: Borrower, uid: str, lot: Lot, queue: str) -> Lot | Literal[False] | None:
+        """Whether one who holds a slot of a lot gives it to this claim (None: not), and what of the lot's
+        quota or of the queue's limit (False: of neither) that takes."""
+        claim, rule = self._claims[uid], self._entitlements.rules.get(queue, Rule())
+        lower = each.priority < claim.priority
+        waits = not self._wishes[uid].rank.falls_back
+        if each.queue == queue:
+            return False if waits and lower and rule.within else None
+        if lot.owner == queue:
+            back = self._entitlements.of(lot).reclaim
+            gives = each.coming or back == "Any" or (back == "LowerPriority" and lower)
+            return lot if gives and self._left[lot].quota > 0 else None
+        limit = Lot(queue, lot.flavor)
+        gives = waits and lower and rule.lower and each.queue != lot.owner
+        gives = gives and (rule.threshold is None or each.priority <= rule.threshold)
+        return limit if gives and self._borrow.get(limit, 0) > 0 else None
 
     def _close(self, lot: Lot) -> None:
         """Nobody borrows more of what is used up, or not lent further."""

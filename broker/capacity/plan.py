@@ -20,7 +20,7 @@ from broker.capacity import reasons
 from broker.capacity.catalog import FOREVER
 from broker.capacity.dealing import deal, lacking
 from broker.capacity.entitlement import NOBODYS, Entitlements
-from broker.capacity.lending import Lent, lend, rationed
+from broker.capacity.lending import Lender, Lent, rationed
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
 from broker.capacity.problem import Rank, Wish, problem_of
 from broker.capacity.prospects import Prospect, Shops
@@ -69,7 +69,8 @@ def plan(
     lent, solution = Lent(), solved.solution
     named = {claim.uid: claim for claim in waiting}
     if entitlements.owned:
-        lent = lend(named, wishes, prospects, entitlements, inventory, dealt=dealt, absent=solved.absent)
+        lender = Lender(named, wishes, prospects, entitlements, inventory, dealt=dealt, absent=solved.absent)
+        lent = lender.run()
         dealt |= lent.dealt
         if more := len(lent.dealt):
             solver = f"{solution.solver}, then lending" if problem.bundles else "lending"

@@ -48,7 +48,8 @@ class Prospect:
     """A need's options as they stand: which may be asked, by which reservations, and why not the others.
 
     `lent` are slots of other owners, apart from `slots`; `own` are the reservations (by id) of the owner that
-    it draws from, whether they have room or not; `withheld` are those that it may not go into.
+    it draws from, whether they have room or not, and `others` those that it may borrow from; `withheld` are
+    those that it may not go into.
     """
 
     options: tuple[Option, ...]
@@ -60,6 +61,7 @@ class Prospect:
     suited: tuple[Candidate, ...]
     lent: Mapping[str, Option] = field(default_factory=dict)
     own: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     withheld: tuple[Skipped, ...] = ()
 
     def drawing(self, odcr_id: str) -> Option:
@@ -126,6 +128,7 @@ class Shops:
         slots: dict[str, Option] = {}
         lent: dict[str, Option] = {}
         own: list[str] = []
+        others: list[str] = []
         refused: dict[Option, Skipped] = {}
         ends: list[datetime] = []
         for place, option in enumerate(options):
@@ -135,8 +138,8 @@ class Shops:
             right = (
                 self._entitlements.right(queue, option.odcr_ids[0]) if self._owned and option.odcr_ids else ""
             )
-            if right == "own":
-                own += option.odcr_ids
+            if right in ("own", "lent"):
+                (own if right == "own" else others).extend(option.odcr_ids)
             if right in ("own", "lent") and (barred := self._limit(option, queue)):
                 refused[option] = barred
                 continue
@@ -158,6 +161,7 @@ class Shops:
             suited=suited,
             lent=lent,
             own=tuple(own),
+            others=tuple(others),
         )
 
     def _whose(self, queue: str) -> Callable[[Odcr], str | None]:

@@ -69,12 +69,19 @@ def unplaced(claim: Claim, prospect: Prospect, known: Catalog, inventory: Invent
 def reclaiming(
     claim: Claim, prospect: Prospect, awaited: Awaited, entitlements: Entitlements, inventory: Inventory
 ) -> Unplaced:
-    """Why a claim waits although it may fall back: the slot that it is entitled to comes back to it."""
-    owner, held = entitlements.name(awaited.lot.owner), ", ".join(awaited.odcr_ids)
-    message = (
-        f"{owner} is entitled to a slot of flavor {awaited.lot.flavor} that others borrow ({held}); "
-        "the claim waits until it is given back"
-    )
+    """Why a claim waits although it may fall back, or for whom: somebody gives a slot to it."""
+    lot, held = awaited.lot, ", ".join(awaited.odcr_ids)
+    owner, queue = entitlements.name(lot.owner), entitlements.name(awaited.queue)
+    if lot.owner == awaited.queue and entitlements.of(lot).quota > 0:
+        message = (
+            f"{owner} is entitled to a slot of flavor {lot.flavor} that others have ({held}); "
+            "the claim waits until it is given back"
+        )
+    else:
+        message = (
+            f"{queue} has no slot of flavor {lot.flavor} left for it, and one of lower priority has one of "
+            f"{owner} ({held}); the claim waits until that is given back"
+        )
     skipped = tuple(islice(_why_not(prospect.options, prospect, inventory), MOST_TOLD))
     return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
 

@@ -2,9 +2,9 @@
 
 Invariant: a candidate uses something that the incoming workload lacks, and the preemptor's policy allows
 it: `within` for its own queue, `reclaim` for the others of its cohort tree, of which only queues and
-cohorts beyond their quota are looked into. Among equals, an evicted workload comes before one that is
-not, then lower priority, then the one that got its quota last, then by name. The rules are Kueue's
-(pkg/scheduler/preemption/common).
+cohorts beyond their quota are looked into, and nobody who is at home. Among equals, an evicted workload comes
+before one that is not, then lower priority, then the one that got its quota last, then by name. The rules are
+Kueue's (pkg/scheduler/preemption/common).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def allowed(
     if policy == "Never":
         return iter(())
     entries = ledger.using(queue, keys, evicted=evicted)
+    if queue != ask.queue:
+        entries = (each for each in entries if not each[3].home)
     return entries if policy == "Any" else _lower(entries, ask, equal=policy == "LowerOrNewerEqualPriority")
 
 

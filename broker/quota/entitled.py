@@ -103,15 +103,22 @@ def entitle(
     holders: Iterable[Workload],
     wants: Iterable[Want],
     rules: Rules,
+    claimed: Iterable[Workload] = (),
 ) -> Entitled:
     """`holders` hold quota, also those that are `evicted` and have not left; those of a queue that is not
-    there any more count for nothing."""
-    return _Decision(queues, cohorts, holders, rules).of(wants)
+    there any more count for nothing. `claimed` will hold some soon: each counts as far as its queue has it,
+    or there is room for it."""
+    return _Decision(queues, cohorts, holders, claimed, rules).of(wants)
 
 
 class _Decision:
     def __init__(
-        self, queues: Sequence[Queue], cohorts: Sequence[Cohort], holders: Iterable[Workload], rules: Rules
+        self,
+        queues: Sequence[Queue],
+        cohorts: Sequence[Cohort],
+        holders: Iterable[Workload],
+        claimed: Iterable[Workload],
+        rules: Rules,
     ) -> None:
         self._rules = replace(
             rules,
@@ -125,16 +132,23 @@ class _Decision:
         self._later = Ledger(Tree(queues, cohorts))
         self._held: dict[str, Workload] = {}
         for each in holders:
-            if (node := self._now.queues.get(each.queue)) is None:
-                continue
-            node.add(each.usage)
-            self._before.queues[each.queue].add(each.usage)
-            self._held[each.name] = each
-            if not each.evicted:
-                self._later.admit(each)
+            self._hold(each)
+        for each in claimed:
+            later = self._later.tree.queues.get(each.queue)
+            if later is not None and (_covered(later, each.usage) or fits(later, each.usage, borrow=True)):
+                self._hold(each)
         self._given: dict[str, Verdict] = {}
         self._evictions: dict[str, Eviction] = {}
         self._wants: dict[str, Want] = {}
+
+    def _hold(self, each: Workload) -> None:
+        if (node := self._now.queues.get(each.queue)) is None:
+            return
+        node.add(each.usage)
+        self._before.queues[each.queue].add(each.usage)
+        self._held[each.name] = each
+        if not each.evicted:
+            self._later.admit(each)
 
     def of(self, wants: Iterable[Want]) -> Entitled:
         new, more = Waiting(self._later.tree), Waiting(self._later.tree)
@@ -310,6 +324,11 @@ class _Decision:
                     yield f"flavor {name} is not there: create the ResourceFlavor"
                 elif why := misfit(pods, known):
                     yield why
+
+
+def _covered(node: Node, usage: Amounts) -> bool:
+    """Whether the queue's own quota has room for it, whoever has borrowed that."""
+    return all(node.uses(key) + value <= node.quota(key) for key, value in usage.items())
 
 
 def held_of(usage: Amounts) -> dict[str, int]:

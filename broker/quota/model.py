@@ -110,7 +110,7 @@ class Cohort:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What holds quota. `reserved` is when it got it; without it the workload counts as the newest. A `firm`
-    one is preempted for nobody."""
+    one is preempted for nobody, one at `home` for none of another queue."""
 
     name: str
     queue: str
@@ -120,6 +120,7 @@ class Workload:
     reserved: float = float("inf")
     evicted: bool = False
     firm: bool = False
+    home: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

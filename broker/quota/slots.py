@@ -4,8 +4,13 @@ Invariant: whoever holds a slot of another's borrows it, however much of his own
 can have each slot that his quota covers back, and what is in an owner's own slots is never taken for anybody
 else. For that the tree's flavors are lots (slots of one flavor that one reservation owns): in his own lots
 a queue has a nominal quota, in those of others none. Limits and the choice of who gives back are then the
-tree's own (Kueue's `nominalQuota`, `borrowingLimit`, `lendingLimit`, and classical preemption with
-`reclaimWithinCohort`); a borrowing limit counts over all lots of a flavor together.
+tree's own (Kueue's `nominalQuota`, `borrowingLimit`, `lendingLimit`, and classical preemption); a
+borrowing limit counts over all lots of a flavor together.
+
+A borrowing limit is a lot of its own that only its queue uses, so that who is at his limit can make room for
+himself by one of his own only. A dedicated cluster holds all of its slots as one, and gives back all or none;
+what it holds quota for and has no instance of yet is promised to it, and counts as held. Within a queue, and
+while borrowing, the lower priority gives way as `withinClusterQueue` and `borrowWithinCohort` say.
 
 Who is leaving already counts as the first to give back, so that nobody else is asked for the same slot. Who
 may not be asked counts as the owner's own use. What outsiders hold (nobody's claims, or those of another
@@ -17,7 +22,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
@@ -37,9 +42,8 @@ from broker.quota.model import (
 )
 from broker.quota.tree import Node, Tree
 
-Reclaim = Literal["Never", "LowerPriority", "Any"]
-
 _SLOTS: Final = "slots"
+_BORROWED: Final = "borrowed slots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +68,18 @@ class Member:
     name: str
     cohort: str = ""
     borrowing_limit: Mapping[str, int | None] = field(default_factory=dict)
-    reclaim: Reclaim = "Never"
+    preemption: Preemption = field(default_factory=Preemption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a slot, and since when. `leaving`: it gives it back; `spared`: it may not be asked to."""
+    """Who holds a slot, and since when. `cluster`: the dedicated cluster that it belongs to, which gives back
+    as a whole. `leaving`: it gives it back; `spared`: it may not be asked to."""
 
     name: str
     queue: str
     odcr_id: str
+    cluster: str = ""
     priority: int = 0
     since: float = float("inf")
     leaving: bool = False
@@ -81,8 +87,21 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """Slots of a dedicated cluster that holds quota for them, and that none of its claims has yet."""
+
+    cluster: str
+    queue: str
+    flavor: str
+    count: int
+    priority: int = 0
+    since: float = float("inf")
+    spared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """Who wants a slot of its queue's own, in any of these EC2 reservations."""
+    """Who wants a slot in any of these EC2 reservations, of its queue or of those that it may borrow from."""
 
     name: str
     queue: str
@@ -93,7 +112,8 @@ class Want:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """Who is to give its slot back, for whom, why, and where both are in the tree."""
+    """Who is to give its slot back, for whom, why, and where both are in the tree. One that belongs to a
+    dedicated cluster stands for all of that."""
 
     holder: Holder
     want: Want
@@ -120,6 +140,7 @@ class Slots:
         members: Iterable[Member],
         holders: Iterable[Holder],
         *,
+        promises: Iterable[Promise] = (),
         cohorts: Iterable[Cohort] = (),
     ) -> None:
         self._members = {member.name: member for member in members}
@@ -146,16 +167,16 @@ class Slots:
         self._owned: dict[str, list[Lot]] = defaultdict(list)
         for lot in self.lots.values():
             self._owned[lot.owner].append(lot)
-        self._borrowers: dict[tuple[str, str], list[Holder]] = defaultdict(list)
-        self._borrowed: Counter[tuple[str, str]] = Counter()
-        for each in self.holders.values():
-            if (lot := self._lot_of[each.odcr_id]).owner != each.queue:
-                self._borrowers[lot.owner, lot.flavor].append(each)
-                self._borrowed[each.queue, lot.flavor] += 1
         self._peers: dict[Node, frozenset[str]] = {}
         self._tree = Tree([*map(self._queue, self._members.values())], cohorts)
         self.inactive: Mapping[str, str] = self._tree.inactive
-        self._ledger = Ledger(self._tree, map(self._workload, self.holders.values()))
+        self._ledger = Ledger(self._tree)
+        self._takers: dict[tuple[str, str], list[Holder]] = defaultdict(list)
+        self._of: dict[str, list[Holder]] = defaultdict(list)  # by the name of their workload
+        for each in self.holders.values():
+            self._count(each, self._lot_of[each.odcr_id], 1)
+        for promise in promises:
+            self._promise(promise)
 
     def quota(self, lot: Lot) -> int:
         """How many more slots its owner is entitled to."""
@@ -174,8 +195,10 @@ class Slots:
 
     def borrowable(self, queue: str, flavor: str) -> int:
         """How many more slots of others a queue may take."""
-        limit = self._members[queue].borrowing_limit.get(flavor, 0)
-        return UNLIMITED if limit is None else max(0, limit - self._borrowed[queue, flavor])
+        if self._members[queue].borrowing_limit.get(flavor, 0) is None:
+            return UNLIMITED
+        node = self._tree.queues.get(queue)
+        return 0 if node is None else max(0, node.available(_limit(queue, flavor)))
 
     def peers(self, queue: str) -> frozenset[str]:
         """The queues of its cohort tree, itself among them; nobody for one that may not borrow."""
@@ -188,10 +211,18 @@ class Slots:
             self._peers[root] = frozenset(each.name for each in _below(root))
         return self._peers[root]
 
-    def borrowers(self, lot: Lot) -> tuple[Holder, ...]:
-        """Who could be asked for a slot of the lot, or gives one back already, in that order."""
-        found = self._borrowers.get((lot.owner, lot.flavor), ())
+    def takers(self, lot: Lot) -> tuple[Holder, ...]:
+        """Who could be asked for a slot of the lot, or gives one back already, in that order. A slot that is
+        only promised is of no EC2 reservation yet."""
+        found = self._takers.get((lot.owner, lot.flavor), ())
         return tuple(sorted((each for each in found if each.leaving or not each.spared), key=_rank))
+
+    def borrows(self, cluster: str) -> bool:
+        """Whether a dedicated cluster holds slots of others."""
+        return any(
+            each.odcr_id and self._lot_of[each.odcr_id].owner != each.queue
+            for each in self._of.get(_whole(cluster), ())
+        )
 
     def reclaim(self, wants: Sequence[Want]) -> tuple[Victim, ...]:
         """Who is to be asked for a slot, beyond those who leave already. Wants in order of importance.
@@ -207,71 +238,127 @@ class Slots:
     def _reclaim(self, want: Want) -> Victim | None:
         """Gives the want its slot in the tree, and says who has to leave for it and does not yet."""
         node = self._tree.queues.get(want.queue)
-        own = [(id_, self._lot_of[id_]) for id_ in want.odcr_ids if id_ in self._lot_of]
-        own = [(id_, lot) for id_, lot in own if lot.owner == want.queue]
         if node is None:
             return None
-        for odcr_id, lot in own:
-            if fits(node, _amounts(lot, odcr_id), borrow=False):
+        reach = [(id_, self._lot_of[id_]) for id_ in want.odcr_ids if id_ in self._lot_of]
+        for odcr_id, lot in reach:
+            if fits(node, self._amounts(want.queue, lot, odcr_id), borrow=lot.owner != want.queue):
                 self._admit(want, lot, odcr_id)
                 return None
-        best: tuple[_Rank, Holder, Reason, str, Lot] | None = None
-        for odcr_id, lot in own:
-            amounts = _amounts(lot, odcr_id)
+        best: tuple[_Rank, Workload, Reason, str, Lot] | None = None
+        for odcr_id, lot in reach:
+            amounts = self._amounts(want.queue, lot, odcr_id)
             ask = Ask(queue=want.queue, amounts=amounts, priority=want.priority, queued=want.queued)
-            if self.quota(lot) <= 0:
-                continue
             lacking = frozenset(key for key in amounts if node.available(key) <= 0)
+            if not lacking:
+                continue  # only more than its quota would do
             targets = preempt(self._ledger, ask, lacking)
             if len(targets) != 1:
                 continue
-            holder = self.holders[targets[0].workload.name]
-            rank = _rank(holder)
+            leaves = targets[0].workload
+            rank = _Rank(not leaves.evicted, leaves.priority, -leaves.reserved, leaves.name)
             if best is None or rank < best[0]:
-                best = rank, holder, targets[0].reason, odcr_id, lot
+                best = rank, leaves, targets[0].reason, odcr_id, lot
         if best is None:
             return None
-        _, holder, reason, odcr_id, lot = best
-        preemptee = self._tree.queues[holder.queue]
-        self._ledger.release(holder.name)
+        _, leaves, reason, odcr_id, lot = best
+        self._ledger.release(leaves.name)
         self._admit(want, lot, odcr_id)
-        if holder.leaving:
+        if leaves.evicted:
             return None
+        held = self._of[leaves.name]
         return Victim(
-            holder=holder,
+            holder=next((each for each in held if each.odcr_id == odcr_id), held[0]),
             want=want,
             reason=reason,
             preemptor_path=path(node),
-            preemptee_path=path(preemptee),
+            preemptee_path=path(self._tree.queues[leaves.queue]),
         )
 
     def _admit(self, want: Want, lot: Lot, odcr_id: str) -> None:
         name = f"want/{want.name}"  # the slash is in no object's name
-        usage = _amounts(lot, odcr_id)
-        self._ledger.admit(Workload(name=name, queue=want.queue, usage=usage, priority=want.priority))
+        usage = self._amounts(want.queue, lot, odcr_id)
+        self._ledger.admit(
+            Workload(name=name, queue=want.queue, usage=usage, priority=want.priority, firm=True)
+        )
+
+    def _count(self, each: Holder, lot: Lot, count: int) -> None:
+        """So many slots of a lot as held: by a claim, by a cluster as a whole, or, of who may not be asked,
+        by the lot's owner."""
+        self._takers[lot.owner, lot.flavor] += [each] * count
+        amounts = dict.fromkeys(self._amounts(each.queue, lot, each.odcr_id), count)
+        if each.spared and not each.leaving:
+            if (limit := amounts.pop(_limit(each.queue, lot.flavor), 0)) > 0:
+                mine = {_limit(each.queue, lot.flavor): limit}
+                self._hold(f"{each.name}/borrowed", each.queue, mine, each)
+            self._hold(each.name, lot.owner, amounts, each)
+            return
+        name = _whole(each.cluster) if each.cluster and not each.leaving else each.name
+        if name in self._ledger.workloads:
+            for key, value in self._ledger.release(name).usage.items():
+                amounts[key] = amounts.get(key, 0) + value
+        self._hold(name, each.queue, amounts, each)
+        self._of[name].append(each)
+
+    def _hold(self, name: str, queue: str, usage: Amounts, each: Holder) -> None:
+        self._ledger.admit(
+            Workload(
+                name=name,
+                queue=queue,
+                usage=usage,
+                priority=each.priority,
+                reserved=each.since,
+                evicted=each.leaving,
+                firm=each.spared and not each.leaving,
+            )
+        )
+
+    def _promise(self, each: Promise) -> None:
+        """Counts as held: of its own lot what quota covers, then of others what they lend."""
+        if each.queue not in self._tree.queues:
+            return
+        left = each.count
+        own = self.lots.get((each.queue, each.flavor))
+        others = (
+            self.lots.get((peer, each.flavor)) for peer in sorted(self.peers(each.queue) - {each.queue})
+        )
+        for lot in filter(None, (own, *others)):
+            if lot is own:
+                count = min(left, self.quota(lot))
+            else:
+                count = min(left, self.lendable(lot), self.borrowable(each.queue, each.flavor))
+            if count <= 0:
+                continue
+            left -= count
+            one = Holder(
+                name=f"{_whole(each.cluster)}/{lot.owner}/{lot.flavor}",
+                queue=each.queue,
+                odcr_id="",
+                cluster=each.cluster,
+                priority=each.priority,
+                since=each.since,
+                spared=each.spared,
+            )
+            self._count(one, lot, count)
 
     def _queue(self, member: Member) -> Queue:
         quotas: dict[FlavorResource, Quota] = {}
         for lot in self._owned.get(member.name, ()):
             quotas[_key(lot)] = Quota(nominal=lot.nominal, lending_limit=lot.lending_limit)
             quotas |= {_place(id_): Quota(nominal=count) for id_, count in lot.slots.items()}
-        return Queue(
-            name=member.name,
-            cohort=member.cohort,
-            quotas=quotas,
-            preemption=Preemption(reclaim=member.reclaim),
-        )
+        for flavor, limit in member.borrowing_limit.items():
+            if limit is not None:
+                quotas[_limit(member.name, flavor)] = Quota(nominal=limit, lending_limit=0)
+        return Queue(name=member.name, cohort=member.cohort, quotas=quotas, preemption=member.preemption)
 
-    def _workload(self, holder: Holder) -> Workload:
-        lot = self._lot_of[holder.odcr_id]
-        return Workload(
-            name=holder.name,
-            queue=lot.owner if holder.spared and not holder.leaving else holder.queue,
-            usage=_amounts(lot, holder.odcr_id),
-            priority=holder.priority,
-            reserved=holder.since,
-            evicted=holder.leaving,
-        )
+    def _amounts(self, queue: str, lot: Lot, odcr_id: str) -> Amounts:
+        """What a slot is to a queue: of the lot, of its place, and, where it borrows, of what it may."""
+        found = {_key(lot): 1}
+        if odcr_id:
+            found[_place(odcr_id)] = 1
+        if lot.owner != queue and self._members[queue].borrowing_limit.get(lot.flavor, 0) is not None:
+            found[_limit(queue, lot.flavor)] = 1
+        return found
 
 
 def _key(lot: Lot) -> FlavorResource:
@@ -282,8 +369,12 @@ def _place(odcr_id: str) -> FlavorResource:
     return FlavorResource(odcr_id, _SLOTS)
 
 
-def _amounts(lot: Lot, odcr_id: str) -> Amounts:
-    return {_key(lot): 1, _place(odcr_id): 1}
+def _limit(queue: str, flavor: str) -> FlavorResource:
+    return FlavorResource(f"{queue}/{flavor}", _BORROWED)
+
+
+def _whole(cluster: str) -> str:
+    return f"cluster/{cluster}"
 
 
 def _rank(holder: Holder) -> _Rank:

@@ -7,9 +7,12 @@ where `namespace` is empty), never EC2's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from hashlib import sha256
+from typing import Final, Literal
 
 from broker.quota.model import Amounts
+
+_BETWEEN: Final = "--"
 
 HolderKind = Literal["DedicatedAICluster", "Workload", "NodeClaim"]
 
@@ -26,8 +29,12 @@ class Reserved:
 
     @property
     def queue(self) -> str:
-        """The name of its queue in the quota tree, and the wish for its ClusterQueue's."""
-        return f"{self.namespace}--{self.name}" if self.namespace else self.name
+        """The name of its queue in the quota tree, and the wish for its ClusterQueue's: `namespace--name`.
+        Where that could be read in another way, a hash of both tells it from the other."""
+        plain = f"{self.namespace}{_BETWEEN}{self.name}" if self.namespace else self.name
+        if _BETWEEN not in self.namespace and _BETWEEN not in self.name:
+            return plain
+        return f"{plain}-{sha256(str(self).encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

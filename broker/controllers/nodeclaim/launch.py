@@ -257,21 +257,22 @@ class Launcher:
                 break
             now = self._clock.now()
             inventory = self._inventory.snapshot()
-            result = planning.solved(
-                work.waiting.values(),
-                work.plans,
-                work.types,
-                inventory,
-                self._outcomes.shortages,
-                now,
-                launched=planning.in_gangs(self._claims.list()),
-                entitlements=self._entitling().entitlements(
-                    {uid: work.objects[uid] for uid in work.waiting}, inventory, work.types
-                ),
-                seconds=self._plan_seconds,
-                clock=self._clock,
-            )
-            self._entitling().planned(result)
+            with self._entitling().alone():
+                result = planning.solved(
+                    work.waiting.values(),
+                    work.plans,
+                    work.types,
+                    inventory,
+                    self._outcomes.shortages,
+                    now,
+                    launched=planning.in_gangs(self._claims.list()),
+                    entitlements=self._entitling().entitlements(
+                        {uid: work.objects[uid] for uid in work.waiting}, inventory, work.types
+                    ),
+                    seconds=self._plan_seconds,
+                    clock=self._clock,
+                )
+                self._entitling().planned(result)
             if not result.assignments:
                 break
             work.skipped = result.skipped

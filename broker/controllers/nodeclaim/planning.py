@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Protocol
 
@@ -50,6 +51,9 @@ class Entitling(Protocol):
     def begin(self) -> bool:
         """Whether it is known. What earlier passes launched has been written."""
 
+    def alone(self) -> AbstractContextManager[None]:
+        """From a plan's entitlements until it is told: nothing else is decided about slots meanwhile."""
+
     def entitlements(
         self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
     ) -> Entitlements:
@@ -64,6 +68,9 @@ class Free:
 
     def begin(self) -> bool:
         return True
+
+    def alone(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def entitlements(
         self,

@@ -1,4 +1,4 @@
-"""The loops about OME's kinds: reservations, their EC2 reservations, Kueue's objects, dedicated clusters.
+"""The loops about OME's kinds: reservations, their EC2 reservations, Kueue's objects, and who has how much.
 
 Invariant: each loop waits for the caches that it reads and fails on its own; the broker's launches wait for
 none of them, so that a cluster without OME's definitions launches all the same.
@@ -10,7 +10,6 @@ from typing import Any
 
 from broker.controllers.ome.borrowing.loop import Borrowing
 from broker.controllers.ome.clusters.drawing import drawers
-from broker.controllers.ome.clusters.loop import cluster_loop
 from broker.controllers.ome.clusters.queueing import holding
 from broker.controllers.ome.clusters.view import ClusterView
 from broker.controllers.ome.holdings.loop import holdings_loop
@@ -62,18 +61,16 @@ class OmeLoops:
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
         queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.unqueued)
         held = holdings_loop(shared, self.holdings)
-        dedicated = cluster_loop(
+        self.borrowing = Borrowing(
             shared,
+            lambda: self.holdings.holdings() if self.holdings.known else None,
             priority=self.kueue.priority,
             kueue=lambda: self.kueue.present,
-            owners=lambda: self.holdings.holdings().owner,
         )
-        self.borrowing = Borrowing(shared, lambda: self.holdings.holdings() if self.holdings.known else None)
         self.holdings.on_change(shared.replan)
         self.loops: tuple[Loop, ...] = (
             reservations,
             held,
-            dedicated,
             self.borrowing.loop,
             *queues.loops,
         )

@@ -44,7 +44,7 @@ def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
             for flavor in group.flavors
             for each in flavor.resources
         },
-        preemption=_preemption(spec.preemption_rule or PreemptionRule()),
+        preemption=preemption(spec.preemption_rule or PreemptionRule()),
     )
 
 
@@ -60,7 +60,8 @@ def _limit(resource: str, text: str | None) -> int | None:
     return None if text is None else amount(units(resource, text))
 
 
-def _preemption(rule: PreemptionRule) -> Preemption:
+def preemption(rule: PreemptionRule) -> Preemption:
+    """Of a spec that says nothing: within the reservation, lower priority."""
     borrow = rule.borrow_within_cohort
     return Preemption(
         within=rule.within_cluster_queue or "LowerPriority",

@@ -1,20 +1,26 @@
-"""What every loop about OME's kinds is given, once."""
+"""What every loop about OME's kinds is given, and how those look that look at all there is at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.reads import OmeReads
+from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.controller import Again
 from broker.kube.events import Recorder
+from broker.kube.informer import Informer
+from broker.kube.singleton import Singleton
 from broker.settings import Settings
 from providers.base import CapacityProvider
+from providers.model import ProviderError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +42,36 @@ class Shared:
     describe: Callable[[], None]
     replan: Callable[[], None]
     synced: Callable[[], bool]
+
+
+EVERY = 60.0  # by time alone an EC2 reservation comes to its end, and what an earlier leader said is settled
+# A change shows within this and the time that a pass takes, however many come after it.
+LONGEST = 0.3
+
+
+def looked_at(
+    shared: Shared,
+    name: str,
+    run: Callable[[Sequence[str]], Again | None],
+    *,
+    by: Iterable[Informer[Any]],
+    ready: Callable[[], bool] = lambda: True,
+) -> Singleton[str]:
+    """A loop that looks at everything at once, whenever one of these kinds changes, once all that it reads is
+    known."""
+    loop = Singleton(
+        name,
+        run,
+        batcher=Batcher[str](name, clock=shared.clock, longest=LONGEST),
+        clock=shared.clock,
+        synced=lambda: shared.synced() and shared.reads.synced() and ready(),
+        every=EVERY,
+        expected=(ProviderError,),
+    )
+
+    def dirty(*_: object) -> None:
+        loop.batcher.add(name)
+
+    for informer in by:
+        informer.on_change(dirty)
+    return loop

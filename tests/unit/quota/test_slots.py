@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.quota.model import UNLIMITED, Cohort
-from broker.quota.slots import Holder, Lot, Member, Reclaim, Slots, Want
+from broker.quota.model import UNLIMITED, Cohort, Policy, Preemption
+from broker.quota.slots import Holder, Lot, Member, Slots, Want
 
-ANY: Reclaim = "Any"
+ANY: Policy = "Any"
 
 
 def lot(owner: str, quota: int = 4, lend: int | None = None, **slots: int) -> Lot:
@@ -19,8 +19,11 @@ def lot(owner: str, quota: int = 4, lend: int | None = None, **slots: int) -> Lo
     return Lot(owner=owner, flavor="f", slots=places, quota=quota, lending_limit=lend)
 
 
-def member(name: str, *, reclaim: Reclaim = ANY, borrow: int | None = None, cohort: str = "ml") -> Member:
-    return Member(name=name, cohort=cohort, borrowing_limit={"f": borrow}, reclaim=reclaim)
+def member(
+    name: str, *, reclaim: Policy = ANY, borrow: int | None = None, cohort: str = "ml", **more: object
+) -> Member:
+    rule = Preemption(reclaim=reclaim, **more)  # type: ignore[arg-type]
+    return Member(name=name, cohort=cohort, borrowing_limit={"f": borrow}, preemption=rule)
 
 
 def holder(name: str, queue: str, odcr_id: str = "cr-a", **more: object) -> Holder:
@@ -68,7 +71,7 @@ def test_quota_beyond_the_hardware_entitles_to_no_more_than_there_is() -> None:
         ("Never", 9, []),
     ],
 )
-def test_who_gives_back_first(rule: Reclaim, priority: int, expected: Sequence[str]) -> None:
+def test_who_gives_back_first(rule: Policy, priority: int, expected: Sequence[str]) -> None:
     held = [
         holder("high", "b", priority=5, since=1.0),
         holder("low-old", "b", since=1.0),
@@ -96,7 +99,7 @@ def test_who_is_spared_and_who_is_of_another_cohort_is_never_asked() -> None:
     held = [holder("spared", "b", spared=True), holder("far", "x"), holder("none", "")]
     slots = Slots([lot("a", 3)], [member("a"), member("b"), member("x", cohort="other")], held)
     assert asked(slots, want()) == []
-    assert slots.borrowers(slots.lots["a", "f"]) == ()
+    assert slots.takers(slots.lots["a", "f"]) == ()
 
 
 def test_both_are_named_with_their_paths() -> None:
@@ -135,7 +138,7 @@ def test_nobody_in_his_own_slots_is_asked_and_nobody_in_vain(data: st.DataObject
                     spared=data.draw(st.booleans()),
                 )
             )
-    rules: dict[str, Reclaim] = {
+    rules: dict[str, Policy] = {
         queue: data.draw(st.sampled_from(["Never", "LowerPriority", "Any"])) for queue in queues
     }
     slots = Slots(lots, [member(queue, reclaim=rules[queue]) for queue in queues], held)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,22 +20,29 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import NOBODYS, Borrower, Entitlements, Lot, Terms
+from broker.capacity.entitlement import NOBODYS, Borrower, Entitlements, Lot, Rule, Terms
 from broker.capacity.holdings import Holdings
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.report import launched_at
+from broker.controllers.ome.borrowing.promised import Holding, cluster_of, promises
+from broker.controllers.ome.borrowing.promised import holdings as holding_of
 from broker.controllers.ome.borrowing.spared import spared
-from broker.controllers.ome.borrowing.terms import TermsReader
+from broker.controllers.ome.borrowing.terms import Said, TermsReader
 from broker.controllers.ome.borrowing.unexplained import Unexplained
+from broker.controllers.ome.clusters.admission import Held
+from broker.controllers.ome.clusters.flavors import flavors_of as flavors_there
+from broker.controllers.ome.clusters.flavors import judged, reservations
+from broker.controllers.ome.clusters.sizes import sizes
 from broker.controllers.ome.holdings.wishes import flavors_of
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.quota import slots as book
-from broker.quota.model import Cohort
-from broker.quota.resolve import Unresolved, resolve
+from broker.quota.joint import Places
+from broker.quota.model import Cohort, Preemption
+from broker.quota.resolve import Names, Unresolved
 from broker.quota.usage import Reserved
 from broker.settings import Settings
 from providers.model import InstanceType
@@ -48,11 +56,14 @@ _log = structlog.get_logger("borrowing")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """One look: the tree with those who hold slots, and what follows for plans."""
+class _Seen:
+    """One look. `coming`: by EC2 reservation, how many slots come free in a moment."""
 
-    slots: book.Slots
-    entitlements: Entitlements
+    places: Places
+    said: Sequence[Said]
+    lots: Mapping[str, Lot]
+    holdings: Holdings
+    coming: Mapping[str, int]
 
 
 class Entitler:
@@ -69,7 +80,9 @@ class Entitler:
         settings: Settings,
         clock: Clock,
         owns: Callable[[NodeClaim], bool],
+        kueue: Callable[[], bool],
     ) -> None:
+        """`kueue`: whether another counts the quota of dedicated clusters."""
         self._reads = reads
         self._holdings = holdings
         self._claims = claims
@@ -78,11 +91,15 @@ class Entitler:
         self._settings = settings
         self._clock = clock
         self._owns = owns
+        self._kueue = kueue
         self._terms = TermsReader(reads, settings)
         self._unexplained = Unexplained()
         self._began = clock.monotonic()
         self._told: tuple[object, int] = (None, 0)
+        self._turn = threading.Lock()
         self._lock = threading.Lock()
+        self._admitted: Mapping[str, Held] = {}
+        self._leave: Collection[str] = ()
         self._left: set[str] = set()
         self._said: set[str] = set()
         self._planned: dict[str, str] = {}
@@ -119,11 +136,11 @@ class Entitler:
         """For a plan of these claims, by uid. Others that were planned in this pass have what they got."""
         with self._lock:
             self._planned = {uid: odcr_id for uid, odcr_id in self._planned.items() if uid not in claims}
-        found = self.look(inventory, types)
-        if found is None:
+        seen = self._look(inventory, types, planning=claims.keys())
+        if seen is None:
             return NOBODYS
         draws, barred, called = self._draws(claims.values())
-        given = found.entitlements
+        given = self._entitled(seen)
         return Entitlements(
             lots=given.lots,
             terms=given.terms,
@@ -133,22 +150,47 @@ class Entitler:
             peers=given.peers,
             names={**given.names, **called},
             barred={**given.barred, **barred},
+            rules=given.rules,
         )
 
-    def look(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> Standing | None:
-        """None where nothing belongs to anybody."""
-        reservations = self._terms.all()
-        if not reservations:
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else decides about slots meanwhile: what one was given, the next one sees."""
+        with self._turn:
+            yield
+
+    def places(
+        self, inventory: Inventory, types: Mapping[str, InstanceType], *, waiting: Collection[str]
+    ) -> Places | None:
+        """None where nothing belongs to anybody. `waiting`: claims (by uid) that ask by themselves."""
+        seen = self._look(inventory, types, planning=waiting)
+        return None if seen is None else seen.places
+
+    def decided(self, admitted: Mapping[str, Held], leave: Collection[str]) -> None:
+        """What was decided, until the next decision: what clusters (by uid) hold from now on, and which (by
+        name) must leave."""
+        with self._lock:
+            self._admitted, self._leave = admitted, leave
+
+    def _look(
+        self, inventory: Inventory, types: Mapping[str, InstanceType], *, planning: Collection[str]
+    ) -> _Seen | None:
+        """`planning`: claims (by uid) that are judged by themselves, and not as part of their cluster."""
+        there = self._terms.all()
+        if not there:
             return None
         now = self._clock.now()
         holdings = self._holdings() or Holdings()
         flavors = None if self._reads.flavors.missing else self._flavors()
         zones = [each.strip() for each in self._settings.buy_zones.split(",") if each.strip()]
         said = self._terms.said(
-            reservations, flavors_of(flavors, types, zones), types, self._version(flavors, types)
+            there, flavors_of(flavors, types, zones), types, self._version(flavors, types)
         )
         lots = self._owned(holdings, inventory)
-        holders = _without_ended(self._holders(lots), inventory)
+        rules = {one.member.name: one.member.preemption for one in said}
+        with self._lock:
+            planned, admitted, leave = dict(self._planned), self._admitted, self._leave
+        holders = _without_ended(self._holders(lots, planned, rules), inventory)
         strange, coming = self._counts(lots, holders, inventory, now)
         usable = _usable(lots, inventory, strange, now)
         made = [
@@ -165,29 +207,68 @@ class Entitler:
         cohorts = [
             Cohort(name=each.name, parent=each.spec.parent_name) for each in self._reads.cohorts.cache.list()
         ]
-        slots = book.Slots(made, [one.member for one in said], holders, cohorts=cohorts)
-        barred = {one.reserved.queue: one.barred for one in said if one.barred} | dict(slots.inactive)
-        rules = {one.member.name: one.member.reclaim for one in said}
-        return Standing(
-            slots=slots,
-            entitlements=Entitlements(
-                lots=lots,
-                terms={
-                    Lot(*key): self._terms_of(slots, lot, coming, rules.get(lot.owner, "Never"), now)
-                    for key, lot in slots.lots.items()
-                },
-                disputed={id_: tuple(each.queue for each in who) for id_, who in holdings.disputed.items()},
-                borrow={
-                    Lot(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
-                    for one in said
-                    for flavor in one.member.borrowing_limit
-                },
-                peers={
-                    one.reserved.queue: peers for one in said if (peers := slots.peers(one.reserved.queue))
-                },
-                names={one.reserved.queue: str(one.reserved) for one in said},
-                barred=barred,
+        holding = self._holding(types, settled={*planning, *planned}, admitted=admitted)
+        places = Places(
+            lots=made,
+            members=[one.member for one in said],
+            cohorts=cohorts,
+            holders=holders,
+            promises=lambda usage, gone: promises(
+                holding, usage=usage, gone={*gone, *leave}, spared=self._kueue()
             ),
+        )
+        return _Seen(places=places, said=said, lots=lots, holdings=holdings, coming=coming)
+
+    def _holding(
+        self, types: Mapping[str, InstanceType], *, settled: Collection[str], admitted: Mapping[str, Held]
+    ) -> Sequence[Holding]:
+        """The dedicated clusters, and how many of their instances are there."""
+        clusters = self._reads.clusters.cache.list()
+        if not clusters:
+            return ()
+        known = reservations(self._reads)
+        specs, _ = judged(
+            self._reads, default_cohort=self._settings.default_cohort, strict=self._settings.strict
+        )
+        flavors = flavors_there(self._reads, specs)
+        return holding_of(
+            clusters,
+            self._claims.list(),
+            by_name=Names(known),
+            flavors=[*flavors.values()],
+            sizes=sizes(flavors, known, types, self._settings),
+            settled=settled,
+            admitted=admitted,
+        )
+
+    def _entitled(self, seen: _Seen) -> Entitlements:
+        """What follows for plans, but for whose each claim is."""
+        now, said = self._clock.now(), seen.said
+        slots = seen.places.slots({}, ())
+        rules = {one.member.name: one.member.preemption for one in said}
+        return Entitlements(
+            lots=seen.lots,
+            terms={
+                Lot(*key): self._terms_of(slots, lot, seen.coming, rules[lot.owner], now)
+                for key, lot in slots.lots.items()
+            },
+            disputed={id_: tuple(each.queue for each in who) for id_, who in seen.holdings.disputed.items()},
+            borrow={
+                Lot(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
+                for one in said
+                for flavor in one.member.borrowing_limit
+            },
+            peers={one.reserved.queue: peers for one in said if (peers := slots.peers(one.reserved.queue))},
+            names={one.reserved.queue: str(one.reserved) for one in said},
+            barred={one.reserved.queue: one.barred for one in said if one.barred} | dict(slots.inactive),
+            rules={
+                queue: Rule(
+                    within=rule.within != "Never",
+                    lower=rule.borrow != "Never" and rule.reclaim != "Never",
+                    threshold=rule.threshold,
+                )
+                for queue, rule in rules.items()
+            },
         )
 
     def begin(self) -> None:
@@ -212,14 +293,14 @@ class Entitler:
 
     def _draws(self, waiting: Iterable[NodeClaim]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
         """The queue of each claim; of what no reservation is named by, why it entitles to nothing."""
-        known = [Reserved(one.namespace, one.name) for one in self._terms.all()]
+        known = Names(Reserved(one.namespace, one.name) for one in self._terms.all())
         draws: dict[str, str] = {}
         barred: dict[str, str] = {}
         called: dict[str, str] = {}
         for claim in waiting:
             if not (given := claim.annotations.get(names.DRAWS_FROM, "")):
                 continue
-            found = resolve(given, known)
+            found = known.resolve(given)
             if isinstance(found, Unresolved):
                 draws[claim.uid] = queue = f"?{given}"
                 barred[queue], called[queue] = found.message, given
@@ -257,35 +338,48 @@ class Entitler:
             return self._reads.reservations.cache.get(name, namespace) is not None
         return self._reads.cluster_reservations.cache.get(name) is not None
 
-    def _holders(self, lots: Mapping[str, Lot]) -> list[book.Holder]:
+    def _holders(
+        self, lots: Mapping[str, Lot], planned: Mapping[str, str], rules: Mapping[str, Preemption]
+    ) -> list[book.Holder]:
         """Claims whose instances hold a slot that belongs to somebody."""
-        with self._lock:
-            planned = dict(self._planned)
-        held = {
-            claim.uid: (claim, odcr_id)
-            for claim in self._claims.list()
-            if (odcr_id := _held(claim) or planned.get(claim.uid, "")) in lots
-        }
+        held = {}
+        top = 0  # whom nobody goes before is not asked whether it may be disturbed
+        for claim in self._claims.list():
+            if (odcr_id := _held(claim) or planned.get(claim.uid, "")) in lots:
+                held[claim.uid] = claim, odcr_id
+            elif not claim.status.provider_id:
+                top = max(top, priority_of(claim))
         there = [claim for claim, _ in held.values()]
         draws, _, _ = self._draws(there)
         since = launched_at(there)
-        return [
-            book.Holder(
-                name=claim.name,
-                queue=draws.get(claim.uid, ""),
-                odcr_id=odcr_id,
-                priority=priority_of(claim),
-                since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
-                leaving=claim.deleting or claim.uid in self._left,
-                spared=draws.get(claim.uid, "") != lots[odcr_id].owner and self._spared(claim),
+        found = []
+        for claim, odcr_id in held.values():
+            queue, priority = draws.get(claim.uid, ""), priority_of(claim)
+            own = queue == lots[odcr_id].owner
+            rule = rules.get(queue)
+            asked = not own or (priority < top and rule is not None and rule.within != "Never")
+            _, cluster = cluster_of(claim)
+            found.append(
+                book.Holder(
+                    name=claim.name,
+                    queue=queue,
+                    odcr_id=odcr_id,
+                    cluster=cluster,
+                    priority=priority,
+                    since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
+                    leaving=claim.deleting
+                    or claim.uid in self._left
+                    or (bool(cluster) and cluster in self._leave),
+                    spared=asked and self._spared(claim),
+                )
             )
-            for claim, odcr_id in held.values()
-        ]
+        return found
 
     def _spared(self, claim: NodeClaim) -> bool:
-        """Whether it is not asked for its slot; about dedicated clusters their own loop decides, by quota."""
+        """Whether it is not asked for its slot; a dedicated cluster is, as a whole, where no other decides
+        about it."""
         if names.DEDICATED in claim.labels:
-            return True
+            return self._kueue()
         return spared(claim, owns=self._owns, nodes=self._nodes, pods=self._pods)
 
     def _counts(
@@ -308,20 +402,20 @@ class Entitler:
         slots: book.Slots,
         lot: book.Lot,
         coming: Mapping[str, int],
-        rule: book.Reclaim,
+        rule: Preemption,
         now: datetime,
     ) -> Terms:
         ended = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(coming.get(id_, 0))]
         borrowers = [
-            Borrower(each.odcr_id, each.priority, coming=each.leaving)
-            for each in slots.borrowers(lot)
+            Borrower(each.odcr_id, each.priority, coming=each.leaving, queue=each.queue)
+            for each in slots.takers(lot)
             if not (each.leaving and self._stuck(each.name, now))
         ]
         return Terms(
             quota=slots.quota(lot),
             room=slots.room(lot),
             lendable=slots.lendable(lot),
-            reclaim=rule,
+            reclaim=rule.reclaim,
             borrowers=(*ended, *borrowers),
         )
 

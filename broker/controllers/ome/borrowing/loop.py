@@ -1,28 +1,43 @@
-"""The loop that takes lent slots back, and what the launch loop asks about whose slots are whose."""
+"""The loop that decides about quota and slots, what makes it look, and what the launch loop asks of it.
+
+Invariant: it waits for the caches that it reads; a kind that is not installed is not waited for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 
+from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import Workload
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.holdings import Holdings
 from broker.capacity.model import Inventory, Plan
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.ome.borrowing.reclaim import Reclaimer
-from broker.controllers.ome.shared import Shared
-from broker.kube.batch import Batcher
+from broker.controllers.ome.clusters.keeper import ClusterKeeper, down
+from broker.controllers.ome.deciding import Decider
+from broker.controllers.ome.shared import Shared, looked_at
 from broker.kube.singleton import Singleton
-from providers.model import InstanceType, ProviderError
+from providers.model import InstanceType
 
-NAME = "borrowing"
-EVERY = 60.0  # what an earlier leader said of a claim is settled
+NAME = "quota"
 
 
 class Borrowing:
-    """`holdings`: None before they are known."""
+    """`holdings`: None before they are known. `priority`: what a priority class is worth. `kueue`: whether
+    Kueue counts quota here."""
 
-    def __init__(self, shared: Shared, holdings: Callable[[], Holdings | None]) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        holdings: Callable[[], Holdings | None],
+        *,
+        priority: Callable[[str], int | None],
+        kueue: Callable[[], bool],
+    ) -> None:
         self._entitler = Entitler(
             shared.reads,
             holdings,
@@ -32,31 +47,64 @@ class Borrowing:
             settings=shared.settings,
             clock=shared.clock,
             owns=shared.owns,
+            kueue=kueue,
         )
         self._reclaimer = Reclaimer(
             shared.client,
-            shared.provider,
             shared.claims,
-            shared.inventory,
             self._entitler,
             clock=shared.clock,
             recorder=shared.recorder,
             wake=lambda: self.loop.batcher.add(NAME),
         )
-        self.loop: Singleton[str] = Singleton(
-            NAME,
-            self._reclaimer.run,
-            batcher=Batcher[str](NAME, clock=shared.clock),
-            clock=shared.clock,
-            synced=lambda: shared.synced() and shared.reads.synced() and shared.inventory.described,
-            every=EVERY,
-            expected=(ProviderError,),
+        keeper = ClusterKeeper(
+            shared, priority=priority, kueue=kueue, owners=lambda: (holdings() or Holdings()).owner
         )
+        decider = Decider(shared, self._entitler, self._reclaimer, keeper, kueue=kueue)
+        reads = shared.reads
+        self.loop: Singleton[str] = looked_at(
+            shared,
+            NAME,
+            decider.run,
+            by=(
+                reads.clusters,
+                reads.profiles,
+                reads.reservations,
+                reads.cluster_reservations,
+                reads.flavors,
+                reads.local_queues,
+                reads.workload_priorities,
+                reads.priorities,
+            ),
+        )
+
+        def claim_changed(old: NodeClaim | None, new: NodeClaim | None) -> None:
+            one = new or old
+            if one is not None and (names.DEDICATED in one.labels or names.DRAWS_FROM in one.annotations):
+                self.loop.batcher.add(NAME)
+
+        def node_changed(old: Node | None, new: Node | None) -> None:
+            one = new or old
+            if one is not None and names.DEDICATED in one.labels and _up(old) != _up(new):
+                self.loop.batcher.add(NAME)
+
+        def workload_changed(old: Workload | None, new: Workload | None) -> None:
+            one = new or old
+            if one is not None and names.DEDICATED in one.labels:
+                self.loop.batcher.add(NAME)
+
+        reads.workloads.on_change(workload_changed)
+        shared.claims.on_change(claim_changed)
+        shared.nodes.on_change(node_changed)
 
     def begin(self) -> bool:
         """Whether plans may be made."""
         self._entitler.begin()
         return self._entitler.known()
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Nothing else is decided about slots meanwhile."""
+        return self._entitler.alone()
 
     def entitlements(
         self, claims: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
@@ -70,3 +118,7 @@ class Borrowing:
             {each.claim.uid: each.option.odcr_ids[0] for each in made.assignments if each.option.odcr_ids}
         )
         self._reclaimer.awaited(made.awaited)
+
+
+def _up(node: Node | None) -> bool:
+    return node is not None and not down(node)

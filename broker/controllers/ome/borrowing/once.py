@@ -38,6 +38,7 @@ def entitling(client: Client, provider: CapacityProvider, settings: Settings, cl
         reads.cluster_reservations,
         reads.flavors,
         reads.cohorts,
+        reads.clusters,
         claims,
     ):
         try:
@@ -75,6 +76,7 @@ def entitling(client: Client, provider: CapacityProvider, settings: Settings, cl
             settings=settings,
             clock=clock,
             owns=lambda _: True,
+            kueue=lambda: True,
         )
         return entitler.entitlements(waiting, inventory, types)
 

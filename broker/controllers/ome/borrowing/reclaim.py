@@ -1,10 +1,9 @@
-"""Slots that owners wait for, taken back from those who borrow them.
+"""Claims that wait for a slot, and those that leave for them.
 
 Invariant: for one slot that is waited for at most one claim is asked to leave, however often this looks, and
-whoever looks: those who leave already are counted first, and so is every slot that comes free. Only claims in
-slots of another reservation are asked, by that reservation's `reclaimWithinCohort`, and only for claims that
-its quota covers. They leave as any deleted NodeClaim does: drained by evictions, so that PodDisruptionBudgets
-hold, for no longer than their terminationGracePeriod.
+whoever looks: those who leave already are counted first, and so is every slot that comes free. Who that is
+is decided elsewhere (`broker.quota.joint`). They leave as any deleted NodeClaim does: drained by evictions,
+so that PodDisruptionBudgets hold, for no longer than their terminationGracePeriod.
 
 Both sides are told before anybody leaves, in Kueue's words (conditions and reasons of its Workload:
 apis/kueue/v1beta1/workload_types.go): who preempts whom, why, and where both are in the tree.
@@ -23,20 +22,19 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.entitlement import Awaited
-from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.status import Change, write
 from broker.controllers.ome.borrowing.entitler import Entitler, priority_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
+from broker.quota.entitled import Eviction
+from broker.quota.joint import CLAIM, Joint
+from broker.quota.model import Reason
 from broker.quota.slots import Victim, Want
-from providers.base import CapacityProvider
 
-LOOK_AGAIN: Final = 5.0  # while somebody waits: what counts as coming free does so for a time only
 RECLAIMED = Counter(
     "capacity_broker_slots_reclaimed",
     "Claims that were drained because the owner of their reserved slot wanted it back, by Kueue's reason.",
@@ -47,14 +45,12 @@ _log = structlog.get_logger("borrowing")
 
 
 class Reclaimer:
-    """`awaited` is told of each plan, by the loop that plans; `run` is one look."""
+    """`awaited` is told of each plan, by the loop that plans; the others are of the pass that decides."""
 
     def __init__(
         self,
         client: Client,
-        provider: CapacityProvider,
         claims: Cache[NodeClaim],
-        inventory: InventoryKeeper,
         entitler: Entitler,
         *,
         clock: Clock,
@@ -62,9 +58,7 @@ class Reclaimer:
         wake: Callable[[], None],
     ) -> None:
         self._client = client
-        self._provider = provider
         self._claims = claims
-        self._inventory = inventory
         self._entitler = entitler
         self._clock = clock
         self._recorder = recorder
@@ -80,45 +74,59 @@ class Reclaimer:
         if found or before:
             self._wake()
 
-    def run(self, _items: Sequence[str] = ()) -> Again | None:
-        """Raises ApiError, ProviderError."""
+    def waiting(self) -> Sequence[tuple[NodeClaim, Awaited]]:
+        """Claims that wait for a slot, as of the last plan, the first first. Those that no longer do are
+        told. Raises ApiError."""
         with self._lock:
             awaited, planned = self._awaited, self._planned
-        waiting = {
+        there = {
             claim.uid: claim
             for claim in self._claims.list()
             if claim.uid in awaited and not claim.status.provider_id and not claim.deleting
         }
-        self._settle(waiting, planned=planned)
-        wants = [_want(waiting[uid], awaited[uid]) for uid in awaited if uid in waiting]
-        if not wants:
-            return None
-        found = self._entitler.look(self._inventory.snapshot(), self._provider.instance_types())
-        if found is not None:
-            for victim in found.slots.reclaim(wants):
-                self._take(victim)
-        return Again(LOOK_AGAIN)
+        self._settle(there, planned=planned)
+        return [(there[uid], each) for uid, each in awaited.items() if uid in there]
 
-    def _take(self, victim: Victim) -> None:
-        holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.want.name)
-        if holder is None or holder.deleting or owner is None:
+    def act(self, decided: Joint) -> None:
+        """Claims that must leave are told, and deleted. Clusters have their own turn. Raises ApiError."""
+        for name, eviction in decided.evictions.items():
+            claim = self._claims.get(name.removeprefix(CLAIM)) if name.startswith(CLAIM) else None
+            if claim is not None:
+                self._leave(claim, _preempted(eviction.preemptor, claim, eviction), eviction.reason)
+            elif owner := self._claims.get(eviction.preemptor.removeprefix(CLAIM)):
+                self._reclaims(owner, f"DedicatedAICluster {name}", eviction)
+        for victim in decided.victims:
+            holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.want.name)
+            if holder is None or holder.deleting or owner is None:
+                continue
+            told = _preempted(f"NodeClaim {owner.name} (UID: {owner.uid})", holder, victim)
+            self._reclaims(owner, f"NodeClaim {holder.name} (UID: {holder.uid})", victim)
+            self._leave(holder, told, victim.reason)
+            _log.info("slot reclaimed", claim=owner.name, of=holder.name, reason=str(victim.reason), why=told)
+
+    def _reclaims(self, owner: NodeClaim, whom: str, why: Victim | Eviction) -> None:
+        message = f"waits for {whom} to give back a slot ({why.reason}); {_paths(why)}"
+        change = Change(type=names.RECLAIMING, status="True", reason=str(why.reason), message=message)
+        said = condition(owner.status.conditions, names.RECLAIMING)
+        if said is not None and said.status == "True" and said.message == message:
             return
-        preempted, preempting = _told(victim, holder, owner)
-        reason = str(victim.reason)
-        now = self._clock.now()
-        change = Change(type=names.PREEMPTED, status="True", reason=reason, message=preempted)
-        write(self._client, self._claims, holder, change, now=now)
-        change = Change(type=names.RECLAIMING, status="True", reason=reason, message=preempting)
-        write(self._client, self._claims, owner, change, now=now)
-        self._recorder.event(holder, "Warning", "Preempted", preempted)
-        self._recorder.event(owner, "Normal", "Reclaiming", preempting)
+        write(self._client, self._claims, owner, change, now=self._clock.now())
+        self._recorder.event(owner, "Normal", "Reclaiming", message)
+
+    def _leave(self, claim: NodeClaim, told: str, reason: Reason) -> None:
+        if claim.deleting:
+            return
+        change = Change(type=names.PREEMPTED, status="True", reason=str(reason), message=told)
+        write(self._client, self._claims, claim, change, now=self._clock.now())
+        self._recorder.event(claim, "Warning", "Preempted", told)
         try:
-            self._client.delete(NodeClaim.KIND, holder.name, uid=holder.uid)
+            answer = self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         except NotFound:
             return
-        self._entitler.leaves(holder.uid)
-        _log.info("slot reclaimed", claim=owner.name, of=holder.name, reason=reason, why=preempted)
-        RECLAIMED.labels(reason).inc()
+        self._entitler.leaves(claim.uid)
+        if answer.get("kind") == NodeClaim.KIND.kind:  # of one that nothing holds, a Status tells
+            self._claims.observe(answer)
+        RECLAIMED.labels(str(reason)).inc()
 
     def _settle(self, waiting: Mapping[str, NodeClaim], *, planned: bool) -> None:
         """Claims that have their slot, or take another way, no longer reclaim one."""
@@ -134,26 +142,32 @@ class Reclaimer:
             write(self._client, self._claims, claim, change, now=self._clock.now())
 
 
-def _want(claim: NodeClaim, awaited: Awaited) -> Want:
+def want(claim: NodeClaim, awaited: Awaited) -> Want:
+    """The slot that it waits for, as it is decided about."""
     created = claim.metadata.creation_timestamp
     return Want(
         name=claim.name,
-        queue=awaited.lot.owner,
+        queue=awaited.queue,
         odcr_ids=awaited.odcr_ids,
         priority=priority_of(claim),
         queued=created.timestamp() if created is not None else 0.0,
     )
 
 
-def _told(victim: Victim, holder: NodeClaim, owner: NodeClaim) -> tuple[str, str]:
-    """What the one who leaves is told, and the one who waits."""
-    paths = f"preemptor path: {victim.preemptor_path}; preemptee path: {victim.preemptee_path}"
-    preempted = (
-        f"Preempted to accommodate NodeClaim {owner.name} (UID: {owner.uid}) due to reclamation within the "
-        f"cohort ({victim.reason}): it borrows a slot of {victim.holder.odcr_id}; {paths}"
-    )
-    preempting = (
-        f"waits for NodeClaim {holder.name} (UID: {holder.uid}) to give back a slot of "
-        f"{victim.holder.odcr_id} ({victim.reason}); {paths}"
-    )
-    return preempted, preempting
+_DUE: Final[Mapping[Reason, str]] = {
+    Reason.IN_QUEUE: "prioritization in the reservation",
+    Reason.RECLAIM: "reclamation within the cohort",
+    Reason.RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
+    Reason.FAIR_SHARING: "Fair Sharing within the cohort",
+}
+
+
+def _preempted(whom: str, claim: NodeClaim, why: Victim | Eviction) -> str:
+    """What the one who leaves is told."""
+    slot = claim.labels.get(names.RESERVATION_ID, "")
+    has = f": it {'has' if why.reason is Reason.IN_QUEUE else 'borrows'} a slot of {slot}" if slot else ""
+    return f"Preempted to accommodate {whom} due to {_DUE[why.reason]} ({why.reason}){has}; {_paths(why)}"
+
+
+def _paths(why: Victim | Eviction) -> str:
+    return f"preemptor path: {why.preemptor_path}; preemptee path: {why.preemptee_path}"

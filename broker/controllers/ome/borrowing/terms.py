@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from broker.apis.meta import quantity
-from broker.apis.ome import FlavorQuotas, ReservationSpec
+from broker.apis.ome import FlavorQuotas, PreemptionRule
 from broker.apis.ome_rules import judge
 from broker.capacity.entitled_slots import Counted, counted
 from broker.controllers.ome.holdings.wishes import Flavors, Reservation, read, reserved_of
+from broker.controllers.ome.queues import preemption
 from broker.controllers.ome.reads import OmeReads
-from broker.quota.slots import Member, Reclaim
+from broker.quota.slots import Member
 from broker.quota.usage import Reserved
 from broker.settings import Settings
 from providers.model import InstanceType
@@ -82,7 +83,7 @@ class TermsReader:
             name=reserved.queue,
             cohort=spec.cohort,
             borrowing_limit={name: each.borrowing_limit for name, each in slots.items()} if may else {},
-            reclaim=_reclaim(spec),
+            preemption=preemption(spec.preemption_rule or PreemptionRule()),
         )
         return Said(reserved=reserved, member=member, flavors=slots)
 
@@ -93,8 +94,3 @@ def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:
         for each in quotas.resources
     }
     return {name: None if text is None else quantity(text) for name, text in texts.items()}
-
-
-def _reclaim(spec: ReservationSpec) -> Reclaim:
-    rule = spec.preemption_rule
-    return (rule.reclaim_within_cohort if rule is not None else None) or "Never"

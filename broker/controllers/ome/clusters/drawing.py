@@ -60,7 +60,9 @@ def drawing(
             kind="NodeClaim",
             name=claim.name,
             reserved=reserved,
-            usage=_share(mine, of[0], claim),
+            usage=share(
+                mine, of[0], {name: units(name, text) for name, text in claim.status.capacity.items()}
+            ),
             priority=int(priority) if priority.lstrip("-").isdigit() else 0,
             since=since.timestamp() if since else 0.0,
         )
@@ -87,8 +89,8 @@ def drawers(
     return found
 
 
-def _share(queue: Queue, flavor: str, claim: NodeClaim) -> Amounts:
-    has = {name: units(name, text) for name, text in claim.status.capacity.items()}
+def share(queue: Queue, flavor: str, has: Mapping[str, int]) -> Amounts:
+    """What of a queue's quota an instance with so much stands for."""
     quota = {key.resource: each.nominal for key, each in queue.quotas.items() if key.flavor == flavor}
     by = next((name for name in ACCELERATORS if has.get(name) and quota.get(name)), None)
     return {

@@ -1,6 +1,6 @@
-"""One pass over all dedicated clusters: who gets quota, and each cluster's next step.
+"""The dedicated clusters in a pass: what is read of them, and each one's next step.
 
-Invariant: quota is decided jointly from one look, and what was decided is in a cluster's status before an
+Invariant: what was decided (`broker.quota.joint`, or Kueue) is in a cluster's status before an
 instance is asked for by it, or ended because of it: a broker that ends in between goes on from there. Quota
 and object are let go only after the API server itself, not a cache, has shown that no claim is left. A pass
 over clusters that are as they should be writes nothing.
@@ -8,9 +8,9 @@ over clusters that are as they should be writes nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
@@ -20,10 +20,11 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.capacity.sizing import FlavorProblem, Sized, Sizing, size
-from broker.capacity.types import CPU
+from broker.capacity.sizing import FlavorProblem
+from broker.controllers.ome.borrowing.promised import cluster_of
 from broker.controllers.ome.borrowing.spared import borrows, spared
 from broker.controllers.ome.clusters import machines, report
+from broker.controllers.ome.clusters.admission import Held, by_flavor
 from broker.controllers.ome.clusters.marks import Marks
 from broker.controllers.ome.clusters.queueing import Queueing
 from broker.controllers.ome.clusters.settle import (
@@ -35,36 +36,62 @@ from broker.controllers.ome.clusters.settle import (
     preempted,
     settle,
 )
+from broker.controllers.ome.clusters.sizes import sizes
 from broker.controllers.ome.clusters.wanted import Wanted
-from broker.controllers.ome.clusters.world import CLAIM, Asking, World, look
-from broker.controllers.ome.holdings.wishes import flavors_of
+from broker.controllers.ome.clusters.world import Asking, World, look
 from broker.controllers.ome.shared import Shared
 from broker.controllers.reservations.each import each
 from broker.kube.conditions import remove_finalizer
-from broker.kube.controller import Again
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
-from broker.quota.entitled import Entitled, Eviction, Verdict
+from broker.quota.entitled import Standing, Verdict
+from broker.quota.joint import GROWTH, Joint, Quota
+from broker.quota.model import Amounts, FlavorResource, Workload
 from broker.quota.usage import Reserved
 from providers.model import InstanceType
 
 Json = dict[str, Any]
 
 NOT_YET: Final = 1.0
-_LARGEST: Final = "max"  # of the annotation that says how a reservation is counted in instances
 
 _log = structlog.get_logger("dedicated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pass:
-    """What one pass reads, and what it decided."""
+class Pass:
+    """What one pass reads."""
 
     world: World
-    decided: Entitled | None  # None where Kueue decides
     claims: Mapping[str, list[NodeClaim]]  # by the uid of their cluster
     down: frozenset[str]  # names of nodes that are not ready
     types: Mapping[str, InstanceType]
-    sizes: Callable[[Asking], Size]
+    size: Callable[[object], Size]  # by reservation
+    owners: Mapping[str, Reserved]  # of EC2's reservations
+
+    def settled(self, one: Asking) -> Amounts | None:
+        """What of its quota a cluster's instances stand for; None where that is all of it, or nothing."""
+        if one.held is None or one.cluster.status.dac_lifecycle_state not in ("ACTIVE", "UPDATING"):
+            return None  # it was never whole: there is nothing that it grew from
+        size, found = self.size(one.held.reserved), dict(one.held.usage)
+        there = Counter(
+            machines.flavor_name(each)
+            for each in self.claims.get(one.cluster.uid, ())
+            if each.status.provider_id
+        )
+        for flavor, amounts in by_flavor(one.held.usage).items():
+            sized = size(flavor, amounts)
+            if isinstance(sized, FlavorProblem) or sized.count <= there[flavor]:
+                continue
+            for resource, value in amounts.items():
+                found[FlavorResource(flavor, resource)] = value * there[flavor] // sized.count
+        if found == one.held.usage or not any(found.values()):
+            return None
+        return {key: value for key, value in found.items() if value}
+
+    def home(self, one: Asking) -> bool:
+        """Whether each of its instances is in a slot of its own reservation."""
+        ids = [each.labels.get(names.RESERVATION_ID, "") for each in self.claims.get(one.cluster.uid, ())]
+        mine = one.held.reserved if one.held else None
+        return bool(ids) and all(self.owners.get(each) == mine for each in ids)
 
 
 def down(node: Node) -> bool:
@@ -74,7 +101,7 @@ def down(node: Node) -> bool:
 
 
 class ClusterKeeper:
-    """`run` is one pass; it asks to be called at the next moment that matters."""
+    """`observe`, then a decision, then `act` on it."""
 
     def __init__(
         self,
@@ -94,21 +121,11 @@ class ClusterKeeper:
         self._priority = priority
         self._marks = Marks(shared.client)
 
-    def run(self) -> Again | None:
-        """Raises ApiError, ProviderError; ApiError after each cluster had its turn."""
-        if not len(self._cache):
+    def observe(self) -> Pass | None:
+        """What one pass reads; None where there is no cluster, or not yet all that Kueue says. Raises
+        ProviderError."""
+        if not len(self._cache) or (self._kueue() and not self._queueing.known):
             return None
-        if self._kueue() and not self._queueing.known:
-            return Again(NOT_YET)
-        this = self._observe()
-        if this.decided is not None:
-            each(this.decided.evictions.items(), lambda item: self._evict(*item))
-        waits: list[float] = []
-        each(this.world.asking, lambda one: waits.extend(self._keep(this, one)))
-        self._marks.forget({one.cluster.uid for one in this.world.asking})
-        return Again(min(waits)) if waits else None
-
-    def _observe(self) -> _Pass:
         shared, settings = self._shared, self._shared.settings
         types = shared.provider.instance_types()
         claims: dict[str, list[NodeClaim]] = defaultdict(list)
@@ -116,72 +133,68 @@ class ClusterKeeper:
         for claim in shared.claims.list():
             if names.DRAWS_FROM in claim.annotations:
                 drawing.append(claim)
-            if names.DEDICATED in claim.labels:
-                for owner in claim.metadata.owner_references:
-                    if owner.kind == DedicatedAICluster.KIND.kind:
-                        claims[owner.uid].append(claim)
+            if uid := cluster_of(claim)[0]:
+                claims[uid].append(claim)
+        owners = self._owners()
         world = look(
             shared.reads,
             drawing,
             priority=self._priority,
             default_cohort=settings.default_cohort,
             strict=settings.strict,
-            firm=self._firm(),
+            firm=lambda claim: spared(claim, owns=shared.owns, nodes=shared.nodes, pods=shared.pods),
+            home=lambda claim, reserved: not borrows(claim, reserved, owners),
         )
-        if queues := self._kueue():
+        if self._kueue():
             self._queueing.look()
-        return _Pass(
+        return Pass(
             world=world,
-            decided=None if queues else world.decide(),
             claims=claims,
             down=frozenset(node.name for node in shared.nodes.list() if down(node)),
             types=types,
-            sizes=self._sizes(world, types),
+            size=sizes(world.flavors, world.reservations, types, settings),
+            owners=owners,
         )
 
-    def _firm(self) -> Callable[[NodeClaim, Reserved], bool]:
-        """Whether a claim of somebody else's is not to be drained: unless it borrows a slot, and may go."""
-        shared, owners = self._shared, self._owners()
+    @property
+    def waits(self) -> bool:
+        """Whether there are clusters, and it is not known yet what Kueue says of them."""
+        return bool(len(self._cache)) and self._kueue() and not self._queueing.known
 
-        def firm(claim: NodeClaim, reserved: Reserved) -> bool:
-            return not borrows(claim, reserved, owners) or spared(
-                claim, owns=shared.owns, nodes=shared.nodes, pods=shared.pods
-            )
+    def quota(self, this: Pass, launching: Iterable[Workload]) -> Quota | None:
+        """What decides about them; None where Kueue does. `launching`: as `World.quota` has it."""
+        if self._kueue():
+            return None
+        homes = [each.cluster.name for each in this.world.asking if this.home(each)]
+        return this.world.quota(settled=this.settled, homes=homes, launching=launching)
 
-        return firm
+    def admitted(self, this: Pass, decided: Joint) -> Mapping[str, Held]:
+        """By uid, what clusters hold from now on that hold more than their status says."""
+        found = {}
+        for one in this.world.asking:
+            verdict = decided.verdicts.get(one.cluster.name)
+            if (
+                verdict is None
+                or verdict.standing is not Standing.ADMITTED
+                or not isinstance(one.reserved, Reserved)
+            ):
+                continue
+            before = one.held or Held(reserved=one.reserved, since=self._clock.now(), usage={})
+            found[one.cluster.uid] = replace(before, usage=verdict.usage, priority=one.priority)
+        return found
 
-    def _sizes(self, world: World, types: Mapping[str, InstanceType]) -> Callable[[Asking], Size]:
-        """What quota comes to in instances, each flavor worked out once a pass."""
-        # Which capacity type a cluster takes is its own or its flavor's word, and changes no count.
-        labels = {
-            name: {key: value for key, value in one.spec.node_labels.items() if key != names.CAPACITY_TYPE}
-            for name, one in world.flavors.items()
-        }
-        zones = [zone for zone in self._shared.settings.buy_zones.split(",") if zone]
-        flavor = flavors_of(labels, types, zones)
+    def act(self, this: Pass, decided: Joint | None) -> float | None:
+        """Each cluster's next step; the seconds until the next moment that matters. `decided`: None where
+        Kueue decides. Raises ApiError after each had its turn."""
+        waits: list[float] = []
+        each(this.world.asking, lambda one: waits.extend(self._keep(this, decided, one)))
+        self._marks.forget({one.cluster.uid for one in this.world.asking})
+        return min(waits, default=None)
 
-        def of(one: Asking) -> Size:
-            mine = world.reservations.get(one.reserved) if isinstance(one.reserved, Reserved) else None
-            most: Sizing = "accelerator"
-            if mine is not None and mine.annotations.get(names.SIZING) == _LARGEST:
-                most = "largest"
-
-            def sized(name: str, amounts: Mapping[str, int]) -> Sized | FlavorProblem:
-                found = flavor(name)
-                if isinstance(found, FlavorProblem):
-                    return found
-                # Sizing counts cores, quota thousandths of them.
-                base = {key: value / 1000 if key == CPU else float(value) for key, value in amounts.items()}
-                return size(found, base, types, sizing=most)
-
-            return sized
-
-        return of
-
-    def _keep(self, this: _Pass, one: Asking) -> list[float]:
+    def _keep(self, this: Pass, decided: Joint | None, one: Asking) -> list[float]:
         """One cluster's step; seconds after which it wants another look, whatever happens before."""
         now = self._clock.now()
-        verdict, evicted = self._decided(this, one)
+        verdict, evicted = self._decided(this, decided, one)
         facts = Facts(
             cluster=one.cluster,
             wanted=one.wanted,
@@ -193,7 +206,9 @@ class ClusterKeeper:
             claims=this.claims.get(one.cluster.uid, ()),
             down=this.down,
         )
-        settled = settle(facts, this.sizes(one), now=now, wait=self._shared.settings.dedicated_wait_seconds)
+        settled = settle(
+            facts, this.size(one.reserved), now=now, wait=self._shared.settings.dedicated_wait_seconds
+        )
         lets_go = settled.over or (one.held is not None and settled.held != one.held)
         if lets_go and not settled.change.make and self._unseen(one.cluster, facts):
             return [NOT_YET]
@@ -202,18 +217,24 @@ class ClusterKeeper:
             self._end(claim)
         for at, flavor in settled.change.make:
             self._make(this, one, cluster, settled, at, flavor)
-        if this.decided is None:
-            self._queueing.act(one, settled, evicted=evicted is not None)
+        if self._kueue():
+            self._queueing.act(one, settled, evicted=evicted is not None and evicted.keeps is None)
         if settled.over:
             self._release(cluster)
         return [] if settled.patience is None else [max(settled.patience, NOT_YET)]
 
-    def _decided(self, this: _Pass, one: Asking) -> tuple[Verdict | None, Evicted | None]:
+    def _decided(
+        self, this: Pass, decided: Joint | None, one: Asking
+    ) -> tuple[Verdict | None, Evicted | None]:
         """By Kueue, where it is there; else by the broker, over all reservations at once."""
-        if this.decided is None:
+        if decided is None:
             return self._queueing.said(one, this.world)
-        found = this.decided.evictions.get(one.cluster.name)
-        return this.decided.verdicts.get(one.cluster.name), preempted(found) if found else None
+        name = one.cluster.name
+        if found := decided.evictions.get(name):
+            return None, preempted(found)
+        if found := decided.evictions.get(f"{name}{GROWTH}"):
+            return None, preempted(found, keeps=this.settled(one))
+        return decided.verdicts.get(name), None
 
     def _unseen(self, cluster: DedicatedAICluster, facts: Facts) -> bool:
         """Whether the API server has claims of the cluster that the cache does not show."""
@@ -259,7 +280,7 @@ class ClusterKeeper:
         return DedicatedAICluster.decode(answer)
 
     def _make(
-        self, this: _Pass, one: Asking, cluster: DedicatedAICluster, settled: Settled, at: int, flavor: str
+        self, this: Pass, one: Asking, cluster: DedicatedAICluster, settled: Settled, at: int, flavor: str
     ) -> None:
         """One more claim; that it is there already is an earlier try's, and is seen soon."""
         known, sized = this.world.flavors.get(flavor), settled.sized.get(flavor)
@@ -297,22 +318,6 @@ class ClusterKeeper:
             return
         if answer.get("kind") == NodeClaim.KIND.kind:  # of one that nothing holds, a Status tells
             self._shared.claims.observe(answer)
-
-    def _evict(self, name: str, eviction: Eviction) -> None:
-        """A claim of somebody else, which holds quota that is wanted back. Clusters have their own turn."""
-        if not name.startswith(CLAIM):
-            return
-        claim = self._shared.claims.get(name.removeprefix(CLAIM))
-        if claim is None or claim.deleting:
-            return
-        self._shared.recorder.event(
-            claim,
-            "Warning",
-            PREEMPTED,
-            f"{eviction.reason}: preempted for {eviction.preemptor}; preemptor path: "
-            f"{eviction.preemptor_path}; preemptee path: {eviction.preemptee_path}",
-        )
-        self._end(claim)
 
     def _release(self, cluster: DedicatedAICluster) -> None:
         patch = remove_finalizer(cluster, names.RESERVED_FINALIZER)

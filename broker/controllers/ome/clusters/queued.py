@@ -116,15 +116,18 @@ def evicted(workload: Workload) -> bool:
     return _is(workload, EVICTED)
 
 
-def eviction(mine: Iterable[Workload]) -> Evicted | None:
-    """That Kueue wants quota back that the cluster has had; what a growth still waits for it has not had."""
+def eviction(mine: Sequence[Workload]) -> Evicted | None:
+    """That Kueue wants quota back that the cluster has had; what a growth still waits for it has not had. It
+    keeps what its other Workloads are admitted to."""
+    keeps = usage(each for each in mine if admitted(each)) or None
     for each in mine:
         told = condition(each.status.conditions, EVICTED)
         if counted(each) and told is not None and told.status == "True":
             said = condition(each.status.conditions, PREEMPTED)
             if said is not None and said.status == "True":
-                return Evicted(reason=said.reason, message=said.message)
-            return Evicted(reason=told.reason, message=f"Workload {each.key} is evicted: {told.message}")
+                return Evicted(reason=said.reason, message=said.message, keeps=keeps)
+            why = f"Workload {each.key} is evicted: {told.message}"
+            return Evicted(reason=told.reason, message=why, keeps=keeps)
     return None
 
 

@@ -73,16 +73,19 @@ class Queueing:
     def act(self, one: Asking, settled: Settled, *, evicted: bool) -> None:
         """What follows in Kueue, after the cluster's status says it."""
         mine = [self._readied(each) if queued.unready(each) else each for each in self._of(one)]
-        stays = isinstance(one.wanted, Wanted) and isinstance(one.reserved, Reserved)
-        if one.cluster.deleting or not stays or evicted or (one.held is not None and one.leaves):
+        known = isinstance(one.wanted, Wanted) and isinstance(one.reserved, Reserved)
+        if one.cluster.deleting or not known or evicted or (one.held is not None and one.leaves):
             if settled.held is None:
                 for each in mine:
                     self._delete(each)
             return
         if one.barred or not isinstance(one.wanted, Wanted):
             return
-        # Kueue frees the quota of who has no job of its own only with the object.
+        # Kueue frees the quota of who has no job of its own only with the object: once nothing is left by it.
         gone = [each for each in mine if each.status.admission is not None and queued.evicted(each)]
+        stays = queued.usage(each for each in mine if queued.admitted(each))
+        if settled.held is not None and any(v > stays.get(key, 0) for key, v in settled.held.usage.items()):
+            gone = [each for each in gone if not queued.counted(each)]
         if late := [*gone, *queued.outdated(mine, one.wanted)]:
             for each in late:
                 self._delete(each)

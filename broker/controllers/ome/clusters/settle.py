@@ -37,19 +37,21 @@ CONDITIONS: Final = (QUOTA_RESERVED, PREEMPTED, READY)
 Size = Callable[[str, Mapping[str, int]], Sized | FlavorProblem]
 
 _WHY: Final[Mapping[Reason, str]] = {
-    Reason.IN_QUEUE: "a cluster of higher priority in the same reservation",
-    Reason.RECLAIM: "a reservation of its cohort that wants its own quota back",
-    Reason.RECLAIM_WHILE_BORROWING: "a cluster of higher priority in its cohort",
-    Reason.FAIR_SHARING: "a reservation of its cohort that uses less than its share",
+    Reason.IN_QUEUE: "of higher priority in the same reservation",
+    Reason.RECLAIM: "whose reservation, of its cohort, wants its own quota back",
+    Reason.RECLAIM_WHILE_BORROWING: "of higher priority in its cohort",
+    Reason.FAIR_SHARING: "whose reservation, of its cohort, uses less than its share",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted:
-    """Why a cluster must give its quota back, in a word for programs and a sentence for people."""
+    """Why a cluster must give its quota back, in a word for programs and a sentence for people. `keeps`: what
+    it may keep, where that is only a growth."""
 
     reason: str
     message: str
+    keeps: Amounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,8 @@ def leaving(cluster: DedicatedAICluster, reserved: Reserved | Unresolved) -> boo
 def settle(facts: Facts, size: Size, *, now: datetime, wait: float) -> Settled:
     """`wait`: seconds after which a cluster that waits for quota has failed; it waits on all the same."""
     cluster, mine = facts.cluster, held(facts.cluster)
-    if mine is not None and (facts.eviction or leaving(cluster, facts.reserved)):
+    whole = facts.eviction is not None and facts.eviction.keeps is None
+    if mine is not None and (whole or leaving(cluster, facts.reserved)):
         return _leave(facts, mine)
     if cluster.deleting:
         return _leave(facts, None)
@@ -201,6 +204,8 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
     """It holds quota: as many instances as that comes to, and less quota once fewer are left."""
     cluster, claims = facts.cluster, facts.claims
     target = _shrunk(mine.usage, facts.wanted)
+    if facts.eviction is not None and (keeps := facts.eviction.keeps) is not None:
+        target = {key: min(value, keeps[key]) for key, value in target.items() if keeps.get(key)}
     sized: dict[str, Sized] = {}
     problems: list[FlavorProblem] = []
     counts: dict[str, int] = {}
@@ -252,6 +257,9 @@ def _how(facts: Facts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedStat
     if problems:
         return "FAILED", problems[0].reason, problems[0].message
     kept = "it keeps what it has"
+    if facts.eviction is not None:
+        rest = told(facts.eviction.keeps or {})
+        return "UPDATING", facts.eviction.reason, f"{facts.eviction.message}; it keeps {rest}"
     if isinstance(facts.wanted, Refused):
         return "UPDATING", facts.wanted.reason, f"{facts.wanted.message}; {kept}"
     if isinstance(facts.reserved, Unresolved):
@@ -314,9 +322,10 @@ def _lack(one: Lack) -> str:
     return f"{asked} of {resource} wanted, {most} to be had in {one.key.flavor}"
 
 
-def preempted(eviction: Eviction) -> Evicted:
+def preempted(eviction: Eviction, *, keeps: Amounts | None = None) -> Evicted:
     """By the broker's own decision."""
     return Evicted(
+        keeps=keeps,
         reason=str(eviction.reason),
         message=f"preempted for {eviction.preemptor}, {_WHY[eviction.reason]}; preemptor path: "
         f"{eviction.preemptor_path}; preemptee path: {eviction.preemptee_path}",

@@ -3,14 +3,15 @@
 Invariant: quota is counted against the same specs that reservations are judged by everywhere, and everybody
 who holds some is counted: clusters by their status, until their instances are gone, and, where no Kueue
 counts workloads, the claims of others that draw from a reservation and have an instance; of these only who
-may be asked to leave (`firm` says who may not) is ever preempted. A cluster's own claims are counted as the
-cluster, whose priority stays as it was while nothing says it any more. Nothing is decided here.
+may be asked to leave (`firm` says who may not) is ever preempted, and who is in a slot of his own (`home`)
+only within his reservation. A cluster's own claims are counted as the cluster, whose priority stays as it was
+while nothing says it any more. Nothing is decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
@@ -25,12 +26,11 @@ from broker.controllers.ome.clusters.wanted import Refused, Wanted, wanted
 from broker.controllers.ome.queues import queues
 from broker.controllers.ome.reads import OmeReads
 from broker.quota.assign import Rules
-from broker.quota.entitled import Entitled, Standing, Verdict, Want, entitle, held_of
-from broker.quota.model import Workload
+from broker.quota.entitled import Standing, Verdict, Want, entitle, held_of
+from broker.quota.joint import CLAIM, GROWTH, Quota
+from broker.quota.model import Amounts, Workload
 from broker.quota.resolve import Names, Unresolved
 from broker.quota.usage import Reserved
-
-CLAIM = "NodeClaim "  # before a claim's name, which a cluster may have too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +90,56 @@ class World:
     def _rules(self) -> Rules:
         return Rules(flavors={name: rule(one) for name, one in self.flavors.items()})
 
-    def decide(self) -> Entitled:
-        """Who gets quota, who waits, who must leave."""
+    def quota(
+        self,
+        *,
+        settled: Callable[[Asking], Amounts | None] = lambda _: None,
+        homes: Collection[str] = (),
+        launching: Iterable[Workload] = (),
+    ) -> Quota:
+        """What decides who gets quota. `settled`: what of a cluster's quota its instances stand for, where
+        that is not all of it; `homes`: clusters in slots of their own reservation alone; `launching`: claims
+        of others that have no instance yet, and soon will."""
         made, cohorts = queues(self.specs)
         clusters = [
-            Workload(
-                name=each.cluster.name,
-                queue=each.held.reserved.queue,
-                usage=each.held.usage,
-                priority=each.priority,
-                queued=_queued(each.cluster),
-                reserved=each.held.since.timestamp(),
-                evicted=each.leaves,
-            )
+            part
             for each in self.asking
             if each.held is not None
+            for part in _parts(each, each.held, settled(each), home=each.cluster.name in homes)
         ]
-        wants = [want for each in self.asking if (want := each.want) is not None]
-        return entitle(made, cohorts, holders=[*clusters, *self.others], wants=wants, rules=self._rules)
+        return Quota(
+            queues=made,
+            cohorts=cohorts,
+            rules=self._rules,
+            holders=[*clusters, *self.others, *launching],
+            wants=[want for each in self.asking if (want := each.want) is not None],
+        )
+
+
+def _parts(one: Asking, has: Held, settled: Amounts | None, *, home: bool) -> Iterable[Workload]:
+    """A cluster as it holds quota: as one, or with a growth apart, the first to give way."""
+    whole = Workload(
+        name=one.cluster.name,
+        queue=has.reserved.queue,
+        usage=has.usage,
+        priority=one.priority,
+        queued=_queued(one.cluster),
+        reserved=has.since.timestamp(),
+        evicted=one.leaves,
+        home=home,
+    )
+    if settled is None or one.leaves or one.want is not None:
+        yield whole
+        return
+    more = {key: value - settled.get(key, 0) for key, value in has.usage.items()}
+    yield replace(whole, usage=settled)
+    yield replace(
+        whole,
+        name=f"{whole.name}{GROWTH}",
+        usage={key: value for key, value in more.items() if value},
+        reserved=float("inf"),
+        home=False,
+    )
 
 
 def look(
@@ -117,10 +149,11 @@ def look(
     priority: Callable[[str], int | None],
     default_cohort: str,
     strict: bool,
-    firm: Callable[[NodeClaim, Reserved], bool],
+    firm: Callable[[NodeClaim], bool],
+    home: Callable[[NodeClaim, Reserved], bool],
 ) -> World:
     """Everything from the caches. `claims`: those that draw from a reservation. `firm`: whether a claim keeps
-    what it holds of that reservation, whoever wants it."""
+    what it holds, whoever wants it; `home`: whether its slot is no other reservation's than this."""
     known = reservations(reads)
     specs, barred = judged(reads, default_cohort=default_cohort, strict=strict)
     flavors = flavors_of(reads, specs)
@@ -160,7 +193,7 @@ def look(
             for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)
             if _ours(each)
         ],
-        others=[*_others(claims, specs, flavors, firm)],
+        others=[*_others(claims, specs, flavors, firm, home)],
     )
 
 
@@ -177,7 +210,8 @@ def _others(
     claims: Sequence[NodeClaim],
     specs: Mapping[Reserved, ReservationSpec],
     flavors: Mapping[str, ResourceFlavor],
-    firm: Callable[[NodeClaim, Reserved], bool],
+    firm: Callable[[NodeClaim], bool],
+    home: Callable[[NodeClaim, Reserved], bool],
 ) -> Iterable[Workload]:
     by_name = {claim.name: claim for claim in claims}
     for reserved, holders in drawing(claims, specs, flavors).items():
@@ -189,7 +223,8 @@ def _others(
                 priority=each.priority,
                 reserved=each.since,
                 evicted=by_name[each.name].deleting,
-                firm=firm(by_name[each.name], reserved),
+                firm=firm(by_name[each.name]),
+                home=home(by_name[each.name], reserved),
             )
 
 

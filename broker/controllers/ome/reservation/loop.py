@@ -14,16 +14,11 @@ from broker.controllers.ome.reservation.controller import ReservationKeeper
 from broker.controllers.ome.reservation.hardware import sight
 from broker.controllers.ome.reservation.look import Look
 from broker.controllers.ome.reservation.sources import Sources
-from broker.controllers.ome.shared import Shared
-from broker.kube.batch import Batcher
+from broker.controllers.ome.shared import Shared, looked_at
 from broker.kube.singleton import Singleton
 from broker.quota.lifecycle import Limits
-from providers.model import ProviderError
 
 NAME = "reservation"
-EVERY = 60.0  # by time alone an EC2 reservation comes to its end
-# A change shows within this and the time that a pass takes, however many come after it.
-LONGEST = 0.3
 
 
 def reservation_loop(
@@ -54,14 +49,23 @@ def reservation_loop(
             creating=settings.reservation_creating_seconds, updating=settings.reservation_updating_seconds
         ),
     )
-    loop = Singleton(
+    reads = shared.reads
+    loop = looked_at(
+        shared,
         NAME,
         lambda _items: keeper.run(),
-        batcher=Batcher[str](NAME, clock=shared.clock, longest=LONGEST),
-        clock=shared.clock,
-        synced=lambda: shared.synced() and shared.reads.synced() and shared.inventory.described and ready(),
-        every=EVERY,
-        expected=(ProviderError,),
+        by=(
+            reads.reservations,
+            reads.cluster_reservations,
+            reads.clusters,
+            reads.flavors,
+            reads.cluster_queues,
+            reads.local_queues,
+            reads.workloads,
+            reads.workload_priorities,
+            reads.priorities,
+        ),
+        ready=lambda: shared.inventory.described and ready(),
     )
 
     def dirty(*_: object) -> None:
@@ -75,19 +79,6 @@ def reservation_loop(
         if _launched(old) != _launched(new):
             dirty()
 
-    reads = shared.reads
-    for informer in (
-        reads.reservations,
-        reads.cluster_reservations,
-        reads.clusters,
-        reads.flavors,
-        reads.cluster_queues,
-        reads.local_queues,
-        reads.workloads,
-        reads.workload_priorities,
-        reads.priorities,
-    ):
-        informer.on_change(dirty)
     shared.nodes.on_change(node_changed)
     shared.claims.on_change(claim_changed)
     shared.inventory.on_change(dirty)

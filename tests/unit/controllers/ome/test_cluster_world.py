@@ -16,6 +16,7 @@ from broker.kube.clock import FakeClock
 from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Standing
+from broker.quota.joint import Joint, decide
 from broker.quota.model import FlavorResource
 
 Json = dict[str, Any]
@@ -78,6 +79,7 @@ def world(
     clusters: list[Json],
     claims: list[NodeClaim] | None = None,
     firm: tuple[str, ...] = (),
+    home: tuple[str, ...] = (),
 ) -> World:
     reads = OmeReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     flavor = {
@@ -93,12 +95,17 @@ def world(
         priority=PRIORITIES.get,
         default_cohort="",
         strict=False,
-        firm=lambda claim, _: claim.name in firm,
+        firm=lambda claim: claim.name in firm,
+        home=lambda claim, _: claim.name in home,
     )
 
 
+def decided(found: World) -> Joint:
+    return decide(found.quota(), None, ())
+
+
 def standing(found: World, name: str) -> Standing:
-    return found.decide().verdicts[name].standing
+    return decided(found).verdicts[name].standing
 
 
 @pytest.mark.covers("OME-051", "OME-052")
@@ -144,7 +151,7 @@ def test_nor_is_it_preempted_for_that() -> None:
     rule = {"withinClusterQueue": "LowerPriority"}
     lower = cluster("two", 8, priorityClassName="low")
     found = world(reservations=[reservation("gpu", 8, preemptionRule=rule)], clusters=[holder, lower])
-    assert not found.decide().evictions
+    assert not decided(found).evictions
     # A profile or a reservation that is gone says no priority either.
     for changed in ({"profile": "gone", "resources": None}, {"capacityReservationId": "team/gone"}):
         holder["spec"] |= {"priorityClassName": ""} | changed
@@ -177,9 +184,9 @@ def test_a_claim_that_borrows_gives_way_to_who_is_entitled() -> None:
         clusters=[cluster("mine", 8)],
         claims=[claim("theirs", draws="team/guest")],
     )
-    decided = found.decide()
-    assert [*decided.evictions] == ["NodeClaim theirs"]
-    assert decided.verdicts["mine"].standing is Standing.PREEMPTING
+    made = decided(found)
+    assert [*made.evictions] == ["NodeClaim theirs"]
+    assert made.verdicts["mine"].standing is Standing.PREEMPTING
 
 
 def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_instead() -> None:
@@ -193,21 +200,34 @@ def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_inste
         claims=[claim("kept", draws="team/guest"), claim("leaves", draws="team/guest")],
         firm=("kept",),
     )
-    decided = found.decide()
-    assert [*decided.evictions] == ["NodeClaim leaves"]
-    assert decided.verdicts["mine"].standing is Standing.PREEMPTING
-    assert decided.verdicts["second"].standing is Standing.WAITING
+    made = decided(found)
+    assert [*made.evictions] == ["NodeClaim leaves"]
+    assert made.verdicts["mine"].standing is Standing.PREEMPTING
+    assert made.verdicts["second"].standing is Standing.WAITING
 
 
-def test_nobody_leaves_his_own_reservation_for_a_cluster_of_more_priority() -> None:
+@pytest.mark.covers("OME-049", "OME-054")
+@pytest.mark.parametrize(
+    ("rule", "priority", "leaves"),
+    [("LowerPriority", "high", ["NodeClaim plain"]), ("LowerPriority", "", []), ("Never", "high", [])],
+)
+def test_a_claim_in_a_slot_of_its_own_leaves_for_more_priority_of_its_own_reservation_alone(
+    rule: str, priority: str, leaves: list[str]
+) -> None:
+    sharing: Json = {
+        "cohort": "c",
+        "preemptionRule": {"withinClusterQueue": rule, "reclaimWithinCohort": "Any"},
+    }
     found = world(
-        reservations=[reservation("gpu", 8, preemptionRule={"withinClusterQueue": "LowerPriority"})],
-        clusters=[cluster("urgent", 8, priorityClassName="high")],
+        reservations=[reservation("gpu", 8, **sharing), reservation("theirs", 8, **sharing)],
+        clusters=[
+            cluster("urgent", 8, priorityClassName=priority),
+            cluster("outside", 16, of="team/theirs", priorityClassName="high"),
+        ],
         claims=[claim("plain")],
-        firm=("plain",),
+        home=("plain",),
     )
-    assert not found.decide().evictions
-    assert standing(found, "urgent") is Standing.WAITING
+    assert [*decided(found).evictions] == leaves
 
 
 def test_a_claim_that_fell_back_to_on_demand_holds_no_quota() -> None:
@@ -243,4 +263,4 @@ def test_a_reservation_that_means_nothing_or_goes_gives_nothing_new() -> None:
     barred = {each.cluster.name: each.barred for each in found.asking}
     assert barred["one"] == "it is deleted"
     assert "spec.cohort is empty" in barred["two"]
-    assert not found.decide().verdicts
+    assert not decided(found).verdicts

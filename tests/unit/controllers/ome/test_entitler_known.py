@@ -46,6 +46,7 @@ class World:
             settings=Settings(),
             clock=self.clock,
             owns=lambda _: True,
+            kueue=lambda: False,
         )
 
     def read(self, kinds: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.kueue.check import CheckKeeper, names_check
 from broker.controllers.ome.kueue.keeper import QueueKeeper
+from broker.controllers.ome.kueue.ownership import owner_of, queue_name
 from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
 from broker.controllers.ome.kueue.view import KueueView
 from broker.controllers.ome.reads import OmeReads
@@ -227,7 +228,7 @@ def test_a_strangers_local_queue_is_left_alone(world: World) -> None:
     assert world.problems() == []
 
 
-def test_two_reservations_of_one_queue_name_do_not_share_it(world: World) -> None:
+def test_names_that_read_the_same_are_queues_of_their_own(world: World) -> None:
     world.client.create(Namespace.KIND, {"metadata": {"name": "team--x"}})
     world.reserve()
     other = {"name": "x--gpu", "namespace": "team"}
@@ -237,8 +238,13 @@ def test_two_reservations_of_one_queue_name_do_not_share_it(world: World) -> Non
     world.keeps()
     world.keeper.reconcile("team/x--gpu")
     world.keeper.reconcile("team--x/gpu")
-    (problem,) = world.view.problems(Reserved("team--x", "gpu"))
-    assert problem.reason == "ObjectConflict" and "team/x--gpu" in problem.message
+    made = [Reserved("team", "gpu"), Reserved("team", "x--gpu"), Reserved("team--x", "gpu")]
+    assert [world.view.problems(each) for each in made] == [()] * 3
+    queues = [world.kueue.queue(queue_name(each)) for each in made]
+    assert [owner_of(each) if each else None for each in queues] == made
+    assert [each.name for each in queues if each][0] == "team--gpu"
+    # The only ClusterCapacityReservation that is named as another's queue.
+    assert Reserved("", "team--gpu").queue.startswith("team--gpu-")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,134 @@
+"""Slots that dedicated clusters hold quota for, and that none of their claims has yet.
+
+Invariant: from the moment when a cluster is admitted, each of its instances is counted somewhere: as a claim
+that has an instance, as one that the plan at hand is made for, or here. So nobody is lent its slots between
+its admission and its launch. What does not take reserved instances is promised none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.capacity.sizing import FlavorProblem
+from broker.controllers.ome.clusters.admission import EPOCH, Held, by_flavor, held
+from broker.controllers.ome.clusters.machines import flavor_name
+from broker.controllers.ome.clusters.settle import Size, leaving
+from broker.quota.model import Amounts
+from broker.quota.resolve import Names
+from broker.quota.slots import Promise
+from broker.quota.usage import Reserved
+
+RESERVED: Final = "reserved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A cluster that holds quota, or may be given some; how that is counted; how many instances it has of
+    each flavor; and the flavors of which it takes reserved ones."""
+
+    name: str
+    held: Held
+    size: Size
+    has: Mapping[str, int]
+    reserved: frozenset[str]
+
+
+def cluster_of(claim: NodeClaim) -> tuple[str, str]:
+    """The uid and the name of the cluster that a claim belongs to; empty for none."""
+    if names.DEDICATED in claim.labels:
+        for owner in claim.metadata.owner_references:
+            if owner.kind == DedicatedAICluster.KIND.kind:
+                return owner.uid, owner.name
+    return "", ""
+
+
+def holdings(
+    clusters: Iterable[DedicatedAICluster],
+    claims: Iterable[NodeClaim],
+    *,
+    by_name: Names,
+    flavors: Collection[ResourceFlavor],
+    sizes: Callable[[object], Size],
+    settled: Collection[str],
+    admitted: Mapping[str, Held],
+) -> list[Holding]:
+    """Those that are not on their way out. `settled`: claims (by uid) that count as if they had an instance.
+    `admitted`: by uid, what was decided a moment ago, which the status of a cluster may not say yet."""
+    there = list(clusters)
+    if not there:
+        return []
+    has = _counted(claims, settled)
+    found = []
+    for each in there:
+        reserved = by_name.resolve(each.spec.capacity_reservation_id)
+        mine = admitted.get(each.uid) or held(each)
+        if mine is None and isinstance(reserved, Reserved):
+            mine = Held(reserved=reserved, since=EPOCH, usage={})
+        if mine is not None and not leaving(each, reserved):
+            found.append(
+                Holding(
+                    name=each.name,
+                    held=mine,
+                    size=sizes(mine.reserved),
+                    has=has.get(each.uid, {}),
+                    reserved=_takes_reserved(each, flavors),
+                )
+            )
+    return found
+
+
+def _counted(claims: Iterable[NodeClaim], settled: Collection[str]) -> dict[str, Counter[str]]:
+    """By the uid of their cluster and by flavor, the claims that have an instance, or count so."""
+    found: dict[str, Counter[str]] = {}
+    for claim in claims:
+        uid, _ = cluster_of(claim)
+        if uid and not claim.deleting and (claim.status.provider_id or claim.uid in settled):
+            found.setdefault(uid, Counter())[flavor_name(claim)] += 1
+    return found
+
+
+def _takes_reserved(cluster: DedicatedAICluster, flavors: Iterable[ResourceFlavor]) -> frozenset[str]:
+    own = cluster.spec.node_selector.get(names.CAPACITY_TYPE, RESERVED)
+    return frozenset(
+        each.name for each in flavors if each.spec.node_labels.get(names.CAPACITY_TYPE, own) == RESERVED
+    )
+
+
+def promises(
+    those: Iterable[Holding],
+    *,
+    usage: Mapping[str, Amounts],
+    gone: Collection[str],
+    spared: bool,
+) -> list[Promise]:
+    """`usage`: what is admitted just now, by cluster; `gone`: clusters that leave just now. `spared`: none of
+    them may be asked for what it has."""
+    found = []
+    for each in those:
+        if each.name in gone:
+            continue
+        mine = replace(each.held, usage=usage.get(each.name, each.held.usage))
+        for flavor, amounts in sorted(by_flavor(mine.usage).items()):
+            sized = each.size(flavor, amounts)
+            if isinstance(sized, FlavorProblem) or flavor not in each.reserved:
+                continue
+            if (count := sized.count - each.has.get(flavor, 0)) > 0:
+                found.append(
+                    Promise(
+                        cluster=each.name,
+                        queue=mine.reserved.queue,
+                        flavor=flavor,
+                        count=count,
+                        priority=mine.priority,
+                        since=mine.since.timestamp(),
+                        spared=spared,
+                    )
+                )
+    return found

@@ -1,0 +1,112 @@
+"""The pass in which quota of dedicated clusters and slots of claims are decided about together.
+
+Invariant: there is one decision at a time. While this one is made no launch is planned, and what it admits is
+known to the next plan before it is written anywhere; what a plan has given out is known here before it is
+launched. So nobody is promised what another was given a moment ago. Where Kueue counts quota, its word is an
+input of the decision, which is about slots alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.units import CPU
+from broker.capacity.entitlement import Awaited
+from broker.capacity.model import Inventory
+from broker.capacity.sizing import supply
+from broker.controllers.ome.borrowing.entitler import Entitler
+from broker.controllers.ome.borrowing.reclaim import Reclaimer, want
+from broker.controllers.ome.clusters.drawing import share
+from broker.controllers.ome.clusters.keeper import NOT_YET, ClusterKeeper, Pass
+from broker.controllers.ome.queues import queues
+from broker.controllers.ome.shared import Shared
+from broker.kube.controller import Again
+from broker.quota.joint import CLAIM, Joint, Places, Waiting, decide
+from broker.quota.model import Amounts, Workload
+
+LOOK_AGAIN: Final = 5.0  # while somebody waits: what counts as coming free does so for a time only
+
+
+class Decider:
+    """`run` is one pass."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        entitler: Entitler,
+        reclaimer: Reclaimer,
+        keeper: ClusterKeeper,
+        *,
+        kueue: Callable[[], bool],
+    ) -> None:
+        self._shared = shared
+        self._entitler = entitler
+        self._reclaimer = reclaimer
+        self._keeper = keeper
+        self._kueue = kueue
+
+    def run(self, _items: Sequence[str] = ()) -> Again | None:
+        """Raises ApiError, ProviderError."""
+        awaiting = self._reclaimer.waiting()
+        with self._entitler.alone():
+            this = self._keeper.observe()
+            decided = self._decide(this, awaiting)
+            admitted = {} if this is None else self._keeper.admitted(this, decided)
+            self._entitler.decided(admitted, decided.evictions.keys())
+        self._reclaimer.act(decided)
+        waits = [LOOK_AGAIN] if awaiting else []
+        if self._keeper.waits:
+            waits.append(NOT_YET)
+        if this is not None:
+            soonest = self._keeper.act(this, None if self._kueue() else decided)
+            waits += [] if soonest is None else [soonest]
+        return Again(min(waits)) if waits else None
+
+    def _decide(self, this: Pass | None, awaiting: Sequence[tuple[NodeClaim, Awaited]]) -> Joint:
+        shared = self._shared
+        if (this is None and not awaiting) or not shared.inventory.described:
+            return Joint() if this is None else decide(self._keeper.quota(this, ()), None, ())
+        inventory = shared.inventory.snapshot()
+        asking = {claim.uid for claim, _ in awaiting}
+        places = self._entitler.places(inventory, shared.provider.instance_types(), waiting=asking)
+        made = _Shares(this, places, inventory)
+        quota = None if this is None else self._keeper.quota(this, self._launching(places, made))
+        waiting = []
+        for claim, each in awaiting:
+            usage = {} if names.DEDICATED in claim.labels else made.of(each.queue, each.odcr_ids[0])
+            waiting.append(Waiting(want=want(claim, each), usage=usage))
+        return decide(quota, places, waiting)
+
+    def _launching(self, places: Places | None, made: _Shares) -> Iterable[Workload]:
+        """Claims of no cluster that were given a slot, and have no instance yet: nobody asks these to go."""
+        for each in places.holders if places is not None else ():
+            claim = None if each.cluster else self._shared.claims.get(each.name)
+            if claim is not None and not claim.status.provider_id:
+                yield Workload(
+                    name=f"{CLAIM}{each.name}",
+                    queue=each.queue,
+                    usage=made.of(each.queue, each.odcr_id),
+                    priority=each.priority,
+                    firm=True,
+                )
+
+
+class _Shares:
+    """What of a reservation's quota a slot stands for that has no instance yet."""
+
+    def __init__(self, this: Pass | None, places: Places | None, inventory: Inventory) -> None:
+        self._types = {} if this is None else this.types
+        self._inventory = inventory
+        self._queues = {} if this is None else {each.name: each for each in queues(this.world.specs)[0]}
+        self._flavors = {id_: lot.flavor for lot in (places.lots if places else ()) for id_ in lot.slots}
+
+    def of(self, queue: str, odcr_id: str) -> Amounts:
+        mine, odcr = self._queues.get(queue), self._inventory.odcrs.get(odcr_id)
+        kind = None if odcr is None else self._types.get(odcr.instance_type)
+        if mine is None or kind is None or odcr_id not in self._flavors:
+            return {}
+        has = {name: int(value * 1000 if name == CPU else value) for name, value in supply(kind).items()}
+        return share(mine, self._flavors[odcr_id], has)

@@ -1,0 +1,138 @@
+"""One decision over quota and slots: who is admitted, who is drained for whom, and who may have which slots.
+
+Invariant: dedicated clusters, which hold quota, and claims, which hold slots, are judged from one look, one
+after the other, so that nothing is given twice and nobody is asked twice for the same room. Quota comes first
+(`entitled`): claims that wait for a slot that they are entitled to count as held in it, and those that
+somebody goes before there wait on. Slots come second (`slots`): who must leave by quota leaves there too, and
+what was admitted a moment ago is promised its slots. A cluster gives back as a whole in both; only a growth
+that has no instance yet stands for itself (`GROWTH`), so that it can go alone.
+
+Where another counts quota (Kueue), only slots are decided about, and clusters are asked for none of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.quota.assign import Rules
+from broker.quota.entitled import Entitled, Eviction, Standing, Verdict, Want, entitle
+from broker.quota.model import Amounts, Cohort, Queue, Workload
+from broker.quota.slots import Holder, Lot, Member, Promise, Slots, Victim
+from broker.quota.slots import Want as SlotWant
+
+CLAIM: Final = "NodeClaim "  # before a claim's name, which a cluster may have too
+GROWTH: Final = " (growth)"  # after a cluster's name: what it holds beyond what its instances stand for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """Who holds quota, clusters by their name and claims by `CLAIM` and theirs; which clusters want some."""
+
+    queues: Sequence[Queue]
+    cohorts: Sequence[Cohort]
+    rules: Rules
+    holders: Sequence[Workload]
+    wants: Sequence[Want]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Who owns and holds which slots. `promises`: those of the clusters that none of their claims has yet,
+    given what clusters were just admitted to, and which just have to leave."""
+
+    lots: Sequence[Lot]
+    members: Sequence[Member]
+    cohorts: Sequence[Cohort]
+    holders: Sequence[Holder]
+    promises: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]]
+
+    def slots(self, admitted: Mapping[str, Amounts], gone: Collection[str]) -> Slots:
+        """`gone`: by name, as in `Quota`."""
+        return Slots(
+            self.lots,
+            self.members,
+            [
+                replace(each, leaving=True) if {each.cluster, f"{CLAIM}{each.name}"} & {*gone} else each
+                for each in self.holders
+            ]
+            if gone
+            else self.holders,
+            promises=self.promises(admitted, gone),
+            cohorts=self.cohorts,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A claim that waits to have a slot, and what quota goes with it; none for a cluster's, which has it."""
+
+    want: SlotWant
+    usage: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joint:
+    """`verdicts` of clusters; `evictions` of clusters and claims for clusters, and of clusters for claims;
+    `victims` are claims that leave for claims."""
+
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    evictions: Mapping[str, Eviction] = field(default_factory=dict)
+    victims: Sequence[Victim] = ()
+
+
+def decide(quota: Quota | None, places: Places | None, waiting: Sequence[Waiting]) -> Joint:
+    """`waiting` in order of importance."""
+    found, waiting = _by_quota(quota, waiting)
+    if places is None:
+        return Joint(verdicts=found.verdicts, evictions=found.evictions)
+    admitted = {
+        name: each.usage for name, each in found.verdicts.items() if each.standing is Standing.ADMITTED
+    }
+    slots = places.slots(admitted, found.evictions.keys())
+    verdicts, evictions = dict(found.verdicts), dict(found.evictions)
+    victims = []
+    for victim in slots.reclaim([each.want for each in waiting]):
+        if not victim.holder.cluster:
+            victims.append(victim)
+            continue
+        evictions[victim.holder.cluster] = Eviction(
+            reason=victim.reason,
+            preemptor=f"{CLAIM}{victim.want.name}",
+            preemptor_path=victim.preemptor_path,
+            preemptee_path=victim.preemptee_path,
+        )
+        verdicts.pop(victim.holder.cluster, None)
+    return Joint(verdicts=verdicts, evictions=evictions, victims=victims)
+
+
+def _by_quota(quota: Quota | None, waiting: Sequence[Waiting]) -> tuple[Entitled, Sequence[Waiting]]:
+    """Who gets quota, and those that still wait for slots after that."""
+    if quota is None:
+        return Entitled({}, {}), waiting
+    left = {f"{CLAIM}{each.want.name}": each for each in waiting}
+    while True:
+        claimed = [
+            Workload(
+                name=name,
+                queue=each.want.queue,
+                usage=each.usage,
+                priority=each.want.priority,
+                queued=each.want.queued,
+            )
+            for name, each in left.items()
+            if each.usage
+        ]
+        found = entitle(
+            quota.queues,
+            quota.cohorts,
+            holders=quota.holders,
+            wants=quota.wants,
+            rules=quota.rules,
+            claimed=claimed,
+        )
+        if not (beaten := left.keys() & found.evictions.keys()):
+            return found, [*left.values()]
+        for name in beaten:
+            del left[name]
