@@ -141,22 +141,29 @@ def demo_command(
 @app.command("plan", cls=Command)
 @options("plan_seconds", *_PLAN, *_WHOSE, *_AWS, *_CLUSTER)
 def plan_command(settings: Settings, filename: Files, output: Output = Format.TABLE) -> None:
-    """What the broker would do with these EC2NodeClasses and NodeClaims. Changes nothing."""
-    from broker.commands import manifests, plan
+    """What the broker would do with the NodeClaims of these files. Changes nothing. Classes, reservations,
+    flavors and cohorts are those of the cluster, with the ones of the files in their places."""
+    from broker.commands import drafts, manifests, plan
+    from broker.controllers.ome.borrowing.once import entitling
     from broker.kube.clock import SystemClock
 
-    objects = [o for d in manifests.read(filename) if (o := manifests.decode(d))]
-    clock = SystemClock()
+    documents = manifests.read(filename)
+    objects = [o for d in documents if (o := manifests.decode(d))]
+    plan.check(objects, where=", ".join(filename))
+    clock, provider = SystemClock(), _asked(settings, cluster=settings.cluster_name)
+    client, alone = drafts.drafted(documents, lambda: _client(settings))
+    if alone:
+        typer.echo(alone, err=True)
     rows, solution = plan.rows(
-        objects,
-        _asked(settings, cluster=settings.cluster_name),
+        [*objects, *plan.classes(client, objects)],
+        provider,
         now=clock.now(),
         seconds=settings.plan_seconds,
         timer=clock.monotonic,
+        where="in the files" if alone else "in the files or the cluster",
         overhead=settings.overhead,
+        entitle=entitling(client, provider, settings, clock),
     )
-    if not rows:
-        raise manifests.BadManifest(f"{', '.join(filename)}: no NodeClaim to plan (karpenter.sh/v1)")
     show(rows, columns=plan.COLUMNS, format_=output)
     typer.echo(f"Solved by {solution}", err=output is not Format.TABLE)
     raise typer.Exit(0 if all(row["launches"] for row in rows) else 1)

@@ -19,6 +19,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.capacity.model import USUAL, Overhead
+from broker.commands.decision import because
 from broker.commands.explain_options import Outlook, outlook
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import OURS, instance_id
@@ -176,9 +177,7 @@ def told_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for step, group in _grouped(rows, alike):
         head, count = group[0], len(group)
-        # The message without the option's name, which has its own column.
-        said = str(head["message"]).removeprefix(f"{head['pool']}: ")
-        why = ": ".join(filter(None, (head["reason"], said)))
+        why = because(head["reason"], head["message"], pool=head["pool"])
         what = f"{head['pool']} to {group[-1]['pool']}, {count} options" if count > 1 else head["pool"]
         found.append(
             {

@@ -23,6 +23,7 @@ from broker.capacity.options import misfits
 from broker.capacity.plan import plan
 from broker.capacity.prospects import Shops
 from broker.capacity.shortages import Shortages
+from broker.commands.decision import decided, unplanned
 from broker.commands.plan import Considered, considered
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.ome.borrowing.once import Entitle
@@ -65,7 +66,7 @@ def outlook(
     )
     mine = next((each for each in found.waiting if each.name == one.name), None)
     if mine is None:
-        return Outlook(decision=f"not planned: {found.refused.get(one.name, 'it is being deleted')}")
+        return Outlook(decision=unplanned(found.refused.get(one.name, "it is being deleted")).sentence)
     types = provider.instance_types()
     shortages = remembered(every, found.inventory, now)
     entitlements = NOBODYS
@@ -76,18 +77,9 @@ def outlook(
     result = plan(
         found.waiting, found.classes, types, found.inventory, shortages, now, entitlements=entitlements
     )
-    assigned = next((each for each in result.assignments if each.claim.uid == mine.uid), None)
-    unplaced = next((each for each in result.unplaced if each.claim.uid == mine.uid), None)
-    told = result.skipped.get(mine.uid, ()) or (unplaced.skipped if unplaced else ())
-    chosen = assigned.option if assigned else None
+    made = decided(result, mine.uid)
     shops = Shops(found.classes, types, found.inventory, shortages, now, entitlements=entitlements)
-    rows = list(_rows(mine, found, shops, chosen, told))
-    if chosen is not None:
-        return Outlook(decision=f"is launched next into {chosen.pool}", rows=rows)
-    if unplaced is None:
-        return Outlook(decision="not planned", rows=rows)
-    again = f"; tried again at {unplaced.retry_at:%H:%M:%SZ}" if unplaced.retry_at else ""
-    return Outlook(decision=f"waits: {unplaced.reason}: {unplaced.message}{again}", rows=rows)
+    return Outlook(decision=made.sentence, rows=list(_rows(mine, found, shops, made.option, made.skipped)))
 
 
 def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime) -> Shortages:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
+from broker.apis.kueue import Cohort, ResourceFlavor
 from broker.apis.meta import Kind, Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.kube.client import Client
@@ -33,6 +34,8 @@ MODELS: tuple[type[Object], ...] = (
     NodePool,
     CapacityReservation,
     ClusterCapacityReservation,
+    ResourceFlavor,
+    Cohort,
 )
 KINDS = {(m.KIND.api_version, m.KIND.kind): m for m in MODELS}
 

@@ -1,13 +1,13 @@
 """`capacity-broker plan -f FILES`: what the broker would do with these classes and claims; changes nothing.
 
-It asks EC2 what there is, resolves the classes and plans the claims exactly as the launch loop does; what
-cannot be planned is said with its field and the way out.
+It asks EC2 what there is, resolves the classes and plans the claims exactly as the launch loop does, and with
+whose slots are whose; what cannot be planned is said with its field and the way out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,10 +15,13 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
+from broker.capacity.entitlement import NOBODYS
 from broker.capacity.model import USUAL, Claim, Inventory, NodeClass, Overhead, Plan, Solution
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS
+from broker.commands.decision import Decision, because, decided, unplanned
+from broker.commands.manifests import BadManifest
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.resolve import (
@@ -28,6 +31,9 @@ from broker.controllers.nodeclass.resolve import (
     selection,
     surroundings,
 )
+from broker.controllers.ome.borrowing.once import Entitle
+from broker.kube.client import Client
+from broker.kube.errors import NotFound
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
@@ -56,21 +62,55 @@ def rows(
     now: datetime,
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
+    where: str = "in the files",
     overhead: Overhead = USUAL,
+    entitle: Entitle | None = None,
 ) -> tuple[list[dict[str, Any]], Solution]:
     """One row a claim, in the order given, and how the plan was solved, within `seconds` as told by `timer`.
 
     Raises ProviderError where EC2 cannot be read.
     """
     given = list(objects)
-    claims = [o for o in given if isinstance(o, NodeClaim)]
+    claims = [_told_apart(o) for o in given if isinstance(o, NodeClaim)]
     classes = [o for o in given if isinstance(o, EC2NodeClass)]
-    found = considered(classes, claims, provider, now=now, overhead=overhead)
+    found = considered(classes, claims, provider, now=now, where=where, overhead=overhead)
     types = provider.instance_types()
+    entitlements = NOBODYS
+    if entitle is not None:
+        named = {each.uid: each for each in claims}
+        waiting = {each.uid: named[each.uid] for each in found.waiting}
+        entitlements = entitle(waiting, found.inventory, types)
     result = plan(
-        found.waiting, found.classes, types, found.inventory, Shortages(), now, seconds=seconds, timer=timer
+        found.waiting,
+        found.classes,
+        types,
+        found.inventory,
+        Shortages(),
+        now,
+        entitlements=entitlements,
+        seconds=seconds,
+        timer=timer,
     )
-    return _rows(claims, result, found.refused), result.solution
+    return [_row(claim, result, found.refused) for claim in claims], result.solution
+
+
+def check(objects: Iterable[Object], *, where: str) -> None:
+    """Raises BadManifest where there is nothing to plan."""
+    if not any(isinstance(each, NodeClaim) for each in objects):
+        raise BadManifest(f"{where}: no NodeClaim to plan (karpenter.sh/v1)")
+
+
+def classes(client: Client, objects: Sequence[Object]) -> list[EC2NodeClass]:
+    """The cluster's classes that the claims name and the files lack. Raises ApiError."""
+    given = {each.name for each in objects if isinstance(each, EC2NodeClass)}
+    named = {each.spec.node_class_ref.name for each in objects if isinstance(each, NodeClaim)} - given
+    if not named:
+        return []
+    try:
+        there, _ = client.list(EC2NodeClass.KIND)
+    except NotFound:
+        return []
+    return [EC2NodeClass.decode(each) for each in there if each["metadata"]["name"] in named]
 
 
 def considered(
@@ -108,8 +148,7 @@ def considered(
     refused: dict[str, str] = {}
     for claim in claims:
         try:
-            # A manifest has no uid yet; its name is as unique among the files.
-            wanted = replace(planned(claim, template=template_key(claim)), uid=claim.uid or claim.name)
+            wanted = planned(claim, template=template_key(claim))
         except BadClaim as error:
             refused[claim.name] = f"{error.reason}: {error.message}"
             continue
@@ -130,6 +169,12 @@ def considered(
     )
 
 
+def _told_apart(claim: NodeClaim) -> NodeClaim:
+    """A manifest has no uid yet; its name is as unique among the files."""
+    uid = claim.uid or claim.name
+    return claim.model_copy(update={"metadata": claim.metadata.model_copy(update={"uid": uid})})
+
+
 def _inventory(
     classes: Iterable[EC2NodeClass], provider: CapacityProvider, now: datetime
 ) -> tuple[Inventory, dict[str, ProviderError]]:
@@ -147,24 +192,25 @@ def _inventory(
     return Inventory(odcrs=odcrs, groups=groups, described=now), errors
 
 
-def _rows(claims: Iterable[NodeClaim], result: Plan, refused: Mapping[str, str]) -> list[dict[str, Any]]:
-    assigned = {a.claim.name: a for a in result.assignments}
-    unplaced = {u.claim.name: u for u in result.unplaced}
-    found = []
-    for claim in claims:
-        row: dict[str, Any] = {"claim": claim.name, "class": claim.spec.node_class_ref.name}
-        if one := assigned.get(claim.name):
-            skipped = result.skipped.get(one.claim.uid, ())
-            row |= {
-                "pool": str(one.option.pool),
-                "then": ", ".join(str(o.pool) for o in one.rest[:3])
-                + (f" and {len(one.rest) - 3} more" if len(one.rest) > 3 else ""),
-                "why": "; ".join(s.message for s in skipped) or "the best option that it has",
-                "launches": True,
-            }
-        else:
-            left = unplaced.get(claim.name)
-            why = refused.get(claim.name) or (f"{left.reason}: {left.message}" if left else "not planned")
-            row |= {"pool": "-", "then": "-", "why": why, "launches": False}
-        found.append(row)
-    return found
+def _row(claim: NodeClaim, result: Plan, refused: Mapping[str, str]) -> dict[str, Any]:
+    why = refused.get(claim.name)
+    made = unplanned(why) if why else decided(result, claim.uid)
+    more = f" and {len(made.rest) - 3} more" if len(made.rest) > 3 else ""
+    return {
+        "claim": claim.name,
+        "class": claim.spec.node_class_ref.name,
+        "decision": made.sentence,
+        "pool": str(made.option.pool) if made.option else "-",
+        "then": (", ".join(str(o.pool) for o in made.rest[:3]) + more) if made.option else "-",
+        "why": _why(made),
+        "launches": made.option is not None,
+    }
+
+
+def _why(made: Decision) -> str:
+    if made.option is None:
+        return made.sentence
+    told = [
+        f"{each.pool}: {because(each.reason, each.message, pool=str(each.pool))}" for each in made.skipped
+    ]
+    return "; ".join(told) or "the best option that it has"

@@ -23,7 +23,9 @@ NAMES = {each.name for each in fields(Settings)}
 
 @pytest.fixture(autouse=True)
 def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One folder for all commands of a run, so that they fetch the instance types once."""
+    """One folder for all commands of a run, so that they fetch the instance types once; no cluster of
+    whoever runs this."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path_factory.getbasetemp() / "no-cluster"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
 
 

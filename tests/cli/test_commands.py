@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from broker import cli
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
+from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
 from broker.commands.crds import install
 from broker.kube.client import Client
@@ -61,7 +65,7 @@ def test_plan_of_more_reserved_claims_than_slots_is_a_no(world: World, tmp_path:
     code, rows = planned(world, files(tmp_path, node_class(world), *(claim(f"c-{n}") for n in range(3))))
     assert code == 1
     assert [row["launches"] for row in rows] == [True, True, False]
-    assert rows[2]["why"].startswith("AllReservationsFull: ")
+    assert rows[2]["why"].startswith("waits: AllReservationsFull: ")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,69 @@ def test_plan_leaves_karpenters_claims_to_karpenter(world: World, tmp_path: Path
     assert code == 1
     assert [row["launches"] for row in rows] == [False, True]
     assert "spec.nodeClassRef.group is 'karpenter.k8s.aws'" in rows[0]["why"]
+
+
+OWNED = {
+    "apiVersion": "ome.io/v1beta1",
+    "kind": "CapacityReservation",
+    "metadata": {"name": "gpus", "namespace": "vision"},
+    "spec": {
+        "resourceGroups": [
+            {
+                "coveredResources": ["nvidia.com/gpu"],
+                "flavors": [
+                    {
+                        "name": "p5.48xlarge",
+                        "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "8"}],
+                    }
+                ],
+            }
+        ]
+    },
+}
+
+
+def drawing(name: str, draws: str = "") -> dict[str, Any]:
+    made = claim(name)
+    if draws:
+        made["metadata"]["annotations"] = {"capacity-broker.io/draws-from": draws}
+    return made
+
+
+@pytest.mark.covers("CAP-09")
+def test_plan_and_explain_say_the_same_of_whose_the_slots_are(
+    world: World, cluster: tuple[Client, str], tmp_path: Path
+) -> None:
+    """Two slots of a reservation that owns one: its claims take that one, and a stranger none; whether the
+    reservation is in the files or in the cluster."""
+    tag = {"Key": "capacity-broker.io/reservation", "Value": "vision/gpus"}
+    world.ec2.create_tags(Resources=[world.odcr], Tags=[tag])
+    claims = [drawing("own-0", "vision/gpus"), drawing("own-1", "vision/gpus"), drawing("stranger")]
+    code, rows = planned(world, files(tmp_path, node_class(world), OWNED, *claims))
+    assert (code, [row["launches"] for row in rows]) == (1, [True, False, False])
+    belongs = f"reservation {world.odcr} belongs to vision/gpus, and the claim draws from no reservation"
+    assert belongs in rows[2]["decision"]
+
+    client, kubeconfig = cluster
+    install(client)
+    client.create(Namespace.KIND, {"metadata": {"name": "vision"}})
+    for kind, document in ((CapacityReservation.KIND, OWNED), (EC2NodeClass.KIND, node_class(world))):
+        client.create(kind, document)
+    asked = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig, "-o", "json")
+    there = run("plan", "-f", files(tmp_path, *claims), *asked)
+    assert (there.stderr.count("\n"), json.loads(there.stdout)) == (1, rows)  # how it was solved, and no more
+
+    for each in claims:
+        client.create(NodeClaim.KIND, each)
+    told = [json.loads(run("explain", "claim", row["claim"], *asked).stdout)["decision"] for row in rows]
+    assert told == [row["decision"] for row in rows]
+
+
+def test_plan_without_a_cluster_says_what_it_goes_by(world: World, tmp_path: Path) -> None:
+    told = run(
+        "plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint
+    )
+    assert told.stderr.startswith("the files alone are planned with, and no cluster: kubeconfig ")
 
 
 def test_plan_without_claims_is_no_success(

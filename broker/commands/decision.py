@@ -1,0 +1,48 @@
+"""What a plan decided about one claim, in words: the same for a claim of a file and one of a cluster.
+
+Invariant: `plan` and `explain claim` say these sentences and no others of a decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.capacity.model import Option, Plan, Skipped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """`option` is what the claim is launched into next, `rest` what comes after; None: into nothing now."""
+
+    sentence: str
+    option: Option | None = None
+    rest: tuple[Option, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+def decided(result: Plan, uid: str) -> Decision:
+    """About a claim that was planned."""
+    assigned = next((each for each in result.assignments if each.claim.uid == uid), None)
+    unplaced = next((each for each in result.unplaced if each.claim.uid == uid), None)
+    skipped = result.skipped.get(uid, ()) or (unplaced.skipped if unplaced else ())
+    if assigned is not None:
+        return Decision(
+            sentence=f"is launched next into {assigned.option.pool}",
+            option=assigned.option,
+            rest=assigned.rest,
+            skipped=skipped,
+        )
+    if unplaced is None:
+        return unplanned("it is being deleted")
+    again = f"; tried again at {unplaced.retry_at:%H:%M:%SZ}" if unplaced.retry_at else ""
+    return Decision(sentence=f"waits: {unplaced.reason}: {unplaced.message}{again}", skipped=skipped)
+
+
+def unplanned(why: str) -> Decision:
+    """About a claim that cannot be planned."""
+    return Decision(sentence=f"not planned: {why}")
+
+
+def because(reason: str, message: str, *, pool: str) -> str:
+    """Why an option is not taken; its name has a place of its own."""
+    return ": ".join(filter(None, (reason, message.removeprefix(f"{pool}: "))))

@@ -1,0 +1,86 @@
+"""A cluster as it would be with manifests applied that nobody has applied yet; or those alone.
+
+Invariant: nothing is written, and only lists are answered: an object of the manifests stands in place of the
+cluster's of the same name, in the version in which it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Cohort, ResourceFlavor
+from broker.apis.meta import Kind
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.kube.client import Client, Reply, Request, Stream, Transport
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.transports import ConfigurationError
+
+# What a plan reads besides claims.
+KINDS: Sequence[Kind] = tuple(
+    model.KIND
+    for model in (EC2NodeClass, CapacityReservation, ClusterCapacityReservation, ResourceFlavor, Cohort)
+)
+Raw = Mapping[str, Any]
+
+
+def drafted(documents: Iterable[Raw], cluster: Callable[[], Client]) -> tuple[Client, str]:
+    """A client that sees the cluster with the documents in it; where there is no cluster to be asked, the
+    documents alone, and why."""
+    given = list(documents)
+    try:
+        asked = cluster()
+        asked.list(CapacityReservation.KIND)
+    except NotFound:
+        pass  # the cluster answers, and has no such kind
+    except (ApiError, ConfigurationError) as error:
+        return Client(Drafts(given, None)), f"the files alone are planned with, and no cluster: {error}"
+    return Client(Drafts(given, asked.transport)), ""
+
+
+class Drafts:
+    """A transport for lists. `cluster` is the transport to the cluster, if there is one."""
+
+    def __init__(self, documents: Iterable[Raw], cluster: Transport | None) -> None:
+        self._cluster = cluster
+        self._given: dict[str, dict[tuple[str, str], Raw]] = {}
+        for document in documents:
+            for kind in KINDS:
+                group, _, version = str(document.get("apiVersion", "")).rpartition("/")
+                if (group, document["kind"]) == (kind.group, kind.kind):
+                    path = f"/apis/{group}/{version}/{kind.plural}"
+                    placed = _placed(document, kind)
+                    self._given.setdefault(path, {})[_key(placed)] = placed
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        given = self._given.get(request.path, {})
+        if request.method != "GET" or (self._cluster is None and not given):
+            return Reply(status=404, body=b"no cluster is asked")
+        page: dict[str, Any] = {"metadata": {}, "items": []}
+        if self._cluster is not None:
+            answer = self._cluster.request(request, timeout=timeout)
+            if answer.status != 200 and not given:
+                return answer
+            if answer.status == 200:
+                page = orjson.loads(answer.body)
+        theirs = [each for each in page.get("items") or () if _key(each) not in given]
+        mine = [] if "continue" in request.query else list(given.values())
+        return Reply(status=200, body=orjson.dumps(page | {"items": [*theirs, *mine]}))
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        raise NotImplementedError(f"what is drafted is not watched: {request.path}, {timeout}")
+
+
+def _placed(document: Raw, kind: Kind) -> Raw:
+    """As `kubectl apply` would place it: an object without a namespace is in `default`."""
+    if not kind.namespaced:
+        return document
+    return {**document, "metadata": {"namespace": "default", **document["metadata"]}}
+
+
+def _key(raw: Raw) -> tuple[str, str]:
+    meta = raw["metadata"]
+    return meta.get("namespace", ""), meta["name"]
