@@ -59,6 +59,13 @@ def odcr_of_the_team(stack: Stack, *, count: int = 1) -> str:
     return stack.aws.odcr(TYPE, count=count, TagSpecifications=marks)
 
 
+def kept_out(stack: Stack, name: str) -> str:
+    """Why workloads cannot queue for a reservation, as it says itself."""
+    raw = stack.client.get(CapacityReservation.KIND, name, namespace="team")
+    said = condition(CapacityReservation.decode(raw).status.conditions, "WorkloadsHealthy")
+    return "" if said is None or said.status == "True" else said.reason
+
+
 class World:
     """A team's reservation of H100s, and Kueue."""
 
@@ -173,8 +180,11 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
     world.flavor()
     foreign: Json = {"metadata": {"name": QUEUE}, "spec": {"namespaceSelector": {}}}
     world.client.create(ClusterQueue.KIND, foreign)
+    queued = {"metadata": {"name": "third", "namespace": "team"}, "spec": {"clusterQueue": "theirs"}}
+    world.client.create(LocalQueue.KIND, queued)
     world.reserve()
     world.reserve("other")
+    world.reserve("third")
     broker = stack.start(kubelets=False)
     event = stack.until_event("gpu", "ObjectConflict", kind="CapacityReservation")
     assert QUEUE in event.message
@@ -185,6 +195,9 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
         return found is not None and found.spec.stop_policy == "None"
 
     stack.until(finished, "LocalQueue other, the last of what is made")
+    stack.until(
+        lambda: kept_out(stack, "third") == "ObjectConflict", "the reservation says whose queue is there"
+    )
     assert world.find(LocalQueue, "gpu", "team") is None
     assert world.kueue.raw(ClusterQueue, QUEUE)["spec"] == foreign["spec"] | {"stopPolicy": "None"}
     assert broker.ome.kueue.problems(TEAM)[0].reason == "ObjectConflict"

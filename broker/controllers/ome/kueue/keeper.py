@@ -9,7 +9,7 @@ ClusterQueue until no workload holds its quota, and so long the reservation is k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 from broker.apis import names
@@ -38,7 +38,7 @@ from broker.controllers.ome.kueue.render import (
     local_queue,
     skeleton,
 )
-from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.kueue.view import STOPPED, KueueView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.controller import Again
@@ -51,8 +51,10 @@ Json = dict[str, Any]
 M = TypeVar("M", ClusterQueue, LocalQueue)
 
 CONFLICT: Final = "ObjectConflict"
+REVERTED: Final = "EditReverted"
 LOOK: Final = 300.0  # seconds until a name that is somebody else's is looked at again
 ADMISSION: Final = ("Hold", "Off")
+STOPS: Final[tuple[StopPolicy, ...]] = ("None", "Hold", "HoldAndDrain")
 
 
 class QueueKeeper:
@@ -74,6 +76,8 @@ class QueueKeeper:
         self._check = check
         self._settings = settings
         self._recorder = recorder
+        # By kind and key, what an object was last made by this process: what differs from it is another's.
+        self._made: dict[tuple[str, str], Json] = {}
 
     def reconcile(self, key: str) -> Again | None:
         reserved = named(key)
@@ -89,6 +93,7 @@ class QueueKeeper:
         if judged.problems:
             # What is wrong with it is told with the reservation; what it had before is not lent or used.
             self._stop(reserved, "Hold")
+            self._made.pop((ClusterQueue.KIND.kind, f"/{queue_name(reserved)}"), None)
             self._view.tell(reserved, ())
             return None
         if self._asks(reservation) and not self._check.settled:
@@ -111,7 +116,7 @@ class QueueKeeper:
             )
         )
 
-    def _keep(self, reservation: Reservation, judged: Judged) -> Iterator[Problem]:
+    def _keep(self, reservation: Reservation, judged: Judged) -> Generator[Problem, None, None]:
         reserved = reserved_of(reservation)
         chosen = reservation.annotations.get(names.ADMISSION, "Hold")
         if chosen not in ADMISSION:
@@ -133,22 +138,23 @@ class QueueKeeper:
                 "change spec.parentName of one of these Cohorts",
             )
         bound = self.bound(reservation)
-        wanted = cluster_queue(reservation, judged.spec, namespaces=bound, check=check)
-        problem = self._put(self._reads.cluster_queues, wanted, reserved)
+        stop = yield from _stops(reservation)
+        wanted = cluster_queue(reservation, judged.spec, namespaces=bound, check=check, stop=stop)
+        problem = self._put(self._reads.cluster_queues, wanted, reservation)
         if problem is not None:
             yield problem
             return
         for namespace in bound:
-            problem = self._put(self._reads.local_queues, local_queue(reservation, namespace), reserved)
+            problem = self._put(self._reads.local_queues, local_queue(reservation, namespace), reservation)
             if problem is not None:
                 yield problem
         for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
             if local.namespace not in bound or local.name != local_queue_name(reserved):
                 self._delete(self._reads.local_queues, local)
 
-    def _put(self, informer: ServedInformer[M], wanted: Json, reserved: Reserved) -> Problem | None:
+    def _put(self, informer: ServedInformer[M], wanted: Json, reservation: Reservation) -> Problem | None:
         """Makes the object what is wanted; a problem where it is not the broker's, or on its way out."""
-        meta = wanted["metadata"]
+        meta, reserved = wanted["metadata"], reserved_of(reservation)
         found = informer.cache.get(meta["name"], meta.get("namespace"))
         what = f"{informer.kind.kind} {meta['name']}"
         if found is not None and owner_of(found) != reserved:
@@ -157,7 +163,7 @@ class QueueKeeper:
                 reason=CONFLICT,
                 message=f"{what} is there and was "
                 + (f"made for {whose}" if whose else "not made by the broker")
-                + ", so it is left alone: delete or rename one of the two",
+                + f", so it is left alone and {reserved} has none: delete it, or rename the reservation",
             )
         if found is not None and found.deleting:
             return Problem(
@@ -168,11 +174,16 @@ class QueueKeeper:
         if isinstance(found, LocalQueue) and found.spec.cluster_queue != wanted["spec"]["clusterQueue"]:
             self._delete(informer, found)  # the field is immutable
             found = None
+        what_was = (informer.kind.kind, f"{meta.get('namespace', '')}/{meta['name']}")
         if found is None:
             made = self._client.create(informer.kind, self._said(informer, skeleton(wanted, reserved)))
             informer.cache.observe(made)
         elif not differs(found, wanted):
+            self._made[what_was] = wanted
             return None
+        elif self._made.get(what_was) == wanted:
+            self._recorder.event(reservation, "Warning", REVERTED, _reverted(found, wanted, reservation))
+        self._made[what_was] = wanted
         raw = self._client.apply(informer.kind, self._said(informer, wanted))
         informer.cache.observe(raw)
         if informer is self._reads.cluster_queues:
@@ -235,6 +246,40 @@ class QueueKeeper:
         if reserved.namespace:
             return self._reads.reservations.cache.get(reserved.name, reserved.namespace)
         return self._reads.cluster_reservations.cache.get(reserved.name)
+
+
+def _stops(reservation: Reservation) -> Generator[Problem, None, StopPolicy]:
+    """What the reservation's own annotation says about admitting, and what is to be told of that."""
+    chosen = reservation.annotations.get(names.STOP_POLICY, "None")
+    policy = next((each for each in STOPS if each == chosen), None)
+    if policy is None:
+        yield Problem(
+            reason="AnnotationInvalid",
+            message=f"annotation {names.STOP_POLICY} is {chosen!r}: write {', '.join(STOPS[:-1])} or "
+            f"{STOPS[-1]}; it counts as Hold",
+        )
+        policy = "Hold"
+    if policy != "None":
+        ends = ", and Kueue evicts those that run" if policy == "HoldAndDrain" else ""
+        yield Problem(
+            reason=STOPPED,
+            message=f"annotation {names.STOP_POLICY} is {chosen}: ClusterQueue "
+            f"{queue_name(reserved_of(reservation))} admits no workloads{ends}; take the annotation away to "
+            "admit them again",
+        )
+    return policy
+
+
+def _reverted(found: ClusterQueue | LocalQueue, wanted: Json, reservation: Reservation) -> str:
+    what = f"{found.KIND.kind} {found.name} was edited by hand and is again as the reservation has it"
+    now, again = found.spec.stop_policy, wanted["spec"]["stopPolicy"]
+    if now == again:
+        return f"{what}: edit the {reservation.KIND.kind} instead"
+    where = f" -n {reservation.namespace}" if reservation.namespace else ""
+    return (
+        f"{what}: spec.stopPolicy was {now} and is {again}; to stop admitting, run kubectl annotate{where} "
+        f"{reservation.KIND.plural} {reservation.name} {names.STOP_POLICY}={now}"
+    )
 
 
 def _cancels(reservation: Reservation) -> bool:

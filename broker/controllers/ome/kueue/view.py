@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from broker.apis import names
 from broker.apis.kueue import ACTIVE, EVICTED, FINISHED, PODS_READY, QUOTA_RESERVED, Workload
@@ -20,6 +21,9 @@ from broker.controllers.ome.kueue.ownership import BROKER, BY_QUEUE, BY_RESERVAT
 from broker.controllers.ome.reads import OmeReads
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Holder, Reserved
+
+STOPPED: Final = "QueueStopped"  # by the reservation's own word
+BY_POLICY: Final = "Stopped"  # Kueue's reason where a queue's stopPolicy stops it
 
 
 class KueueView:
@@ -60,8 +64,11 @@ class KueueView:
                 "ClusterQueuePending",
                 f"Kueue has not said yet whether ClusterQueue {name} is active",
             )
-        if said.status != "True" and (told := next(iter(self.problems(reserved)), None)):
-            return False, told.reason, told.message
+        problems = self.problems(reserved)
+        if said.reason == BY_POLICY and any(each.reason == STOPPED for each in problems):
+            return True, said.reason, said.message  # nothing is amiss: somebody wants it so
+        if said.status != "True" and problems:
+            return False, problems[0].reason, problems[0].message
         return said.status == "True", said.reason, said.message
 
     def problems(self, reserved: Reserved) -> tuple[Problem, ...]:

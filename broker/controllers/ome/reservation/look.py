@@ -133,6 +133,7 @@ class Look:
                     *(out for name in named for out in common.get(name, ())),
                 ),
                 queue=sources.queue(reserved),
+                hindered=tuple(sources.hindered(reserved)),
                 remedies=tuple(sources.remedies(reserved)),
                 troubles=tuple(trouble for source in sources.troubles for trouble in source(reserved)),
                 holders=users,

@@ -53,9 +53,9 @@ def reserved_of(one: Reservation) -> Reserved:
 @dataclass(frozen=True, kw_only=True)
 class Sources:
     """`holders`: who uses how much, from each that knows some. `queue`: None where there is no Kueue.
-    `troubles`: what hinders those who buy and render. `left`: what of a deleted reservation is still there,
-    in words; none: it may go. `refusals`: why its namespace has no room for a reservation. `remedies`: what
-    would bring instances that are missing, where nobody buys them."""
+    `troubles`: what hinders those who buy. `hindered`: what is wrong with its queues. `left`: what of a
+    deleted reservation is still there, in words; none: it may go. `refusals`: why its namespace has no room
+    for a reservation. `remedies`: what would bring instances that are missing, where nobody buys them."""
 
     holdings: Callable[[], Holdings] = Holdings
     group_arn: Callable[[Reserved], str] = lambda _: ""
@@ -64,6 +64,7 @@ class Sources:
     )
     queue: Callable[[Reserved], QueueState | None] = lambda _: None
     troubles: Sequence[Callable[[Reserved], Sequence[Trouble]]] = ()
+    hindered: Callable[[Reserved], Sequence[Trouble]] = lambda _: ()
     left: Sequence[Callable[[Reservation], Sequence[str]]] = ()
     refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = _no_refusals
     remedies: Callable[[Reserved], Sequence[str]] = lambda _: ()

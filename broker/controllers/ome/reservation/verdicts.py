@@ -28,6 +28,8 @@ SUFFICIENT: Final = "ResourcesSufficient"
 PROVISIONED: Final = "ResourcesProvisioned"
 DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
+# Of what is wrong with queues: what keeps workloads out of them.
+KEPT_OUT: Final = ("ObjectConflict", "QueueTerminating", "CohortCycle", "QueueStopped")
 # Every reason there is, by the condition that has it; what buys or queues for a reservation brings its own.
 REASONS: Final = {
     READY: (
@@ -56,7 +58,7 @@ REASONS: Final = {
     ),
     PROVISIONED: ("CapacityProvisioned", "Creating", "Updating", "Deleting"),
     DACS: ("AllDACsHealthy", "DACFailed", "Creating"),
-    WORKLOADS: ("AllWorkloadsHealthy", "WorkloadFailed", "PriorityClassNotFound", "Creating"),
+    WORKLOADS: ("AllWorkloadsHealthy", "WorkloadFailed", "PriorityClassNotFound", *KEPT_OUT, "Creating"),
     SPEC_NORMALIZED: ("Normalized",),
 }
 ACTIVE: Final = "Capacity reservation is active and healthy"
@@ -87,7 +89,8 @@ class Verdict:
 class Facts:
     """All that is known of one reservation. `deciding`: the resources whose lack counts as lack of capacity;
     `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out;
-    `remedies`: what would bring instances that are missing, where nobody buys them."""
+    `hindered`: what is wrong with its queues; `remedies`: what would bring instances that are missing, where
+    nobody buys them."""
 
     judged: Judged
     refused: tuple[str, ...] = ()
@@ -100,6 +103,7 @@ class Facts:
     outs: tuple[str, ...] = ()
     queue: QueueState | None = None
     troubles: tuple[Trouble, ...] = ()
+    hindered: tuple[Trouble, ...] = ()
     remedies: tuple[str, ...] = ()
     holders: tuple[Holder, ...] = ()
     used: Amounts = field(default_factory=dict)
@@ -194,7 +198,8 @@ def detail(state: State, obstacle: Obstacle | None, said: Sequence[Verdict], fac
         return f"{obstacle.reason}: {obstacle.message}"
     if state != "Active":
         return state
-    wrong = next((each for each in said if each.status == "False"), None) or next(iter(facts.troubles), None)
+    told = (*facts.troubles, *facts.hindered)
+    wrong = next((each for each in said if each.status == "False"), None) or next(iter(told), None)
     return state if wrong is None else f"{wrong.reason}: {wrong.message}"
 
 
@@ -257,6 +262,9 @@ def _workloads(facts: Facts) -> Verdict:
             "PriorityClass: workloads have priority 0 until there is one; create it, or correct the name"
         )
         return Verdict(type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=said)
+    for each in facts.hindered:
+        if each.reason in KEPT_OUT:
+            return Verdict(type=WORKLOADS, status="False", reason=each.reason, message=each.message)
     if ill:
         return Verdict(type=WORKLOADS, status="False", reason="WorkloadFailed", message=_ailing(ill))
     return Verdict(type=WORKLOADS, status="True", reason="AllWorkloadsHealthy", message=HEALTHY_WORKLOADS)

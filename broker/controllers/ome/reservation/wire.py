@@ -65,6 +65,9 @@ def sources(
         holders=(clusters.all, kueue.all, drawing),
         queue=queue,
         troubles=(bought,),
+        hindered=lambda reserved: [
+            Trouble(reason=each.reason, message=each.message) for each in kueue.problems(reserved)
+        ],
         left=(left,),
         refusals=refusals,
         remedies=lambda reserved: _remedies(holdings, reserved),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis import crds, names
+from broker.apis.core import Event
 from broker.apis.kueue import (
     ACTIVE,
     AdmissionCheck,
@@ -16,6 +17,7 @@ from broker.apis.kueue import (
     LocalQueue,
     Namespace,
     PriorityClass,
+    ResourceFlavor,
     WorkloadPriorityClass,
 )
 from broker.apis.meta import condition
@@ -82,6 +84,9 @@ class World:
     def edit(self, body: Json) -> None:
         self.client.patch(CapacityReservation.KIND, "gpu", body, namespace="team")
 
+    def flavor(self) -> None:
+        self.client.create(ResourceFlavor.KIND, {"metadata": {"name": "h100"}, "spec": {}})
+
     def look(self) -> None:
         for informer in self.reads.named.values():
             informer.read()
@@ -111,6 +116,11 @@ class World:
 
     def local(self) -> LocalQueue:
         return LocalQueue.decode(self.kueue.raw(LocalQueue, "gpu", "team"))
+
+    def events(self) -> dict[str, str]:
+        """The last of each reason, by reason."""
+        self.recorder.flush()
+        return {each["reason"]: each["message"] for each in self.client.list(Event.KIND)[0]}
 
     def problems(self) -> list[str]:
         return [each.reason for each in self.view.problems(TEAM)]
@@ -168,6 +178,40 @@ def test_what_is_set_by_hand_beside_the_spec_goes_and_what_is_nobodys_stays(worl
     assert "cohortName" not in spec and spec["stopPolicy"] == "None"
     assert [each["name"] for each in spec["admissionChecksStrategy"]["admissionChecks"]] == [CHECK, "theirs"]
     assert world.at_rest()
+    assert world.events() == {
+        "EditReverted": f"ClusterQueue {QUEUE} was edited by hand and is again as the reservation has it: "
+        "spec.stopPolicy was HoldAndDrain and is None; to stop admitting, run kubectl annotate -n team "
+        "capacityreservations gpu capacity-broker.io/stop-policy=HoldAndDrain"
+    }
+
+
+@pytest.mark.parametrize(
+    ("chosen", "stops", "problems"),
+    [
+        ("None", "None", []),
+        ("Hold", "Hold", ["QueueStopped"]),
+        ("HoldAndDrain", "HoldAndDrain", ["QueueStopped"]),
+        ("hold", "Hold", ["AnnotationInvalid", "QueueStopped"]),
+    ],
+)
+def test_a_queue_is_held_by_an_annotation_of_its_reservation(
+    world: World, chosen: str, stops: str, problems: list[str]
+) -> None:
+    world.flavor()
+    world.reserve()
+    world.keeps()
+    world.edit({"metadata": {"annotations": {names.STOP_POLICY: chosen}}})
+    world.keeps()
+    assert (world.spec()["stopPolicy"], world.problems()) == (stops, problems)
+    assert world.at_rest()
+    # Kueue says that it is stopped, and nothing is amiss with the reservation.
+    assert world.kueue.judges(QUEUE) == ("Stopped" if problems else "Ready")
+    world.look()
+    assert world.view.active(TEAM)[0]
+    assert set(world.events()) == set(problems), "a change of the annotation is no hand edit"
+    world.edit({"metadata": {"annotations": {names.STOP_POLICY: None}}})
+    world.keeps()
+    assert (world.spec()["stopPolicy"], world.problems()) == ("None", [])
 
 
 @pytest.mark.covers("OME-034", "OME-037")

@@ -219,6 +219,18 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "team/train: evicted",
         ),
         (
+            facts(hindered=(Trouble(reason="ObjectConflict", message="LocalQueue r is there: delete it"),)),
+            "WorkloadsHealthy",
+            "ObjectConflict",
+            "LocalQueue r is there: delete it",
+        ),
+        (
+            facts(hindered=(Trouble(reason="QueueStopped", message="annotation x is Hold"),)),
+            "WorkloadsHealthy",
+            "QueueStopped",
+            "annotation x is Hold",
+        ),
+        (
             facts(priority_missing="high"),
             "WorkloadsHealthy",
             "PriorityClassNotFound",
@@ -271,6 +283,16 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
 def test_reasons_are_words_without_spaces() -> None:
     for reasons in REASONS.values():
         assert all(re.fullmatch("([A-Z][A-Za-z0-9]*)", reason) for reason in reasons)
+
+
+def test_what_is_odd_about_a_queue_and_keeps_nobody_out_is_the_detail_alone() -> None:
+    known = facts(hindered=(Trouble(reason="AnnotationInvalid", message="annotation x is 'y': write z"),))
+    said = told(known)
+    assert {each.status for each in said.values()} == {"True"}
+    assert (
+        detail("Active", None, tuple(said.values()), known)
+        == "AnnotationInvalid: annotation x is 'y': write z"
+    )
 
 
 @pytest.mark.covers("OME-067")
