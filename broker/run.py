@@ -8,12 +8,12 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from broker import logs
-from broker.admission.webhook import Webhook
 from broker.app import LEASE, REGISTRIES, Broker
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
@@ -22,6 +22,9 @@ from broker.oncall.http import HttpServer
 from broker.oncall.metrics import tune_collector
 from broker.settings import Settings
 from providers.base import CapacityProvider
+
+if TYPE_CHECKING:
+    from broker.admission.webhook import Webhook
 
 # In a pod, the CA of the cluster's own API server.
 SERVICE_ACCOUNT_CA = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
@@ -86,6 +89,8 @@ def serve(
 def _webhook(settings: Settings, client: Client) -> Webhook | None:
     if not settings.webhook_port:
         return None
+    from broker.admission.webhook import Webhook  # with all of TLS, which nobody else needs
+
     return Webhook(
         client,
         namespace=settings.namespace,

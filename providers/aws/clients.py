@@ -24,6 +24,7 @@ from providers.aws import errors, retry
 from providers.aws.clock import Clock
 from providers.aws.metrics import CallMetrics
 from providers.aws.ratelimit import RateLimiter
+from providers.aws.service_models import LeanFiles
 from providers.model import ErrorClass, ProviderError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _user_agent() -> str:
 def _core() -> botocore.session.Session:
     core = botocore.session.Session()
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
+    core.get_component("data_loader").file_loader = LeanFiles()
     return core
 
 

@@ -1,0 +1,113 @@
+"""AWS's descriptions of its services as the SDK reads them, less what is never called here.
+
+Invariant: an operation that is left is described in full: its own shapes, and those that they refer to. The
+SDK keeps every operation of a service, and what each is documented to do, for as long as the process lives:
+28 MB for EC2, of whose operations a thirtieth is used. A loader reads files by its `file_loader` (botocore,
+loaders.py); documentation is for its own manual. Services by which the SDK itself gets credentials are read
+whole.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from botocore.loaders import JSONFileLoader
+
+Json = dict[str, Any]
+
+USED: Mapping[str, Collection[str]] = {
+    "ec2": (
+        "CancelCapacityReservation",
+        "CreateCapacityReservation",
+        "CreateFleet",
+        "CreateLaunchTemplate",
+        "CreateTags",
+        "DeleteLaunchTemplate",
+        "DeleteTags",
+        "DescribeCapacityReservations",
+        "DescribeImages",
+        "DescribeInstanceTypeOfferings",
+        "DescribeInstanceTypes",
+        "DescribeInstances",
+        "DescribeLaunchTemplates",
+        "DescribePlacementGroups",
+        "DescribeSecurityGroups",
+        "DescribeSpotPriceHistory",
+        "DescribeSubnets",
+        "ModifyCapacityReservation",
+        "TerminateInstances",
+    ),
+    "iam": (
+        "AddRoleToInstanceProfile",
+        "CreateInstanceProfile",
+        "GetInstanceProfile",
+        "ListInstanceProfilesForRole",
+    ),
+    "ssm": ("GetParameters",),
+}
+
+
+class LeanFiles(JSONFileLoader):
+    """What a loader reads files with."""
+
+    def load_file(self, file_path: str) -> Json | None:
+        """The file of that path without its ending; None where there is none."""
+        content = _content(Path(file_path))
+        if content is None:
+            return None
+        model: Json = orjson.loads(content)
+        *_, service, _date, name = Path(file_path).parts
+        if name == "service-2" and service in USED:
+            return cut(model, USED[service])
+        return model
+
+
+def cut(model: Json, operations: Collection[str]) -> Json:
+    """A service's description with these operations only, and without what is said of them."""
+    left = {name: described for name, described in model["operations"].items() if name in operations}
+    wanted = [*_referred(left)]
+    shapes: Json = {}
+    while wanted:
+        name = wanted.pop()
+        if name not in shapes:
+            shapes[name] = _terse(model["shapes"][name])
+            wanted += _referred(shapes[name])
+    return {**model, "operations": _terse(left), "shapes": shapes}
+
+
+def _content(path: Path) -> bytes | None:
+    """Of the endings that the SDK knows, the first that is there."""
+    for ending, opened in ((".json", open), (".json.gz", gzip.open)):
+        whole = path.with_name(path.name + ending)
+        if whole.is_file():
+            with opened(whole, "rb") as file:
+                return bytes(file.read())
+    return None
+
+
+def _referred(described: Any) -> Iterator[str]:
+    """The shapes that are named anywhere in a description."""
+    if isinstance(described, dict):
+        name = described.get("shape")
+        if isinstance(name, str):
+            yield name
+        for inner in described.values():
+            yield from _referred(inner)
+    elif isinstance(described, list):
+        for inner in described:
+            yield from _referred(inner)
+
+
+def _terse(described: Any) -> Any:
+    """Without documentation, which is a text; a member of that name is an object."""
+    if isinstance(described, dict):
+        return {
+            key: _terse(inner)
+            for key, inner in described.items()
+            if key != "documentation" or not isinstance(inner, str)
+        }
+    return [_terse(inner) for inner in described] if isinstance(described, list) else described

@@ -1,0 +1,57 @@
+"""The SDK knows all that the provider calls, and each call as AWS describes it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore import xform_name
+from botocore.model import Shape, StructureShape
+
+import providers.aws
+from providers.aws.service_models import USED, LeanFiles
+
+CALLED = re.compile(r"aws\.(ec2|iam|ssm)\.([a-z]+_[a-z_]+)")
+
+
+def _sources() -> str:
+    folder = Path(providers.aws.__file__).parent
+    return "\n".join(path.read_text() for path in sorted(folder.glob("*.py")))
+
+
+def _described(shape: Shape | None, seen: frozenset[str] = frozenset()) -> Any:
+    """A shape with all below it, as plain values; one that contains itself is named only."""
+    if shape is None or shape.name in seen:
+        return shape and shape.name
+    inner = seen | {shape.name}
+    below = shape.members if isinstance(shape, StructureShape) else {}
+    parts = {name: _described(member, inner) for name, member in below.items()}
+    others = [_described(getattr(shape, part, None), inner) for part in ("member", "key", "value")]
+    return shape.type_name, shape.name, shape.serialization, shape.metadata, parts, others
+
+
+def test_the_operations_that_are_kept_are_those_that_are_called() -> None:
+    called = {(service, method) for service, method in CALLED.findall(_sources())}
+    kept = {(service, xform_name(name)) for service, names in USED.items() for name in names}
+    assert kept == called
+
+
+@pytest.mark.parametrize("service", USED)
+def test_an_operation_is_described_as_the_sdk_describes_it(service: str) -> None:
+    whole, lean = botocore.session.Session(), botocore.session.Session()
+    lean.get_component("data_loader").file_loader = LeanFiles()
+    model, ours = whole.get_service_model(service), lean.get_service_model(service)
+    assert set(ours.operation_names) == set(USED[service])
+    assert ours.metadata == model.metadata
+    for name in USED[service]:
+        expected, found = model.operation_model(name), ours.operation_model(name)
+        assert found.http == expected.http
+        assert _described(found.input_shape) == _described(expected.input_shape)
+        assert _described(found.output_shape) == _described(expected.output_shape)
+
+
+def test_a_file_that_is_not_there_is_none() -> None:
+    assert LeanFiles().load_file("/nowhere/ec2/2016-11-15/service-2") is None
