@@ -104,7 +104,7 @@ def decide(quota: Quota | None, places: Places | None, waiting: Sequence[Waiting
             preemptee_path=victim.preemptee_path,
         )
         verdicts.pop(victim.holder.cluster, None)
-    return Joint(verdicts=verdicts, evictions=evictions, victims=victims)
+    return Joint(verdicts=verdicts, evictions=evictions, victims=tuple(victims))
 
 
 def _by_quota(quota: Quota | None, waiting: Sequence[Waiting]) -> tuple[Entitled, Sequence[Waiting]]:

@@ -286,7 +286,7 @@ def test_names_that_read_the_same_are_queues_of_their_own(world: World) -> None:
     assert [world.view.problems(each) for each in made] == [()] * 3
     queues = [world.kueue.queue(queue_name(each)) for each in made]
     assert [owner_of(each) if each else None for each in queues] == made
-    assert [each.name for each in queues if each][0] == "team--gpu"
+    assert next(each.name for each in queues if each) == "team--gpu"
     # The only ClusterCapacityReservation that is named as another's queue.
     assert Reserved("", "team--gpu").queue.startswith("team--gpu-")
 

@@ -1,0 +1,437 @@
+"""Dedicated clusters and claims, decided about together: what one has another has not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.quota.assign import Rules
+from broker.quota.entitled import Standing
+from broker.quota.entitled import Want as ClusterWant
+from broker.quota.flavors import Flavor, PodSet
+from broker.quota.joint import CLAIM, GROWTH, Joint, Places, Quota, Waiting, decide
+from broker.quota.model import Amounts, FlavorResource, Policy, Preemption, Queue, ResourceGroup, Workload
+from broker.quota.model import Quota as Limits
+from broker.quota.slots import Holder, Lot, Member, Promise, Slots, Want
+
+GPU = "gpu"
+KEY = FlavorResource("f", GPU)
+EACH = 8  # GPUs of an instance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """`at`: the EC2 reservations that its instances are in, one for each. Counts are of instances."""
+
+    name: str
+    queue: str
+    holds: int = 0
+    wants: int = 0
+    at: Sequence[str] = ()
+    priority: int = 0
+    growing: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Reservations `quota` (instances, each with as many slots in its own `cr-<name>`), and who is there."""
+
+    quota: Mapping[str, int]
+    rules: Mapping[str, Preemption] = field(default_factory=dict)
+    clusters: Sequence[Cluster] = ()
+    claims: Sequence[Holder] = ()
+    waiting: Sequence[Want] = ()
+    spared: bool = False
+
+    def lot(self, queue: str) -> Lot:
+        return Lot(owner=queue, flavor="f", slots={f"cr-{queue}": self.quota[queue]}, quota=self.quota[queue])
+
+    @property
+    def holders(self) -> list[Holder]:
+        own = [
+            Holder(
+                name=f"{each.name}-{number}",
+                queue=each.queue,
+                odcr_id=odcr_id,
+                cluster=each.name,
+                priority=each.priority,
+                spared=self.spared,
+            )
+            for each in self.clusters
+            for number, odcr_id in enumerate(each.at)
+        ]
+        return [*own, *self.claims]
+
+    @property
+    def places(self) -> Places:
+        return Places(
+            lots=[self.lot(name) for name in self.quota],
+            members=[
+                Member(
+                    name=name,
+                    cohort="ml",
+                    borrowing_limit={"f": None},
+                    preemption=self.rules.get(name, Preemption(reclaim="Any")),
+                )
+                for name in self.quota
+            ],
+            cohorts=(),
+            holders=self.holders,
+            promises=self._promises,
+        )
+
+    def _promises(self, admitted: Mapping[str, Amounts], gone: object) -> list[Promise]:
+        assert hasattr(gone, "__contains__")
+        return [
+            Promise(
+                cluster=each.name,
+                queue=each.queue,
+                flavor="f",
+                count=count,
+                priority=each.priority,
+                spared=self.spared,
+            )
+            for each in self.clusters
+            if each.name not in gone
+            and (
+                count := admitted.get(each.name, {KEY: EACH * each.holds}).get(KEY, 0) // EACH - len(each.at)
+            )
+            > 0
+        ]
+
+    @property
+    def decides(self) -> Quota:
+        holders = [
+            Workload(
+                name=f"{CLAIM}{each.name}",
+                queue=each.queue,
+                usage={KEY: EACH},
+                priority=each.priority,
+                evicted=each.leaving,
+                firm=each.spared,
+                home=each.odcr_id == f"cr-{each.queue}",
+            )
+            for each in self.claims
+        ]
+        for each in self.clusters:
+            if not each.holds:
+                continue
+            whole = Workload(
+                name=each.name,
+                queue=each.queue,
+                usage={KEY: EACH * each.holds},
+                priority=each.priority,
+                home=bool(each.at) and {*each.at} == {f"cr-{each.queue}"},
+            )
+            if each.growing and 0 < len(each.at) < each.holds:
+                more = {KEY: EACH * (each.holds - len(each.at))}
+                holders.append(replace(whole, name=f"{each.name}{GROWTH}", usage=more, home=False))
+                whole = replace(whole, usage={KEY: EACH * len(each.at)})
+            holders.append(whole)
+        return Quota(
+            queues=[
+                Queue(
+                    name=name,
+                    cohort="ml",
+                    groups=(ResourceGroup(frozenset({GPU}), ("f",)),),
+                    quotas={KEY: Limits(nominal=EACH * count)},
+                    preemption=self.rules.get(name, Preemption(reclaim="Any")),
+                )
+                for name, count in self.quota.items()
+            ],
+            cohorts=(),
+            rules=Rules(flavors={"f": Flavor(name="f")}),
+            holders=holders,
+            wants=[
+                ClusterWant(
+                    name=each.name,
+                    queue=each.queue,
+                    pods=PodSet(requests={GPU: EACH * each.wants}),
+                    priority=each.priority,
+                )
+                for each in self.clusters
+                if each.wants > each.holds
+            ],
+        )
+
+    def decide(self) -> Joint:
+        waiting = [Waiting(want=each, usage={KEY: EACH}) for each in self.waiting]
+        return decide(None if self.spared else self.decides, self.places, waiting)
+
+    def slots(self, decided: Joint | None = None) -> Slots:
+        given = decided or Joint()
+        admitted = {
+            name: each.usage for name, each in given.verdicts.items() if each.standing is Standing.ADMITTED
+        }
+        return self.places.slots(admitted, given.evictions.keys())
+
+
+def claim(name: str, queue: str, at: str, **more: object) -> Holder:
+    return Holder(name=name, queue=queue, odcr_id=f"cr-{at}", **more)  # type: ignore[arg-type]
+
+
+def waits(name: str, queue: str, *at: str, priority: int = 0) -> Want:
+    ids = tuple(f"cr-{each}" for each in at or (queue,))
+    return Want(name=name, queue=queue, odcr_ids=ids, priority=priority)
+
+
+def rooms(slots: Slots, queue: str) -> tuple[int, int, int]:
+    lot = slots.lots[queue, "f"]
+    return slots.quota(lot), slots.room(lot), slots.lendable(lot)
+
+
+def test_what_an_admitted_cluster_has_not_launched_is_lent_to_nobody() -> None:
+    idle = State(quota={"a": 3, "b": 0})
+    assert rooms(idle.slots(), "a") == (3, 3, 3)
+    held = replace(idle, clusters=[Cluster(name="x", queue="a", holds=2, at=["cr-a"])])
+    assert rooms(held.slots(), "a") == (1, 1, 1)
+    # Nor what is admitted in this very decision; nor what one has borrowed and not launched.
+    wants = replace(idle, clusters=[Cluster(name="x", queue="a", wants=2)])
+    assert rooms(wants.slots(wants.decide()), "a") == (1, 1, 1)
+    borrows = replace(idle, clusters=[Cluster(name="x", queue="b", holds=2)])
+    assert rooms(borrows.slots(), "a") == (3, 1, 1)
+    assert rooms(replace(borrows, spared=True).slots(), "a") == (1, 1, 1)
+
+
+@pytest.mark.covers("OME-032", "OME-046")
+def test_a_claim_has_its_slot_back_from_another_reservations_cluster_as_a_whole() -> None:
+    borrowed = State(
+        quota={"a": 3, "b": 1},
+        clusters=[Cluster(name="x", queue="b", holds=3, at=["cr-a", "cr-a", "cr-b"])],
+        claims=[claim("own", "a", "a")],
+        waiting=[waits("w0", "a"), waits("w1", "a")],
+    )
+    decided = borrowed.decide()
+    assert [*decided.evictions] == ["x"]
+    assert decided.evictions["x"].preemptor == "NodeClaim w0"
+    assert decided.evictions["x"].preemptee_path == "/ml/b"
+    assert not decided.victims
+    # Where Kueue counts its quota, that is Kueue's to say.
+    assert replace(borrowed, spared=True).decide() == Joint()
+    plain = replace(borrowed, rules={"a": Preemption(reclaim="Never")})
+    assert not plain.decide().evictions
+
+
+def test_whoever_leaves_for_a_cluster_leaves_for_no_claim_besides() -> None:
+    both = State(
+        quota={"a": 2, "b": 0},
+        clusters=[Cluster(name="x", queue="a", wants=1)],
+        claims=[claim("b0", "b", "a"), claim("b1", "b", "a")],
+        waiting=[waits("w", "a")],
+    )
+    decided = both.decide()
+    assert sorted(decided.evictions) == ["NodeClaim b0", "NodeClaim b1"]
+    assert not decided.victims
+    assert decided.verdicts["x"].standing is Standing.PREEMPTING
+    # One of them has left: the other goes for the cluster, and no third is looked for.
+    left = replace(both, claims=[claim("b1", "b", "a", leaving=True)])
+    again = left.decide()
+    assert not again.evictions and not again.victims
+    assert again.verdicts["x"].standing is Standing.PREEMPTING
+    assert replace(both, claims=[]).decide().verdicts["x"].standing is Standing.ADMITTED
+
+
+def test_a_claim_that_waits_keeps_the_quota_that_comes_free_for_it() -> None:
+    """Or the cluster that left for it would be admitted again at once."""
+    leaves = State(
+        quota={"a": 1},
+        clusters=[Cluster(name="x", queue="a", wants=1)],
+        waiting=[waits("w", "a", priority=5)],
+    )
+    assert leaves.decide().verdicts["x"].standing is Standing.WAITING
+    higher = replace(
+        leaves,
+        rules={"a": Preemption(within="LowerPriority")},
+        clusters=[Cluster(name="x", queue="a", wants=1, priority=9)],
+    )
+    assert higher.decide().verdicts["x"].standing is Standing.ADMITTED
+
+
+def test_a_growth_without_instances_goes_alone() -> None:
+    grown = State(
+        quota={"a": 3, "b": 1},
+        clusters=[
+            Cluster(name="x", queue="b", holds=2, at=["cr-b"], growing=True),
+            Cluster(name="mine", queue="a", wants=3),
+        ],
+    )
+    assert [*grown.decide().evictions] == [f"x{GROWTH}"]
+
+
+@pytest.mark.covers("OME-047", "OME-048", "OME-049", "OME-053", "OME-055")
+@pytest.mark.parametrize(
+    ("rule", "queue", "priority", "expected"),
+    [
+        # Its own reservation's quota is used up: one of lower priority there.
+        (Preemption(within="LowerPriority"), "a", 5, ("own-low", "InClusterQueue")),
+        (Preemption(within="LowerPriority"), "a", 1, None),
+        (Preemption(within="Never"), "a", 5, None),
+        (Preemption(within="LowerPriority", reclaim="Any"), "a", 1, None),
+        # It would borrow, and others do already.
+        (
+            Preemption(reclaim="Any", borrow="LowerPriority", threshold=3),
+            "b",
+            5,
+            ("c-low", "InCohortReclaimWhileBorrowing"),
+        ),
+        (Preemption(reclaim="Any", borrow="LowerPriority", threshold=1), "b", 5, None),
+        (Preemption(reclaim="Any", borrow="LowerPriority"), "b", 2, None),
+        (Preemption(reclaim="Any"), "b", 9, None),
+        # Those that borrow in its own reservation's name.
+        (Preemption(within="LowerPriority"), "b", 5, ("b-mid", "InClusterQueue")),
+    ],
+)
+def test_whom_a_claim_of_more_priority_has_leave(
+    rule: Preemption, queue: str, priority: int, expected: tuple[str, str] | None
+) -> None:
+    full = State(
+        quota={"a": 4, "b": 0, "c": 0},
+        rules={queue: rule},
+        claims=[
+            claim("own-low", "a", "a", priority=1),
+            claim("own-high", "a", "a", priority=9),
+            claim("c-low", "c", "a", priority=2),
+            claim("b-mid", "b", "a", priority=3),
+        ],
+        waiting=[waits("w", queue, "a", priority=priority)],
+    )
+    if queue == "a":
+        full = replace(full, quota={**full.quota, "a": 2}, claims=full.claims[:2])
+    decided = full.decide()
+    assert not decided.evictions
+    assert [(each.holder.name, str(each.reason)) for each in decided.victims] == (
+        [expected] if expected else []
+    )
+
+
+QUEUES = ("a", "b", "c")
+
+
+@st.composite
+def states(draw: st.DrawFn) -> State:
+    few = st.integers(0, 3)
+    quota = {queue: draw(few) for queue in QUEUES}
+    free = Counter({f"cr-{queue}": count for queue, count in quota.items()})
+
+    def place() -> str:
+        left = [each for each, count in free.items() if count > 0]
+        if not left:
+            return ""
+        taken = draw(st.sampled_from(left))
+        free[taken] -= 1
+        return taken
+
+    clusters = []
+    for number in range(draw(st.integers(0, 3))):
+        taken = [found for _ in range(draw(st.integers(0, 2))) if (found := place())]
+        holds = len(taken) + draw(st.integers(0, 1))
+        clusters.append(
+            Cluster(
+                name=f"x{number}",
+                queue=draw(st.sampled_from(QUEUES)),
+                holds=holds,
+                wants=holds + draw(st.integers(0, 2)),
+                at=taken,
+                priority=draw(few),
+                growing=draw(st.booleans()),
+            )
+        )
+    claims = [
+        Holder(
+            name=f"c{number}",
+            queue=draw(st.sampled_from(QUEUES)),
+            odcr_id=at,
+            priority=draw(few),
+            leaving=draw(st.booleans()),
+            spared=draw(st.booleans()),
+        )
+        for number in range(draw(st.integers(0, 4)))
+        if (at := place())
+    ]
+    policies: st.SearchStrategy[Policy] = st.sampled_from(["Never", "LowerPriority", "Any"])
+    rules = {}
+    for queue in QUEUES:
+        reclaim = draw(policies)
+        rules[queue] = Preemption(
+            within=draw(st.sampled_from(["Never", "LowerPriority"])),
+            reclaim=reclaim,
+            borrow="LowerPriority" if reclaim != "Never" and draw(st.booleans()) else "Never",
+            threshold=draw(st.sampled_from([None, 0, 1, 2])),
+        )
+    waiting = [
+        waits(
+            f"w{number}",
+            queue := draw(st.sampled_from(QUEUES)),
+            draw(st.sampled_from([queue, *QUEUES])),
+            priority=draw(few),
+        )
+        for number in range(draw(st.integers(0, 3)))
+    ]
+    return State(quota=quota, rules=rules, clusters=clusters, claims=claims, waiting=waiting)
+
+
+@pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-053", "OME-054", "OME-055")
+@settings(max_examples=400)
+@given(states())
+def test_nobody_at_home_leaves_for_another_reservation_and_nobody_in_vain(state: State) -> None:
+    decided = state.decide()
+    claims = {f"{CLAIM}{each.name}": each for each in state.claims}
+    clusters = {each.name: each for each in state.clusters}
+    priorities = {f"{CLAIM}{each.name}": each.priority for each in state.waiting} | {
+        each.name: each.priority for each in state.clusters
+    }
+    queue_of = {f"{CLAIM}{each.name}": each.queue for each in state.waiting} | {
+        each.name: each.queue for each in state.clusters
+    }
+    gone = [(name, each.preemptor, str(each.reason)) for name, each in decided.evictions.items()]
+    gone += [
+        (f"{CLAIM}{each.holder.name}", f"{CLAIM}{each.want.name}", str(each.reason))
+        for each in decided.victims
+    ]
+    assert len({name for name, _, _ in gone}) == len(gone)
+    used = Counter(dict.fromkeys(QUEUES, 0))
+    for one in state.claims:
+        used[one.queue] += 1
+    for each in state.clusters:
+        used[each.queue] += each.holds
+    for name, preemptor, reason in gone:
+        whole = name.removesuffix(GROWTH)
+        evictee = claims[name] if name in claims else clusters[whole]
+        own = f"cr-{evictee.queue}"
+        at = [evictee.odcr_id] if isinstance(evictee, Holder) else [*evictee.at]
+        rule = state.rules[queue_of[preemptor]]
+        lower = evictee.priority < priorities[preemptor]
+        if isinstance(evictee, Holder):
+            assert not evictee.spared and not evictee.leaving
+        if reason == "InClusterQueue":
+            assert queue_of[preemptor] == evictee.queue
+            assert rule.within == "LowerPriority" and lower
+            continue
+        assert queue_of[preemptor] != evictee.queue
+        # From outside: only who borrows, in quota or in slots, and never who is in slots of his own alone.
+        assert used[evictee.queue] > state.quota[evictee.queue] or {*at} - {own}
+        assert name.endswith(GROWTH) or not at or {*at} - {own}
+        assert rule.reclaim != "Never"
+        if reason == "InCohortReclaimWhileBorrowing":
+            assert lower and (rule.threshold is None or evictee.priority <= rule.threshold)
+        else:
+            assert rule.reclaim == "Any" or lower
+    for_claims = [preemptor for _, preemptor, _ in gone if preemptor.startswith(CLAIM)]
+    assert len({*for_claims}) == len(for_claims)  # one leaves for a claim
+    slots = state.slots(decided)
+    for queue in QUEUES:
+        lot = slots.lots[queue, "f"]
+        promised = sum(
+            verdict.usage[KEY] // EACH - len(clusters[name].at)
+            for name, verdict in decided.verdicts.items()
+            if verdict.standing is Standing.ADMITTED and clusters[name].queue == queue
+        )
+        there = sum(each.odcr_id == f"cr-{queue}" for each in state.holders)
+        of_own = sum(each.odcr_id == f"cr-{queue}" and each.queue == queue for each in state.holders)
+        owed = min(promised, max(0, state.quota[queue] - of_own))
+        assert slots.lendable(lot) <= max(0, state.quota[queue] - there - owed)
