@@ -211,30 +211,47 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
 
 
 @app.command("inventory", cls=Command)
-@options(*_AWS)
+@options(*_AWS, *_CLUSTER)
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
-    """Every capacity reservation that the account sees, with what idles and what that costs."""
+    """Every capacity reservation that the account sees: whose it is, what idles, and what that costs."""
     from broker.commands import inventory
 
-    show(inventory.rows(_asked(settings)), columns=inventory.COLUMNS, format_=output)
+    found = _inventory(settings)
+    if output is not Format.TABLE:
+        show(found, columns=inventory.COLUMNS, format_=output)
+        return
+    rows = inventory.told(found)
+    nothing = f"no capacity reservation in {settings.region}"
+    show(rows, columns=inventory.COLUMNS, extra=inventory.EXTRA, format_=output, nothing=nothing)
+    if found:
+        typer.echo(inventory.total(found))
 
 
 @app.command("idle", cls=Command)
 @options(*_AWS, *_CLUSTER)
 def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
-    """The reserved slots that nobody uses: how many, what they cost an hour, and since when."""
-    from broker.commands import idle
+    """The reserved slots that nobody uses: whose, how many, what they cost an hour, and for how long."""
+    from broker.commands import idle, inventory
 
-    seen, trouble = idle.seen(lambda: _client(settings))
-    found = idle.rows(_asked(settings), seen)
-    if trouble and found:
-        typer.echo(trouble, err=True)
+    found = idle.rows(_inventory(settings))
     if output is not Format.TABLE:
         show(found, columns=idle.COLUMNS, format_=output)
         return
-    show(idle.told(found), columns=idle.COLUMNS, format_=output, nothing="no slot is idle")
+    rows = inventory.told(found)
+    show(rows, columns=idle.COLUMNS, extra=idle.EXTRA, format_=output, nothing="no slot is idle")
     if found:
-        typer.echo(idle.total(found))
+        typer.echo(inventory.total(found))
+
+
+def _inventory(settings: Settings) -> list[dict[str, Any]]:
+    from broker.commands import inventory
+    from broker.kube.clock import SystemClock
+
+    seen, trouble = inventory.seen(lambda: _client(settings))
+    found = inventory.rows(_asked(settings), seen, now=SystemClock().now())
+    if trouble and found:
+        typer.echo(trouble, err=True)
+    return found
 
 
 @crds_app.command("print", cls=Command)

@@ -1,56 +1,180 @@
-"""`capacity-broker inventory`: every reservation that the account sees, and what idles at what cost."""
+"""`capacity-broker inventory`: every reservation that the account sees, whose it is, what idles at what cost.
+
+Slots are asked of EC2 now. EC2 does not tell since when a slot is free; what the broker has seen is in its
+OnDemandCapacityReservations, and where they say nothing, it is unknown. An owner is the CapacityReservation
+that a reservation belongs to, by the rule that launches follow; without a cluster, by the reservation's tag.
+What is tagged for a CapacityReservation that the cluster does not have (any more) is marked: nobody there
+will use it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation, OnDemandCapacityReservationStatus
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.capacity import holdings
 from broker.capacity.idle import idle_cost
+from broker.commands.output import age
+from broker.controllers.ome.holdings import wishes
+from broker.kube.client import Client
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.transports import ConfigurationError
 from providers.base import CapacityProvider
-from providers.model import InstanceType, Odcr
+from providers.model import InstanceType, Odcr, ProviderError, ReservationGroup
 
+# What a person sees; machines get every key of a row. Those of EXTRA are left out where they do not fit.
 COLUMNS = {
     "id": "ID",
     "type": "TYPE",
     "zone": "ZONE",
-    "total": "TOTAL",
-    "free": "FREE",
-    "match": "MATCH",
+    "free_of": "FREE",
     "state": "STATE",
-    "kind": "KIND",
+    "usd_hour": "$/H",
+    "owner": "OWNER",
     "end": "END",
-    "idle_usd_hour": "IDLE $/H",
+    "kind": "KIND",
+    "match": "MATCH",
 }
+EXTRA = ("match", "kind", "end")
+GONE = "not in this cluster"
+MODELS = (CapacityReservation, ClusterCapacityReservation)
 
 
-def rows(provider: CapacityProvider) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the cluster knows: of EC2's reservations by id, and its CapacityReservations; None where that is
+    not known."""
+
+    records: Mapping[str, OnDemandCapacityReservationStatus] = field(default_factory=dict)
+    claimants: Sequence[holdings.Claimant] | None = None
+
+
+def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
+    """What the cluster knows; else nothing, and why."""
+    try:
+        asked = client()
+        items, _version = asked.list(OnDemandCapacityReservation.KIND)
+    except (ApiError, ConfigurationError) as error:
+        return Seen(), f"whose slots idle since when is told by tags alone: {error}"
+    records = {one.name: one.status for one in map(OnDemandCapacityReservation.decode, items)}
+    claimants: list[holdings.Claimant] = []
+    for model in MODELS:
+        try:
+            found, _version = asked.list(model.KIND)
+        except NotFound:
+            continue  # not installed: there is none
+        except ApiError as error:
+            why = f"whose slots they are is told by tags alone: {model.KIND.plural} cannot be read: {error}"
+            return Seen(records=records), why
+        claimants += (_claimant(model.decode(each)) for each in found)
+    return Seen(records=records, claimants=claimants), ""
+
+
+def _claimant(one: wishes.Reservation) -> holdings.Claimant:
+    """Which flavor a reservation is in does not matter to whose it is."""
+    flavors = wishes.flavors_of({}, {}, ())
+    return wishes.read(one, flavors, default_cohort="", strict=False, cost_labels=()).claimant
+
+
+def rows(provider: CapacityProvider, seen: Seen, *, now: datetime) -> list[dict[str, Any]]:
     """One row a reservation, those that can be launched into first. Raises ProviderError."""
-    types = provider.instance_types()
-    found = provider.reservations()
+    types, found = provider.instance_types(), provider.reservations()
+    claimants = seen.claimants or ()
+    held = holdings.belongs(found, _groups((each.group_arn for each in claimants), provider), claimants)
     ordered = sorted(found, key=lambda o: (o.state != "active", o.instance_type, o.zone, o.id))
-    return [_row(odcr, types) for odcr in ordered]
+    return [_row(odcr, types, seen, held, now) for odcr in ordered]
 
 
-def _row(odcr: Odcr, types: Mapping[str, InstanceType]) -> dict[str, Any]:
-    cost = idle_cost(odcr, types.get(odcr.instance_type))
+def _groups(arns: Iterable[str], provider: CapacityProvider) -> dict[str, ReservationGroup]:
+    found: dict[str, ReservationGroup] = {}
+    for arn in sorted(set(arns) - {""}):
+        try:
+            found[arn] = provider.group(arn)
+        except ProviderError:
+            continue  # the CapacityReservation says so itself
+    return found
+
+
+def _row(
+    odcr: Odcr, types: Mapping[str, InstanceType], seen: Seen, held: holdings.Holdings, now: datetime
+) -> dict[str, Any]:
+    cost, status = idle_cost(odcr, types.get(odcr.instance_type)), seen.records.get(odcr.id)
+    # More are free than the broker has seen: since when those are, nobody knows.
+    since = status.idle_since if odcr.idle and status and status.available >= odcr.idle else None
+    owner, tagged = held.owner.get(odcr.id), odcr.tags.get(names.TAG_RESERVATION, "")
+    reservation = str(owner) if owner else tagged
+    there = {str(each.reserved) for each in seen.claimants} if seen.claimants is not None else None
     return {
         "id": odcr.id,
         "type": odcr.instance_type,
         "zone": odcr.zone,
-        "total": odcr.total,
-        "free": odcr.available,
-        "match": odcr.match_criteria,
         "state": odcr.state,
         "kind": "interruptible" if odcr.interruptible else odcr.reservation_type,
-        "owner": odcr.owner_id,
+        "match": odcr.match_criteria,
+        "total": odcr.total,
+        "free": odcr.available,
+        "idle": odcr.idle,
+        "usd_hour": None if cost is None else round(cost, 2),
+        "since": _moment(since),
+        "idle_for": age(now - since) if since else None,
+        "reservation": reservation,
+        "reservation_exists": reservation in there if reservation and there is not None else None,
+        "disputed": [str(each) for each in held.disputed.get(odcr.id, ())],
+        "flavor": odcr.tags.get(names.TAG_FLAVOR, ""),
+        "made_by": _maker(odcr),
+        "account": odcr.owner_id,
         "platform": odcr.platform,
         "tenancy": odcr.tenancy,
-        "end": _date(odcr.end),
-        "idle_usd_hour": round(cost, 2) if cost is not None else None,
+        "end": _moment(odcr.end),
         "tags": dict(odcr.tags),
     }
 
 
-def _date(moment: datetime | None) -> str:
-    return moment.strftime("%Y-%m-%d %H:%MZ") if moment else ""
+def _maker(odcr: Odcr) -> str:
+    """Who keeps it, as its tags say; empty: they do not."""
+    if odcr.tags.get(holdings.TAG_MANAGED) == holdings.BROKER:
+        return holdings.BROKER
+    said = {key.lower().replace("-", "").replace("_", ""): value.lower() for key, value in odcr.tags.items()}
+    return "Terraform" if said.get("managedby") == "terraform" else ""
+
+
+def told(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows for a person."""
+    return [
+        {
+            **row,
+            "free_of": f"{row['free']}/{row['total']}",
+            "idle_of": f"{row['idle']}/{row['total']}",
+            "usd_hour": "unknown" if row["usd_hour"] is None else f"{row['usd_hour']:.2f}",
+            "idle_for": row["idle_for"] or ("unknown" if row["idle"] else None),
+            "end": row["end"] and row["end"].replace("T", " ")[:16] + "Z",
+            "owner": _owner(row),
+        }
+        for row in found
+    ]
+
+
+def _owner(row: Mapping[str, Any]) -> str:
+    if row["disputed"]:
+        return f"disputed: {', '.join(row['disputed'])}"
+    if row["reservation_exists"] is False:
+        return f"{row['reservation']} ({GONE})"
+    return row["reservation"] or row["made_by"] or "none"
+
+
+def total(found: Sequence[Mapping[str, Any]]) -> str:
+    """The last line for a person."""
+    prices = [row["usd_hour"] for row in found]
+    unpriced = f", {prices.count(None)} of unknown price" if None in prices else ""
+    idle, slots = (sum(row[key] for row in found) for key in ("idle", "total"))
+    where = "1 reservation" if len(found) == 1 else f"{len(found)} reservations"
+    return f"{idle} of {slots} slots idle in {where}{unpriced}; {sum(p or 0 for p in prices):.2f} $/h"
+
+
+def _moment(at: datetime | None) -> str | None:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ") if at else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +14,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+_MONEY = re.compile(r"\d+\.\d\d")
 
 
 class Format(StrEnum):
@@ -29,7 +33,7 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str
     """`columns` maps a row's key to its heading."""
     drawn = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for key, heading in columns.items():
-        number = any(isinstance(row.get(key), int | float) for row in rows)
+        number = any(_MONEY.fullmatch(str(row.get(key))) or isinstance(row.get(key), int) for row in rows)
         drawn.add_column(heading, justify="right" if number else "left", overflow="fold")
     for row in rows:
         # Text, since a string's [brackets] would be read as markup and vanish.
@@ -37,21 +41,48 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str
     return drawn
 
 
+def fitting(
+    rows: Sequence[Mapping[str, Any]], *, columns: Mapping[str, str], extra: Sequence[str], width: int
+) -> dict[str, str]:
+    """The columns without those of `extra` that a line has no room for, the first of them first."""
+    kept = dict(columns)
+
+    def wide() -> int:
+        cells = ([heading, *(str(row.get(key) or "") for row in rows)] for key, heading in kept.items())
+        return sum(max(map(len, each)) + 2 for each in cells) - 2
+
+    for key in extra:
+        if wide() > width:
+            del kept[key]
+    return kept
+
+
+def age(length: timedelta) -> str:
+    """In one unit, as kubectl tells it: `40s`, `12m`, `30h`, `9d`."""
+    seconds = max(int(length.total_seconds()), 0)
+    for unit, size, least in (("d", 86400, 2), ("h", 3600, 2), ("m", 60, 2)):
+        if seconds >= least * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
 def show(
     rows: Sequence[Mapping[str, Any]],
     *,
     columns: Mapping[str, str],
     format_: Format,
+    extra: Sequence[str] = (),
     title: str = "",
     nothing: str = "nothing to show",
 ) -> None:
-    """Prints the rows. Machines get every key, a person the columns."""
+    """Prints the rows. Machines get every key, a person the columns, `extra` ones where there is room."""
     if format_ is not Format.TABLE:
         show_one([dict(row) for row in rows], format_=format_)
     elif not rows:
         sys.stdout.write(f"{nothing}\n")
     else:
-        console().print(table(title, rows, columns=columns))
+        out = console()
+        out.print(table(title, rows, columns=fitting(rows, columns=columns, extra=extra, width=out.width)))
 
 
 def show_one(document: Any, *, format_: Format) -> None:

@@ -254,9 +254,11 @@ def test_inventory_counts_what_idles(world: World) -> None:
     result = run("inventory", "--aws-endpoint", world.endpoint, "-o", "json")
     rows = json.loads(result.stdout)
     assert [(row["id"], row["total"], row["free"]) for row in rows] == [(world.odcr, 2, 2)]
-    assert rows[0]["idle_usd_hour"] > 50
+    assert rows[0]["usd_hour"] > 50
     table = run("inventory", "--aws-endpoint", world.endpoint).stdout
-    assert table.splitlines()[0].split()[:3] == ["ID", "TYPE", "ZONE"]
+    head, _line, total = table.splitlines()
+    assert head.split()[:3] == ["ID", "TYPE", "ZONE"]
+    assert total == f"2 of 2 slots idle in 1 reservation; {rows[0]['usd_hour']:.2f} $/h"
     assert "\x1b[" not in table
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.ome import CapacityReservation
+from broker.commands import idle as idle_command
+from broker.commands import inventory
 from broker.commands.crds import install
+from broker.commands.output import fitting
 from broker.kube.client import Client
 
 from .kit import World, run
@@ -51,11 +56,53 @@ def test_idle_slots_with_cost_owner_and_since(world: World, cluster: Cluster) ->
     hourly = row["usd_hour"]
     assert hourly > 0
 
-    lines = idle(world, kubeconfig).stdout.splitlines()
-    assert [line.find(word) for line, word in zip(lines, ("SINCE", SINCE), strict=False)] == [
-        lines[0].index("SINCE")
-    ] * 2, "aligned"
-    assert lines[-1] == f"idle: 2 in 1 reservations; {hourly:.2f} $/h"
+    head, line, total = idle(world, kubeconfig).stdout.splitlines()
+    assert head.split() == ["ID", "TYPE", "ZONE", "IDLE", "$/H", "FOR", "OWNER", "FLAVOR"]
+    assert re.match(r"\d+[smhd] ", line[head.index("FOR") :]), "aligned"
+    assert re.search(rf" 2/2 +{hourly:.2f} ", line)
+    assert total == f"2 of 2 slots idle in 1 reservation; {hourly:.2f} $/h"
+
+
+def test_both_commands_and_all_formats_have_the_same_keys(world: World, cluster: Cluster) -> None:
+    kubeconfig = cluster[1]
+    asked = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig, "-o")
+    (first,) = json.loads(run("idle", *asked, "json").stdout)
+    (second,) = json.loads(run("inventory", *asked, "json").stdout)
+    (third,) = yaml.safe_load(run("inventory", *asked, "yaml").stdout)
+    assert first == second == third
+    shown = {*inventory.COLUMNS, *idle_command.COLUMNS} - {"free_of", "idle_of"} - {*first}
+    assert shown == {"owner"}
+
+
+def owner(world: World, kubeconfig: str) -> str:
+    """The column OWNER of the only reservation."""
+    asked = ("--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
+    head, line, _total = run("inventory", *asked).stdout.splitlines()
+    start, end = head.index("OWNER"), head.index("END")
+    return line[start:end].strip()
+
+
+def test_an_owner_is_a_reservation_by_tag_or_annotation_or_terraform_or_none(
+    world: World, cluster: Cluster
+) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    assert owner(world, kubeconfig) == "none"
+    world.ec2.create_tags(Resources=[world.odcr], Tags=[{"Key": "ManagedBy", "Value": "terraform"}])
+    assert owner(world, kubeconfig) == "Terraform"
+    noted = {"capacity-broker.io/reservation-ids": world.odcr}
+    meta = {"name": "training", "namespace": "default", "annotations": noted}
+    client.create(CapacityReservation.KIND, {"metadata": meta, **SPEC})
+    assert owner(world, kubeconfig) == "default/training"
+    client.create(CapacityReservation.KIND, {"metadata": {**meta, "name": "other"}, **SPEC})
+    assert owner(world, kubeconfig) == "disputed: default/other, default/training"
+
+
+def test_a_narrow_terminal_loses_the_columns_that_matter_least() -> None:
+    row = {"id": "cr-0123456789abcdef0", "kind": "default", "owner": "vision/gpus"}
+    columns = {"id": "ID", "owner": "OWNER", "kind": "KIND"}
+    for width, kept in ((42, ["id", "owner", "kind"]), (41, ["id", "owner"]), (10, ["id", "owner"])):
+        assert [*fitting([row], columns=columns, extra=("kind",), width=width)] == kept
 
 
 def test_more_idle_than_the_broker_has_seen_is_since_nobody_knows_when(
@@ -90,7 +137,7 @@ def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World
     assert result.exit_code == 0
     assert f"id: {world.odcr}" in result.stdout
     assert "since: null" in result.stdout
-    assert "since when is not known" in result.stderr
+    assert "whose slots idle since when is told by tags alone" in result.stderr
 
 
 def test_nothing_idle_is_said(world: World, cluster: Cluster) -> None:
