@@ -24,7 +24,7 @@ from providers.aws import errors, retry
 from providers.aws.clock import Clock
 from providers.aws.metrics import CallMetrics
 from providers.aws.ratelimit import RateLimiter
-from providers.aws.service_models import LeanFiles
+from providers.aws.service_models import lean_loader
 from providers.model import ErrorClass, ProviderError
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def _user_agent() -> str:
 def _core() -> botocore.session.Session:
     core = botocore.session.Session()
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-    core.get_component("data_loader").file_loader = LeanFiles()
+    found = dict.fromkeys(core.get_component("data_loader").search_paths)  # AWS_DATA_PATH's among them
+    core.register_component("data_loader", lean_loader(tuple(found)))
     return core
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
-from botocore.loaders import JSONFileLoader
+from botocore.loaders import JSONFileLoader, Loader
 
 Json = dict[str, Any]
 
@@ -64,6 +65,12 @@ class LeanFiles(JSONFileLoader):
         if name == "service-2" and service in USED:
             return cut(model, USED[service])
         return model
+
+
+@cache
+def lean_loader(paths: tuple[str, ...]) -> Loader:
+    """One for all sessions of the process: it keeps what it read, which nobody changes."""
+    return Loader(extra_search_paths=[*paths], file_loader=LeanFiles(), include_default_search_paths=False)
 
 
 def cut(model: Json, operations: Collection[str]) -> Json:

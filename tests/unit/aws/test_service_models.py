@@ -12,7 +12,7 @@ from botocore import xform_name
 from botocore.model import Shape, StructureShape
 
 import providers.aws
-from providers.aws.service_models import USED, LeanFiles
+from providers.aws.service_models import USED, LeanFiles, lean_loader
 
 CALLED = re.compile(r"aws\.(ec2|iam|ssm)\.([a-z]+_[a-z_]+)")
 
@@ -42,7 +42,8 @@ def test_the_operations_that_are_kept_are_those_that_are_called() -> None:
 @pytest.mark.parametrize("service", USED)
 def test_an_operation_is_described_as_the_sdk_describes_it(service: str) -> None:
     whole, lean = botocore.session.Session(), botocore.session.Session()
-    lean.get_component("data_loader").file_loader = LeanFiles()
+    paths = tuple(whole.get_component("data_loader").search_paths)
+    lean.register_component("data_loader", lean_loader(paths))
     model, ours = whole.get_service_model(service), lean.get_service_model(service)
     assert set(ours.operation_names) == set(USED[service])
     assert ours.metadata == model.metadata
