@@ -9,9 +9,12 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands import explain
 from broker.controllers.ome.borrowing.once import entitling
+from broker.kube.client import Request
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.ome.bought import P5
@@ -54,6 +57,23 @@ def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
     )
     assert found is not None
     return found.rows
+
+
+def cluster(stack: Stack, name: str, instances: int, draws: str) -> None:
+    """A dedicated one, of whole instances."""
+    spec = {"capacityReservationId": draws, "resources": {"requests": {GPU: 8 * instances}}}
+    metadata = {"name": name, "annotations": {names.NODE_CLASS: "gpu"}}
+    stack.client.create(DedicatedAICluster.KIND, {"metadata": metadata, "spec": spec})
+
+
+def says(stack: Stack, name: str, state: str) -> DedicatedAICluster:
+    def there() -> DedicatedAICluster | None:
+        found = stack.find(DedicatedAICluster, name)
+        return found if found and found.status.dac_lifecycle_state == state else None
+
+    found = stack.until(there, f"cluster {name} {state}")
+    assert found is not None
+    return found
 
 
 def leaving(stack: Stack) -> list[str]:
@@ -172,4 +192,97 @@ def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_i
     assert sorted(stack.reservation_of(f"owner-{number}") for number in range(2)) == ["", odcr]
     stack.until_gone(NodeClaim, "bounded")
     assert stack.reservation_of("stays") == odcr
+    assert not leaving(stack)
+
+
+@pytest.mark.covers("CAP-09", "OME-032", "OME-046", "OME-054")
+def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_leaves(stack: Stack) -> None:
+    odcr = owned(stack, 3)
+    teams(stack, 3)
+    stack.node_class(id_=odcr)
+    stack.start()
+    claim(stack, "home", OWNER)
+    stack.until_ready("home")
+    cluster(stack, "guest", 2, BORROWER)
+    says(stack, "guest", "ACTIVE")
+    assert stack.aws.free(odcr) == 0
+    claim(stack, "owner", OWNER, RESERVED, ON_DEMAND)
+    stack.until_ready("owner")
+    assert stack.reservation_of("owner") == odcr
+    guest = says(stack, "guest", "CREATING")
+    preempted = condition(guest.status.conditions, names.PREEMPTED)
+    assert preempted is not None and preempted.reason == "InCohortReclamation"
+    assert preempted.message.startswith("preempted for NodeClaim owner, ")
+    assert guest.status.admission is None
+    # Of the two that came back one is wanted: the owner's next cluster has it, and nobody leaves for that.
+    cluster(stack, "mine", 1, OWNER)
+    says(stack, "mine", "ACTIVE")
+    stack.passes()
+    assert not leaving(stack)
+    assert sorted(each.name for each in stack.all(NodeClaim))[0] == "home"
+    assert stack.aws.free(odcr) == 0
+
+
+def test_nobody_borrows_what_a_cluster_is_admitted_to_before_it_has_claims(stack: Stack) -> None:
+    odcr = owned(stack, 2)
+    teams(stack, 2, reclaimWithinCohort="Never")
+    stack.node_class(id_=odcr)
+
+    def made(request: Request) -> bool:
+        return request.method == "POST" and request.path.endswith("/nodeclaims")
+
+    stack.tap.lose(made)
+    stack.start()
+    cluster(stack, "mine", 2, OWNER)
+    stack.until(
+        lambda: (found := stack.find(DedicatedAICluster, "mine")) and found.status.admission,
+        "it is admitted",
+    )
+    claim(stack, "borrower", BORROWER)
+    claim(stack, "plain", OWNER)
+    assert "that default/training has quota for are taken" in stack.until_waiting("borrower").message
+    assert "has no quota left" in stack.until_waiting("plain").message
+    assert stack.aws.free(odcr) == 2
+    stack.tap.heal()
+    says(stack, "mine", "ACTIVE")
+    assert stack.aws.free(odcr) == 0
+    assert not leaving(stack)
+
+
+@pytest.mark.covers("OME-047", "OME-048", "OME-049", "OME-055")
+def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> None:
+    odcr = owned(stack, 2)
+    shares: Mapping[str, Any] = {"flavor": P5, "cohort": "ml"}
+    rule: Mapping[str, Any] = {"reclaimWithinCohort": "LowerPriority"}
+    reserve(stack, "training", quotas={GPU: "16"}, preemptionRule=rule, **shares)
+    rule = {**rule, "borrowWithinCohort": {"policy": "LowerPriority", "maxPriorityThreshold": 3}}
+    for name in ("research", "third"):
+        reserve(stack, name, quotas={GPU: "0"}, allowBorrowing=True, preemptionRule=rule, **shares)
+    stack.node_class(id_=odcr)
+    stack.start()
+    claim(stack, "own", OWNER)
+    claim(stack, "lent", "default/third", priority=2)
+    stack.until_ready("own", "lent")
+
+    def goes(name: str, for_: str, draws: str, priority: int, why: str) -> None:
+        claim(stack, for_, draws, priority=priority)
+        stack.until_ready(for_)
+        stack.until_gone(NodeClaim, name)
+        assert stack.reservation_of(for_) == odcr
+        told = stack.until_event(name, "Preempted").message
+        assert f"NodeClaim {for_} (UID: " in told and f"({why})" in told
+        assert not leaving(stack)
+
+    # It borrows, and takes from who does, below the threshold; the owner's own are not for it.
+    goes("lent", "vip", BORROWER, 5, "InCohortReclaimWhileBorrowing")
+    claim(stack, "late", "default/third", priority=9)
+    # Its quota is lent to one of more priority, which stays: one of its own reservation leaves.
+    goes("own", "peer", OWNER, 4, "InClusterQueue")
+    goes("vip", "boss", OWNER, 6, "InCohortReclamation")
+    assert stack.is_true("peer", names.READY)
+    # Who may fall back does, and has nobody leave.
+    claim(stack, "falls-back", OWNER, RESERVED, ON_DEMAND, priority=9)
+    stack.until_ready("falls-back")
+    assert stack.reservation_of("falls-back") == ""
+    stack.until_waiting("late")
     assert not leaving(stack)
