@@ -102,9 +102,11 @@ DEFINITIONS = (
         versions=(EC2NodeClass, EC2NodeClassV1Beta1),
         short_names=("ec2nc", "ec2ncs"),
         columns=(
-            ready("Ready", "Ready"),
+            # The broker's own word: Ready is Karpenter's, and nobody says it where Karpenter does not run.
+            ready("Launchable", "Launchable"),
             ready("Reservations", "ReservationsResolved"),
             AGE,
+            ready("Ready", "Ready", priority=1),
             Column(name="Role", path=".spec.role", priority=1),
             Column(name="Preference", path=f"{SPEC}.capacityReservationPreference", priority=1),
             Column(

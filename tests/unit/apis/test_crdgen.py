@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from broker.apis import crdgen, crds
-from broker.apis.names import KARPENTER_OWNERSHIP_TAGS
+from broker.apis.names import KARPENTER_OWNERSHIP_TAGS, LAUNCHABLE, RESERVATIONS_RESOLVED
 from tests.unit.apis.cases import Json
 
 CHECKOUT = crdgen.CHECKOUT
@@ -156,3 +156,14 @@ def test_files_are_plain_yaml() -> None:
         assert text.startswith("# Generated")
         assert "&id" not in text
         assert yaml.safe_load(text)["apiVersion"] == "apiextensions.k8s.io/v1"
+
+
+def test_what_kubectl_shows_of_a_class_is_what_the_broker_says() -> None:
+    """Not Karpenter's Ready, which is blank where Karpenter does not run; -o wide has that, too."""
+    (crd,) = [each for each in crds.load() if each["spec"]["names"]["kind"] == "EC2NodeClass"]
+    for version in crd["spec"]["versions"]:
+        shown = [each["jsonPath"] for each in version["additionalPrinterColumns"] if not each.get("priority")]
+        said = [path for path in shown if path.startswith(".status.conditions")]
+        assert said == [
+            f'.status.conditions[?(@.type=="{each}")].status' for each in (LAUNCHABLE, RESERVATIONS_RESOLVED)
+        ]
