@@ -8,6 +8,7 @@ job's own reconciler clears it, and who has no job keeps it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from broker.apis.kueue import (
     Workload,
 )
 from broker.apis.meta import Kind, condition
+from broker.apis.units import units, written
 from broker.kube.client import Client, Transport
 from broker.kube.errors import NotFound
 
@@ -76,6 +78,27 @@ class Kueue:
             self.kind(ClusterQueue), name, {"status": {"conditions": [said]}}, subresource="status"
         )
         return reason
+
+    def counts(self, name: str) -> Mapping[tuple[str, str], int]:
+        """What it says that is reserved of the queue: by flavor and resource, less what was given back."""
+        total: Counter[tuple[str, str]] = Counter()
+        for raw in self.client.list(self.kind(Workload))[0]:
+            each = Workload.decode(raw)
+            if each.status.admission is None or each.status.admission.cluster_queue != name:
+                continue
+            back = {one.name: one.count for one in each.status.reclaimable_pods}
+            for some in each.status.admission.pod_set_assignments:
+                left = (some.count or 1) - back.get(some.name, 0)
+                for resource, amount in some.resource_usage.items():
+                    used = units(resource, amount) * left // (some.count or 1)
+                    total[some.flavors[resource], resource] += used
+        flavors: dict[str, list[Json]] = {}
+        for (flavor, resource), value in sorted(total.items()):
+            flavors.setdefault(flavor, []).append({"name": resource, "total": written(resource, value)})
+        said = [{"name": flavor, "resources": resources} for flavor, resources in flavors.items()]
+        status = {"status": {"flavorsReservation": said}}
+        self.client.patch(self.kind(ClusterQueue), name, status, subresource="status")
+        return total
 
     def releases(self, name: str) -> None:
         """Nobody holds its quota any more."""

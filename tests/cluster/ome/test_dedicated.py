@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from broker.apis import names
@@ -198,7 +200,7 @@ def test_the_owner_has_his_quota_back_from_who_borrows_it(stack: Stack) -> None:
     assert again is not None and again.status == "False"
 
 
-@pytest.mark.covers("OME-081")
+@pytest.mark.covers("OME-060", "OME-081")
 def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: Stack) -> None:
     world = World(stack, 3, kueue=True, training=3)
     kueue = Kueue(stack.tap.inner)
@@ -216,6 +218,23 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
         stack.until(lambda: kueue.settles(made.name) == "admitted", "Kueue admits it")
         return made
 
+    def agree() -> bool:
+        """What the reservation says that all its users hold is what Kueue says of its queue."""
+        total: Counter[tuple[str, str]] = Counter()
+        for each in says(stack, "training").get("associationUsages", ()):
+            for used in each["usage"]:
+                for one in used["resources"]:
+                    total[used["name"], one["name"]] += int(one["total"])
+        kueue.counts("default--training")
+        queue = kueue.queue("default--training")
+        assert queue is not None
+        reserved = {
+            (flavor.name, one.name): int(one.total)
+            for flavor in queue.status.flavors_reservation
+            for one in flavor.resources
+        }
+        return total == Counter(reserved)
+
     stack.until(lambda: kueue.queue("default--training"), "the queue is there")
     first = stack.until(workloads, "its Workload")[0]
     assert (first.spec.queue_name, [each.count for each in first.spec.pod_sets]) == ("training", [16])
@@ -226,8 +245,20 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
     assert (row["Queue"], row["Reserved in"]) == ("training", "default--training")
     one = world.until("one", "ACTIVE")
     assert one.status.allocated_gpu == 16
+    stack.until(agree, "as much is reserved as is used")
 
+    # A growth that is evicted before it has an instance goes alone.
+    claims = {each.uid for each in world.claims("one")}
+    stack.tap.lose(lambda r: r.method == "POST" and r.path.endswith("/nodeclaims"))
     world.resize("one", 3)
+    growth = admits(8, 1)
+    stack.until(lambda: world.one("one").status.allocated_gpu == 24, "it is admitted")  # type: ignore[union-attr]
+    kueue.evicts(growth.name, "InCohortReclamation", "Preempted to accommodate a workload")
+    stack.until(lambda: growth.uid not in {each.uid for each in workloads()}, "the growth is gone")
+    stack.tap.heal()
+    assert {each.uid for each in world.claims("one")} == claims
+    assert {each.uid for each in workloads()} >= {first.uid}
+
     second = admits(8, 1)
     stack.until(lambda: world.one("one").status.available_gpu == 24, "a third instance")  # type: ignore[union-attr]
 
@@ -237,6 +268,7 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
         return sum(each.count for each in kueue.workload(second.name).status.reclaimable_pods)
 
     assert stack.until(given_back, "an instance's quota is given back") == 8
+    stack.until(agree, "as much is reserved as is used, less what was given back")
     assert world.running() == 2
 
     kueue.evicts(first.name, "InCohortReclamation", "Preempted to accommodate a workload")

@@ -38,9 +38,9 @@ Size = Callable[[str, Mapping[str, int]], Sized | FlavorProblem]
 
 _WHY: Final[Mapping[Reason, str]] = {
     Reason.IN_QUEUE: "of higher priority in the same reservation",
-    Reason.RECLAIM: "whose reservation, of its cohort, wants its own quota back",
+    Reason.RECLAIM: "whose reservation wants its own quota back",
     Reason.RECLAIM_WHILE_BORROWING: "of higher priority in its cohort",
-    Reason.FAIR_SHARING: "whose reservation, of its cohort, uses less than its share",
+    Reason.FAIR_SHARING: "whose reservation uses less than its share",
 }
 
 

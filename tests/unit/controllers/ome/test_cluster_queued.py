@@ -123,6 +123,9 @@ def test_an_eviction_is_told_in_kueues_words() -> None:
         "Deactivated",
         "Workload team/c-12345678-1 is evicted: so",
     )
+    assert found.keeps == {KEY: 8}  # what the other is admitted to
+    alone = queued.eviction([workload(8, holds=True, evicted="Deactivated"), workload(8, at=1)])
+    assert alone is not None and alone.keeps is None
     assert not queued.admitted(workload(8, holds=True, evicted="Preempted"))
 
 

@@ -18,6 +18,7 @@ from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
+from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from tests.kueue.definitions import install
 from tests.kueue.played import Kueue
@@ -62,7 +63,7 @@ class Stage:
         self.queueing.look()
         _, evicted = self.queueing.said(one, EMPTY)
         settled = Settled(state="ACTIVE", detail="", said=(), held=one.held)
-        self.queueing.act(one, settled, evicted=evicted is not None)
+        self.queueing.act(one, settled, evicted=evicted is not None and evicted.keeps is None)
         return evicted
 
     def workloads(self) -> list[Workload]:
@@ -99,6 +100,22 @@ def test_a_growth_that_was_never_admitted_goes_alone() -> None:
     assert evicted is not None
     assert evicted.reason == "InCohortReclamation"
     assert first.uid in {each.uid for each in stage.workloads()}  # until its instances are gone
+
+
+def test_a_growth_that_kueue_evicts_gives_back_its_own_share_once_its_instances_are_gone() -> None:
+    stage = Stage()
+    stage.passes(wants=8)
+    stage.checked(first := stage.reserves(0, 8), "Ready")
+    stage.passes(wants=16, holds=8)
+    stage.checked(growth := stage.reserves(1, 8), "Ready")
+    stage.kueue.evicts(growth.name, "InCohortReclamation", "for another", namespace="team")
+    evicted = stage.passes(wants=16, holds=16)
+    assert evicted is not None and evicted.keeps == {FlavorResource("h100", GPU): 8}
+    assert {each.uid for each in stage.workloads()} == {first.uid, growth.uid}
+    stage.passes(wants=16, holds=8)
+    assert [each.uid for each in stage.workloads()] == [first.uid]
+    assert stage.passes(wants=16, holds=8) is None
+    assert [each.status.admission is not None for each in stage.workloads()] == [True, False]
 
 
 def test_what_waits_for_its_check_is_made_otherwise_once_less_is_wanted() -> None:

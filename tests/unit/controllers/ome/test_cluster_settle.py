@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -246,6 +247,19 @@ def test_who_is_preempted_gives_instances_back_then_quota_then_waits() -> None:
     assert settled(waits, verdict=WAITING).state == "CREATING"
     back = settled(waits, verdict=admitted(16))
     assert said(back)["Preempted"] == ("False", "QuotaReserved")
+
+
+def test_who_is_to_give_back_only_a_growth_keeps_the_rest() -> None:
+    one = cluster(holds=24, state="UPDATING")
+    some = replace(EVICTION, keeps={KEY: 8})
+    first = settled(one, claim(0), claim(1, ready=False), claim(2, ready=False), gpus=24, eviction=some)
+    assert sorted(made(first)[1]) == ["c-u-1", "c-u-2"]
+    assert (first.state, first.held) == ("UPDATING", held(one))
+    assert "; it keeps 8 of nvidia.com/gpu in h100; " in first.detail
+    assert "Preempted" not in said(first)
+    gone = settled(one, claim(0), gpus=24, eviction=some)
+    assert gone.held is not None
+    assert (gone.held.usage, made(gone)) == ({KEY: 8}, ([], []))
 
 
 def test_moved_to_another_reservation_it_leaves_the_first() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.sizing import Sized
+from broker.controllers.ome.clusters.keeper import Pass
 from broker.controllers.ome.clusters.wanted import Refused
 from broker.controllers.ome.clusters.world import World, look
 from broker.controllers.ome.reads import OmeReads
@@ -171,6 +173,39 @@ def test_what_clusters_and_claims_of_others_hold_is_not_given_again() -> None:
     assert [each.usage for each in found.others] == [{KEY: 8, FlavorResource("h100", "cpu"): 128000}]
     assert standing(found, "fits") is Standing.ADMITTED
     assert standing(found, "more") is Standing.WAITING
+
+
+def test_a_growth_without_instances_holds_its_quota_apart() -> None:
+    grown = cluster("grown", 16, holds=16)
+    grown["status"]["dacLifecycleState"] = "UPDATING"
+    found = world(reservations=[reservation("gpu", 16)], clusters=[grown])
+    (one,) = found.asking
+
+    def seen(launched: int) -> Pass:
+        label = {names.DEDICATED: "grown"}
+        claims = [claim(f"grown-{n}", launched=n < launched, labels=label) for n in range(2)]
+        for each in claims:
+            each.metadata.annotations[names.TAG_FLAVOR] = "h100"
+        return Pass(
+            world=found,
+            claims={"grown": claims},
+            down=frozenset(),
+            types={},
+            size=lambda _: lambda _, amounts: Sized(count=amounts[GPU] // 8, instance_type="p5.48xlarge"),
+            owners={},
+        )
+
+    assert seen(2).settled(one) is None
+    assert seen(0).settled(one) is None  # nothing of it is drained by its leaving as a whole
+    assert seen(1).settled(one) == {KEY: 8}
+    parts = found.quota(settled=seen(1).settled).holders
+    assert [(each.name, each.usage) for each in parts] == [
+        ("grown", {KEY: 8}),
+        ("grown (growth)", {KEY: 8}),
+    ]
+    grown["status"]["dacLifecycleState"] = "CREATING"
+    (one,) = world(reservations=[reservation("gpu", 16)], clusters=[grown]).asking
+    assert seen(1).settled(one) is None  # what was never whole goes as a whole
 
 
 @pytest.mark.covers("OME-032", "OME-046")
