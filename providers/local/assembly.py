@@ -23,6 +23,7 @@ from providers.local import control_api, groups, images, service_quotas, service
 from providers.local.ec2 import launches, platforms
 from providers.local.ec2.backend import LocalEC2Backend
 from providers.local.ec2.responses import LocalEC2Response
+from providers.local.iam import enforcement
 from providers.local.world import LOCK, world
 
 # what can be tagged by its id, beside moto's own
@@ -80,6 +81,7 @@ def install() -> None:
         for path in control_api.PATHS:
             moto.moto_api._internal.urls.url_paths[path] = control_api.respond
         groups.install()
+        enforcement.install()
         sharing.install()
         service_quotas.install()
         groups.connect(Reservations())

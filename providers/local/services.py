@@ -34,7 +34,7 @@ def with_faults(stock: CallAction) -> CallAction:
         action = response._get_action()
         if not action:
             return stock(response)
-        here, params = world(), _params(response)
+        here, params = world(), params_of(response)
         if response.service_name == "sqs":  # what EC2 has to say by now is in the queue when it is asked
             with LOCK:
                 here.ledger.settle()
@@ -62,7 +62,7 @@ def with_faults(stock: CallAction) -> CallAction:
     return call_action
 
 
-def _params(response: BaseResponse) -> dict[str, Any]:
+def params_of(response: BaseResponse) -> dict[str, Any]:
     parsed = getattr(response, "params", None)
     if isinstance(parsed, Mapping):
         return dict(parsed)

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import boto3
 import pytest
 from moto.core.authorization import enable_iam_authentication
 
-from tests.aws.local.kit import ONCE, REGION, TYPE, ZONE, Aws, refused, seen
+from providers.local.iam.policies import UnknownOperator, allows
+from tests.aws.local.kit import (
+    ONCE,
+    ONLY,
+    REGION,
+    TYPE,
+    ZONE,
+    Aws,
+    fleet,
+    launched,
+    pool,
+    refused,
+    seen,
+    template,
+    to_id,
+)
 
 WHEN = "2030-06-01T00:00:00Z"
 CONSUMER = {"UnusedReservationBillingOwnerId": "222222222222"}
@@ -64,19 +79,27 @@ def enforced() -> Iterator[None]:
 
 def user(aws: Aws, *allowed: str) -> Any:
     """EC2 for a new user who may do so much."""
+    return by(aws, *([{"Effect": "Allow", "Action": list(allowed), "Resource": "*"}] if allowed else []))
+
+
+def by(aws: Aws, *statements: Mapping[str, Any], service: str = "ec2", name: str = "someone") -> Any:
+    """A service's client for a new user of whom these statements are true."""
     iam = aws.client("iam")
-    iam.create_user(UserName="someone")
-    key = iam.create_access_key(UserName="someone")["AccessKey"]
-    if allowed:
-        statement = {"Effect": "Allow", "Action": list(allowed), "Resource": "*"}
-        policy = {"Version": "2012-10-17", "Statement": [statement]}
-        iam.put_user_policy(UserName="someone", PolicyName="p", PolicyDocument=json.dumps(policy))
+    iam.create_user(UserName=name)
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    if statements:
+        policy = {"Version": "2012-10-17", "Statement": list(statements)}
+        iam.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=json.dumps(policy))
     session: Any = boto3.Session(
         aws_access_key_id=key["AccessKeyId"],
         aws_secret_access_key=key["SecretAccessKey"],
         region_name=REGION,
     )
-    return session.client("ec2", endpoint_url=aws.endpoint, config=ONCE)
+    return session.client(service, endpoint_url=aws.endpoint, config=ONCE)
+
+
+def allow(action: str | list[str], resource: str | list[str], **condition: Any) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": action, "Resource": resource, "Condition": condition}
 
 
 def call(client: Any, action: str, odcr: str, **more: Any) -> Any:
@@ -123,3 +146,171 @@ def test_a_used_token_is_no_permission(aws: Aws, ec2: Any, request: pytest.Fixtu
 def test_a_key_that_nobody_has(aws: Aws, ec2: Any, enforced: None) -> None:
     with refused("AuthFailure", status=401):
         ec2.describe_capacity_reservations()
+
+
+ARN = f"arn:aws:ec2:{REGION}:123456789012"
+TEAM = {"Key": "team", "Value": "a"}
+CANCEL, DENIED = "ec2:CancelCapacityReservation", "AccessDeniedException"
+
+
+@pytest.mark.parametrize(
+    ("condition", "may"),
+    [
+        ({}, True),
+        ({"StringEquals": {"aws:RequestedRegion": REGION}}, True),
+        ({"StringEquals": {"aws:RequestedRegion": "eu-west-1"}}, False),
+        ({"StringEquals": {"aws:ResourceTag/team": ["b", "a"], "aws:requestedregion": REGION}}, True),
+        ({"StringEquals": {"aws:ResourceTag/team": "b"}}, False),
+        ({"StringEquals": {"aws:ResourceTag/owner": "a"}}, False),
+        ({"StringNotEquals": {"aws:ResourceTag/team": "a"}}, False),
+        ({"StringNotEquals": {"aws:ResourceTag/owner": "a"}}, True),
+        ({"StringEqualsIfExists": {"aws:ResourceTag/owner": "a"}}, True),
+        ({"StringLike": {"aws:ResourceTag/team": "?"}}, True),
+        ({"StringLike": {"aws:ResourceTag/team": "b*"}}, False),
+        ({"Null": {"aws:ResourceTag/owner": "true"}}, True),
+        ({"Null": {"aws:ResourceTag/team": True}}, False),
+        ({"ForAllValues:StringLike": {"aws:TagKeys": "x/*"}}, False),
+        ({"ForAllValues:StringLike": {"aws:TagKeys": ["x/*", "y"]}}, True),
+        ({"ForAllValues:StringNotEquals": {"aws:TagKeys": "y"}}, False),
+        ({"ForAllValues:StringEquals": {"aws:Nothing": "y"}}, True),
+        ({"ForAnyValue:StringEquals": {"aws:TagKeys": "y"}}, True),
+        ({"ForAnyValue:StringEquals": {"aws:Nothing": "y"}}, False),
+    ],
+)
+def test_a_condition_is_asked_of_the_request_and_of_the_resource(
+    condition: Mapping[str, Any], may: bool
+) -> None:
+    context = {"aws:RequestedRegion": [REGION], "aws:ResourceTag/team": ["a"], "aws:TagKeys": ["x/1", "y"]}
+    statement = allow("ec2:cancel*", f"{ARN}:capacity-reservation/*", **condition)
+    found = allows([{"Statement": statement}], CANCEL, f"{ARN}:capacity-reservation/cr-1", context)
+    assert found == (may, False)
+
+
+def test_a_condition_that_is_not_understood_is_no_leave() -> None:
+    statement = allow("ec2:*", "*", DateLessThan={"aws:CurrentTime": "2030-01-01T00:00:00Z"})
+    with pytest.raises(UnknownOperator, match="DateLessThan"):
+        allows([{"Statement": statement}], "ec2:CreateFleet", "*", {})
+
+
+def test_a_statement_is_about_its_resources_and_a_deny_wins(
+    aws: Aws, ec2: Any, request: pytest.FixtureRequest
+) -> None:
+    mine, theirs, third = (aws.reserve(ec2, 2) for _ in range(3))
+    ec2.create_tags(Resources=[third], Tags=[TEAM])
+    move = "ec2:MoveCapacityReservationInstances"
+    someone = by(
+        aws,
+        allow([CANCEL, move], [f"{ARN}:capacity-reservation/{one}" for one in (mine, third)]),
+        {
+            "Effect": "Deny",
+            "Action": CANCEL,
+            "Resource": "*",
+            "Condition": {"StringEquals": {"aws:ResourceTag/team": "a"}},
+        },
+    )
+    request.getfixturevalue("enforced")
+    with refused("DryRunOperation", status=412):
+        someone.cancel_capacity_reservation(CapacityReservationId=mine, DryRun=True)
+    with refused("UnauthorizedOperation", status=403, text=f"resource: {ARN}:capacity-reservation/{theirs}"):
+        someone.cancel_capacity_reservation(CapacityReservationId=theirs, DryRun=True)
+    with refused("UnauthorizedOperation", status=403, text="explicit deny"):
+        someone.cancel_capacity_reservation(CapacityReservationId=third, DryRun=True)
+    asked = {"SourceCapacityReservationId": mine, "InstanceCount": 1}
+    someone.move_capacity_reservation_instances(DestinationCapacityReservationId=third, **asked)
+    with refused("UnauthorizedOperation", status=403, text=theirs):
+        someone.move_capacity_reservation_instances(DestinationCapacityReservationId=theirs, **asked)
+
+
+def test_what_is_made_is_tagged_by_a_permission_of_its_own(aws: Aws, request: pytest.FixtureRequest) -> None:
+    reserve = "ec2:CreateCapacityReservation"
+    everything = f"{ARN}:capacity-reservation/*"
+    keys = {"ForAllValues:StringEquals": {"aws:TagKeys": ["note"]}, "Null": {"aws:TagKeys": "false"}}
+    someone = by(
+        aws,
+        allow(reserve, everything, StringEquals={"aws:RequestTag/team": "a"}),
+        allow("ec2:CreateTags", everything, StringEquals={"ec2:CreateAction": "CreateCapacityReservation"}),
+        allow(["ec2:CreateTags", "ec2:DeleteTags"], everything, **keys),
+    )
+    request.getfixturevalue("enforced")
+    asked = {**SPEC, "InstanceCount": 1}
+    with refused("UnauthorizedOperation", status=403, text=reserve):
+        someone.create_capacity_reservation(**asked)
+    tags = [{"ResourceType": "capacity-reservation", "Tags": [TEAM]}]
+    odcr = someone.create_capacity_reservation(**asked, TagSpecifications=tags)["CapacityReservation"]
+    ids = [odcr["CapacityReservationId"]]
+    someone.create_tags(Resources=ids, Tags=[{"Key": "note", "Value": "x"}])
+    for wrong in ([TEAM], [{"Key": "note", "Value": "x"}, TEAM]):
+        with refused("UnauthorizedOperation", status=403, text="ec2:CreateTags"):
+            someone.create_tags(Resources=ids, Tags=wrong)
+    with refused("UnauthorizedOperation", status=403, text="ec2:DeleteTags"):
+        someone.delete_tags(Resources=ids)
+
+
+USED = ("image", "subnet", "security-group", "capacity-reservation", "launch-template")
+MADE = ("instance", "volume", "network-interface", "fleet")
+
+
+def test_a_fleet_needs_leave_for_all_that_it_uses_and_makes(
+    aws: Aws, ec2: Any, request: pytest.FixtureRequest
+) -> None:
+    odcr = aws.reserve(ec2, 1)
+    iam: Any = aws.client("iam")
+    iam.create_role(RoleName="node", AssumeRolePolicyDocument="{}")
+    iam.create_instance_profile(InstanceProfileName="node")
+    iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName="node")
+    group = ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+    zone = [{"Name": "availability-zone", "Values": [ZONE]}]
+    subnet = ec2.describe_subnets(Filters=zone)["Subnets"][0]["SubnetId"]
+    made = template(
+        ec2,
+        SecurityGroupIds=[group],
+        IamInstanceProfile={"Name": "node"},
+        CapacityReservationSpecification=to_id(odcr, **ONLY),
+    )
+
+    def without(lacking: str) -> Any:
+        """A user who may do all but one thing."""
+        kinds = [kind for kind in (*USED, *MADE) if kind != lacking]
+        launch = [action for action in ("ec2:CreateFleet", "ec2:RunInstances") if action != lacking]
+        statements = (
+            allow(launch, [f"arn:aws:ec2:{REGION}:*:{kind}/*" for kind in kinds]),
+            allow("ec2:CreateTags", "*", StringEquals={"ec2:CreateAction": "CreateFleet"}),
+            allow("iam:PassRole", "*", StringEquals={"iam:PassedToService": "ec2.amazonaws.com"}),
+        )
+        kept = [each for each in statements if each["Action"] != lacking]
+        return by(aws, *kept, name=f"without-{lacking.replace(':', '-')}")
+
+    one_thing = (*USED, *MADE, "ec2:RunInstances", "ec2:CreateTags", "iam:PassRole")
+    users = {lacking: without(lacking) for lacking in (*one_thing, "nothing")}
+    request.getfixturevalue("enforced")
+    asked = {"InstanceType": TYPE, "SubnetId": subnet}
+    tags = [{"ResourceType": "instance", "Tags": [TEAM]}]
+    for lacking in one_thing:
+        with refused("UnauthorizedOperation", status=403, text=lacking):
+            fleet(users[lacking], pool(made, asked), TagSpecifications=tags)
+    assert len(launched(fleet(users["nothing"], pool(made, asked), TagSpecifications=tags))) == 1
+
+
+def test_groups_queues_and_parameters_are_resources_too(aws: Aws, request: pytest.FixtureRequest) -> None:
+    for name in ("mine", "theirs"):
+        aws.group(name)
+        aws.client("sqs").create_queue(QueueName=name)
+    mine = [f"arn:aws:{rest}" for rest in (f"resource-groups:{REGION}:*:group/mine", f"sqs:{REGION}:*:mine")]
+    published = f"arn:aws:ssm:{REGION}::parameter/aws/service/*"
+    statements = [
+        allow(["resource-groups:GetGroup", "sqs:GetQueueUrl"], mine),
+        allow("ssm:GetParameters", published),
+    ]
+    groups, sqs, ssm = (
+        by(aws, *statements, service=service, name=service) for service in ("resource-groups", "sqs", "ssm")
+    )
+    request.getfixturevalue("enforced")
+    groups.get_group(Group="mine")
+    sqs.get_queue_url(QueueName="mine")
+    ssm.get_parameters(Names=["/aws/service/x"])
+    with refused(DENIED, status=403, text="group/theirs"):
+        groups.get_group(Group="theirs")
+    with refused(DENIED, status=403, text="theirs"):
+        sqs.get_queue_url(QueueName="theirs")
+    with refused(DENIED, status=403, text="parameter/secret"):
+        ssm.get_parameters(Names=["/aws/service/x", "/secret"])

@@ -21,6 +21,8 @@ from providers.local import services
 from providers.local.ec2 import idempotency, request, templates
 from providers.local.ec2.errors import Ec2Error
 from providers.local.faults import Fault
+from providers.local.iam import ec2 as ec2_needs
+from providers.local.iam import enforcement
 from providers.local.world import LOCK, World, world
 
 REQUEST_ID = re.compile("(<request_?id>)[^<]*<", re.IGNORECASE)
@@ -98,9 +100,10 @@ class Pipeline(EC2Response):
         return reply
 
     def _authenticate_and_authorize_normal_action(self, resource: str = "*") -> None:
-        """moto's IAM decides; EC2 has a code of its own for what it decides."""
+        """IAM decides; EC2 has a code of its own for what it decides."""
+        action, params = self._get_action(), self.params if isinstance(self.params, Mapping) else {}
         try:
-            super()._authenticate_and_authorize_normal_action(resource)
+            enforcement.check(self, lambda where: ec2_needs.needs(self.ec2_backend, where, action, params))
         except AccessDeniedError as denied:
             raise Ec2Error(
                 "UnauthorizedOperation",

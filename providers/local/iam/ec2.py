@@ -1,0 +1,194 @@
+"""What EC2's calls about reservations and launches need.
+
+A launch needs its action on everything that it uses and on everything that it makes, and the permissions of
+what EC2 does on the way: to tag what is made, to pass the node's role, to read the group it targets. A fleet
+launches as its caller: what it needs is asked for as CreateFleet and as RunInstances. Here a fleet that may
+not do it all is refused as a whole, with EC2's code, where EC2 may list the refusal of one pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE
+
+from providers.local.ec2 import launches, templates
+from providers.local.ec2.matching import SPOT
+from providers.local.iam.needs import Need, Params, Where, pass_role, requested, tagged
+from providers.local.world import world
+
+# Parameters that name one thing or several, by their own ids.
+_NAMED = (
+    ("CapacityReservationId", ""),
+    ("CapacityReservationIds", ""),
+    ("SourceCapacityReservationId", ""),
+    ("DestinationCapacityReservationId", ""),
+    ("CapacityReservationFleetId", ""),
+    ("CapacityReservationFleetIds", ""),
+    ("InstanceId", ""),
+    ("InstanceIds", ""),
+    ("LaunchTemplateId", ""),
+    ("LaunchTemplateName", "launch-template"),
+)
+# What an action makes, beside what it names.
+_MADE: Mapping[str, tuple[str, ...]] = {
+    "CreateCapacityReservation": ("capacity-reservation",),
+    "CreateCapacityReservationBySplitting": ("capacity-reservation",),
+    "CreateCapacityReservationFleet": ("capacity-reservation-fleet",),
+    "PurchaseCapacityBlock": ("capacity-reservation", "capacity-block"),
+    "CreateLaunchTemplate": ("launch-template",),
+}
+_LAUNCHES = ("RunInstances", "CreateFleet")
+_TAGS = ("CreateTags", "DeleteTags")
+
+
+def needs(backend: Any, where: Where, action: str, params: Params) -> Iterator[Need]:
+    if action in _LAUNCHES:
+        yield from _launch(backend, where, action, params)
+    elif action in _TAGS:
+        yield from _tags(backend, where, action, params)
+    elif action.startswith(("Describe", "Get", "List")):
+        yield Need(action=f"ec2:{action}", context=where.context)
+    else:
+        yield from _change(backend, where, action, params)
+
+
+def _change(backend: Any, where: Where, action: str, params: Params) -> Iterator[Need]:
+    given = templates.tags_of(params.get("TagSpecifications"), params.get("TagSpecification"))
+    asked = requested({key: value for tags in given.values() for key, value in tags.items()})
+    named = [] if action in ("CreateLaunchTemplate",) else list(_named(backend, params))
+    for id_ in named:
+        resource, tags = _resource(backend, where, id_)
+        yield Need(action=f"ec2:{action}", resource=resource, context={**where.context, **tagged(tags)})
+    for kind in _MADE.get(action, ()):
+        resource = where.arn("ec2", f"{kind}/*")
+        yield Need(action=f"ec2:{action}", resource=resource, context={**where.context, **asked})
+        yield from _tagging(where, action, kind, given.get(kind, {}))
+    if not named and action not in _MADE:
+        yield Need(action=f"ec2:{action}", context={**where.context, **asked})
+
+
+def _named(backend: Any, params: Params) -> Iterator[str]:
+    for parameter, by_name in _NAMED:
+        value = params.get(parameter)
+        for each in value if isinstance(value, list) else [value] if value else []:
+            if not by_name:
+                yield each
+            elif (id_ := backend.launch_template_name_to_ids.get(each)) is not None:
+                yield id_
+
+
+def _tags(backend: Any, where: Where, action: str, params: Params) -> Iterator[Need]:
+    given = {tag["Key"]: tag.get("Value", "") for tag in params.get("Tags") or ()}
+    for id_ in params.get("Resources") or ():
+        resource, tags = _resource(backend, where, id_)
+        context = {**where.context, **requested(given), **tagged(tags)}
+        yield Need(action=f"ec2:{action}", resource=resource, context=context)
+
+
+def _tagging(where: Where, action: str, kind: str, given: Mapping[str, str]) -> Iterator[Need]:
+    """To tag what an action makes takes a permission of its own, which may ask which action it is."""
+    if given:
+        context = {**where.context, **requested(given), "ec2:CreateAction": [action]}
+        yield Need(action="ec2:CreateTags", resource=where.arn("ec2", f"{kind}/*"), context=context)
+
+
+# ---- launches
+
+
+def _launch(backend: Any, where: Where, action: str, params: Params) -> Iterator[Need]:
+    asked = templates.tags_of(params.get("TagSpecifications"), params.get("TagSpecification"))
+    calls = ("CreateFleet", "RunInstances") if action == "CreateFleet" else ("RunInstances",)
+    found: dict[tuple[str, str], Need] = {}
+    for template, data, spot in _pools(backend, action, params):
+        given = templates.tags_of(data.get("TagSpecifications"), *([_listed(asked)] if asked else []))
+        uses = dict(_uses(backend, where, data))
+        if template is not None:
+            uses.update([_resource(backend, where, template.id)])
+        made = ("instance", "volume", "network-interface", *(["spot-instances-request"] if spot else []))
+        for call in calls:
+            for resource, tags in uses.items():
+                context = {**where.context, **tagged(tags)}
+                found[call, resource] = Need(action=f"ec2:{call}", resource=resource, context=context)
+            for kind in made if call == "RunInstances" else (*made, "fleet"):
+                resource = where.arn("ec2", f"{kind}/*")
+                context = {**where.context, **requested(given.get(kind, {}))}
+                found[call, resource] = Need(action=f"ec2:{call}", resource=resource, context=context)
+        for kind in (*made, "fleet") if action == "CreateFleet" else made:
+            for need in _tagging(where, action, kind, given.get(kind, {})):
+                found[need.action, need.resource] = need
+        for need in (*_role(backend, where, data), *_group(where, data)):
+            found[need.action, need.resource] = need
+    yield from found.values() or [Need(action=f"ec2:{action}", context=where.context)]
+
+
+def _pools(backend: Any, action: str, params: Params) -> Iterator[tuple[Any, dict[str, Any], bool]]:
+    """Template, what it launches, whether as Spot; what cannot be read is refused for that, later."""
+    try:
+        if action == "RunInstances":
+            named = params.get("LaunchTemplate")
+            template = templates.version_of(backend, named)[0] if named else None
+            data = templates.of_request(backend, params)
+            yield template, data, templates.market_of(data) == SPOT
+            return
+        kind = (params.get("TargetCapacitySpecification") or {}).get("DefaultTargetCapacityType")
+        for config in params.get("LaunchTemplateConfigs") or ():
+            template, version = templates.version_of(backend, config.get("LaunchTemplateSpecification") or {})
+            for override in config.get("Overrides") or [{}]:
+                yield template, templates.of_override(backend, version.data, override), kind == SPOT
+    except EC2ClientError:
+        return
+
+
+def _uses(backend: Any, where: Where, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    placement = data.get("Placement") or {}
+    target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    group = placement.get("GroupName")
+    ids = (data.get("ImageId"), templates.subnet_of(data), *templates.security_groups_of(data))
+    for id_ in (*ids, target.get("CapacityReservationId"), placement.get("GroupId")):
+        if id_:
+            yield _resource(backend, where, id_)
+    if group:
+        yield where.arn("ec2", f"placement-group/{group}"), {}
+    if data.get("KeyName"):
+        yield where.arn("ec2", f"key-pair/{data['KeyName']}"), {}
+    if arn := target.get("CapacityReservationResourceGroupArn"):
+        yield arn, {}
+
+
+def _role(backend: Any, where: Where, data: Mapping[str, Any]) -> Iterator[Need]:
+    try:
+        profile = launches.profile_of(backend, data)
+    except EC2ClientError:
+        return
+    for role in profile.roles if profile is not None else ():
+        yield pass_role(where, role.arn)
+
+
+def _group(where: Where, data: Mapping[str, Any]) -> Iterator[Need]:
+    target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    if arn := target.get("CapacityReservationResourceGroupArn"):
+        yield Need(action="resource-groups:ListGroupResources", resource=arn, context=where.context)
+
+
+def _listed(tags: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    return [
+        {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in given.items()]}
+        for kind, given in tags.items()
+    ]
+
+
+def _resource(backend: Any, where: Where, id_: str) -> tuple[str, Mapping[str, str]]:
+    """The ARN of what has this id, and its tags; a reservation's may be another account's."""
+    kind = EC2_PREFIX_TO_RESOURCE.get(id_.partition("-")[0], "")
+    if not kind:
+        return "*", {}
+    owner: str | None = None
+    if kind == "capacity-reservation":
+        known = world().ledger.in_scope(where.account, where.region).get(id_)
+        owner = known.owner_id if known is not None else None
+    elif kind == "image":
+        owner = ""
+    return where.arn("ec2", f"{kind}/{id_}", account=owner), dict(backend.tags.get(id_, {}))
