@@ -8,6 +8,7 @@ either was asked.
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
@@ -245,7 +246,10 @@ def main(
         signal.signal(number, lambda *_: stopped.set())
     with own_credentials(), tempfile.TemporaryDirectory() as folder, LocalAws() as aws:
         cluster = CountingCluster()
+        gc.disable()  # a million objects that stay: to look through them again and again is most of the time
         placed = fill(cluster, aws, claims=claims, nodes=nodes, odcrs=odcrs)
+        gc.freeze()
+        gc.enable()
         with ApiServer(cluster) as api:
             front = serve(Front(aws.endpoint, placed, cluster, types=resting.TYPES if few_types else ()))
             url = f"http://127.0.0.1:{front.server_port}"

@@ -213,6 +213,7 @@ def _node(place: Place, claim: Json, resources: Mapping[str, str]) -> Json:
                     "kind": "NodeClaim",
                     "name": claim["metadata"]["name"],
                     "uid": claim["metadata"]["uid"],
+                    "controller": False,
                     "blockOwnerDeletion": True,
                 }
             ],

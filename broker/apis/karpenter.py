@@ -195,6 +195,7 @@ class NodeClaim(Object):
     KIND: ClassVar[Kind] = Kind(
         group=names.KARPENTER, version="v1", kind="NodeClaim", plural="nodeclaims", namespaced=False
     )
+    ALIKE: ClassVar[bool] = True
 
     spec: Annotated[NodeClaimSpec, crd(required=True)] = NodeClaimSpec()
     status: NodeClaimStatus = NodeClaimStatus()

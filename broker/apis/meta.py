@@ -75,6 +75,14 @@ class Model(BaseModel):
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", strict=False
     )
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Gives the class its table of the names of its values, which `broker.kube.lean` has objects share:
+        pydantic fills each from outside, and after some of those Python makes no table any more."""
+        first = object.__new__(cls)
+        for name in cls.model_fields:
+            object.__setattr__(first, name, None)
+
     def wire(self) -> dict[str, Any]:
         """The JSON that was set: no defaults, no nulls."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
@@ -182,9 +190,13 @@ class Condition(Model):
 
 
 class Object(Model):
-    """A Kubernetes object. Subclasses set KIND and add `spec` and `status`."""
+    """A Kubernetes object. Subclasses set KIND and add `spec` and `status`.
+
+    ALIKE: that many objects of the kind have the same spec.
+    """
 
     KIND: ClassVar[Kind]
+    ALIKE: ClassVar[bool] = False
 
     metadata: ObjectMeta = ObjectMeta()
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from broker.apis.meta import Object
 from broker.kube.bugs import contained
-from broker.kube.lean import lean
+from broker.kube.lean import decode
 from broker.kube.metrics import REGISTRY
 
 T = TypeVar("T", bound=Object)
@@ -228,7 +228,7 @@ class Cache(Generic[T]):
 
     def _decode(self, key: str, version: int, raw: Raw) -> Read[T]:
         try:
-            return Read(key, version, lean(self._model.model_validate(raw)))
+            return Read(key, version, decode(self._model, raw))
         except ValidationError as error:
             said = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {e['input']!r:.100}"

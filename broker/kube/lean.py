@@ -1,48 +1,102 @@
 """Decoded objects made small: what is equal in thousands of them is held once.
 
-Invariant: an object is equal to what it was, and is written as it was. Half of what a frozen pydantic model
-takes is its own set of the fields that were given, and copies of words such as a condition's type: models
-with the same fields share one set, which nothing changes since they are frozen, and words are interned
-(https://docs.python.org/3/library/sys.html#sys.intern), which keeps none that nobody uses.
+Invariant: an object is equal to what it was, and is written as it was. Most of what a frozen pydantic model
+takes are tables of its own: of the fields that were given, of the names of its values, and of maps and words
+such as labels or a condition's type that others have as well. So models with the same fields share one set
+and, made anew from their values, one table of names (PEP 412, `Model` sees to it that there is one); equal
+maps and specs are one; words are interned
+(https://docs.python.org/3/library/sys.html#sys.intern), which keeps none that nobody uses. Nothing of it
+changes later, since they are frozen. What is remembered in order to be found again is bounded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
 from sys import intern
 from typing import Any, TypeVar
 
+import orjson
 from pydantic import BaseModel
 
+from broker.apis.meta import Object
+
+O = TypeVar("O", bound=Object)  # noqa: E741
 M = TypeVar("M", bound=BaseModel)
 
+KEPT = 4096  # of each sort; the first are forgotten all at once
+
+_put = object.__setattr__
 _fields: dict[frozenset[str], set[str]] = {}  # as many as there are shapes of objects
+_blank: dict[type[BaseModel], BaseModel] = {}  # of which nothing was given
+_maps: dict[int, dict[str, str]] = {}
+_specs: dict[tuple[type[Object], bytes], BaseModel] = {}
+
+
+def decode(model: type[O], raw: Mapping[str, Any]) -> O:
+    """`raw`, lean. Raises ValidationError. A spec that many objects have is read once."""
+    if not model.ALIKE or not isinstance(raw.get("spec"), dict):
+        return lean(model.model_validate(raw))
+    key = (model, orjson.dumps(raw["spec"]))
+    known = _specs.get(key)
+    if known is not None:
+        return lean(model.model_validate({**raw, "spec": known}))
+    made = lean(model.model_validate(raw))
+    _bounded(_specs)[key] = made.spec  # type: ignore[attr-defined]  # every kind that is ALIKE has one
+    return made
 
 
 def lean(model: M) -> M:
-    """The same model. Only for one that nobody else has seen yet."""
+    """A model that is equal. Only of one that nobody changes."""
     given = model.__pydantic_fields_set__
-    object.__setattr__(model, "__pydantic_fields_set__", _fields.setdefault(frozenset(given), given))
-    values = model.__dict__
-    for name, value in values.items():
-        kind = type(value)
-        if kind is str:
-            values[name] = intern(value)
-        elif kind is dict:
-            _words(value)
-        elif kind is tuple:
-            values[name] = tuple(map(_part, value))
-        elif isinstance(value, BaseModel):
-            lean(value)
-    return model
+    if not given:
+        return _blank.setdefault(type(model), model)  # type: ignore[return-value]  # one of its own type
+    shared = _fields.get(key := frozenset(given))
+    if shared is given:
+        return model  # it is lean
+    if shared is None:
+        shared = _fields.setdefault(key, set(given))
+    small = object.__new__(type(model))
+    for name, value in model.__dict__.items():
+        _put(small, name, _lean(value))
+    _put(small, "__pydantic_fields_set__", shared)
+    _put(small, "__pydantic_extra__", model.__pydantic_extra__)
+    _put(small, "__pydantic_private__", model.__pydantic_private__)
+    return small
 
 
-def _part(value: Any) -> Any:
-    if type(value) is str:
+def _lean(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
         return intern(value)
+    if kind is tuple:
+        return tuple(map(_lean, value))
+    if kind is dict:
+        return _map(value)
+    if kind is datetime:
+        return _moment(value)
     return lean(value) if isinstance(value, BaseModel) else value
 
 
-def _words(values: dict[Any, Any]) -> None:
-    for key, value in values.items():
-        if type(value) is str:
-            values[key] = intern(value)
+@lru_cache(KEPT)
+def _moment(value: datetime) -> datetime:
+    """In UTC: pydantic makes a zone for each."""
+    return value.astimezone(UTC) if value.tzinfo else value
+
+
+def _map(values: dict[Any, Any]) -> dict[Any, Any]:
+    small = {name: _lean(value) for name, value in values.items()}
+    if not all(type(value) is str for value in small.values()):
+        return small
+    key = hash(tuple(small.items()))
+    known = _maps.get(key)
+    if known != small:
+        _bounded(_maps)[key] = known = small
+    return known
+
+
+def _bounded(kept: dict[Any, Any]) -> dict[Any, Any]:
+    if len(kept) >= KEPT:
+        kept.clear()
+    return kept

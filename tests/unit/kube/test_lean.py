@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from typing import Any
+
 import orjson
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.apis.core import Node
-from broker.kube.lean import lean
+from broker.apis.karpenter import NodeClaim
+from broker.kube.lean import KEPT, _specs, decode, lean
 
 RAW = {
     "metadata": {"name": "n-1", "labels": {"zone": "us-east-1a"}, "finalizers": ["karpenter.sh/termination"]},
@@ -40,3 +46,67 @@ def test_a_copy_of_a_lean_object_changes_no_other() -> None:
     changed = first.spec.model_copy(update={"unschedulable": True})
     assert "unschedulable" in changed.wire()
     assert "unschedulable" not in second.spec.wire()
+
+
+def claim(number: int, size: str = "m5.large") -> dict[str, Any]:
+    """As it comes from the API server, so that no word of it is anybody else's."""
+    required = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [size]}
+    raw: dict[str, Any] = {
+        "metadata": {"name": f"c-{number}", "labels": {"karpenter.sh/nodepool": "general"}},
+        "spec": {"nodeClassRef": {"group": "capacity-broker.io", "name": "gpu"}, "requirements": [required]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-05T08:00:00Z"}]
+        },
+    }
+    decoded: dict[str, Any] = orjson.loads(orjson.dumps(raw))
+    return decoded
+
+
+def test_claims_that_ask_for_the_same_share_what_they_ask_for() -> None:
+    first, second, other = (
+        decode(NodeClaim, claim(1)),
+        decode(NodeClaim, claim(2)),
+        decode(NodeClaim, claim(3, "c5")),
+    )
+    assert first.spec is second.spec
+    assert first.labels is second.labels
+    assert other.spec != first.spec
+    for number, read in enumerate((first, second), 1):
+        assert read == NodeClaim.decode(claim(number))
+        assert read.wire() == NodeClaim.decode(claim(number)).wire()
+
+
+def test_a_time_is_the_same_moment_in_utc() -> None:
+    raw = claim(1)
+    raw["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-05T10:00:00+02:00"
+    assert decode(NodeClaim, raw) == NodeClaim.decode(claim(1))
+
+
+def test_what_is_remembered_of_many_different_objects_is_bounded() -> None:
+    sizes = [f"size-{number}" for number in range(KEPT + 10)]
+    read = [decode(NodeClaim, claim(number, size)) for number, size in enumerate(sizes)]
+    assert [each.spec.requirements[0].values[0] for each in read] == sizes
+    assert len(_specs) <= KEPT
+
+
+@given(labels=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3))
+def test_equal_maps_are_one_and_others_are_not(labels: dict[str, str]) -> None:
+    raw = {"metadata": {"name": "n", "labels": labels}}
+    first, second = decode(Node, raw), decode(Node, orjson.loads(orjson.dumps(raw)))
+    assert first.labels == labels
+    assert list(first.labels) == list(Node.decode(raw).labels)
+    assert first.labels is second.labels
+
+
+def test_a_waiting_claim_takes_less_than_a_kilobyte() -> None:
+    many = 500
+    raws = [claim(number) for number in range(many)]
+    decode(NodeClaim, claim(many))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        read = [decode(NodeClaim, raw) for raw in raws]
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken / len(read) < 1000  # 5,000 as pydantic makes them
