@@ -74,6 +74,7 @@ def test_what_cannot_be_is_told_and_starts_once_it_can(stack: Stack) -> None:
     world.cluster("lost", 1, "nowhere/gpu")
     world.cluster("bare", 0, "training", count=4)
     world.cluster("sized", 0, "training", profile="whole", count=1)
+    stack.edit(DedicatedAICluster, "sized", {"metadata": {"annotations": {names.NODE_CLASS: "defualt"}}})
     stack.start()
     world.until("lost", "FAILED", saying="there is no CapacityReservation gpu in namespace 'nowhere'")
     world.until("bare", "FAILED", saying="spec.count (a count alone is a count of nothing)")
@@ -81,7 +82,11 @@ def test_what_cannot_be_is_told_and_starts_once_it_can(stack: Stack) -> None:
     world.profile("whole", 8)
     world.until("sized", "FAILED", saying="no CapacityReservation named training")
     world.reserve("training")
+    world.until("sized", "CREATING", saying="capacity-broker.io/node-class of the cluster")
+    (unlaunched,) = world.claims("sized")
+    stack.edit(DedicatedAICluster, "sized", {"metadata": {"annotations": {names.NODE_CLASS: "default"}}})
     world.until("sized", "ACTIVE")
+    assert unlaunched.uid not in {each.uid for each in world.claims("sized")}
     status = says(stack, "training")
     assert told(status, "DACAssociationsHealthy")["status"] == "False"  # of `bare`, which names it
     stack.delete(DedicatedAICluster, "bare")

@@ -213,7 +213,7 @@ class ClusterKeeper:
         if lets_go and not settled.change.make and self._unseen(one.cluster, facts):
             return [NOT_YET]
         cluster = self._told(one.cluster, settled, one)
-        for claim in settled.change.end:
+        for claim in settled.change.end or self._mended(this, one, facts):
             self._end(claim)
         for at, flavor in settled.change.make:
             self._make(this, one, cluster, settled, at, flavor)
@@ -301,6 +301,17 @@ class ClusterKeeper:
             self._shared.claims.observe(self._client.create(NodeClaim.KIND, body))
         except AlreadyExists:
             _log.info("claim is there already", cluster=cluster.name, claim=body["metadata"]["name"])
+
+    def _mended(self, this: Pass, one: Asking, facts: Facts) -> list[NodeClaim]:
+        """What cannot be launched as it asks, and would ask otherwise if it were made now."""
+        if not (isinstance(one.reserved, Reserved) and isinstance(one.wanted, Wanted)):
+            return []  # what it would ask for is not known
+        wanted, flavors = self._node_class(this.world, one), this.world.flavors
+        return [
+            each
+            for each in facts.claims
+            if machines.mended(each, flavors.get(machines.flavor_name(each)), wanted)
+        ]
 
     def _node_class(self, world: World, one: Asking) -> str:
         """By the cluster's own word, its profile's, its reservation's, the setting's."""

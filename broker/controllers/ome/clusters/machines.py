@@ -1,10 +1,12 @@
 """A cluster's instances: how many claims of which flavor, and what each of them asks for.
 
 Invariant: a cluster has as many claims as its quota comes to in whole instances, counted as everywhere
-(`broker.capacity.sizing`). A claim's name follows from the cluster's uid and a number, the lowest that none
-of its claims has: who makes one twice, after a crash or beside a late cache, is told that it is there. Only
-the cluster's own pods land on its nodes, by a taint and a label that say whose they are, and its claims draw
-from its reservation alone: from EC2's reservations, unless flavor or cluster say another capacity type.
+(`broker.capacity.sizing`). One that is not launched yet is replaced where it asks for what was mended since:
+its EC2NodeClass, its flavor's labels. A claim's name follows from the cluster's uid and a number, the lowest
+that none of its claims has: who makes one twice, after a crash or beside a late cache, is told that it is
+there. Only the cluster's own pods land on its nodes, by a taint and a label that say whose they are, and its
+claims draw from its reservation alone: from EC2's reservations, unless flavor or cluster say another capacity
+type.
 """
 
 from __future__ import annotations
@@ -66,6 +68,18 @@ def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim]) -> bool:
     for each in claims:
         count[flavor_name(each)] = count.get(flavor_name(each), 0) + 1
     return any(value > sizes.get(flavor, 0) for flavor, value in count.items())
+
+
+def mended(claim: NodeClaim, flavor: ResourceFlavor | None, node_class: str) -> bool:
+    """Whether a claim that has no instance yet asks for what nobody wants any more: its class, or a label of
+    its flavor, was put right since. What a claim asks for never changes, so another one has to be made."""
+    if claim.deleting or claim.status.provider_id:
+        return False
+    asked = {(each.key, *each.values) for each in claim.spec.requirements if each.operator == "In"}
+    labels = flavor.spec.node_labels if flavor is not None else {}
+    return claim.spec.node_class_ref.name != node_class or any(
+        key in WELL_KNOWN and (key, value) not in asked for key, value in labels.items()
+    )
 
 
 def name(cluster: DedicatedAICluster, at: int) -> str:

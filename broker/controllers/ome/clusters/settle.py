@@ -34,6 +34,10 @@ PREEMPTED: Final = "Preempted"
 READY: Final = "Ready"
 CONDITIONS: Final = (QUOTA_RESERVED, PREEMPTED, READY)
 
+CLASS_WAY: Final = (
+    f"; annotation {names.NODE_CLASS} of the cluster, its profile or its reservation names another"
+)
+
 Size = Callable[[str, Mapping[str, int]], Sized | FlavorProblem]
 
 _WHY: Final[Mapping[Reason, str]] = {
@@ -337,7 +341,8 @@ def _trouble(claims: Sequence[NodeClaim], down: Collection[str]) -> str:
     for each in sorted(claims, key=lambda claim: claim.name):
         found = condition(each.status.conditions, names.LAUNCHED)
         if found is not None and found.status != "True" and found.message:
-            return f"; {each.name}: {found.reason}: {found.message}"
+            way = CLASS_WAY if found.reason == "NodeClassNotFound" else ""
+            return f"; {each.name}: {found.reason}: {found.message}{way}"
         if each.status.node_name in down:
             return f"; node {each.status.node_name} is not ready"
     return ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import Affinity, DedicatedAICluster
 from broker.capacity.sizing import Sized
-from broker.controllers.ome.clusters.machines import claim, dedicated, name, number
+from broker.controllers.ome.clusters.machines import claim, dedicated, mended, name, number
 from broker.controllers.ome.clusters.wanted import Wanted
 from broker.quota.usage import Reserved
 from providers.model import Gpu, InstanceType
@@ -95,6 +97,26 @@ def test_the_flavor_or_the_cluster_may_say_another_capacity_type() -> None:
     body = made({names.ZONE: "us-east-1a"}, affinity=Affinity.model_validate(affinity))
     assert asked(body)[names.CAPACITY_TYPE] == ["reserved", "on-demand"]
     assert asked(body)[names.ZONE] == ["us-east-1a"]
+
+
+@pytest.mark.parametrize(
+    ("node_class", "labels", "provider_id", "replaced"),
+    [
+        ("gpu", {names.ZONE: "us-east-1a", "own": "label"}, "", False),
+        ("mended", {names.ZONE: "us-east-1a"}, "", True),
+        ("gpu", {names.ZONE: "us-east-1b"}, "", True),
+        ("gpu", {names.ZONE: "us-east-1a", names.CAPACITY_TYPE: "on-demand"}, "", True),
+        ("mended", {names.ZONE: "us-east-1b"}, "aws:///us-east-1a/i-1", False),
+    ],
+)
+def test_what_is_not_launched_is_replaced_where_what_it_asks_for_was_mended(
+    node_class: str, labels: Json, provider_id: str, replaced: bool
+) -> None:
+    body = made({names.ZONE: "us-east-1a", "own": "label"}, node_selector={names.INSTANCE_TYPE: P5.name})
+    there = NodeClaim.decode({**body, "status": {"providerID": provider_id}})
+    flavor = ResourceFlavor.decode({"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels}})
+    assert mended(there, flavor, node_class) is replaced
+    assert mended(there, None, "gpu") is False
 
 
 def test_names_are_as_long_as_labels_may_be_and_tell_their_number() -> None:
