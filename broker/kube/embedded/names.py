@@ -115,7 +115,7 @@ def label_value(value: str) -> list[str]:
 def labels(values: Obj, path: str) -> list[FieldError]:
     out: list[FieldError] = []
     for key in sorted(values):
-        if not _simple(key):
+        if not _good_key(key):
             out += [problem("invalid", path, why, key) for why in qualified(key)]
         if not _good_value(values[key]):
             out += [problem("invalid", path, why, values[key]) for why in label_value(values[key])]
@@ -128,8 +128,8 @@ def _good_value(value: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _simple(key: str) -> bool:
-    return len(key) <= 63 and "/" not in key and _QUALIFIED_RE.fullmatch(key) is not None
+def _good_key(key: str) -> bool:
+    return not qualified(key)
 
 
 def metadata(meta: Obj, *, namespaced: bool, check: Check) -> list[FieldError]:
@@ -170,7 +170,7 @@ def words(meta: Obj) -> list[FieldError]:
         out += labels(meta["labels"], "metadata.labels")
     if notes := meta.get("annotations"):
         for key in sorted(notes):
-            if not _simple(key):
+            if not _good_key(key):
                 out += [
                     problem("invalid", "metadata.annotations", why, key) for why in qualified(key.lower())
                 ]

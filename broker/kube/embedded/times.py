@@ -29,6 +29,7 @@ def parse(text: str) -> datetime | None:
         return None
 
 
+@lru_cache(maxsize=4096)
 def canonical(text: str) -> str | None:
     at = parse(text)
     return at.strftime("%Y-%m-%dT%H:%M:%SZ") if at else None

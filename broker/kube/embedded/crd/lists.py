@@ -20,10 +20,13 @@ def check(value: Any, schema: Any, path: str = "") -> list[FieldError]:
     if isinstance(value, list):
         out += _entries(value, schema, path)
         for i, one in enumerate(value):
-            out += check(one, schema.get("items"), f"{path}[{i}]")
+            if isinstance(one, dict | list):
+                out += check(one, schema.get("items"), f"{path}[{i}]")
     elif isinstance(value, dict):
         properties, more = schema.get("properties") or {}, schema.get("additionalProperties")
         for key, one in value.items():
+            if not isinstance(one, dict | list):
+                continue
             if key in properties:
                 out += check(one, properties[key], f"{path}.{key}" if path else key)
             elif more:

@@ -42,18 +42,17 @@ def _prune_object(value: Obj, schema: Obj | None, path: str, dropped: list[str])
     properties = schema.get("properties") or {} if schema else {}
     more = schema.get("additionalProperties") if schema else None
     embedded = bool(schema and schema.get("x-kubernetes-embedded-resource"))
-    for key in list(value):
+    for key, one in list(value.items()):
         if embedded and key in _META:
             continue
-        where = f"{path}.{key}" if path else key
         inner = properties.get(key)
-        if inner is not None:
-            _prune(value[key], inner, where, dropped)
-        elif more is not None and more is not False:
-            _prune(value[key], more if isinstance(more, dict) else None, where, dropped)
+        if inner is not None or (more is not None and more is not False):
+            if isinstance(one, dict | list):
+                below = inner if inner is not None else more if isinstance(more, dict) else None
+                _prune(one, below, f"{path}.{key}" if path else key, dropped)
         else:
             if key not in _META or path:
-                dropped.append(where)
+                dropped.append(f"{path}.{key}" if path else key)
             del value[key]
 
 
@@ -82,12 +81,12 @@ def drop_nulls(value: Any, schema: Any) -> None:
         return
     if isinstance(value, dict):
         properties, more = schema.get("properties") or {}, schema.get("additionalProperties")
-        for key in list(value):
+        for key, one in list(value.items()):
             inner: Any = properties.get(key, more)
-            if _forbids_null(value[key], inner) and "default" not in inner:
+            if one is None and _forbids_null(one, inner) and "default" not in inner:
                 del value[key]
-            else:
-                drop_nulls(value[key], inner)
+            elif isinstance(one, dict | list):
+                drop_nulls(one, inner)
     elif isinstance(value, list):
         for one in value:
             drop_nulls(one, schema.get("items"))
@@ -101,11 +100,12 @@ def default(value: Any, schema: Any) -> None:
         for key, known in properties.items():
             if known.get("default") is not None and (key not in value or _forbids_null(value[key], known)):
                 value[key] = copy.deepcopy(known["default"])
-        for key in value:
+        for key, one in value.items():
             inner: Any = properties.get(key, more)
-            if key not in properties and _forbids_null(value[key], inner):
+            if one is None and key not in properties and _forbids_null(one, inner):
                 value[key] = copy.deepcopy(inner.get("default"))
-            default(value[key], inner)
+            if isinstance(value[key], dict | list):
+                default(value[key], inner)
     elif isinstance(value, list):
         items = schema.get("items")
         for i, one in enumerate(value):

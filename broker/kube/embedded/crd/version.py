@@ -80,8 +80,8 @@ class CustomVersion:
         )
 
     def decode(self, raw: Obj, unknown: list[str]) -> Obj:
-        obj: Obj = decoding.copied(raw)
-        meta, found = obj.get("metadata"), list[str]()
+        meta, found = raw.get("metadata"), list[str]()
+        obj: Obj = decoding.copied({**raw, "metadata": None} if meta is not None else raw)
         if meta is not None:
             obj["metadata"] = decoding.metadata(meta, found)
         unknown += found
@@ -139,7 +139,7 @@ class CustomVersion:
             found += self._ratcheted(obj, old)
         found += self._scale(obj, status_only=subresource == "status")
         repeated = lists.check(obj, self._root)
-        if old is None or not lists.check(old, self._root):
+        if repeated and (old is None or not lists.check(old, self._root)):
             found += repeated
         if self._rules is None:
             return found
