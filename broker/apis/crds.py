@@ -38,6 +38,6 @@ def texts() -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder().glob("*.yaml"))}
 
 
-def load() -> list[dict[str, Any]]:
-    """The CustomResourceDefinition objects."""
-    return [yaml.load(text, Loader=_LOADER) for text in texts().values()]
+def load(*files: str) -> list[dict[str, Any]]:
+    """The CustomResourceDefinition objects, or those of the named files."""
+    return [yaml.load(text, Loader=_LOADER) for name, text in texts().items() if not files or name in files]

@@ -94,7 +94,7 @@ def patch(raw: Mapping[str, Any]) -> list[Json]:
 @lru_cache
 def wanted() -> Json:
     """The property's schema, as the broker's own definition has it."""
-    own = next(crd for crd in crds.load() if crd["metadata"]["name"] == NAME)
+    [own] = crds.load(f"{names.KARPENTER_AWS}_ec2nodeclasses.yaml")
     found: Json = _properties(own["spec"]["versions"][0])[PROPERTY]
     return found
 

@@ -76,6 +76,7 @@ class Cache(Generic[T]):
         self._versions: dict[str, int] = {}  # key → version, of objects and broken ones
         self._gone: dict[str, int] = {}  # key → version at which our own write ended it
         self._found: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
+        self._sizes = [OBJECTS.labels(model.KIND.resource, state) for state in ("decoded", "broken")]
         self._progress = 0  # every change up to here has been seen
         self._handlers: list[Handler[T]] = []
 
@@ -261,8 +262,9 @@ class Cache(Generic[T]):
         return self._model.KIND.resource
 
     def _measure(self) -> None:
-        OBJECTS.labels(self._kind, "decoded").set(len(self._objects))
-        OBJECTS.labels(self._kind, "broken").set(len(self._broken))
+        decoded, broken = self._sizes
+        decoded.set(len(self._objects))
+        broken.set(len(self._broken))
 
 
 def key_of(raw: Raw) -> str:

@@ -199,8 +199,9 @@ class Informer(Generic[T]):
             if self._stop.is_set():  # it came between the request and the answer
                 return
             self._alive()
+            received = EVENTS.labels(self._kind.resource)
             for event, raw in watch:
-                EVENTS.labels(self._kind.resource).inc()
+                received.inc()
                 self._alive()
                 self._refused = 0
                 if event == "BOOKMARK":

@@ -46,6 +46,7 @@ class WorkQueue(Generic[K]):
     def __init__(self, name: str, *, clock: Clock, first: float = 0.1, longest: float = 300.0) -> None:
         self.name = name
         self._clock = clock
+        self._depth, self._waited = DEPTH.labels(name), WAITED.labels(name)
         self._first, self._longest = first, longest
         self._changed = threading.Condition()
         self._ready: deque[K] = deque()
@@ -103,8 +104,8 @@ class WorkQueue(Generic[K]):
                     key = self._ready.popleft()
                     waited = self._clock.monotonic() - self._dirty.pop(key)
                     self._active.add(key)
-                    DEPTH.labels(self.name).set(len(self._ready))
-                    WAITED.labels(self.name).observe(waited)
+                    self._depth.set(len(self._ready))
+                    self._waited.observe(waited)
                     if self._heap:  # this worker watched the time for the others
                         self._changed.notify()
                     return key
@@ -148,7 +149,7 @@ class WorkQueue(Generic[K]):
         self._dirty[key] = self._clock.monotonic()
         if key not in self._active:
             self._ready.append(key)
-            DEPTH.labels(self.name).set(len(self._ready))
+            self._depth.set(len(self._ready))
             self._changed.notify()
 
     def _promote(self) -> None:

@@ -18,6 +18,7 @@ import orjson
 
 from providers.aws import prices
 from providers.aws.clients import Aws
+from providers.aws.listings import leave_out
 from providers.model import InstanceType, ProviderError
 
 PAGE = 100
@@ -40,6 +41,7 @@ class Prices:
 
     def __init__(self, aws: Aws, *, isolated: bool) -> None:
         self._aws = aws
+        leave_out(aws, "DescribeSpotPriceHistory", ("productDescription", "timestamp"))
         self._isolated = isolated
         self._lock = threading.Lock()
         self._listed: Mapping[str, float] = prices.PRICES.get(aws.region, {})

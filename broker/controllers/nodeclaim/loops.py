@@ -176,7 +176,8 @@ class NodeClaimLoops:
         one = new or old
         if one is None or not self._owns(one):
             return
-        self.queue.add(one.name)
+        if new is not None and (new.status.provider_id or new.deleting):
+            self.queue.add(one.name)
         if new is not None and not new.status.provider_id and (old is None or _asked(old) != _asked(new)):
             self.launches.add(one.name)
         if new is None:
