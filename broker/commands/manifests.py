@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
-from broker.apis.kueue import Cohort, ResourceFlavor
+from broker.apis.kueue import Cohort, Namespace, ResourceFlavor
 from broker.apis.meta import Kind, Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.kube.client import Client
 
 CRD = Kind(
@@ -34,8 +35,11 @@ MODELS: tuple[type[Object], ...] = (
     NodePool,
     CapacityReservation,
     ClusterCapacityReservation,
+    DedicatedAICluster,
+    DedicatedAIClusterProfile,
     ResourceFlavor,
     Cohort,
+    Namespace,
 )
 KINDS = {(m.KIND.api_version, m.KIND.kind): m for m in MODELS}
 

@@ -6,9 +6,8 @@ claim is where its example says it should be.
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -25,8 +24,9 @@ from broker.commands.output import console, table
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
+from broker.demo.examples import examples
 from broker.demo.kubelets import Kubelets
-from broker.demo.stage import Stage, build, line, prepare, servers, until, until_interrupted
+from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, until_interrupted
 from broker.kube.clock import Clock, SystemClock
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import load
@@ -40,15 +40,6 @@ COLUMNS = {
     "before": "REFUSED BEFORE",
     "as": "OK",
 }
-
-
-def examples() -> Path:
-    """The examples of a checkout, or of an installed package."""
-    here = Path(__file__).resolve()
-    for place in (here.parents[2] / "examples", here.parents[1] / "examples"):
-        if place.is_dir():
-            return place
-    raise FileNotFoundError("the examples folder is missing: run the demo from a checkout")
 
 
 def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
@@ -96,7 +87,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             say("every claim has a node" if finished else "some claims still wait")
             good = _closing(stage, out)
             if not once:
-                out.print(_hints(kubeconfig, aws.endpoint), soft_wrap=True)
+                out.print(hints(kubeconfig, aws.endpoint, *_to_try()), soft_wrap=True)
                 until_interrupted()
             return 0 if good else 1
         finally:
@@ -105,17 +96,14 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             http.close()
 
 
-def _hints(kubeconfig: Path, endpoint: str) -> str:
-    """Lines to paste: the command as it was called, credentials that mean nothing outside of here."""
-    command = sys.argv[0] if Path(sys.argv[0]).name == "capacity-broker" else "capacity-broker"
+def _to_try() -> Sequence[str]:
+    bought = os.path.relpath(examples() / "reservations" / "bought.yaml")
     return (
-        "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
-        f"  export KUBECONFIG={kubeconfig}\n"
-        f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION}\n"
-        "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
-        "  kubectl get nodeclaims,ec2nodeclasses,odcr\n"
-        f"  {command} explain claim overflow-0\n"
-        f"  {command} inventory\n"
+        "kubectl get nodeclaims,ec2nodeclasses,odcr",
+        "capacity-broker explain claim overflow-0",
+        "capacity-broker inventory",
+        f"kubectl apply -f {bought}",
+        "kubectl get capacityreservations -A",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +28,9 @@ from broker.settings import Settings
 from providers.aws import AwsProvider
 from providers.local import LocalAws
 
+NAME = "capacity-broker"
 PATIENCE = 50.0
+DOLLARS = 100.0  # an hour, of nobody's money: the examples of reservations that are bought can be tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ def build(
         cluster_endpoint=api.url,
         region=account.REGION,
         aws_endpoint=aws.endpoint,
+        buy_dollars=DOLLARS,
     )
     return Stage(
         aws=aws,
@@ -121,6 +125,19 @@ def line(attempt: Attempt) -> str:
             colour, rest = "yellow", attempt.code
     word = str(attempt.outcome).lower()
     return f"[{colour}]{attempt.claim:<11} {word:<8}[/{colour}] {pool:<36} {rest}"
+
+
+def hints(kubeconfig: Path, endpoint: str, *commands: str) -> str:
+    """Lines to paste: the command as it was called, credentials that mean nothing outside of here."""
+    called = sys.argv[0] if Path(sys.argv[0]).name == NAME else NAME
+    told = (each.replace(NAME, called, 1) if each.startswith(NAME) else each for each in commands)
+    return (
+        "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
+        f"  export KUBECONFIG={kubeconfig}\n"
+        f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION}\n"
+        "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
+        + "".join(f"  {each}\n" for each in told)
+    )
 
 
 def until(done: Callable[[], object], clock: Clock) -> bool:

@@ -6,9 +6,7 @@ has lost its node. `--once` ends with exit code 0 only if every claim is where t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -16,25 +14,30 @@ from rich.console import Console
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.kueue import Namespace
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.commands import manifests
 from broker.commands.output import console, table
 from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
+from broker.demo.examples import examples
 from broker.demo.kubelets import Kubelets
-from broker.demo.stage import Stage, build, line, prepare, servers, until, until_interrupted
+from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, until_interrupted
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 
 TEAMS = ("vision", "speech")
-MANIFESTS = Path(__file__).with_name("teams.yaml")
-# Claim → its priority. The work of the one that is drained goes on in a claim of its own.
-BEFORE: Mapping[str, int] = {"speech-0": 20, "speech-1": 10, "speech-2": 0, "vision-0": 0}
+EXAMPLE = "reservations/borrowing.yaml"
+BEFORE = ("speech-0", "speech-1", "speech-2", "vision-0")
+# The work of the one that is drained goes on in a claim of its own.
 BACK, DRAINED, AGAIN = "vision-1", "speech-2", "speech-2-again"
+TO_TRY = (
+    "kubectl get capacityreservations -A -o wide",
+    f"capacity-broker explain claim {BACK}",
+    "capacity-broker inventory",
+)
 COLUMNS = {
     "claim": "CLAIM",
     "team": "DRAWS FROM",
@@ -68,7 +71,11 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
             say("local AWS, a Kubernetes API and the broker are up")
             good = _Story(stage, time, out, say).tell()
             if not once:
-                out.print(_hints(kubeconfig, aws.endpoint), soft_wrap=True)
+                asked = (
+                    "kubectl get capacityreservations -A -o wide",
+                    f"capacity-broker explain claim {BACK}",
+                )
+                out.print(hints(kubeconfig, aws.endpoint, *asked), soft_wrap=True)
                 until_interrupted()
             return 0 if good else 1
         finally:
@@ -88,13 +95,12 @@ class _Story:
 
     def tell(self) -> bool:
         """Whether it went as told."""
-        for team in TEAMS:
-            self._client.create(Namespace.KIND, {"metadata": {"name": team}})
-        manifests.apply(self._client, manifests.read([str(MANIFESTS)], fill=self._stage.world.fill))
+        given = manifests.read([str(examples() / EXAMPLE)])
+        claims = [each for each in given if each["kind"] == NodeClaim.KIND.kind]
+        manifests.apply(self._client, [each for each in given if each not in claims])
         until(self._active, self._clock)
         self._say("vision/gpus owns 3 p5.48xlarge and lends what it leaves idle; speech/gpus owns 1")
-        for name, priority in BEFORE.items():
-            self._claim(name, priority)
+        manifests.apply(self._client, claims)
         self._ready(BEFORE)
         self._say("vision uses one of its slots, and speech borrows the others")
         lent = {"speech-0": "", "speech-1": "", "speech-2": "", "vision-0": "vision"}
@@ -181,16 +187,3 @@ class _Story:
             "standing": standing if ready else "nowhere",
             "as": "yes" if as_told else "NO",
         }
-
-
-def _hints(kubeconfig: Path, endpoint: str) -> str:
-    """Lines to paste: the command as it was called, credentials that mean nothing outside of here."""
-    command = sys.argv[0] if Path(sys.argv[0]).name == "capacity-broker" else "capacity-broker"
-    return (
-        "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
-        f"  export KUBECONFIG={kubeconfig}\n"
-        f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION}\n"
-        "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
-        "  kubectl get capacityreservations -A\n"
-        f"  {command} explain claim {BACK}\n"
-    )

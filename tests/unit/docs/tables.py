@@ -38,6 +38,7 @@ from providers.model import CapacityType, ErrorClass
 from tests.unit.apis import test_ome
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
+EXAMPLES = DOCS.parent / "examples" / "reservations"
 CHART = DOCS.parent / "deploy" / "chart" / "capacity-broker"
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -263,9 +264,18 @@ def manifests() -> str:
     return table(("manifest", "warning; with `--strict`, why it is refused"), rows)
 
 
+def example(file: str) -> Callable[[], str]:
+    """A file of examples/, as a block."""
+    return lambda: f"```yaml\n{(EXAMPLES / file).read_text()}```\n"
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "answers": answers,
     "codes": codes,
+    "example-borrowing": example("borrowing.yaml"),
+    "example-bought": example("bought.yaml"),
+    "example-dedicated-cluster": example("dedicated-cluster.yaml"),
+    "example-flavors": example("flavors.yaml"),
     "manifests": manifests,
     "metrics": metrics,
     "options": options,

@@ -1,0 +1,54 @@
+"""The examples that pages include, applied as they are written: what the pages say of them comes true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.apis.ome import CapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.commands import manifests
+from broker.demo import world
+from broker.demo.kubelets import Kubelets
+from tests.cluster.stack import Stack
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "reservations"
+BORROWING = ("vision-0", "speech-0", "speech-1", "speech-2")
+
+
+@pytest.mark.parametrize("stack", ["embedded"], indirect=True)
+def test_every_example_comes_true(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once, in the account of the demo of two teams, in a cluster of the demo's name."""
+    account = world.teams(stack.server.endpoint)
+    monkeypatch.setattr("tests.cluster.stack.CLUSTER", world.CLUSTER)
+    stack.kubelets = Kubelets(stack.client, stack.provider(), clock=stack.clock, every=0.1)
+    stack.start(cluster_name=world.CLUSTER, buy_dollars=100.0)
+    pages = ("borrowing.yaml", "bought.yaml", "dedicated-cluster.yaml")
+    given = manifests.read(str(EXAMPLES / page) for page in pages)
+    claims = [each for each in given if each["kind"] == NodeClaim.KIND.kind]
+    manifests.apply(stack.client, [each for each in given if each not in claims])
+
+    def active() -> bool:
+        found = stack.all(CapacityReservation)
+        ready = [condition(each.status.conditions, names.READY) for each in found]
+        return len(found) == 4 and all(each is not None and each.status == "True" for each in ready)
+
+    stack.until(active, "every CapacityReservation is Ready")
+    manifests.apply(stack.client, claims)
+    stack.until_ready(*(each["metadata"]["name"] for each in claims))
+
+    slots = [stack.reservation_of(name) for name in BORROWING]
+    assert sorted(slots) == sorted([account.names["vision"]] * 3 + [account.names["speech"]])
+    assert slots[0] == account.names["vision"]
+    (bought,) = stack.get(CapacityReservation, "gpus", namespace="research").status.cloud_reservations
+    assert stack.reservation_of("research-0") == bought.id
+
+    def tenant() -> str:
+        return stack.get(DedicatedAICluster, "tenant").status.dac_lifecycle_state
+
+    stack.until(lambda: tenant() == "ACTIVE", "the dedicated cluster is ACTIVE")
+    assert stack.get(DedicatedAICluster, "tenant").status.allocated_gpu == 8
