@@ -54,6 +54,25 @@ class Kueue:
     def raw(self, model: type[Any], name: str, namespace: str | None = None) -> Json:
         return self.client.get(self.kind(model), name, namespace=namespace)
 
+    # ---- ResourceFlavors
+
+    def keeps_flavors(self) -> None:
+        """Its finalizer on each, until one is deleted that no ClusterQueue names (Kueue's
+        pkg/controller/core/resourceflavor_controller.go).
+        """
+        queues = [ClusterQueue.decode(each) for each in self.client.list(self.kind(ClusterQueue))[0]]
+        groups = [group for queue in queues for group in queue.spec.resource_groups]
+        used = {flavor.name for group in groups for flavor in group.flavors}
+        for body in self.client.list(self.kind(ResourceFlavor))[0]:
+            meta = body["metadata"]
+            held, wanted = IN_USE in meta.get("finalizers", ()), True
+            if meta.get("deletionTimestamp"):
+                wanted = held and meta["name"] in used
+            if held != wanted:
+                others = [each for each in meta.get("finalizers", ()) if each != IN_USE]
+                meta["finalizers"] = [*others, IN_USE] if wanted else others
+                self.client.update(self.kind(ResourceFlavor), body)
+
     # ---- ClusterQueues
 
     def takes(self, name: str) -> None:

@@ -19,6 +19,7 @@ from broker.kube.transports import InProcessTransport
 from providers.aws import AwsProvider
 from providers.aws.notices import TYPES
 from providers.local import LocalAws
+from tests.aws.iam import POLICY
 from tests.cluster.ome.reserved import GPU, flavors_alone
 from tests.cluster.stack import Stack
 from tests.peers import terraform
@@ -211,6 +212,9 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert set(made["broker_actions"]) < ALLOWED
     assert managing["broker_policy_json"] == policy
     assert len(managing["broker_manage_policy_json"]) < 6144
+    # What tests/faults/test_permissions.py runs the broker under is this policy.
+    rendered = {"always": json.loads(policy), "manage": json.loads(managing["broker_manage_policy_json"])}
+    assert rendered == POLICY
     assert run.plan() == ""
     run.variables |= {"share_with": [], "manage_reservations": False}
     assert run.apply() == {"remove": 6}

@@ -202,6 +202,13 @@ locals {
       Resource  = ["arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/*"]
       Condition = local.owned
     },
+    {
+      # Launches may target what the broker reserved by its group, whatever reservation_group_names says.
+      Sid       = "LaunchFromOwnGroups"
+      Action    = local.actions.launch_into_groups
+      Resource  = ["arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/capacity-broker-${var.cluster_name}-*"]
+      Condition = local.here
+    },
   ]
 
   # Two policies, since one may have 6,144 characters.

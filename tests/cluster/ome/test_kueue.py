@@ -25,7 +25,7 @@ from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from tests.cluster.stack import Stack
 from tests.kueue.definitions import install, ready, uninstall
-from tests.kueue.played import IN_USE, Kueue
+from tests.kueue.played import Kueue
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -34,9 +34,9 @@ TEAM = Reserved("team", "gpu")
 QUEUE = "team--gpu"
 
 
-def spec(nominal: str = "16", **more: Any) -> Json:
+def spec(nominal: str = "16", flavor: str = "h100", **more: Any) -> Json:
     quota = {"name": GPU, "nominalQuota": nominal}
-    flavors = [{"name": "h100", "resources": [quota]}]
+    flavors = [{"name": flavor, "resources": [quota]}]
     return {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}], **more}
 
 
@@ -252,13 +252,36 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
         return status.capacity_reservation_lifecycle_state == "Active"
 
     stack.until(active, "the reservation is active")
-    # Kueue's finalizer keeps a flavor in use; only when it has gone the queue, and so the reservation, stops.
+
+    def named(flavor: str) -> bool:
+        found = world.kueue.queue(QUEUE)
+        return found is not None and found.spec.resource_groups[0].flavors[0].name == flavor
+
+    def uses(flavor: str) -> None:
+        groups = {"resourceGroups": spec(flavor=flavor)["resourceGroups"]}
+        world.client.patch(CapacityReservation.KIND, "gpu", {"spec": groups}, namespace="team")
+        stack.until(lambda: named(flavor), f"the queue names {flavor}")
+
+    # A deleted flavor is there for as long as a queue names it, and nothing is felt of its deletion.
     kind = world.kueue.kind(ResourceFlavor)
-    world.kueue.client.patch(kind, "h100", {"metadata": {"finalizers": [IN_USE]}})
+    world.kueue.keeps_flavors()
     world.client.delete(kind, "h100")
+    world.kueue.keeps_flavors()
+    assert world.find(ResourceFlavor, "h100").deleting
+    stack.until(
+        lambda: any(each.deleting for each in broker.ome.reads.flavors.cache.list()), "the broker hears of it"
+    )
+    stack.polls()
     assert world.kueue.judges(QUEUE) == "Ready"
     assert broker.ome.kueue.active(TEAM)[0] and active()
-    world.kueue.client.patch(kind, "h100", {"metadata": {"finalizers": None}})
+    # No queue names it any more: it goes, and only then it is missed by who names it again.
+    world.flavor("h200")
+    uses("h200")
+    world.kueue.keeps_flavors()
+    assert world.find(ResourceFlavor, "h100") is None
+    assert world.kueue.judges(QUEUE) == "Ready"
+    stack.until(active, "the reservation is active in its new flavor")
+    uses("h100")
     assert world.kueue.judges(QUEUE) == "FlavorNotFound"
     stack.until(told, "the reservation says that its flavor is gone")
 

@@ -1,0 +1,245 @@
+"""Under just the policy that Terraform renders: all that the broker does, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from broker.apis import names
+from broker.apis.karpenter_aws import EC2NodeClass
+from providers.aws import AwsProvider, clients
+from providers.local import LocalAws
+from providers.model import Selector
+from tests.aws import iam
+from tests.aws.iam import ACCOUNT, CLUSTER, REGION, Guard
+from tests.cluster.account import PROFILE, A
+from tests.cluster.account import Account as Owner
+from tests.cluster.objects import RESERVED
+from tests.cluster.ome.bought import CANCEL, P5
+from tests.faults import walk
+from tests.faults.test_odcr_life import RESERVED as TRAINING
+from tests.faults.test_odcr_life import Team
+from tests.faults.walk import account
+
+OURS = {"capacity-broker.io/cluster": CLUSTER}
+THEIRS = {"capacity-broker.io/cluster": "elsewhere"}
+LOOPS = ("inventory", "nodeclass", "finalizer", "templates", "launch", "nodeclaim", "holdings", "reservation")
+
+
+@pytest.fixture
+def owner(local_aws: LocalAws) -> Iterator[Owner]:
+    found = account(local_aws, fresh=True)
+    found.client("iam").create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
+    yield found
+    local_aws.control.reset()
+
+
+@pytest.fixture
+def guard(owner: Owner) -> Guard:
+    return Guard(iam.Account(owner.client))
+
+
+def limited(guard: Guard, endpoint: str) -> Callable[[str], Any]:
+    """Clients with the broker's permissions."""
+    session = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=REGION)
+
+    def client(service: str, **options: Any) -> Any:
+        made: Any = session.client(service, **{"endpoint_url": endpoint, **options})  # type: ignore[call-overload]
+        return guard.before(made)
+
+    return client
+
+
+@pytest.mark.covers("CAP-12")
+def test_all_that_the_broker_does_is_allowed(
+    local_aws: LocalAws, owner: Owner, guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = limited(guard, local_aws.endpoint)
+    session = SimpleNamespace(client=client)
+    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=lambda **_: session))
+    monkeypatch.setattr(walk, "LOOPS", LOOPS)
+    team = Team(local_aws, 0)
+    team.settings = replace(team.settings, cluster_name=CLUSTER, release_idle_seconds=120.0)
+    process = team.start()
+
+    # A reservation is bought, grouped, resized; claims are launched into its group.
+    team.ask(2, annotations=CANCEL)
+    process.until(lambda: team.quiet({A: 2}) and len(team.grouped()) == 1, "it is bought")
+    team.ask_for(3)
+    process.until(lambda: team.quiet({A: 3}), "it has grown")
+    arn = process.broker.ome.holdings.state(TRAINING).group_arn
+    team.node_class(group=arn)
+    as_role = {"spec": {"role": "nodes", "instanceProfile": None, "tags": {"team": "blue"}}}
+    team.client.patch(EC2NodeClass.KIND, "gpu", as_role)
+    team.claim("c-0", types=(P5,), capacity=(RESERVED,), annotations={names.DRAWS_FROM: "default/training"})
+    process.until(lambda: len(team.instances()) == 1, "it is launched")
+    team.ask_for(2)
+    process.until(lambda: team.held() == {A: 2}, "it has shrunk")
+
+    # A slot is idle for long; then the claim goes, the class with its templates, and the reservation.
+    process.until(lambda: team.held() == {A: 1}, "what is idle is released")
+    team.delete("c-0")
+    process.until(lambda: not team.instances(), "its instance ends")
+    team.client.delete(EC2NodeClass.KIND, "gpu")
+    process.until(lambda: not owner.ec2.describe_launch_templates()["LaunchTemplates"], "its templates go")
+    team.end()
+    process.until(lambda: team.object() is None, "the object is gone")
+    assert team.held() == {} and team.grouped() == []
+
+    # What other classes and Karpenter's ask for besides.
+    provider = AwsProvider(cluster=CLUSTER, region=REGION, endpoint_url=local_aws.endpoint)
+    odcr = team.others[0]
+    provider.tag([odcr], {f"capacity-broker.io/advised/{CLUSTER}/gpu": "true"})
+    provider.untag([odcr], [f"capacity-broker.io/advised/{CLUSTER}/gpu"])
+    provider.images([Selector(alias="al2023@latest")])
+    assert guard.refused == []
+    never = {statement["Sid"] for statement in guard.statements} - guard.used
+    assert never == {"TagOwnInstances", "LaunchFromGroups", "ReadPrices"}
+
+
+@pytest.mark.covers("CAP-12")
+def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, guard: Guard) -> None:
+    theirs = Other(owner)
+    client = limited(guard, local_aws.endpoint)
+    ec2, groups, profiles = client("ec2"), client("resource-groups"), client("iam")
+    bought = {"InstanceType": P5, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": A, "InstanceCount": 1}
+    fleet = theirs.fleet
+    calls: dict[str, Callable[[], Any]] = {
+        "CancelCapacityReservation": lambda: ec2.cancel_capacity_reservation(
+            CapacityReservationId=theirs.odcr
+        ),
+        "ModifyCapacityReservation": lambda: ec2.modify_capacity_reservation(
+            CapacityReservationId=theirs.odcr, InstanceCount=2
+        ),
+        "untagged reservation": lambda: ec2.create_capacity_reservation(**bought),
+        "reservation tagged for another": lambda: ec2.create_capacity_reservation(
+            **bought, TagSpecifications=specified("capacity-reservation", THEIRS)
+        ),
+        "TerminateInstances": lambda: ec2.terminate_instances(InstanceIds=[theirs.instance]),
+        "TerminateInstances, one of ours with it": lambda: ec2.terminate_instances(
+            InstanceIds=[theirs.ours, theirs.instance]
+        ),
+        "tags of an instance": lambda: ec2.create_tags(Resources=[theirs.instance], Tags=pairs({"a": "b"})),
+        "an instance made ours": lambda: ec2.create_tags(Resources=[theirs.instance], Tags=pairs(OURS)),
+        "an instance of ours made theirs": lambda: ec2.create_tags(
+            Resources=[theirs.ours], Tags=pairs(THEIRS)
+        ),
+        "a reservation made ours": lambda: ec2.create_tags(Resources=[theirs.odcr], Tags=pairs(OURS)),
+        "marks of another cluster": lambda: ec2.delete_tags(
+            Resources=[theirs.odcr], Tags=[{"Key": "capacity-broker.io/advised/elsewhere/gpu"}]
+        ),
+        "all tags of a reservation": lambda: ec2.delete_tags(Resources=[theirs.odcr]),
+        "DeleteLaunchTemplate": lambda: ec2.delete_launch_template(LaunchTemplateName="theirs"),
+        "untagged template": lambda: ec2.create_launch_template(
+            LaunchTemplateName="x", LaunchTemplateData={"ImageId": owner.image}
+        ),
+        "launch by their template": lambda: ec2.create_fleet(**fleet("theirs", OURS)),
+        "launch untagged": lambda: ec2.create_fleet(**fleet("ours", {})),
+        "launch tagged for another": lambda: ec2.create_fleet(**fleet("ours", THEIRS)),
+        "launch with another role": lambda: ec2.create_fleet(**fleet("ours-with-their-role", OURS)),
+        "launch into their group": lambda: ec2.create_fleet(**fleet("ours-into-their-group", OURS)),
+        "members into their group": lambda: groups.group_resources(Group="theirs", ResourceArns=[theirs.arn]),
+        "members out of their group": lambda: groups.ungroup_resources(
+            Group="theirs", ResourceArns=[theirs.arn]
+        ),
+        "what their group holds": lambda: groups.put_group_configuration(Group="theirs", Configuration=[]),
+        "DeleteGroup": lambda: groups.delete_group(Group="theirs"),
+        "untagged group": lambda: groups.create_group(Name="x", Configuration=[]),
+        "another role in a profile of ours": lambda: profiles.add_role_to_instance_profile(
+            InstanceProfileName="ours", RoleName=PROFILE
+        ),
+        "our role in their profile": lambda: profiles.add_role_to_instance_profile(
+            InstanceProfileName=PROFILE, RoleName="nodes"
+        ),
+        "untagged profile": lambda: profiles.create_instance_profile(InstanceProfileName="x"),
+    }
+    done = []
+    for what, call in calls.items():
+        try:
+            call()
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "UnauthorizedOperation":
+                raise
+        else:
+            done.append(what)
+    assert done == []
+    # The same with what is ours: it is for whose it is that they were refused.
+    ec2.create_fleet(**fleet("ours", OURS))
+    ec2.create_tags(Resources=[theirs.ours], Tags=pairs({"a": "b"}))
+    ec2.terminate_instances(InstanceIds=[theirs.ours])
+    profiles.add_role_to_instance_profile(InstanceProfileName="ours", RoleName="nodes")
+
+
+@pytest.mark.covers("CAP-12")
+def test_without_manage_reservations_nothing_is_reserved(local_aws: LocalAws, owner: Owner) -> None:
+    guard = Guard(iam.Account(owner.client), ("always",))
+    ec2 = limited(guard, local_aws.endpoint)("ec2")
+    bought = {"InstanceType": P5, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": A, "InstanceCount": 1}
+    with pytest.raises(ClientError, match="ec2:CreateCapacityReservation"):
+        ec2.create_capacity_reservation(**bought, TagSpecifications=specified("capacity-reservation", OURS))
+
+
+class Other:
+    """What somebody else has in the account, and what looks the same and is the broker's."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner, ec2, profiles = owner, owner.ec2, owner.client("iam")
+        self.odcr = owner.odcr(P5, A, 1, TagSpecifications=specified("capacity-reservation", THEIRS))
+        self.arn = owner.reservation(self.odcr)["CapacityReservationArn"]
+        owner.groups.create_group(Name="theirs", Configuration=[], Tags=THEIRS)
+        group = f"arn:aws:resource-groups:{REGION}:{ACCOUNT}:group/theirs"
+        made = [
+            ec2.run_instances(
+                ImageId=owner.image,
+                InstanceType="m5.large",
+                MinCount=1,
+                MaxCount=1,
+                TagSpecifications=specified("instance", tags),
+            )["Instances"][0]["InstanceId"]
+            for tags in (THEIRS, OURS)
+        ]
+        self.instance, self.ours = made
+        profiles.create_instance_profile(InstanceProfileName="ours", Tags=pairs(OURS))
+        plain = {"ImageId": owner.image}
+        into = {"CapacityReservationTarget": {"CapacityReservationResourceGroupArn": group}}
+        for name, tags, data in (
+            ("theirs", THEIRS, plain),
+            ("ours", OURS, plain),
+            ("ours-with-their-role", OURS, plain | {"IamInstanceProfile": {"Name": PROFILE}}),
+            ("ours-into-their-group", OURS, plain | {"CapacityReservationSpecification": into}),
+        ):
+            ec2.create_launch_template(
+                LaunchTemplateName=name,
+                LaunchTemplateData=data,
+                TagSpecifications=specified("launch-template", tags),
+            )
+
+    def fleet(self, template: str, tags: dict[str, str]) -> dict[str, Any]:
+        chosen = {"LaunchTemplateName": template, "Version": "$Latest"}
+        override = {"InstanceType": "m5.large", "SubnetId": self._owner.subnets[A]}
+        config = {"LaunchTemplateSpecification": chosen, "Overrides": [override]}
+        return {
+            "Type": "instant",
+            "LaunchTemplateConfigs": [config],
+            "TargetCapacitySpecification": {
+                "TotalTargetCapacity": 1,
+                "DefaultTargetCapacityType": "on-demand",
+            },
+            "TagSpecifications": [
+                each for kind in ("instance", "volume", "fleet") if tags for each in specified(kind, tags)
+            ],
+        }
+
+
+def specified(kind: str, tags: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": pairs(tags)}]
+
+
+def pairs(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
