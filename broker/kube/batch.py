@@ -42,11 +42,14 @@ class Batcher(Generic[K]):
     def add(self, *items: K) -> None:
         with self._changed:
             now = self._clock.monotonic()
-            if not self._items:
+            began = not self._items
+            if began:
                 self._first = now
             self._items.update(dict.fromkeys(items))
             self._last = now
-            self._changed.notify_all()
+            # In between, whoever takes the batch looks at the time by itself: a thousand items wake it once.
+            if began or len(self._items) >= self._most:
+                self._changed.notify_all()
 
     def take(self, timeout: float | None = None) -> list[K]:
         """The next batch; empty after `timeout` seconds without an item, and once closed."""
