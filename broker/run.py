@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry
 
-from broker import logs
+from broker import logs, memory
 from broker.app import LEASE, REGISTRIES, Broker
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
@@ -54,6 +54,7 @@ def serve(
     _ = settings.overhead, settings.caps  # a wrong one is told before anything starts
     logs.configure(level=settings.log_level, format_=settings.log_format)
     tune_collector()
+    memory.share()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
