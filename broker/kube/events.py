@@ -106,6 +106,7 @@ class Recorder:
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._said: OrderedDict[tuple[str, ...], _Said] = OrderedDict()
+        self._unwritten: dict[int, _Said] = {}  # those with a time to be written at, by id()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # object → tokens, since
         self._turns, self._turned = float(AT_ONCE), clock.monotonic()
         self._stopped = False
@@ -146,6 +147,7 @@ class Recorder:
             said.last, said.heard = wall, now
             if said.due is None:
                 said.due = max(now, said.sent + DEDUPE)
+            self._unwritten[id(said)] = said
             self._said.move_to_end(key)
             self._changed.notify_all()
 
@@ -166,7 +168,7 @@ class Recorder:
         """Writes what waits, in the caller's thread, without waiting for its time; whether all is written."""
         deadline = float("inf") if timeout is None else self._clock.monotonic() + timeout
         with self._changed:
-            waiting = [said for said in self._said.values() if said.due is not None]
+            waiting = [*self._unwritten.values()]
         for said in waiting:
             if self._clock.monotonic() >= deadline:
                 return False
@@ -180,10 +182,10 @@ class Recorder:
                 if self._stopped:
                     return
                 now = self._clock.monotonic()
-                waiting = [said for said in self._said.values() if said.due is not None]
-                ready = [said for said in waiting if said.due is not None and said.due <= now]
+                waiting = [(said.due or 0.0, said) for said in self._unwritten.values()]
+                ready = [said for due, said in waiting if due <= now]
                 if not ready:
-                    due = min((said.due for said in waiting if said.due is not None), default=None)
+                    due = min((due for due, _ in waiting), default=None)
                     self._clock.wait(self._changed, None if due is None else due - now)
             for said in ready:
                 if not self._turn():
@@ -210,6 +212,7 @@ class Recorder:
                 if said.due is None:
                     return
                 said.due, body = None, self._body(said)
+                del self._unwritten[id(said)]
             try:
                 self._write(said, body)
             except ApiError as error:
@@ -239,6 +242,7 @@ class Recorder:
         if again:
             with self._changed:
                 said.due = self._clock.monotonic() + RETRY
+                self._unwritten[id(said)] = said
         else:
             WRITTEN.labels("failed").inc()
 
