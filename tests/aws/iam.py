@@ -24,7 +24,13 @@ Context = Mapping[str, tuple[str, ...]]
 POLICY: Final[Mapping[str, Json]] = json.loads((Path(__file__).parent / "policy.json").read_text())
 CLUSTER, REGION, ACCOUNT = "demo", "us-east-1", "123456789012"
 EC2, IAM = f"arn:aws:ec2:{REGION}:{ACCOUNT}", f"arn:aws:iam::{ACCOUNT}"
-_KINDS: Final = {"i": "instance", "cr": "capacity-reservation", "lt": "launch-template", "vol": "volume"}
+_KINDS: Final = {
+    "i": "instance",
+    "cr": "capacity-reservation",
+    "lt": "launch-template",
+    "vol": "volume",
+    "eni": "network-interface",
+}
 _OPEN: Final = ("GetCallerIdentity",)  # needs no permission
 
 

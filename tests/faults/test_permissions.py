@@ -130,6 +130,7 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
         "an instance of ours made theirs": lambda: ec2.create_tags(
             Resources=[theirs.ours], Tags=pairs(THEIRS)
         ),
+        "tags of an interface": lambda: ec2.create_tags(Resources=["eni-1"], Tags=pairs({"a": "b"})),
         "a reservation made ours": lambda: ec2.create_tags(Resources=[theirs.odcr], Tags=pairs(OURS)),
         "marks of another cluster": lambda: ec2.delete_tags(
             Resources=[theirs.odcr], Tags=[{"Key": "capacity-broker.io/advised/elsewhere/gpu"}]

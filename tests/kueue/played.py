@@ -200,7 +200,12 @@ class Kueue:
     def settles(self, name: str, *, namespace: str = "default") -> str:
         """What follows from the checks' states: admitted, evicted, or nothing yet. Quota stays reserved
         until whoever runs it `stops`; a Workload that no job runs has it until it is deleted."""
-        checks = self.workload(name, namespace).status.admission_checks
+        workload = self.workload(name, namespace)
+        checks = workload.status.admission_checks
+        asked = sorted(each.name for each in workload.spec.pod_sets)
+        for check in checks:
+            updated = sorted(each.name for each in check.pod_set_updates)
+            assert updated in ([], asked), "Kueue's webhook wants an update for each pod set, or none"
         states = {each.state for each in checks}
         if "Retry" in states:
             counted = [

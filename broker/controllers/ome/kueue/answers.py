@@ -4,7 +4,8 @@ Invariant: an answer is decided from values alone. Ready says which nodes the po
 Karpenter's NodePools and the broker's own claims both know: `karpenter.sh/capacity-type: reserved`, and the
 reservation's id where there is one that all the pods can go to. It only adds: Kueue fails an admission
 that changes a key which the flavor or the pod sets already have
-(apis/kueue/v1beta2/workload_types.go, PodSetUpdate). Retry frees the quota, and comes later each time.
+(apis/kueue/v1beta2/workload_types.go, PodSetUpdate), and its webhook refuses updates that do not name every
+pod set (pkg/webhooks/workload_webhook.go). Retry frees the quota, and comes later each time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ RESERVED: Final = {names.CAPACITY_TYPE: "reserved"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`after`: seconds until Kueue tries again; `updates`: what is added to each pod set's node selector."""
+    """`after`: seconds until Kueue tries again; `updates`: what is added to each pod set's node selector, of
+    all pod sets or of none."""
 
     state: CheckState
     message: str
@@ -79,8 +81,11 @@ def ready(
             if len(slots[flavor]) == 1:
                 chosen[names.RESERVATION_ID] = slots[flavor][0].odcr
         taken = {*given.get(each.name, {}), *(key for flavor in used for key in labels.get(flavor, {}))}
-        if added := {key: value for key, value in sorted(chosen.items()) if key not in taken}:
-            updates[each.name] = added
+        updates[each.name] = {key: value for key, value in sorted(chosen.items()) if key not in taken}
+    if any(updates.values()):
+        updates = {each.name: updates.get(each.name, {}) for each in workload.spec.pod_sets}
+    else:
+        updates = {}
     ids = sorted({one.odcr for some in slots.values() for one in some})
     what = f"reserved instances are there: {', '.join(ids[:5])}" if ids else "no flavor of it is EC2's"
     return Answer(state="Ready", message=what, updates=updates)
@@ -119,7 +124,8 @@ def body(workload: Workload, check: str, answer: Answer, now: str) -> Json:
         said["requeueAfterSeconds"] = answer.after
     if answer.updates:
         said["podSetUpdates"] = [
-            {"name": name, "nodeSelector": dict(chosen)} for name, chosen in answer.updates.items()
+            {"name": name, **({"nodeSelector": dict(chosen)} if chosen else {})}
+            for name, chosen in answer.updates.items()
         ]
     meta = {"name": workload.name, "namespace": workload.namespace}
     meta |= {"uid": workload.uid, "resourceVersion": workload.metadata.resource_version}

@@ -42,7 +42,7 @@ from broker.controllers.ome.kueue.view import STOPPED, KueueView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.controller import Again
-from broker.kube.errors import NotFound
+from broker.kube.errors import Forbidden, Invalid, NotFound
 from broker.kube.events import Recorder, Reference
 from broker.quota.usage import Reserved
 from broker.settings import Settings
@@ -51,8 +51,9 @@ Json = dict[str, Any]
 M = TypeVar("M", ClusterQueue, LocalQueue)
 
 CONFLICT: Final = "ObjectConflict"
+REFUSED: Final = "QueueRefused"
 REVERTED: Final = "EditReverted"
-LOOK: Final = 300.0  # seconds until a name that is somebody else's is looked at again
+LOOK: Final = 300.0  # seconds until a name that is somebody else's, or what was refused, is looked at again
 ADMISSION: Final = ("Hold", "Off")
 STOPS: Final[tuple[StopPolicy, ...]] = ("None", "Hold", "HoldAndDrain")
 
@@ -102,7 +103,7 @@ class QueueKeeper:
         news = self._view.tell(reserved, problems)
         for each in problems if news else ():
             self._recorder.event(Reference.of(reservation), "Warning", each.reason, each.message)
-        return Again(LOOK) if any(each.reason == CONFLICT for each in problems) else None
+        return Again(LOOK) if any(each.reason in (CONFLICT, REFUSED) for each in problems) else None
 
     def bound(self, reservation: Reservation) -> tuple[str, ...]:
         """The namespaces whose workloads may use it: its own, or those that say so in an annotation."""
@@ -174,21 +175,37 @@ class QueueKeeper:
         if isinstance(found, LocalQueue) and found.spec.cluster_queue != wanted["spec"]["clusterQueue"]:
             self._delete(informer, found)  # the field is immutable
             found = None
+        try:
+            self._write(informer, found, wanted, reservation)
+        except (Invalid, Forbidden) as error:
+            return Problem(
+                reason=REFUSED,
+                message=f"{what} is refused by Kueue, or by the rights that the broker has: {error.message}; "
+                "it stays as it is until the reservation, or what refuses it, is changed",
+            )
+        return None
+
+    def _write(
+        self, informer: ServedInformer[M], found: M | None, wanted: Json, reservation: Reservation
+    ) -> None:
+        """Makes what is the broker's, or nobody's, what is wanted. Raises ApiError."""
+        meta = wanted["metadata"]
         what_was = (informer.kind.kind, f"{meta.get('namespace', '')}/{meta['name']}")
         if found is None:
-            made = self._client.create(informer.kind, self._said(informer, skeleton(wanted, reserved)))
+            made = self._client.create(
+                informer.kind, self._said(informer, skeleton(wanted, reserved_of(reservation)))
+            )
             informer.cache.observe(made)
         elif not differs(found, wanted):
             self._made[what_was] = wanted
-            return None
+            return
         elif self._made.get(what_was) == wanted:
             self._recorder.event(reservation, "Warning", REVERTED, _reverted(found, wanted, reservation))
-        self._made[what_was] = wanted
         raw = self._client.apply(informer.kind, self._said(informer, wanted))
+        self._made[what_was] = wanted
         informer.cache.observe(raw)
         if informer is self._reads.cluster_queues:
             self._clear(ClusterQueue.decode(raw), wanted)
-        return None
 
     def _clear(self, queue: ClusterQueue, wanted: Json) -> None:
         """Takes away what somebody else set beside what the broker applied."""

@@ -29,7 +29,7 @@ PROVISIONED: Final = "ResourcesProvisioned"
 DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
 # Of what is wrong with queues: what keeps workloads out of them.
-KEPT_OUT: Final = ("ObjectConflict", "QueueTerminating", "CohortCycle", "QueueStopped")
+KEPT_OUT: Final = ("ObjectConflict", "QueueRefused", "QueueTerminating", "CohortCycle", "QueueStopped")
 # Every reason there is, by the condition that has it; what buys or queues for a reservation brings its own.
 REASONS: Final = {
     READY: (

@@ -129,6 +129,20 @@ def test_ready_says_where_the_pods_go(
     assert answer.updates == ({"main": added} if added else {})
 
 
+def test_where_one_pod_set_is_told_where_to_go_all_are_named() -> None:
+    """Kueue's webhook refuses an answer with fewer updates than pod sets."""
+    raw = workload({GPU: "8"}, {GPU: "h100"}).model_dump(by_alias=True)
+    raw["spec"]["podSets"] = [{"name": name, "count": 1} for name in ("driver", "main")]
+    driver = {"name": "driver", "flavors": {"cpu": "small"}, "resourceUsage": {"cpu": "1"}, "count": 1}
+    raw["status"]["admission"]["podSetAssignments"] += (driver,)
+    two = Workload.decode(raw)
+    answer = ready(two, ONE, {})
+    assert answer.updates == {"driver": {}, "main": PINNED}
+    (entry,) = body(two, "check", answer, "2026-01-01T00:00:00Z")["status"]["admissionChecks"]
+    assert entry["podSetUpdates"] == [{"name": "driver"}, {"name": "main", "nodeSelector": PINNED}]
+    assert not ready(two, {}, {}).updates
+
+
 @pytest.mark.parametrize(("retried", "after"), [(0, 60), (1, 120), (3, 480), (4, 600), (10_000, 600)])
 def test_a_retry_comes_later_each_time(retried: int, after: int) -> None:
     answer = retry(["flavor h100: no room"], retried=retried)

@@ -431,6 +431,32 @@ def test_cohorts_that_are_each_others_parents_are_told(world: World) -> None:
     assert problem.reason == "CohortCycle" and "ai in all in ai" in problem.message
 
 
+@pytest.mark.covers("OME-010")
+def test_what_kueue_refuses_is_told_in_its_words_and_done_once_it_is_taken(world: World) -> None:
+    """The limits of a ClusterQueue differ between Kueue's versions."""
+    definition = world.client.get(crds.KIND, "clusterqueues.kueue.x-k8s.io")
+    for version in definition["spec"]["versions"]:
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        spec["resourceGroups"]["items"]["properties"]["flavors"]["maxItems"] = 1
+    world.client.update(crds.KIND, definition)
+    world.reserve()
+    world.keeps()
+    twice = {**SPEC["resourceGroups"][0]}
+    twice["flavors"] = [{"name": name, "resources": [QUOTA]} for name in ("h100", "h200")]
+    world.edit({"spec": {"resourceGroups": [twice]}})
+    for _ in range(2):
+        world.keeps()
+        (told,) = world.view.problems(TEAM)
+        assert told.reason == "QueueRefused" and "Too many: 2" in told.message
+        assert [each.name for each in world.queue().spec.resource_groups[0].flavors] == ["h100"]
+    world.recorder.flush()
+    events = [Event.decode(each) for each in world.client.list(Event.KIND)[0]]
+    assert {each.reason for each in events} == {"QueueRefused"}  # and nobody is said to have edited it
+    world.edit({"spec": SPEC})
+    world.keeps()
+    assert world.view.problems(TEAM) == () and world.at_rest()
+
+
 def test_a_priority_class_is_kueues_before_kubernetes(world: World) -> None:
     for model, name, value in (
         (PriorityClass, "both", 1),
