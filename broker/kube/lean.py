@@ -11,7 +11,7 @@ changes later, since they are frozen. What is remembered in order to be found ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from sys import intern
@@ -68,15 +68,14 @@ def lean(model: M) -> M:
 
 def _lean(value: Any) -> Any:
     kind = type(value)
-    if kind is str:
-        return intern(value)
-    if kind is tuple:
-        return tuple(map(_lean, value))
-    if kind is dict:
-        return _map(value)
-    if kind is datetime:
-        return _moment(value)
-    return lean(value) if isinstance(value, BaseModel) else value
+    if kind not in _ways:
+        _ways[kind] = lean if issubclass(kind, BaseModel) else None
+    way = _ways[kind]
+    return value if way is None else way(value)
+
+
+def _each(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(map(_lean, values))
 
 
 @lru_cache(KEPT)
@@ -86,14 +85,23 @@ def _moment(value: datetime) -> datetime:
 
 
 def _map(values: dict[Any, Any]) -> dict[Any, Any]:
-    small = {name: _lean(value) for name, value in values.items()}
-    if not all(type(value) is str for value in small.values()):
-        return small
+    try:
+        small = {name: intern(value) for name, value in values.items()}
+    except TypeError:  # not a map of words
+        return {name: _lean(value) for name, value in values.items()}
     key = hash(tuple(small.items()))
     known = _maps.get(key)
     if known != small:
         _bounded(_maps)[key] = known = small
     return known
+
+
+_ways: dict[type, Callable[[Any], Any] | None] = {
+    str: intern,
+    tuple: _each,
+    dict: _map,
+    datetime: _moment,
+}
 
 
 def _bounded(kept: dict[Any, Any]) -> dict[Any, Any]:
