@@ -30,6 +30,10 @@ class Counts:
     aws: Counter[str]
     writes: Counter[str]
 
+    @property
+    def but_events(self) -> int:
+        return sum(times for written, times in self.writes.items() if not written.endswith("/events"))
+
     def since(self, before: Counts) -> Counts:
         return Counts(aws=self.aws - before.aws, writes=self.writes - before.writes)
 
@@ -73,12 +77,17 @@ class Broker:
     def usage(self) -> Usage:
         return self.program.usage()
 
-    def settle(self, cluster: Cluster, *, passes: int = 0) -> None:
-        """Returns when the broker has had nothing to do for some seconds: nothing written, nothing asked, no
-        time of the processor used to speak of; and so many passes over all claims found nothing to write.
-        """
+    def decide(self, cluster: Cluster, *, passes: int) -> None:
+        """Returns when so many passes over all claims found nothing to write but events, which follow at 50 a
+        second."""
         until(self.ready, "broker that is ready")
         self._pass_without_writes(cluster, passes)
+
+    def settle(self, cluster: Cluster, *, passes: int = 0) -> None:
+        """Returns when the broker has, besides, had nothing to do for some seconds: nothing written, nothing
+        asked, no time of the processor used to speak of.
+        """
+        self.decide(cluster, passes=passes)
         counts, used, since = cluster.counts(), self.usage().cpu, time.monotonic()
 
         def quiet() -> bool:
@@ -91,11 +100,11 @@ class Broker:
         until(quiet, "broker that is done")
 
     def _pass_without_writes(self, cluster: Cluster, passes: int) -> None:
-        writes, since = sum(cluster.counts().writes.values()), self._passes()
+        writes, since = cluster.counts().but_events, self._passes()
 
         def done() -> bool:
             nonlocal writes, since
-            if writes != (writes := sum(cluster.counts().writes.values())):
+            if writes != (writes := cluster.counts().but_events):
                 since = self._passes()
             return self._passes() - since >= passes
 
