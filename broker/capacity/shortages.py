@@ -36,8 +36,11 @@ _REMEMBERED: Final = frozenset(
         ErrorClass.QUOTA,
     }
 )
-# EC2 counts vCPU limits by these groups of instance families; everything else is "Standard".
-_QUOTA_FAMILIES: Final = ("dl", "f", "g", "hpc", "inf", "p", "trn", "u", "vt", "x")
+# EC2 counts vCPU limits by these groups of instance families; everything else is "Standard". "G and VT" are one.
+_QUOTA_FAMILIES: Final[Mapping[str, str]] = {
+    **{family: family for family in ("dl", "f", "hpc", "inf", "p", "trn", "u", "x")},
+    **dict.fromkeys(("g", "gr", "vt"), "g"),
+}
 
 ScopeKind = Literal["reservation", "pool", "subnet", "quota"]
 
@@ -205,7 +208,7 @@ def quota_family(instance_type: str) -> str:
         if not character.isalpha():
             break
         letters += character
-    return letters if letters in _QUOTA_FAMILIES else "standard"
+    return _QUOTA_FAMILIES.get(letters, "standard")
 
 
 def _length(class_: ErrorClass, step: int) -> timedelta:

@@ -170,6 +170,9 @@ _EXPIRED = (
     "the next call uses the new ones"
 )
 _EXISTS = frozenset({"InvalidLaunchTemplateName.AlreadyExistsException", "EntityAlreadyExists"})
+# A spread placement group takes seven instances a zone. EC2 documents no code for the eighth, and Karpenter
+# goes by the words as well (pkg/errors): the next zone may take it.
+_SPREAD_FULL = "limit of instances in this spread placement group"
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 
 # The SDK's own exceptions, most specific first: code, class, what to say instead of the SDK's text.
@@ -214,6 +217,11 @@ def classify(code: str, http_status: int = 0) -> ErrorClass:
     if http_status == 404:
         return ErrorClass.NOT_FOUND
     return ErrorClass.CONFIGURATION
+
+
+def classify_launch(code: str, message: str) -> ErrorClass:
+    """The class of a refusal inside a launch's answer, of which one is known by its words alone."""
+    return ErrorClass.CAPACITY if _SPREAD_FULL in message else classify(code)
 
 
 def translate(error: Exception, *, operation: str) -> ProviderError:

@@ -181,7 +181,7 @@ def _launched(aws: Aws, answer: CreateFleetResultTypeDef) -> tuple[Instance, ...
 
 
 def _error(item: CreateFleetErrorTypeDef, request: LaunchRequest) -> LaunchError:
-    code = item.get("ErrorCode", "")
+    code, message = item.get("ErrorCode", ""), item.get("ErrorMessage", "")
     where = item.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     subnet = where.get("SubnetId", "")
     kind = where.get("InstanceType", "")
@@ -190,8 +190,8 @@ def _error(item: CreateFleetErrorTypeDef, request: LaunchRequest) -> LaunchError
     )
     return LaunchError(
         code=code,
-        message=item.get("ErrorMessage", ""),
-        class_=errors.classify(code),
+        message=message,
+        class_=errors.classify_launch(code, message),
         instance_type=kind,
         zone=zone,
         subnet_id=subnet,

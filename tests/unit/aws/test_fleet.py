@@ -268,3 +268,18 @@ def test_after_a_template_is_gone_it_is_made_again(where: str) -> None:
     aws.ensure_template(template, owner="gpu")
     tokens = {sent["ClientToken"] for sent in wire.of("CreateLaunchTemplate")}
     assert len(tokens) == 2
+
+
+@pytest.mark.covers("KRP-18")
+@pytest.mark.parametrize("code", ["InstanceLimitExceeded", "InvalidParameterValue", "SomethingNew"])
+def test_a_full_spread_placement_group_is_full_in_that_zone_alone(code: str) -> None:
+    """No limit of the account, and no mistake of the class: another zone may take the instance."""
+    said = (
+        "You've reached the limit of instances in this spread placement group. A spread placement group can "
+        "have up to seven instances per Availability Zone."
+    )
+    aws = provider()
+    refused = f"<item><errorCode>{code}</errorCode><errorMessage>{said}</errorMessage></item>"
+    Wire(aws).reply("CreateFleet", (200, answer("CreateFleet", f"<errorSet>{refused}</errorSet>")))
+    (error,) = aws.launch(request()).errors
+    assert (error.code, error.class_) == (code, ErrorClass.CAPACITY)
