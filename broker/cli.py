@@ -164,7 +164,8 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
         overhead=settings.overhead,
         entitle=entitling(client, provider, settings, clock),
     )
-    show(rows, columns=plan.COLUMNS, format_=output)
+    told = plan.told(rows) if output is Format.TABLE else rows
+    show(told, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
     typer.echo(f"Solved by {solution}", err=output is not Format.TABLE)
     raise typer.Exit(0 if all(row["launches"] for row in rows) else 1)
 

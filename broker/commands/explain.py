@@ -21,6 +21,7 @@ from broker.apis.meta import condition
 from broker.capacity.model import USUAL, Overhead
 from broker.commands.decision import because
 from broker.commands.explain_options import Outlook, outlook
+from broker.commands.output import short
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import OURS, instance_id
 from broker.controllers.ome.borrowing.once import Entitle
@@ -150,9 +151,9 @@ def told_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for step, group in _grouped(rows, alike):
         row = group[-1]
         more = len({pool for each in group for pool in (each["pool"], *each["also"])}) - 1
-        times = f"{len(group)} times, last " if len(group) > 1 else ""
+        times = f"{len(group)} times, last\n" if len(group) > 1 else ""
         lines = (
-            row["pool"] + (f" and {more} more pools" if more else ""),
+            short(row["pool"]) + (f" and {more} more pools" if more else ""),
             ": ".join(filter(None, (row["code"], row["instance"] or row["message"]))),
             row["request_id"] and f"AWS request {row['request_id']}",
             row["next"] and f"then: {row['next']}",
@@ -160,7 +161,7 @@ def told_attempts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {
                 "step": step,
-                "when": times + row["at"].replace("T", " "),
+                "when": times + row["at"].replace("T", " ")[5:],
                 "outcome": row["outcome"],
                 "what": "\n".join(filter(None, lines)),
             }
@@ -178,7 +179,8 @@ def told_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for step, group in _grouped(rows, alike):
         head, count = group[0], len(group)
         why = because(head["reason"], head["message"], pool=head["pool"])
-        what = f"{head['pool']} to {group[-1]['pool']}, {count} options" if count > 1 else head["pool"]
+        first, last = short(head["pool"]), short(group[-1]["pool"])
+        what = f"{first} to {last}, {count} options" if count > 1 else first
         found.append(
             {
                 "step": step,

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_GROUP = re.compile(r"arn:[\w-]+:resource-groups:[\w-]+:\d+:(?=group/)")
 _MONEY = re.compile(r"\d+\.\d\d")
 
 
@@ -55,6 +56,11 @@ def fitting(
         if wide() > width:
             del kept[key]
     return kept
+
+
+def short(pool: str) -> str:
+    """A pool for a person: a group by its name, since Region and account are the same in every line."""
+    return _GROUP.sub("", pool)
 
 
 def age(length: timedelta) -> str:

@@ -22,6 +22,7 @@ from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS
 from broker.commands.decision import Decision, because, decided, unplanned
 from broker.commands.manifests import BadManifest
+from broker.commands.output import short
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned
 from broker.controllers.nodeclass.resolve import (
@@ -38,6 +39,7 @@ from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
 COLUMNS = {"claim": "CLAIM", "class": "CLASS", "pool": "POOL", "then": "THEN", "why": "WHY"}
+EXTRA = ("class",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,11 @@ def _row(claim: NodeClaim, result: Plan, refused: Mapping[str, str]) -> dict[str
         "why": _why(made),
         "launches": made.option is not None,
     }
+
+
+def told(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows for a person."""
+    return [{**row, **{key: short(row[key]) for key in ("pool", "then", "why")}} for row in rows]
 
 
 def _why(made: Decision) -> str:

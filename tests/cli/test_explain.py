@@ -15,6 +15,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Attempt, Outcome
 from broker.commands import explain
 from broker.commands.crds import install
+from broker.commands.output import short
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.kube.client import Client
 from broker.oncall.journal import dump
@@ -79,7 +80,7 @@ def test_each_attempt_has_its_code_class_request_and_time(world: World, training
     )
     shown = text(world, kubeconfig)
     assert shown.startswith("NodeClaim train-0, class training")
-    for word in ("2026-11-21 03:00:00Z", "ReservationCapacityExceeded", "AWS request 11111111-2222"):
+    for word in ("11-21 03:00:00Z", "ReservationCapacityExceeded", "AWS request 11111111-2222"):
         assert word in shown
 
 
@@ -225,9 +226,15 @@ def test_equal_attempts_are_one_line_with_the_last_time() -> None:
         for minute in (0, 3, 9, 21)
     ]
     (line,) = explain.told_attempts(rows)
-    assert (line["step"], line["when"]) == ("1-4", "4 times, last 2026-11-21 03:21:00Z")
+    assert (line["step"], line["when"]) == ("1-4", "4 times, last\n11-21 03:21:00Z")
     assert "req-21" in line["what"]
     assert len(explain.told_attempts(rows[:3])) == 3
+
+
+def test_a_group_is_told_by_its_name() -> None:
+    arn = "reserved:p5.48xlarge:us-east-1a:arn:aws:resource-groups:us-east-1:123456789012:group/h100"
+    assert short(arn) == "reserved:p5.48xlarge:us-east-1a:group/h100"
+    assert short(f"on-demand:{P5}:us-east-1a") == f"on-demand:{P5}:us-east-1a"
 
 
 def test_without_ec2_the_record_is_told_all_the_same(
