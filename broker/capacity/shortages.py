@@ -36,7 +36,7 @@ _REMEMBERED: Final = frozenset(
         ErrorClass.QUOTA,
     }
 )
-# EC2 counts vCPU limits by these groups of instance families; everything else is "Standard". "G and VT" are one.
+# EC2 counts vCPU limits by these groups of families, G and VT as one; everything else is "Standard".
 _QUOTA_FAMILIES: Final[Mapping[str, str]] = {
     **{family: family for family in ("dl", "f", "hpc", "inf", "p", "trn", "u", "x")},
     **dict.fromkeys(("g", "gr", "vt"), "g"),
