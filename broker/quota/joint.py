@@ -18,9 +18,10 @@ from typing import Final
 
 from broker.quota.assign import Rules
 from broker.quota.entitled import Entitled, Eviction, Standing, Verdict, Want, entitle
+from broker.quota.lots import Holder, Lot, Member, Promise, Victim
+from broker.quota.lots import Want as SlotWant
 from broker.quota.model import Amounts, Cohort, Queue, Workload
-from broker.quota.slots import Holder, Lot, Member, Promise, Slots, Victim
-from broker.quota.slots import Want as SlotWant
+from broker.quota.slots import Slots
 
 CLAIM: Final = "NodeClaim "  # before a claim's name, which a cluster may have too
 GROWTH: Final = " (growth)"  # after a cluster's name: what it holds beyond what its instances stand for
@@ -94,16 +95,22 @@ def decide(quota: Quota | None, places: Places | None, waiting: Sequence[Waiting
     verdicts, evictions = dict(found.verdicts), dict(found.evictions)
     victims = []
     for victim in slots.reclaim([each.want for each in waiting]):
-        if not victim.holder.cluster:
+        if not (name := victim.holder.cluster):
             victims.append(victim)
             continue
-        evictions[victim.holder.cluster] = Eviction(
+        if not victim.holder.odcr_id:
+            if name in admitted:  # a moment ago
+                why = f"{CLAIM}{victim.want.name} goes before it"
+                verdicts[name] = Verdict(standing=Standing.WAITING, why=why)
+                continue
+            name = f"{name}{GROWTH}" if any(each.cluster == name for each in places.holders) else name
+        evictions[name] = Eviction(
             reason=victim.reason,
             preemptor=f"{CLAIM}{victim.want.name}",
             preemptor_path=victim.preemptor_path,
             preemptee_path=victim.preemptee_path,
         )
-        verdicts.pop(victim.holder.cluster, None)
+        verdicts.pop(name, None)
     return Joint(verdicts=verdicts, evictions=evictions, victims=tuple(victims))
 
 

@@ -8,9 +8,9 @@ tree's own (Kueue's `nominalQuota`, `borrowingLimit`, `lendingLimit`, and classi
 borrowing limit counts over all lots of a flavor together.
 
 A borrowing limit is a lot of its own that only its queue uses, so that who is at his limit can make room for
-himself by one of his own only. A dedicated cluster holds all of its slots as one, and gives back all or none;
-what it holds quota for and has no instance of yet is promised to it, and counts as held. Within a queue, and
-while borrowing, the lower priority gives way as `withinClusterQueue` and `borrowWithinCohort` say.
+himself by one of his own only. A dedicated cluster gives back all of its slots or none; what it holds quota
+for and has no instance of yet is promised to it, counts as held, and is given back by itself. Within a queue,
+and while borrowing, the lower priority gives way as `withinClusterQueue` and `borrowWithinCohort` say.
 
 Who is leaving already counts as the first to give back, so that nobody else is asked for the same slot. Who
 may not be asked counts as the owner's own use. What outsiders hold (nobody's claims, or those of another
@@ -21,20 +21,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
 from broker.quota.entitled import path
 from broker.quota.ledger import Ledger
+from broker.quota.lots import Holder, Lot, Member, Promise, Victim, Want
 from broker.quota.model import (
     UNLIMITED,
     Amounts,
     Ask,
     Cohort,
     FlavorResource,
-    Preemption,
     Queue,
     Quota,
     Reason,
@@ -44,82 +44,6 @@ from broker.quota.tree import Node, Tree
 
 _SLOTS: Final = "slots"
 _BORROWED: Final = "borrowed slots"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lot:
-    """The slots of one flavor that a queue owns, by EC2 reservation; `quota` of them it is entitled to."""
-
-    owner: str
-    flavor: str
-    slots: Mapping[str, int]
-    quota: int
-    lending_limit: int | None = None
-
-    @property
-    def nominal(self) -> int:
-        return min(self.quota, sum(self.slots.values()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """A queue, and how many slots of others it may hold, by flavor; None does not limit, absent is none."""
-
-    name: str
-    cohort: str = ""
-    borrowing_limit: Mapping[str, int | None] = field(default_factory=dict)
-    preemption: Preemption = field(default_factory=Preemption)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Who holds a slot, and since when. `cluster`: the dedicated cluster that it belongs to, which gives back
-    as a whole. `leaving`: it gives it back; `spared`: it may not be asked to."""
-
-    name: str
-    queue: str
-    odcr_id: str
-    cluster: str = ""
-    priority: int = 0
-    since: float = float("inf")
-    leaving: bool = False
-    spared: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """Slots of a dedicated cluster that holds quota for them, and that none of its claims has yet."""
-
-    cluster: str
-    queue: str
-    flavor: str
-    count: int
-    priority: int = 0
-    since: float = float("inf")
-    spared: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
-    """Who wants a slot in any of these EC2 reservations, of its queue or of those that it may borrow from."""
-
-    name: str
-    queue: str
-    odcr_ids: tuple[str, ...]
-    priority: int = 0
-    queued: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Victim:
-    """Who is to give its slot back, for whom, why, and where both are in the tree. One that belongs to a
-    dedicated cluster stands for all of that."""
-
-    holder: Holder
-    want: Want
-    reason: Reason
-    preemptor_path: str
-    preemptee_path: str
 
 
 class _Rank(NamedTuple):
@@ -288,12 +212,12 @@ class Slots:
         self._takers[lot.owner, lot.flavor] += [each] * count
         amounts = dict.fromkeys(self._amounts(each.queue, lot, each.odcr_id), count)
         if each.spared and not each.leaving:
+            name = f"{each.name}/{lot.owner}/{lot.flavor}"
             if (limit := amounts.pop(_limit(each.queue, lot.flavor), 0)) > 0:
-                mine = {_limit(each.queue, lot.flavor): limit}
-                self._hold(f"{each.name}/borrowed", each.queue, mine, each)
-            self._hold(each.name, lot.owner, amounts, each)
+                self._hold(f"{name}/borrowed", each.queue, {_limit(each.queue, lot.flavor): limit}, each)
+            self._hold(name, lot.owner, amounts, each)
             return
-        name = _whole(each.cluster) if each.cluster and not each.leaving else each.name
+        name = _whole(each.cluster) if each.cluster and each.odcr_id and not each.leaving else each.name
         if name in self._ledger.workloads:
             for key, value in self._ledger.release(name).usage.items():
                 amounts[key] = amounts.get(key, 0) + value
@@ -331,7 +255,7 @@ class Slots:
                 continue
             left -= count
             one = Holder(
-                name=f"{_whole(each.cluster)}/{lot.owner}/{lot.flavor}",
+                name=f"{_whole(each.cluster)}/promised",
                 queue=each.queue,
                 odcr_id="",
                 cluster=each.cluster,

@@ -50,8 +50,9 @@ class Decider:
 
     def run(self, _items: Sequence[str] = ()) -> Again | None:
         """Raises ApiError, ProviderError."""
-        awaiting = self._reclaimer.waiting()
+        self._reclaimer.settle()
         with self._entitler.alone():
+            awaiting = self._reclaimer.waiting()
             this = self._keeper.observe()
             decided = self._decide(this, awaiting)
             admitted = {} if this is None else self._keeper.admitted(this, decided)

@@ -15,9 +15,10 @@ from broker.quota.entitled import Standing
 from broker.quota.entitled import Want as ClusterWant
 from broker.quota.flavors import Flavor, PodSet
 from broker.quota.joint import CLAIM, GROWTH, Joint, Places, Quota, Waiting, decide
+from broker.quota.lots import Holder, Lot, Member, Promise, Want
 from broker.quota.model import Amounts, FlavorResource, Policy, Preemption, Queue, ResourceGroup, Workload
 from broker.quota.model import Quota as Limits
-from broker.quota.slots import Holder, Lot, Member, Promise, Slots, Want
+from broker.quota.slots import Slots
 
 GPU = "gpu"
 KEY = FlavorResource("f", GPU)
@@ -196,6 +197,10 @@ def test_what_an_admitted_cluster_has_not_launched_is_lent_to_nobody() -> None:
     borrows = replace(idle, clusters=[Cluster(name="x", queue="b", holds=2)])
     assert rooms(borrows.slots(), "a") == (3, 1, 1)
     assert rooms(replace(borrows, spared=True).slots(), "a") == (1, 1, 1)
+    both = replace(
+        borrows, quota={"a": 3, "b": 1}, clusters=[Cluster(name="x", queue="b", holds=2)], spared=True
+    )
+    assert [rooms(both.slots(), queue) for queue in ("a", "b")] == [(2, 2, 2), (0, 0, 0)]
 
 
 @pytest.mark.covers("OME-032", "OME-046")
@@ -234,6 +239,19 @@ def test_whoever_leaves_for_a_cluster_leaves_for_no_claim_besides() -> None:
     assert not again.evictions and not again.victims
     assert again.verdicts["x"].standing is Standing.PREEMPTING
     assert replace(both, claims=[]).decide().verdicts["x"].standing is Standing.ADMITTED
+
+
+def test_what_a_cluster_was_admitted_to_a_moment_ago_is_free_for_no_claim() -> None:
+    free = State(
+        quota={"a": 2, "b": 0, "c": 0},
+        rules={"b": Preemption(reclaim="Any", borrow="LowerPriority")},
+        clusters=[Cluster(name="x", queue="a", wants=1)],
+        claims=[claim("c0", "c", "a")],
+    )
+    # A cluster's claim: that one holds the quota for it.
+    decided = decide(free.decides, free.places, [Waiting(want=waits("w", "b", "a", priority=5))])
+    assert decided.verdicts["x"].standing is Standing.ADMITTED
+    assert [each.holder.name for each in decided.victims] == ["c0"]
 
 
 def test_a_claim_that_waits_keeps_the_quota_that_comes_free_for_it() -> None:

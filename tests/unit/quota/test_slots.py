@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.quota.lots import Holder, Lot, Member, Want
 from broker.quota.model import UNLIMITED, Cohort, Policy, Preemption
-from broker.quota.slots import Holder, Lot, Member, Slots, Want
+from broker.quota.slots import Slots
 
 ANY: Policy = "Any"
 

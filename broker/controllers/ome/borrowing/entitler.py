@@ -39,10 +39,12 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
-from broker.quota import slots as book
 from broker.quota.joint import Places
+from broker.quota.lots import Holder
+from broker.quota.lots import Lot as BookLot
 from broker.quota.model import Cohort, Preemption
 from broker.quota.resolve import Names, Unresolved
+from broker.quota.slots import Slots
 from broker.quota.usage import Reserved
 from broker.settings import Settings
 from providers.model import InstanceType
@@ -194,7 +196,7 @@ class Entitler:
         strange, coming = self._counts(lots, holders, inventory, now)
         usable = _usable(lots, inventory, strange, now)
         made = [
-            book.Lot(
+            BookLot(
                 owner=one.reserved.queue,
                 flavor=flavor,
                 slots=usable.get(Lot(one.reserved.queue, flavor), {}),
@@ -340,7 +342,7 @@ class Entitler:
 
     def _holders(
         self, lots: Mapping[str, Lot], planned: Mapping[str, str], rules: Mapping[str, Preemption]
-    ) -> list[book.Holder]:
+    ) -> list[Holder]:
         """Claims whose instances hold a slot that belongs to somebody."""
         held = {}
         top = 0  # whom nobody goes before is not asked whether it may be disturbed
@@ -360,7 +362,7 @@ class Entitler:
             asked = not own or (priority < top and rule is not None and rule.within != "Never")
             _, cluster = cluster_of(claim)
             found.append(
-                book.Holder(
+                Holder(
                     name=claim.name,
                     queue=queue,
                     odcr_id=odcr_id,
@@ -385,7 +387,7 @@ class Entitler:
     def _counts(
         self,
         lots: Mapping[str, Lot],
-        holders: Iterable[book.Holder],
+        holders: Iterable[Holder],
         inventory: Inventory,
         now: datetime,
     ) -> tuple[dict[str, int], dict[str, int]]:
@@ -399,8 +401,8 @@ class Entitler:
 
     def _terms_of(
         self,
-        slots: book.Slots,
-        lot: book.Lot,
+        slots: Slots,
+        lot: BookLot,
         coming: Mapping[str, int],
         rule: Preemption,
         now: datetime,
@@ -435,7 +437,7 @@ def priority_of(claim: NodeClaim) -> int:
     return int(text) if text.removeprefix("-").isdigit() else 0
 
 
-def _without_ended(holders: Iterable[book.Holder], inventory: Inventory) -> list[book.Holder]:
+def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Holder]:
     """Without those who leave and whose slot EC2 counts as free already: their claims go in a moment."""
     held = list(holders)
     over = Counter(each.odcr_id for each in held)

@@ -20,9 +20,9 @@ from broker.capacity.sizing import FlavorProblem
 from broker.controllers.ome.clusters.admission import EPOCH, Held, by_flavor, held
 from broker.controllers.ome.clusters.machines import flavor_name
 from broker.controllers.ome.clusters.settle import Size, leaving
+from broker.quota.lots import Promise
 from broker.quota.model import Amounts
 from broker.quota.resolve import Names
-from broker.quota.slots import Promise
 from broker.quota.usage import Reserved
 
 RESERVED: Final = "reserved"

@@ -32,8 +32,8 @@ from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.entitled import Eviction
 from broker.quota.joint import CLAIM, Joint
+from broker.quota.lots import Victim, Want
 from broker.quota.model import Reason
-from broker.quota.slots import Victim, Want
 
 RECLAIMED = Counter(
     "capacity_broker_slots_reclaimed",
@@ -75,17 +75,33 @@ class Reclaimer:
             self._wake()
 
     def waiting(self) -> Sequence[tuple[NodeClaim, Awaited]]:
-        """Claims that wait for a slot, as of the last plan, the first first. Those that no longer do are
-        told. Raises ApiError."""
+        """Claims that wait for a slot, as of the last plan, the first first."""
         with self._lock:
-            awaited, planned = self._awaited, self._planned
-        there = {
+            awaited = self._awaited
+        there = self._there(awaited)
+        return [(there[uid], each) for uid, each in awaited.items() if uid in there]
+
+    def settle(self) -> None:
+        """Claims that have their slot, or take another way, no longer reclaim one. Raises ApiError."""
+        with self._lock:
+            waiting, planned = self._there(self._awaited), self._planned
+        for claim in self._claims.list():
+            said = condition(claim.status.conditions, names.RECLAIMING)
+            if said is None or said.status != "True" or claim.uid in waiting or claim.deleting:
+                continue
+            if not claim.status.provider_id and not planned:
+                continue  # the first plan says whether it still waits
+            got = claim.labels.get(names.RESERVATION_ID, "")
+            message = f"it has a slot of {got}" if got else "it takes another way"
+            change = Change(type=names.RECLAIMING, status="False", reason="Settled", message=message)
+            write(self._client, self._claims, claim, change, now=self._clock.now())
+
+    def _there(self, awaited: Mapping[str, Awaited]) -> Mapping[str, NodeClaim]:
+        return {
             claim.uid: claim
             for claim in self._claims.list()
             if claim.uid in awaited and not claim.status.provider_id and not claim.deleting
         }
-        self._settle(there, planned=planned)
-        return [(there[uid], each) for uid, each in awaited.items() if uid in there]
 
     def act(self, decided: Joint) -> None:
         """Claims that must leave are told, and deleted. Clusters have their own turn. Raises ApiError."""
@@ -127,19 +143,6 @@ class Reclaimer:
         if answer.get("kind") == NodeClaim.KIND.kind:  # of one that nothing holds, a Status tells
             self._claims.observe(answer)
         RECLAIMED.labels(str(reason)).inc()
-
-    def _settle(self, waiting: Mapping[str, NodeClaim], *, planned: bool) -> None:
-        """Claims that have their slot, or take another way, no longer reclaim one."""
-        for claim in self._claims.list():
-            said = condition(claim.status.conditions, names.RECLAIMING)
-            if said is None or said.status != "True" or claim.uid in waiting or claim.deleting:
-                continue
-            if not claim.status.provider_id and not planned:
-                continue  # the first plan says whether it still waits
-            got = claim.labels.get(names.RESERVATION_ID, "")
-            message = f"it has a slot of {got}" if got else "it takes another way"
-            change = Change(type=names.RECLAIMING, status="False", reason="Settled", message=message)
-            write(self._client, self._claims, claim, change, now=self._clock.now())
 
 
 def want(claim: NodeClaim, awaited: Awaited) -> Want:

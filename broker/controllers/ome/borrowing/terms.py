@@ -16,7 +16,7 @@ from broker.capacity.entitled_slots import Counted, counted
 from broker.controllers.ome.holdings.wishes import Flavors, Reservation, read, reserved_of
 from broker.controllers.ome.queues import preemption
 from broker.controllers.ome.reads import OmeReads
-from broker.quota.slots import Member
+from broker.quota.lots import Member
 from broker.quota.usage import Reserved
 from broker.settings import Settings
 from providers.model import InstanceType
