@@ -31,7 +31,74 @@ from broker.quota.tree import Tree
 
 Row = dict[str, Any]
 
-CASES: Final[list[Row]] = json.loads((Path(__file__).parent / "kueue.json").read_text())["cases"]
+# What each part of a row may say. A field that nobody reads would make a row that shows nothing.
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    part: frozenset(fields.split())
+    for part, fields in {
+        "": "suite source name fairSharing strategies clusterQueues cohorts admitted incoming want wantCount "
+        "usage oracle podSets",
+        "clusterQueues": "name cohort quotas flavorOrder preemption fairWeight flavorFungibility",
+        "preemption": "withinClusterQueue reclaimWithinCohort borrowWithinCohort",
+        "borrowWithinCohort": "policy max",
+        "flavorFungibility": "WhenCanBorrow WhenCanPreempt Preference",
+        "cohorts": "name parent quotas fairWeight",
+        "quotas": "nominal borrowingLimit lendingLimit",
+        "admitted": "name cq priority reservedAt queueTs usage evicted",
+        "incoming": "cq priority queueTs request needPreemption",
+        "usage": "cq usage",
+        "podSets": "name count request tolerations nodeSelector affinity group minCount",
+        "tolerations": "Key Operator Value Effect __t",
+        "affinity": "Key Operator Values __t",
+        "want": "name reason mode podSetFlavors borrowingLevel",
+    }.items()
+}
+_WORDS: Final[Mapping[str, frozenset[str]]] = {
+    field: frozenset(words.split())
+    for field, words in {
+        "withinClusterQueue": "Never LowerPriority LowerOrNewerEqualPriority",
+        "reclaimWithinCohort": "Never LowerPriority Any",
+        "policy": "Never LowerPriority",
+        "WhenCanBorrow": "MayStopSearch TryNextFlavor",
+        "WhenCanPreempt": "MayStopSearch TryNextFlavor",
+        "Preference": "BorrowingOverPreemption PreemptionOverBorrowing",
+        "strategies": "LessThanOrEqualToFinalShare LessThanInitialShare",
+        "Operator": "Equal Exists In NotIn DoesNotExist Gt Lt",
+        "Effect": "NoSchedule NoExecute PreferNoSchedule",
+    }.items()
+}
+# By name or amount: what they hold is nobody's field.
+_FREE: Final = frozenset({"request", "nodeSelector", "oracle", "podSetFlavors", "flavorOrder"})
+_PREFIXES: Final = ("corev1.TolerationOp", "corev1.TaintEffect", "corev1.NodeSelectorOp")
+
+
+def checked(row: Row) -> Row:
+    """The row, if this module knows what to do with all that it says."""
+    _check(row, "", row.get("name", ""))
+    return row
+
+
+def _check(said: Any, part: str, row: str) -> None:
+    if isinstance(said, list):
+        for each in said:
+            _check(each, part, row)
+    elif isinstance(said, dict):
+        by_name = part in ("quotas", "usage") and any("|" in each for each in said)
+        if not by_name and (odd := sorted(said.keys() - _FIELDS[part])):
+            raise ValueError(f"{row}: {part or 'the row'} says {', '.join(odd)}: of a row is not known")
+        for field, value in said.items():
+            if field not in _FREE:
+                _check(value, part if by_name else field, row)
+    elif said and part in _WORDS and _word(said) not in _WORDS[part]:
+        raise ValueError(f"{row}: {part} {said!r} is not one of {', '.join(sorted(_WORDS[part]))}")
+
+
+def _word(said: str) -> str:
+    return next((said.removeprefix(each) for each in _PREFIXES if said.startswith(each)), said)
+
+
+CASES: Final[list[Row]] = [
+    checked(row) for row in json.loads((Path(__file__).parent / "kueue.json").read_text())["cases"]
+]
 
 _SPOT: Final = Taint(key="instance", value="spot")
 # TestAssignFlavors, resourceFlavors.
@@ -181,6 +248,8 @@ def pods(written: Row) -> PodSet:
     return PodSet(
         name=written["name"],
         count=written["count"],
+        min_count=written.get("minCount"),
+        group=written.get("group") or "",
         requests=written["request"],
         tolerations=tuple(_toleration(each) for each in written.get("tolerations") or ()),
         selector=written.get("nodeSelector") or {},

@@ -1,15 +1,17 @@
-"""The same answers as Kueue, row by row of its own tables."""
+"""The same answers as Kueue, row by row of its own tables, and of ours where these leave a rule open."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 
 from broker.quota.assign import assign, targets
 from broker.quota.model import FlavorResource
-from tests.unit.quota import cases
+from tests.unit.quota import cases, own
 from tests.unit.quota.cases import Row
 
-_ASSIGN = [row for row in cases.CASES if row["suite"] == "TestAssignFlavors"]
+_ASSIGN = [row for row in cases.CASES if row["suite"] == "TestAssignFlavors"] + own.ROWS
 _PREEMPT = [row for row in cases.CASES if row["suite"] != "TestAssignFlavors"]
 
 
@@ -51,6 +53,30 @@ def test_assigns_the_flavors_that_kueue_assigns(row: Row) -> None:
     assert str(found.mode) == row["want"]["mode"]
     assert chosen == row["want"]["podSetFlavors"]
     assert found.level == row["want"]["borrowingLevel"]
+
+
+@pytest.mark.parametrize(
+    ("where", "more"),
+    [
+        ((), {"gates": ["PriorityBoost"]}),
+        (("clusterQueues", 0), {"fairSharing": 1}),
+        (("clusterQueues", 0, "preemption"), {"reclaimWithinCohort": "Sometimes"}),
+        (("clusterQueues", 0, "preemption"), {"within": "Any"}),
+        (("clusterQueues", 0, "flavorFungibility"), {"Preference": "Cheapest"}),
+        (("podSets", 0), {"affinities": []}),
+        (("podSets", 0, "tolerations", 0), {"TolerationSeconds": 1}),
+        (("podSets", 0, "tolerations", 0), {"Operator": "corev1.TolerationOpNear"}),
+        (("want",), {"usage": {}}),
+    ],
+)
+def test_what_a_row_says_and_nobody_reads_is_no_row(where: tuple[str | int, ...], more: Row) -> None:
+    row = copy.deepcopy(next(each for each in _ASSIGN if each["podSets"][0]["tolerations"]))
+    part = row
+    for step in where:
+        part = part[step]  # type: ignore[index]
+    part.update(more)
+    with pytest.raises(ValueError, match=r"of a row is not known|not one of"):
+        cases.checked(row)
 
 
 @pytest.mark.parametrize(
