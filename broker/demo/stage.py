@@ -155,3 +155,4 @@ def until_interrupted() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
     stopped.wait()
+    sys.stdout.write("\nstopping\n")
