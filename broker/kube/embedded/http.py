@@ -106,10 +106,12 @@ class ApiServer:
         stream = response.stream
         assert isinstance(stream, WatchStream)
         out = web.StreamResponse(status=response.status, headers=dict(response.headers))
-        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        loop, ready, here = asyncio.get_running_loop(), asyncio.Event(), threading.get_ident()
 
         def wake() -> None:
-            if not loop.is_closed():
+            if threading.get_ident() == here:
+                ready.set()
+            elif not loop.is_closed():
                 loop.call_soon_threadsafe(ready.set)
 
         stream.on_ready(wake)
@@ -120,7 +122,8 @@ class ApiServer:
                     await out.write(chunk)
                     continue
                 try:
-                    await asyncio.wait_for(ready.wait(), max(stream.idle(), 0.001))
+                    async with asyncio.timeout(max(stream.idle(), 0.001)):
+                        await ready.wait()
                 except TimeoutError:
                     continue
                 finally:

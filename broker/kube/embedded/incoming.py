@@ -47,9 +47,10 @@ def parse_json(raw: bytes) -> Any:
 
 def parse_yaml(raw: bytes) -> Any:
     try:
-        value = orjson.loads(raw) if raw[:1] == b"{" else yaml.load(raw, _YAML_LOADER)
+        if raw[:1] == b"{":
+            return orjson.loads(raw)
         # Dates and other types of YAML's own become what JSON has for them.
-        return orjson.loads(orjson.dumps(value))
+        return orjson.loads(orjson.dumps(yaml.load(raw, _YAML_LOADER)))
     except (yaml.YAMLError, orjson.JSONDecodeError, TypeError) as error:
         raise Unreadable(f"yaml: {str(error).splitlines()[0]}") from error
 
