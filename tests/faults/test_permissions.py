@@ -177,6 +177,34 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
     profiles.add_role_to_instance_profile(InstanceProfileName="ours", RoleName="nodes")
 
 
+NODES = f"arn:aws:iam::{ACCOUNT}:role/nodes"
+TO_EC2 = {"iam:PassedToService": ("ec2.amazonaws.com",)}
+IMAGES = "parameter/aws/service/eks/optimized-ami/1.34/image_id"
+
+
+@pytest.mark.covers("CAP-12")
+@pytest.mark.parametrize(
+    ("action", "resource", "context", "allowed"),
+    [
+        ("iam:PassRole", NODES, TO_EC2, True),
+        ("iam:PassRole", NODES, {"iam:PassedToService": ("lambda.amazonaws.com",)}, False),
+        ("iam:PassRole", NODES, {}, False),
+        ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/admin", TO_EC2, False),
+        ("ssm:GetParameters", f"arn:aws:ssm:{REGION}::{IMAGES}", {}, True),
+        ("ssm:GetParameters", f"arn:aws:ssm:{REGION}:222222222222:parameter/secret", {}, False),
+        ("ec2:DescribeInstances", "*", {"aws:RequestedRegion": ("eu-west-1",)}, False),
+        ("ec2:RunInstances", f"arn:aws:ec2:{REGION}:222222222222:capacity-reservation/cr-1", {}, True),
+        ("ec2:RunInstances", f"arn:aws:ec2:{REGION}:222222222222:launch-template/lt-1", {}, False),
+        ("ec2:PurchaseCapacityBlock", "*", {}, False),
+    ],
+)
+def test_what_no_call_of_the_broker_shows(
+    action: str, resource: str, context: dict[str, tuple[str, ...]], allowed: bool
+) -> None:
+    statements = [each for policy in iam.POLICY.values() for each in policy["Statement"]]
+    assert bool(iam.allowing(statements, iam.Ask(action, resource, context))) is allowed
+
+
 @pytest.mark.covers("CAP-12")
 def test_without_manage_reservations_nothing_is_reserved(local_aws: LocalAws, owner: Owner) -> None:
     guard = Guard(iam.Account(owner.client), ("always",))
