@@ -24,6 +24,7 @@ from broker.capacity.lending import Lender, Lent, rationed
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
 from broker.capacity.problem import Rank, Wish, problem_of
 from broker.capacity.prospects import Prospect, Shops
+from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS, solve
 from providers.model import InstanceType
@@ -61,7 +62,7 @@ def plan(
     for name, gang in gangs.items():
         if found := _hopeless(gang, prospects, (launched or {}).get(name, 0)):
             broken[name] = found
-    wishes = _wishes(waiting, prospects, gangs, broken)
+    wishes = _wishes(waiting, prospects, gangs, broken, entitlements)
     room = rationed(wishes, entitlements, inventory) if entitlements.owned else inventory
     problem = problem_of(wishes, room, types)
     solved = solve(problem, seconds=seconds, timer=timer)
@@ -86,10 +87,14 @@ def plan(
             option = prospect.drawing(dealt[claim.uid]) if claim.uid in dealt else prospect.plain
             if option is not None:
                 chosen[claim.uid] = option
+    alike: dict[tuple[int, Requirements, frozenset[tuple[str, float]]], Unplaced] = {}
     for claim in waiting:
         if claim.uid not in unplaced and claim.uid not in chosen:
-            known = shops.known(claim.node_class)
-            unplaced[claim.uid] = reasons.unplaced(claim, prospects[claim.uid], known, inventory)
+            prospect, known = prospects[claim.uid], shops.known(claim.node_class)
+            asked = (id(prospect), claim.requirements, frozenset(claim.requests.items()))
+            if asked not in alike:
+                alike[asked] = reasons.unplaced(claim, prospect, known, inventory)
+            unplaced[claim.uid] = replace(alike[asked], claim=claim)
     for name, found in broken.items():
         considered = [claim for claim in gangs[name] if claim.uid in prospects]
         unplaced |= reasons.gang_incomplete(name, considered, found.lacking, unplaced, found.message)
@@ -146,8 +151,10 @@ def _wishes(
     prospects: Mapping[str, Prospect],
     gangs: Mapping[str, Sequence[Claim]],
     broken: Mapping[str, _Broken],
+    entitlements: Entitlements,
 ) -> dict[str, Wish]:
-    """What is to be solved. A gang stands where its first claim does, and binds if one may not fall back."""
+    """What is to be solved. A gang stands where its first claim does, and binds if one may not fall back.
+    Claims for which quota is held come before all others that draw from a reservation."""
     dearest = max(
         (each.plain.price for each in prospects.values() if each.plain and each.plain.price), default=0.0
     )
@@ -160,6 +167,9 @@ def _wishes(
         name: (max(claim.priority for claim in gang), min(claim.created or FOREVER for claim in gang))
         for name, gang in gangs.items()
     }
+    held = entitlements.held
+    others = entitlements.draws.keys() - held if held else ()
+    top = max((1 + each.priority for each in waiting if each.uid in others), default=0)
     wishes: dict[str, Wish] = {}
     for claim in waiting:
         if claim.uid not in prospects or claim.gang in broken:
@@ -167,6 +177,7 @@ def _wishes(
         prospect = prospects[claim.uid]
         gang = claim.gang if claim.gang in binding else ""
         priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
+        priority = max(priority, top) if claim.uid in held else priority
         plain = prospect.plain
         # An unknown price counts as the dearest that is known.
         cost = 0.0 if plain is None else dearest if plain.price is None else plain.price
