@@ -40,6 +40,17 @@ def set_condition(
     given = tuple(conditions)
     old = next((item for item in given if item.type == type), None)
     same = old is not None and old.status == status and old.last_transition_time is not None
+    if (
+        same
+        and old
+        and (old.reason, old.message, old.observed_generation)
+        == (
+            reason,
+            message,
+            observed_generation,
+        )
+    ):
+        return given
     new = Condition(
         type=type,
         status=status,
@@ -76,11 +87,13 @@ def changed(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
 
 
 def _holds(old: Any, new: Any) -> bool:
+    if old == new:
+        return True
     if isinstance(old, Mapping) and isinstance(new, Mapping) and new:
         return not changed(old, new)
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return len(old) == len(new) and all(map(_holds, old, new))
-    return bool(old == new or (_absent(old) and _absent(new)))
+    return _absent(old) and _absent(new)
 
 
 def _absent(value: Any) -> bool:

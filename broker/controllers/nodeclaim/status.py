@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from operator import is_
 from typing import Any
 
 from broker.apis import names
@@ -58,7 +59,8 @@ def body(
     claim: NodeClaim, *changes: Change, now: datetime, fields: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The apply body after these changes; None where it would change nothing."""
-    mine: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in OURS)
+    said: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in OURS)
+    mine = said
     for change in changes:
         mine = set_condition(
             mine,
@@ -70,15 +72,15 @@ def body(
             observed_generation=claim.metadata.generation,
         )
     mine = _with_ready(mine, now=now, generation=claim.metadata.generation)
+    if not fields and len(mine) == len(said) and all(map(is_, mine, said)):
+        return None  # what is so of most claims needs no look at the whole of each
     own = {
         key: value
         for key, value in claim.status.wire().items()
         if key in ("nodeName", "providerID", "imageID", "capacity", "allocatable")
     }
     status = own | dict(fields or {}) | {"conditions": [condition_body(c) for c in mine]}
-    before = own | {
-        "conditions": [condition_body(c) for c in claim.status.conditions if c.type in OURS],
-    }
+    before = own | {"conditions": [condition_body(c) for c in said]}
     if not changed(before, status):
         return None
     return {
