@@ -92,6 +92,22 @@ def _asked(settings: Settings, *, cluster: str = "", kubernetes: str = "") -> Aw
     )
 
 
+def _planned_with(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
+    """For a command that plans: to whom a reservation belongs depends on the cluster's name."""
+    from broker.apis.names import TAG_CLUSTER
+
+    provider = _asked(settings, cluster=settings.cluster_name, kubernetes=kubernetes)
+    if not settings.cluster_name:
+        named = {each.tags[TAG_CLUSTER] for each in provider.reservations() if TAG_CLUSTER in each.tags}
+        if named:
+            others = ", ".join(sorted(named))
+            typer.echo(
+                f"reservations of {others} count as nobody's: name the cluster by --cluster-name",
+                err=True,
+            )
+    return provider
+
+
 @app.command("run", cls=Command)
 @options()
 def run_command(settings: Settings) -> None:
@@ -150,7 +166,7 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     documents = manifests.read(filename)
     objects = [o for d in documents if (o := manifests.decode(d))]
     plan.check(objects, where=", ".join(filename))
-    clock, provider = SystemClock(), _asked(settings, cluster=settings.cluster_name)
+    clock, provider = SystemClock(), _planned_with(settings)
     client, alone = drafts.drafted(documents, lambda: _client(settings))
     if alone:
         typer.echo(alone, err=True)
@@ -185,11 +201,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
     found = explain.prospects(
         one,
         client,
-        lambda: _asked(
-            settings,
-            cluster=settings.cluster_name,
-            kubernetes=ServerVersion(client, clock=SystemClock())(),
-        ),
+        lambda: _planned_with(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
         now=SystemClock().now(),
         overhead=settings.overhead,
         entitle=lambda provider: entitling(client, provider, settings, SystemClock()),

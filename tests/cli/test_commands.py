@@ -15,10 +15,12 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
-from broker.commands import manifests
+from broker.commands import manifests, troubles
 from broker.commands.crds import install
 from broker.kube.client import Client
+from broker.kube.errors import Forbidden, NotFound, Unavailable
 from providers.local import LocalAws
+from providers.model import ErrorClass, ProviderError
 
 from .kit import World, claim, files, node_class, run
 
@@ -175,6 +177,15 @@ def test_plan_and_explain_say_the_same_of_whose_the_slots_are(
     assert told == [row["decision"] for row in rows]
 
 
+def test_plan_without_the_cluster_s_name_says_what_it_leaves_out(world: World, tmp_path: Path) -> None:
+    """What carries the tag of a cluster belongs to reservations of that one alone."""
+    asked = ("plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint)
+    tag = {"Key": "capacity-broker.io/cluster", "Value": "prod"}
+    world.ec2.create_tags(Resources=[world.odcr], Tags=[tag])
+    assert "reservations of prod count as nobody's: name the cluster by --cluster-name" in run(*asked).stderr
+    assert "nobody's" not in run(*asked, "--cluster-name", "blue").stderr
+
+
 def test_plan_without_a_cluster_says_what_it_goes_by(world: World, tmp_path: Path) -> None:
     told = run(
         "plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint
@@ -297,6 +308,36 @@ def test_no_cluster_is_one_line_and_exit_2(
     error = capsys.readouterr().err
     assert missing in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NotFound(404, "NotFound", "404 page not found"), "`capacity-broker crds install` adds"),
+        (Forbidden(403, "Forbidden", 'User "x" cannot list nodeclaims'), "bound to a role that allows it"),
+        (Forbidden(401, "Unauthorized", "Unauthorized"), "log in to it again, or name another --context"),
+        (Unavailable(0, "NewConnectionError", "no answer from the\nAPI server"), "see that it is up"),
+        (
+            ProviderError(
+                "UnauthorizedOperation",
+                "You are not authorized",
+                class_=ErrorClass.PERMISSION,
+                request_id="req-1",
+                operation="DescribeCapacityReservations",
+            ),
+            "(request req-1): let your user or role do DescribeCapacityReservations",
+        ),
+        (
+            ProviderError("Unavailable", "try later", class_=ErrorClass.TRANSIENT),
+            "AWS: call: Unavailable",
+        ),
+    ],
+)
+def test_what_goes_wrong_outside_is_one_line_with_the_way_out(error: Exception, words: str) -> None:
+    assert isinstance(error, troubles.OF_THE_WORLD)
+    said = troubles.told(error)
+    assert words in said
+    assert "\n" not in said
 
 
 def test_no_credentials_is_one_line_with_the_way_out(
