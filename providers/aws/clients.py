@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -51,6 +51,7 @@ def price_list_region(region: str) -> str:
     return next((found for prefix, found in PRICE_LISTS.items() if region.startswith(prefix)), "us-east-1")
 
 
+@cache
 def _user_agent() -> str:
     try:
         return f"capacity-broker/{version('capacity-broker')}"

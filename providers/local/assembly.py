@@ -7,12 +7,15 @@ and the handler inside the second are swapped, so that no name has to be bound a
 from __future__ import annotations
 
 import threading
+from functools import cache
 from typing import Any
 
+import moto.core.responses
 import moto.ec2.urls
 import moto.moto_api._internal.urls
 from moto.core.base_backend import BackendDict
 from moto.core.responses import BaseResponse
+from moto.core.utils import method_names_from_class
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
@@ -78,6 +81,8 @@ def install() -> None:
         ParameterDict._check_loading_status = images.with_published(  # type: ignore[method-assign,assignment]
             ParameterDict._check_loading_status
         )
+        # moto inspects the class anew at each call, which takes longer than most calls
+        moto.core.responses.method_names_from_class = cache(method_names_from_class)  # type: ignore[attr-defined]
         for path in control_api.PATHS:
             moto.moto_api._internal.urls.url_paths[path] = control_api.respond
         groups.install()

@@ -19,22 +19,27 @@ from werkzeug.serving import make_server
 
 from providers.local.assembly import install
 from providers.local.control import Control
+from providers.local.direct import Direct
 
 LOOPBACK = "127.0.0.1"
 
 
 class LocalAws:
-    """A running server. `endpoint` is the URL for every AWS service, `control` the knobs."""
+    """A running server. `endpoint` is the URL for every AWS service, `control` the knobs.
+
+    A client in this process may do without the socket: `direct` handles its `before-send` event.
+    """
 
     def __init__(self, *, host: str = LOOPBACK, port: int = 0):
         install()
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request says nothing new
         listener = socket.create_server((host, port), backlog=128)
         bound = listener.getsockname()[1]
+        application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(
             host,
             bound,
-            DomainDispatcherApplication(create_backend_app),
+            application,
             threaded=True,
             request_handler=MotoRequestHandler,
             fd=listener.detach(),
@@ -42,6 +47,7 @@ class LocalAws:
         shown = LOOPBACK if host in ("0.0.0.0", "") else host
         self.endpoint = f"http://{shown}:{bound}"
         self.control = Control(self.endpoint)
+        self.direct = Direct(self.endpoint, application)
         self._thread = threading.Thread(target=self._server.serve_forever, name="local-aws", daemon=True)
         self._thread.start()
 

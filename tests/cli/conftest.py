@@ -15,6 +15,7 @@ from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.local import LocalAws
+from tests.direct import local_aws_here
 
 from .kit import REGION, World
 
@@ -46,7 +47,7 @@ def _offered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def aws() -> Iterator[LocalAws]:
-    with LocalAws() as server:
+    with local_aws_here() as server:
         yield server
 
 

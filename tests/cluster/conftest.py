@@ -13,6 +13,7 @@ from broker.kube.transports import HttpTransport, InProcessTransport
 from providers.local import LocalAws
 from tests.cluster.stack import Stack
 from tests.controlplane.client import Api
+from tests.direct import local_aws_here
 from tests.servers import REAL
 from tests.unit.aws.models import models_read_once
 
@@ -21,7 +22,7 @@ __all__ = ["models_read_once"]
 
 @pytest.fixture(scope="session")
 def local_aws() -> Iterator[LocalAws]:
-    with LocalAws() as server:
+    with local_aws_here() as server:
         yield server
 
 

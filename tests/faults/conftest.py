@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
 from broker.controllers.nodeclaim import launch
-from providers.aws import clients
 from providers.local import LocalAws
 from tests.cluster.conftest import local_aws
-from tests.faults.walk import Session, World, account
+from tests.faults.walk import World, account, share_clients
 from tests.unit.aws.models import models_read_once
 
 __all__ = ["local_aws", "models_read_once"]
@@ -20,7 +18,7 @@ __all__ = ["local_aws", "models_read_once"]
 @pytest.fixture
 def world(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A cluster and an account in which one process at a time is driven by hand, one fleet call at a time."""
-    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
+    share_clients(monkeypatch)
     monkeypatch.setattr(launch, "PARALLEL", 1)
     account(local_aws, fresh=True)
     made = World(local_aws, 1)

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pytest
 
 from broker.apis import names
 from broker.controllers.nodeclaim import launch
-from providers.aws import clients
 from providers.local import LocalAws
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED
-from tests.faults.walk import Gate, Killed, Point, Session, World, account, held, points
+from tests.faults.walk import ENDED, Gate, Killed, Point, World, account, held, points, share_clients
 
 BOTH = (RESERVED, ON_DEMAND)
 
@@ -156,7 +154,7 @@ STORIES = {
 @pytest.fixture
 def fresh(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
     """Clients are shared by all processes, and calls are made one at a time."""
-    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
+    share_clients(monkeypatch)
     monkeypatch.setattr(launch, "PARALLEL", 1)
     account(local_aws, fresh=True)
     yield local_aws
@@ -167,16 +165,17 @@ def fresh(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loca
 @pytest.mark.parametrize("name", STORIES)
 def test_killed_at_each_call(fresh: LocalAws, name: str) -> None:
     story = STORIES[name]
-    calls = run(fresh, story, 0, None)
+    walked = run(fresh, story, 0, None)
+    calls = walked.calls
     assert any(call == "CreateFleet" or call == "TerminateInstances" for call in calls), calls
-    for number, point in enumerate(points(calls), start=1):
+    for number, point in enumerate(points(walked), start=1):
         try:
             run(fresh, story, number, point)
         except AssertionError as error:
             raise AssertionError(f"killed {point.when} call {point.call} of {calls}: {error}") from error
 
 
-def run(server: LocalAws, story: Story, number: int, point: Point | None) -> list[str]:
+def run(server: LocalAws, story: Story, number: int, point: Point | None) -> Gate:
     """One world: what its process sent, until it was killed or nothing was left to do."""
     world = World(server, number)
     story.stage(world)
@@ -204,7 +203,7 @@ def run(server: LocalAws, story: Story, number: int, point: Point | None) -> lis
     )
     end(world, story, made)
     process.bury()
-    return gate.calls
+    return gate
 
 
 def settled(world: World) -> bool:
@@ -219,8 +218,9 @@ def settled(world: World) -> bool:
 def end(world: World, story: Story, made: dict[str, str]) -> None:
     claims = world.all_claims()
     assert all(made.get(claim.name, claim.uid) == claim.uid for claim in claims), "a claim was made again"
-    assert len(world.instances(ended=True)) <= story.made, picture(world)
-    inside = Counter(i.get("CapacityReservationId") for i in world.instances())
+    listed = world.instances(ended=True)
+    assert len(listed) <= story.made, picture(world)
+    inside = Counter(i.get("CapacityReservationId") for i in listed if i["State"]["Name"] not in ENDED)
     for odcr in world.aws.ec2.describe_capacity_reservations()["CapacityReservations"]:
         assert inside[odcr["CapacityReservationId"]] <= odcr["TotalInstanceCount"], odcr
     story.ends(world)

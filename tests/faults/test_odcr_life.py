@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,14 +22,13 @@ from broker.apis.ome import CapacityReservation, ReservationStatus
 from broker.controllers.ome.holdings.keeper import HoldingsKeeper, Seen
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
-from providers.aws import clients
 from providers.local import LocalAws
 from tests.cluster.account import A, B, C, tags
 from tests.cluster.ome import bought
 from tests.cluster.ome.bought import CANCEL, P5
 from tests.cluster.ome.reserved import KIND
 from tests.faults import walk
-from tests.faults.walk import Gate, Killed, Point, Session, World, account, reads
+from tests.faults.walk import Gate, Killed, Point, World, account, reads, share_clients
 from tests.kueue.definitions import definitions
 
 Json = dict[str, Any]
@@ -184,7 +182,7 @@ STORIES = {
 @pytest.fixture
 def fresh(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
     """Clients are shared by all processes; a process has the loops that buy."""
-    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
+    share_clients(monkeypatch)
     monkeypatch.setattr(walk, "LOOPS", LOOPS)
     account(local_aws, fresh=True)
     yield local_aws

@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import boto3
+import pytest
 
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
@@ -32,6 +34,7 @@ from broker.kube.errors import NotFound, Unavailable
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
+from providers.aws import clients
 from providers.local import LocalAws
 from providers.local.control import Control
 from providers.model import Odcr
@@ -42,6 +45,7 @@ from tests.cluster.stack import SETTINGS, Provider
 # What a launch and an end need; the others only look.
 LOOPS = ("inventory", "nodeclass", "launch", "nodeclaim")
 LONGEST_STEP = 15.0
+ENDED = ("shutting-down", "terminated")
 AWS_READS = ("Describe", "Get", "List")
 
 
@@ -63,6 +67,8 @@ class Gate:
     kill: Point | None = None
     armed: bool = False
     calls: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # of the calls
+    clock: Callable[[], float] = lambda: 0.0
     dead: bool = False
     away: bool = False  # the API server is not reached
     hooks: dict[str, list[Callable[[], object]]] = field(default_factory=dict)
@@ -79,6 +85,7 @@ class Gate:
             due.pop(0)()
         if self.armed:
             self.calls.append(what)
+            self.times.append(self.clock())
             self._reached(Point(len(self.calls) - 1, "before"))
 
     def after(self) -> None:
@@ -98,14 +105,20 @@ class Gate:
         self.armed = armed and not self.dead
 
 
-def points(calls: list[str]) -> list[Point]:
-    """Before every call, and after each that changes something: after a read the world is as before it."""
-    found: list[Point] = []
-    for number, what in enumerate(calls):
-        found.append(Point(number, "before"))
+def points(gate: Gate) -> list[Point]:
+    """One for each world that a process may leave behind: what it had changed by then, and the time.
+
+    What it knew dies with it, and a read leaves no trace: before one call is before every other of the same
+    moment, up to the next change.
+    """
+    found: dict[tuple[int, float], Point] = {}
+    changed = 0
+    for number, (what, time) in enumerate(zip(gate.calls, gate.times, strict=True)):
+        found.setdefault((changed, time), Point(number, "before"))
         if not reads(what):
-            found.append(Point(number, "after"))
-    return found
+            changed += 1
+            found.setdefault((changed, time), Point(number, "after"))
+    return list(found.values())
 
 
 def reads(what: str) -> bool:
@@ -176,6 +189,13 @@ class Session:
 
 
 _clients: dict[tuple[str, ...], Any] = {}
+_core = cache(clients._core)
+
+
+def share_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session and its clients for all processes."""
+    monkeypatch.setattr(clients, "boto3", SimpleNamespace(Session=Session))
+    monkeypatch.setattr(clients, "_core", _core)
 
 
 class World:
@@ -243,8 +263,7 @@ class World:
         found = self.aws.ec2.describe_instances(Filters=chosen)["Reservations"]
         self.control.lag(self.lag)
         listed = [instance for reservation in found for instance in reservation["Instances"]]
-        dead = ("shutting-down", "terminated")
-        return [i for i in listed if ended or i["State"]["Name"] not in dead]
+        return [i for i in listed if ended or i["State"]["Name"] not in ENDED]
 
     # ---- processes
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from providers.local import LocalAws
+from tests.direct import local_aws_here
 from tests.unit.aws.models import models_read_once
 
 from .world import World
@@ -16,7 +17,7 @@ __all__ = ["models_read_once"]
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[LocalAws]:
-    with LocalAws() as aws:
+    with local_aws_here() as aws:
         yield aws
 
 

@@ -1,0 +1,92 @@
+"""The SDK's clients in the server's own process, answered without a socket.
+
+Invariant: the same application answers as on the socket, with the same status, headers and bytes; what a
+fault drops is the error that the SDK raises for a connection that closed. The SDK takes an answer from
+whoever gives one to its `before-send` event (botocore, `Endpoint._do_get_response`), and sends nothing then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.compat import HTTPHeaders
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+
+class _Raw:
+    """The body as botocore reads it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> Iterator[bytes]:
+        yield self._body
+
+
+class Direct:
+    """Answers what is sent to `endpoint`; a request to anywhere else goes its way."""
+
+    def __init__(self, endpoint: str, application: WSGIApplication) -> None:
+        self._endpoint = f"{endpoint}/"
+        self._application = application
+
+    def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
+        if not str(request.url).startswith(self._endpoint):
+            return None
+        told: dict[str, Any] = {}
+
+        def start(status: str, headers: list[tuple[str, str]], _: object = None) -> Any:
+            told.update(status=int(status.split(" ", 1)[0]), headers=headers)
+
+        body = b"".join(_closed(self._application(_environ(request), start)))
+        return AWSResponse(request.url, told["status"], HTTPHeaders.from_pairs(told["headers"]), _Raw(body))
+
+
+def _closed(parts: Iterable[bytes]) -> list[bytes]:
+    try:
+        return list(parts)
+    finally:
+        if close := getattr(parts, "close", None):
+            close()
+
+
+def _environ(request: AWSPreparedRequest) -> dict[str, Any]:
+    """PEP 3333's, as werkzeug makes it of the same request."""
+    url = urlsplit(str(request.url))
+    sent: Any = request.body or b""
+    body = sent.encode() if isinstance(sent, str) else bytes(sent)
+    raw = url.path + (f"?{url.query}" if url.query else "")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote(url.path, "latin-1"),
+        "QUERY_STRING": url.query,
+        "RAW_URI": raw,
+        "REMOTE_ADDR": url.hostname,
+        "SERVER_NAME": url.hostname,
+        "SERVER_PORT": str(url.port),
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "HTTP_HOST": url.netloc,
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": url.scheme,
+        "wsgi.input": BytesIO(body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    headers: Any = request.headers
+    for name, value in headers.items():
+        key = name.upper().replace("-", "_")
+        if key not in ("CONTENT_LENGTH", "HOST"):
+            text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+            environ[key if key == "CONTENT_TYPE" else f"HTTP_{key}"] = text
+    return environ
