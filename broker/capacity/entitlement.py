@@ -74,6 +74,7 @@ class Entitlements:
     `draws` tells the queue of each claim (by uid) that draws from one. `borrow`: by a queue and a flavor, how
     many more slots of others it may take. `peers` are those that it may borrow from. `names` are those that
     people write; `barred` says of a queue why it is entitled to nothing; `rules` whom its claims preempt.
+    `held` are claims (by uid) for which quota is held already.
     """
 
     lots: Mapping[str, Lot] = field(default_factory=dict)
@@ -85,6 +86,7 @@ class Entitlements:
     names: Mapping[str, str] = field(default_factory=dict)
     barred: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
 
     @property
     def owned(self) -> bool:

@@ -59,13 +59,15 @@ _log = structlog.get_logger("borrowing")
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """One look. `coming`: by EC2 reservation, how many slots come free in a moment."""
+    """One look. `coming`: by EC2 reservation, how many slots come free in a moment. `holding`: the dedicated
+    clusters that hold quota."""
 
     places: Places
     said: Sequence[Said]
     lots: Mapping[str, Lot]
     holdings: Holdings
     coming: Mapping[str, int]
+    holding: Collection[str]
 
 
 class Entitler:
@@ -153,6 +155,7 @@ class Entitler:
             names={**given.names, **called},
             barred={**given.barred, **barred},
             rules=given.rules,
+            held=frozenset(uid for uid, each in claims.items() if cluster_of(each)[1] in seen.holding),
         )
 
     @contextmanager
@@ -219,7 +222,14 @@ class Entitler:
                 holding, usage=usage, gone={*gone, *leave}, spared=self._kueue()
             ),
         )
-        return _Seen(places=places, said=said, lots=lots, holdings=holdings, coming=coming)
+        return _Seen(
+            places=places,
+            said=said,
+            lots=lots,
+            holdings=holdings,
+            coming=coming,
+            holding={each.name for each in holding if each.held.usage} - {*leave},
+        )
 
     def _holding(
         self, types: Mapping[str, InstanceType], *, settled: Collection[str], admitted: Mapping[str, Held]
