@@ -108,6 +108,15 @@ def test_owners_come_before_borrowers_of_any_priority() -> None:
     assert (taken["a"].split(":")[0], taken["b"].split(":")[0]) == ("reserved", "on-demand")
 
 
+@pytest.mark.parametrize("draws", ["a", "b"])
+def test_claims_for_which_quota_is_held_come_before_others_of_more_priority(draws: str) -> None:
+    world = inventory(odcr("cr-a"))
+    claims = [claim("plain", kinds=ANY, priority=9), claim("held", kinds=["reserved"])]
+    given = entitled({"plain": draws, "held": draws}, held=frozenset({"uid-held"}))
+    made = planned(claims, node_class(Selection(reservation_id="cr-a"), world), world, given)
+    assert chosen(made) == {"held": f"{AT}cr-a", "plain": "on-demand:m5.large:us-east-1a"}
+
+
 def test_quota_and_limits_leave_slots_idle_and_say_so() -> None:
     world = inventory(odcr("cr-a", free=3))
     own = {A: Terms(quota=2, room=2, lendable=0)}
