@@ -142,7 +142,9 @@ def flavor_of(
         )
     if INSTANCE_TYPE in wanted and wanted[INSTANCE_TYPE] not in types:
         return problem(
-            "InstanceTypeUnknown", f"EC2 has no instance type {wanted[INSTANCE_TYPE]!r} in this region"
+            "InstanceTypeUnknown",
+            f"EC2 has no instance type {wanted[INSTANCE_TYPE]!r} in this region: "
+            f"correct {INSTANCE_TYPE} in the nodeLabels of its ResourceFlavor",
         )
     chosen = [each for each in types.values() if _is(each, wanted)]
     if not chosen:

@@ -52,6 +52,12 @@ ROWS: Final[list[Row]] = [
         pods(4, cpu=1000),
         ("NoFit", [{}], 0),
     ),
+    row(
+        "pod sets of one group take the flavor that holds both",
+        [{"one": {"cpu": 3000}, "two": {"cpu": 4000}}],
+        [pods(name="a", group="g", cpu=2000), pods(name="b", group="g", cpu=2000)],
+        ("Fit", [FIT_TWO, FIT_TWO], 0),
+    ),
     # ---- which flavors may be
     row(
         "every flavor has a taint that is not tolerated",

@@ -14,15 +14,22 @@ TEST: Final = "test-clusterqueue"
 
 
 def pods(
-    count: int = 1, *, name: str = "main", on: str = "", tolerations: Sequence[Row] = (), **request: int
+    count: int = 1,
+    *,
+    name: str = "main",
+    on: str = "",
+    group: str = "",
+    tolerations: Sequence[Row] = (),
+    **request: int,
 ) -> Row:
-    """`on`: the `type` that the node selector wants."""
+    """`on`: the `type` that the node selector wants; `group`: with whom it takes its flavors."""
     return {
         "name": name,
         "count": count,
         "request": request,
         "tolerations": list(tolerations),
         "nodeSelector": {"type": on} if on else {},
+        "group": group,
     }
 
 

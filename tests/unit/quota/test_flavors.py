@@ -32,6 +32,11 @@ def test_taints_are_tolerated_as_the_scheduler_tolerates_them(toleration: Tolera
     )
 
 
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_a_hard_taint_keeps_out_who_does_not_tolerate_it(effect: str) -> None:
+    assert misfit(PodSet(), Flavor(name="f", taints=(Taint(key="k", effect=effect),)))
+
+
 def test_a_taint_that_only_prefers_keeps_nobody_out() -> None:
     assert misfit(PodSet(), Flavor(name="f", taints=(Taint(key="k", effect="PreferNoSchedule"),))) == ""
 

@@ -6,9 +6,10 @@ import copy
 
 import pytest
 
-from broker.quota.assign import assign, targets
-from broker.quota.model import FlavorResource
-from tests.unit.quota import cases, own
+from broker.quota.assign import Rules, Simulation, assign, targets
+from broker.quota.flavors import PodSet
+from broker.quota.model import FlavorResource, Mode
+from tests.unit.quota import cases, own, rows
 from tests.unit.quota.cases import Row
 
 _ASSIGN = [row for row in cases.CASES if row["suite"] == "TestAssignFlavors"] + own.ROWS
@@ -53,6 +54,60 @@ def test_assigns_the_flavors_that_kueue_assigns(row: Row) -> None:
     assert str(found.mode) == row["want"]["mode"]
     assert chosen == row["want"]["podSetFlavors"]
     assert found.level == row["want"]["borrowingLevel"]
+
+
+@pytest.mark.parametrize(
+    ("within", "borrowed", "taken"),
+    [("one", "two", "two"), ("two", "one", "one")],
+    ids=["the second can be reclaimed", "the first can be reclaimed"],
+)
+def test_what_a_simulation_finds_decides_on_the_flavor(within: str, borrowed: str, taken: str) -> None:
+    """Of one flavor a workload of the queue itself is in the way, of the other a borrower."""
+    rule = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any", "borrowWithinCohort": None}
+    quotas = {f"{flavor}|cpu": {"nominal": 2} for flavor in ("one", "two")}
+    queues: list[Row] = [
+        {"name": "a", "cohort": "c", "quotas": quotas, "flavorOrder": [["one", "two"]], "preemption": rule},
+        {"name": "b", "cohort": "c", "quotas": {f"{borrowed}|cpu": {"nominal": 0}}},
+    ]
+    holder = {"priority": -1, "reservedAt": 0, "queueTs": 0, "evicted": False}
+    admitted = [
+        {"name": "mine", "cq": "a", "usage": {f"{within}|cpu": 2}, **holder},
+        {"name": "theirs", "cq": "b", "usage": {f"{borrowed}|cpu": 2}, **holder},
+    ]
+    world = cases.ledger({"clusterQueues": queues, "admitted": admitted})
+    rules = Rules(flavors=cases.FLAVORS)
+    found = assign(
+        world.node("a"),
+        [PodSet(requests={"cpu": 2})],
+        rules,
+        Simulation(world, "a", 0, 0.0, rules),
+    )
+    (pods,) = found.pod_sets
+    assert (pods.choices["cpu"].flavor, found.mode) == (taken, Mode.PREEMPT)
+
+
+def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:
+    row = rows.row(
+        "",
+        [{"one": {"cpu": 2}, "two": {"cpu": 2}}],
+        [],
+        ("Fit", [], 0),
+        used={"one|cpu": 2},
+        fungibility=own.STAY,
+    )
+    tree = cases.tree(row)
+    node = tree.queues[rows.TEST]
+    node.add(cases.amounts(row["usage"][0]["usage"]))
+
+    def choice(after: dict[tuple[str, str], int]) -> tuple[str, int]:
+        pods = [PodSet(requests={"cpu": 2})]
+        found = assign(node, pods, cases.rules(row), cases.oracle(row), after=after)
+        (chosen,) = found.pod_sets
+        return chosen.choices["cpu"].flavor, chosen.choices["cpu"].tried
+
+    assert choice({}) == ("one", 0)
+    assert choice({("main", "cpu"): 0}) == ("two", -1)  # the last one: the next search begins anew
+    assert choice({("main", "cpu"): -1}) == ("one", 0)
 
 
 @pytest.mark.parametrize(
