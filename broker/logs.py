@@ -16,9 +16,9 @@ def configure(*, level: str, format_: str) -> None:
     Raises ValueError naming the option, the value and what is allowed.
     """
     if level not in LEVELS:
-        raise ValueError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
+        raise ValueError(f"--log-level (BROKER_LOG_LEVEL) {level!r} is not one of {', '.join(LEVELS)}")
     if format_ not in ("json", "console", "auto"):
-        raise ValueError(f"log format {format_!r} is not one of json, console, auto")
+        raise ValueError(f"--log-format (BROKER_LOG_FORMAT) {format_!r} is not one of json, console, auto")
     terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()

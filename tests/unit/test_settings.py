@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from broker import logs
 from broker.settings import Settings, options
 
 HINTS = get_type_hints(Settings, include_extras=True)
@@ -62,3 +63,15 @@ def test_a_wrong_value_names_the_option() -> None:
     assert result.exit_code == 2
     assert "--poll-seconds" in result.output
     assert "number" in result.output
+
+
+def test_a_wrong_log_level_or_format_names_its_option() -> None:
+    with pytest.raises(ValueError, match="--log-level .BROKER_LOG_LEVEL. 'loud' is not one of debug"):
+        logs.configure(level="loud", format_="json")
+    with pytest.raises(ValueError, match="--log-format .BROKER_LOG_FORMAT. 'xml' is not one of json"):
+        logs.configure(level="info", format_="xml")
+
+
+def test_options_that_there_are_not_are_a_mistake_of_the_program() -> None:
+    with pytest.raises(ValueError, match="no such settings: regoin"):
+        options("regoin")
