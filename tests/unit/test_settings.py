@@ -66,9 +66,9 @@ def test_a_wrong_value_names_the_option() -> None:
 
 
 def test_a_wrong_log_level_or_format_names_its_option() -> None:
-    with pytest.raises(ValueError, match="--log-level .BROKER_LOG_LEVEL. 'loud' is not one of debug"):
+    with pytest.raises(ValueError, match=r"--log-level .BROKER_LOG_LEVEL. 'loud' is not one of debug"):
         logs.configure(level="loud", format_="json")
-    with pytest.raises(ValueError, match="--log-format .BROKER_LOG_FORMAT. 'xml' is not one of json"):
+    with pytest.raises(ValueError, match=r"--log-format .BROKER_LOG_FORMAT. 'xml' is not one of json"):
         logs.configure(level="info", format_="xml")
 
 
