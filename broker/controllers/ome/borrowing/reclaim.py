@@ -37,7 +37,7 @@ from broker.quota.model import Reason
 
 RECLAIMED = Counter(
     "capacity_broker_slots_reclaimed",
-    "Claims that were drained because the owner of their reserved slot wanted it back, by Kueue's reason.",
+    "Claims that were drained for somebody with more right to their reserved slot, by Kueue's reason.",
     ["reason"],
     registry=REGISTRY,
 )
