@@ -41,7 +41,7 @@ test: $(VENV)/.installed ## Every test that this machine can run; says what it l
 	  echo "Left out: the real kube-apiserver (no Go on this machine; KUBEBUILDER_ASSETS names a folder that has it)."
 	@test -x .cache/peers/bin/karpenter || echo "Left out: unmodified Karpenter beside the broker: make peers builds it."
 	@echo "Left out: moto's own tests with the extension installed (four minutes): make moto-suite"
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not moto_suite" $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not moto_suite" $(ARGS)
 
 moto-suite: $(VENV)/.installed ## moto's own tests with local AWS's extension installed
 	$(BIN)/python -m tests.moto_suite.run

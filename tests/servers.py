@@ -125,8 +125,7 @@ def embedded() -> Iterator[Api]:
         yield api
 
 
-# One worker of pytest-xdist gets every test of the real server, so that a run starts one.
-REAL = (pytest.mark.real, pytest.mark.xdist_group("controlplane"))
+REAL = pytest.mark.real
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=REAL)])

@@ -25,7 +25,7 @@ SEQUENCES = int(os.environ.get("CONFORMANCE_SEQUENCES", "40"))
 SEED = int(os.environ.get("CONFORMANCE_SEED", "0"))
 BATCH = 10  # sequences a test
 TOUCHED = tuple(kind.collection for kind in ALL)
-pytestmark = list(REAL)
+pytestmark = REAL
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,6 @@ def test_a_server_whose_certificate_is_not_written_yet_does_not_answer(tmp_path:
 
 
 @pytest.mark.real
-@pytest.mark.xdist_group("controlplane")
 def test_the_scheduler_binds_a_pod() -> None:
     servers.need()
     with ControlPlane(users=("somebody",)) as plane:  # one of its own: a scheduler would bind others' pods

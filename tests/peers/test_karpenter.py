@@ -27,7 +27,7 @@ from tests.peers.stage import BROKER, KARPENTER, UNPLAYED, Stage, missing
 
 FIELD = "capacityReservationSpec"
 # One worker starts the peers, once.
-pytestmark = [pytest.mark.peers, pytest.mark.xdist_group("karpenter")]
+pytestmark = pytest.mark.peers
 
 
 @pytest.fixture(scope="module")

@@ -275,7 +275,6 @@ def test_an_unknown_field_is_refused_and_the_service_monitor_is_taken() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.xdist_group("controlplane")
 def test_helm_installs_upgrades_and_tells_what_to_do_next(real: Api, tmp_path: Path) -> None:
     kubeconfig, values = tmp_path / "kubeconfig", tmp_path / "values.yaml"
     kubeconfig.write_text(real.kubeconfig())

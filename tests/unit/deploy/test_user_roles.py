@@ -62,7 +62,6 @@ READ = ("get", "list", "watch")
 
 
 @pytest.mark.real
-@pytest.mark.xdist_group("controlplane")
 @pytest.mark.covers("OME-087")
 def test_who_has_the_page_s_role_keeps_reservations_and_reads_kueue(real: Api) -> None:
     bind(real, "Role", yaml.safe_load(PAGE), namespace="default")
@@ -86,7 +85,6 @@ def test_who_has_the_page_s_role_keeps_reservations_and_reads_kueue(real: Api) -
 
 
 @pytest.mark.real
-@pytest.mark.xdist_group("controlplane")
 def test_the_chart_s_roles_are_the_page_s_without_what_a_role_cannot_grant(real: Api) -> None:
     for part in ("view", "edit"):
         bind(real, "ClusterRole", chart(part), namespace="default")
