@@ -8,11 +8,9 @@ none exists, nothing is waited for or looked at, and every plan is as free as wi
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import structlog
@@ -20,54 +18,24 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import NOBODYS, Borrower, Entitlements, Lot, Rule, Terms
+from broker.capacity.entitlement import NOBODYS, Entitlements
 from broker.capacity.holdings import Holdings
-from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
-from broker.controllers.nodeclaim.report import launched_at
-from broker.controllers.ome.borrowing.promised import Holding, cluster_of, promises
-from broker.controllers.ome.borrowing.promised import holdings as holding_of
-from broker.controllers.ome.borrowing.spared import spared
-from broker.controllers.ome.borrowing.terms import Said, TermsReader
-from broker.controllers.ome.borrowing.unexplained import Unexplained
+from broker.controllers.ome.borrowing.promised import cluster_of
+from broker.controllers.ome.borrowing.sight import Given, Sight
 from broker.controllers.ome.clusters.admission import Held
-from broker.controllers.ome.clusters.flavors import flavors_of as flavors_there
-from broker.controllers.ome.clusters.flavors import judged, reservations
-from broker.controllers.ome.clusters.sizes import sizes
-from broker.controllers.ome.holdings.wishes import flavors_of
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.quota.joint import Places
-from broker.quota.lots import Holder
-from broker.quota.lots import Lot as BookLot
-from broker.quota.model import Cohort, Preemption
-from broker.quota.resolve import Names, Unresolved
-from broker.quota.slots import Slots
-from broker.quota.usage import Reserved
 from broker.settings import Settings
 from providers.model import InstanceType
 
 # How long a plan waits for the kinds that it asks before it goes on without.
 PATIENCE: Final = timedelta(seconds=30)
-# How long a claim that may fall back waits for whoever gives its slot back.
-DRAINING: Final = timedelta(minutes=10)
 
 _log = structlog.get_logger("borrowing")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """One look. `coming`: by EC2 reservation, how many slots come free in a moment. `holding`: the dedicated
-    clusters that hold quota."""
-
-    places: Places
-    said: Sequence[Said]
-    lots: Mapping[str, Lot]
-    holdings: Holdings
-    coming: Mapping[str, int]
-    holding: Collection[str]
 
 
 class Entitler:
@@ -89,17 +57,11 @@ class Entitler:
         """`kueue`: whether another counts the quota of dedicated clusters."""
         self._reads = reads
         self._holdings = holdings
-        self._claims = claims
-        self._nodes = nodes
-        self._pods = pods
-        self._settings = settings
         self._clock = clock
-        self._owns = owns
-        self._kueue = kueue
-        self._terms = TermsReader(reads, settings)
-        self._unexplained = Unexplained()
+        self._sight = Sight(
+            reads, holdings, claims, nodes, pods, settings=settings, clock=clock, owns=owns, kueue=kueue
+        )
         self._began = clock.monotonic()
-        self._told: tuple[object, int] = (None, 0)
         self._turn = threading.Lock()
         self._lock = threading.Lock()
         self._admitted: Mapping[str, Held] = {}
@@ -112,9 +74,9 @@ class Entitler:
     def known(self) -> bool:
         """Whether a plan may be made: what belongs to whom is known, or has not been for too long."""
         reads = self._reads
-        if _read(reads.reservations) and _read(reads.cluster_reservations) and not self._terms.all():
+        if _read(reads.reservations) and _read(reads.cluster_reservations) and self._sight.empty:
             return True
-        if reads.synced() and (not self._terms.all() or self._holdings() is not None):
+        if reads.synced() and (self._sight.empty or self._holdings() is not None):
             return True
         over = self._clock.monotonic() - self._began > PATIENCE.total_seconds()
         self._tell(over=over)
@@ -140,11 +102,11 @@ class Entitler:
         """For a plan of these claims, by uid. Others that were planned in this pass have what they got."""
         with self._lock:
             self._planned = {uid: odcr_id for uid, odcr_id in self._planned.items() if uid not in claims}
-        seen = self._look(inventory, types, planning=claims.keys())
+        seen = self._sight.look(inventory, types, planning=claims.keys(), given=self._given())
         if seen is None:
             return NOBODYS
-        draws, barred, called = self._draws(claims.values())
-        given = self._entitled(seen)
+        draws, barred, called = self._sight.draws(claims.values())
+        given = self._sight.entitled(seen)
         return Entitlements(
             lots=given.lots,
             terms=given.terms,
@@ -168,7 +130,7 @@ class Entitler:
         self, inventory: Inventory, types: Mapping[str, InstanceType], *, waiting: Collection[str]
     ) -> Places | None:
         """None where nothing belongs to anybody. `waiting`: claims (by uid) that ask by themselves."""
-        seen = self._look(inventory, types, planning=waiting)
+        seen = self._sight.look(inventory, types, planning=waiting, given=self._given())
         return None if seen is None else seen.places
 
     def decided(self, admitted: Mapping[str, Held], leave: Collection[str]) -> None:
@@ -177,111 +139,14 @@ class Entitler:
         with self._lock:
             self._admitted, self._leave = admitted, leave
 
-    def _look(
-        self, inventory: Inventory, types: Mapping[str, InstanceType], *, planning: Collection[str]
-    ) -> _Seen | None:
-        """`planning`: claims (by uid) that are judged by themselves, and not as part of their cluster."""
-        there = self._terms.all()
-        if not there:
-            return None
-        now = self._clock.now()
-        holdings = self._holdings() or Holdings()
-        flavors = None if self._reads.flavors.missing else self._flavors()
-        zones = [each.strip() for each in self._settings.buy_zones.split(",") if each.strip()]
-        said = self._terms.said(
-            there, flavors_of(flavors, types, zones), types, self._version(flavors, types)
-        )
-        lots = self._owned(holdings, inventory)
-        rules = {one.member.name: one.member.preemption for one in said}
+    def _given(self) -> Given:
         with self._lock:
-            planned, admitted, leave = dict(self._planned), self._admitted, self._leave
-        holders = _without_ended(self._holders(lots, planned, rules), inventory)
-        strange, coming = self._counts(lots, holders, inventory, now)
-        usable = _usable(lots, inventory, strange, now)
-        made = [
-            BookLot(
-                owner=one.reserved.queue,
-                flavor=flavor,
-                slots=usable.get(Lot(one.reserved.queue, flavor), {}),
-                quota=each.quota,
-                lending_limit=each.lending_limit,
+            return Given(
+                planned=dict(self._planned),
+                admitted=self._admitted,
+                leave=self._leave,
+                left=frozenset(self._left),
             )
-            for one in said
-            for flavor, each in one.flavors.items()
-        ]
-        cohorts = [
-            Cohort(name=each.name, parent=each.spec.parent_name) for each in self._reads.cohorts.cache.list()
-        ]
-        holding = self._holding(types, settled={*planning, *planned}, admitted=admitted)
-        places = Places(
-            lots=made,
-            members=[one.member for one in said],
-            cohorts=cohorts,
-            holders=holders,
-            promises=lambda usage, gone: promises(
-                holding, usage=usage, gone={*gone, *leave}, spared=self._kueue()
-            ),
-        )
-        return _Seen(
-            places=places,
-            said=said,
-            lots=lots,
-            holdings=holdings,
-            coming=coming,
-            holding={each.name for each in holding if each.held.usage} - {*leave},
-        )
-
-    def _holding(
-        self, types: Mapping[str, InstanceType], *, settled: Collection[str], admitted: Mapping[str, Held]
-    ) -> Sequence[Holding]:
-        """The dedicated clusters, and how many of their instances are there."""
-        clusters = self._reads.clusters.cache.list()
-        if not clusters:
-            return ()
-        known = reservations(self._reads)
-        specs, _ = judged(
-            self._reads, default_cohort=self._settings.default_cohort, strict=self._settings.strict
-        )
-        flavors = flavors_there(self._reads, specs)
-        return holding_of(
-            clusters,
-            self._claims.list(),
-            by_name=Names(known),
-            flavors=[*flavors.values()],
-            sizes=sizes(flavors, known, types, self._settings),
-            settled=settled,
-            admitted=admitted,
-        )
-
-    def _entitled(self, seen: _Seen) -> Entitlements:
-        """What follows for plans, but for whose each claim is."""
-        now, said = self._clock.now(), seen.said
-        slots = seen.places.slots({}, ())
-        rules = {one.member.name: one.member.preemption for one in said}
-        return Entitlements(
-            lots=seen.lots,
-            terms={
-                Lot(*key): self._terms_of(slots, lot, seen.coming, rules[lot.owner], now)
-                for key, lot in slots.lots.items()
-            },
-            disputed={id_: tuple(each.queue for each in who) for id_, who in seen.holdings.disputed.items()},
-            borrow={
-                Lot(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
-                for one in said
-                for flavor in one.member.borrowing_limit
-            },
-            peers={one.reserved.queue: peers for one in said if (peers := slots.peers(one.reserved.queue))},
-            names={one.reserved.queue: str(one.reserved) for one in said},
-            barred={one.reserved.queue: one.barred for one in said if one.barred} | dict(slots.inactive),
-            rules={
-                queue: Rule(
-                    within=rule.within != "Never",
-                    lower=rule.borrow != "Never" and rule.reclaim != "Never",
-                    threshold=rule.threshold,
-                )
-                for queue, rule in rules.items()
-            },
-        )
 
     def begin(self) -> None:
         """A pass begins: all that was launched before is written on the claims."""
@@ -295,186 +160,17 @@ class Entitler:
 
     def leaves(self, uid: str) -> None:
         """The claim was deleted a moment ago, which the cache may not show yet."""
-        self._left.add(uid)
+        with self._lock:
+            self._left.add(uid)
 
     def _changed(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
         if old is not None and new is None:
-            self._left.discard(old.uid)
+            with self._lock:
+                self._left.discard(old.uid)
             if odcr_id := old.labels.get(names.RESERVATION_ID):
-                self._unexplained.ended(odcr_id, self._clock.now())
-
-    def _draws(self, waiting: Iterable[NodeClaim]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-        """The queue of each claim; of what no reservation is named by, why it entitles to nothing."""
-        known = Names(Reserved(one.namespace, one.name) for one in self._terms.all())
-        draws: dict[str, str] = {}
-        barred: dict[str, str] = {}
-        called: dict[str, str] = {}
-        for claim in waiting:
-            if not (given := claim.annotations.get(names.DRAWS_FROM, "")):
-                continue
-            found = known.resolve(given)
-            if isinstance(found, Unresolved):
-                draws[claim.uid] = queue = f"?{given}"
-                barred[queue], called[queue] = found.message, given
-            else:
-                draws[claim.uid] = found.queue
-        return draws, barred, called
-
-    def _flavors(self) -> dict[str, Mapping[str, str]]:
-        return {each.name: each.spec.node_labels for each in self._reads.flavors.cache.list()}
-
-    def _version(self, flavors: object, types: Mapping[str, InstanceType]) -> int:
-        """Changes with the flavors or the instance types."""
-        seen = (flavors, id(types))
-        if self._told[0] != seen:
-            self._told = (seen, self._told[1] + 1)
-        return self._told[1]
-
-    def _owned(self, holdings: Holdings, inventory: Inventory) -> dict[str, Lot]:
-        """The lot of each EC2 reservation that belongs to somebody. What carries a tag that the holdings do
-        not know yet has no flavor, so that nobody takes it meanwhile."""
-        lots = {
-            odcr_id: Lot(reserved.queue, holdings.flavor.get(odcr_id, ""))
-            for odcr_id, reserved in holdings.owner.items()
-        }
-        for odcr in inventory.odcrs.values():
-            if odcr.id not in lots and odcr.id not in holdings.disputed:
-                namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
-                cluster = odcr.tags.get(names.TAG_CLUSTER, self._settings.cluster_name)
-                if name and cluster == self._settings.cluster_name and self._exists(namespace, name):
-                    lots[odcr.id] = Lot(Reserved(namespace, name).queue, "")
-        return lots
-
-    def _exists(self, namespace: str, name: str) -> bool:
-        if namespace:
-            return self._reads.reservations.cache.get(name, namespace) is not None
-        return self._reads.cluster_reservations.cache.get(name) is not None
-
-    def _holders(
-        self, lots: Mapping[str, Lot], planned: Mapping[str, str], rules: Mapping[str, Preemption]
-    ) -> list[Holder]:
-        """Claims whose instances hold a slot that belongs to somebody."""
-        held = {}
-        top = 0  # whom nobody goes before is not asked whether it may be disturbed
-        for claim in self._claims.list():
-            if (odcr_id := _held(claim) or planned.get(claim.uid, "")) in lots:
-                held[claim.uid] = claim, odcr_id
-            elif not claim.status.provider_id:
-                top = max(top, priority_of(claim))
-        there = [claim for claim, _ in held.values()]
-        draws, _, _ = self._draws(there)
-        since = launched_at(there)
-        found = []
-        for claim, odcr_id in held.values():
-            queue, priority = draws.get(claim.uid, ""), priority_of(claim)
-            own = queue == lots[odcr_id].owner
-            rule = rules.get(queue)
-            asked = not own or (priority < top and rule is not None and rule.within != "Never")
-            _, cluster = cluster_of(claim)
-            found.append(
-                Holder(
-                    name=claim.name,
-                    queue=queue,
-                    odcr_id=odcr_id,
-                    cluster=cluster,
-                    priority=priority,
-                    since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
-                    leaving=claim.deleting
-                    or claim.uid in self._left
-                    or (bool(cluster) and cluster in self._leave),
-                    spared=asked and self._spared(claim),
-                )
-            )
-        return found
-
-    def _spared(self, claim: NodeClaim) -> bool:
-        """Whether it is not asked for its slot; a dedicated cluster is, as a whole, where no other decides
-        about it."""
-        if names.DEDICATED in claim.labels:
-            return self._kueue()
-        return spared(claim, owns=self._owns, nodes=self._nodes, pods=self._pods)
-
-    def _counts(
-        self,
-        lots: Mapping[str, Lot],
-        holders: Iterable[Holder],
-        inventory: Inventory,
-        now: datetime,
-    ) -> tuple[dict[str, int], dict[str, int]]:
-        held = Counter(each.odcr_id for each in holders)
-        unexplained = {
-            odcr_id: odcr.total - inventory.free(odcr_id) - held[odcr_id]
-            for odcr_id in lots
-            if (odcr := inventory.odcrs.get(odcr_id)) is not None
-        }
-        return self._unexplained.look(unexplained, now)
-
-    def _terms_of(
-        self,
-        slots: Slots,
-        lot: BookLot,
-        coming: Mapping[str, int],
-        rule: Preemption,
-        now: datetime,
-    ) -> Terms:
-        ended = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(coming.get(id_, 0))]
-        borrowers = [
-            Borrower(each.odcr_id, each.priority, coming=each.leaving, queue=each.queue)
-            for each in slots.takers(lot)
-            if not (each.leaving and self._stuck(each.name, now))
-        ]
-        return Terms(
-            quota=slots.quota(lot),
-            room=slots.room(lot),
-            lendable=slots.lendable(lot),
-            reclaim=rule.reclaim,
-            borrowers=(*ended, *borrowers),
-        )
-
-    def _stuck(self, name: str, now: datetime) -> bool:
-        claim = self._claims.get(name)
-        since = claim.metadata.deletion_timestamp if claim is not None else None
-        return since is not None and now - since > DRAINING
+                self._sight.unexplained.ended(odcr_id, self._clock.now())
 
 
 def _read(informer: Informer[Any]) -> bool:
     """Whether it is known what there is of a kind."""
     return informer.synced or informer.missing
-
-
-def priority_of(claim: NodeClaim) -> int:
-    text = claim.annotations.get(names.PRIORITY, "0").strip()
-    return int(text) if text.removeprefix("-").isdigit() else 0
-
-
-def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Holder]:
-    """Without those who leave and whose slot EC2 counts as free already: their claims go in a moment."""
-    held = list(holders)
-    over = Counter(each.odcr_id for each in held)
-    for odcr_id in over:
-        odcr = inventory.odcrs.get(odcr_id)
-        over[odcr_id] += inventory.free(odcr_id) - odcr.total if odcr is not None else 0
-    kept = []
-    for each in held:
-        if each.leaving and over[each.odcr_id] > 0:
-            over[each.odcr_id] -= 1
-        else:
-            kept.append(each)
-    return kept
-
-
-def _held(claim: NodeClaim) -> str:
-    """The EC2 reservation that its instance runs in."""
-    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
-
-
-def _usable(
-    lots: Mapping[str, Lot], inventory: Inventory, strange: Mapping[str, int], now: datetime
-) -> dict[Lot, dict[str, int]]:
-    """The slots of each lot by reservation, without those that cannot be launched into or are strangers'."""
-    found: dict[Lot, dict[str, int]] = {}
-    for odcr_id, lot in lots.items():
-        odcr = inventory.odcrs.get(odcr_id)
-        if odcr is not None and launchable(odcr, now):
-            found.setdefault(lot, {})[odcr_id] = max(0, odcr.total - strange.get(odcr_id, 0))
-    return found

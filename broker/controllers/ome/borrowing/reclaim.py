@@ -23,7 +23,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.entitlement import Awaited
 from broker.controllers.nodeclaim.status import Change, write
-from broker.controllers.ome.borrowing.entitler import Entitler, priority_of
+from broker.controllers.ome.borrowing.entitler import Entitler
+from broker.controllers.ome.borrowing.sight import priority_of
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock

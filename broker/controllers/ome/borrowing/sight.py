@@ -1,0 +1,386 @@
+"""One look at whose slots are whose, and who has them: what plans and decisions about slots start from.
+
+Invariant: it asks nobody and writes nothing; what it takes for coming free, or for strangers', is told in
+`unexplained`. What carries a tag that the holdings do not know yet is for nobody meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Borrower, Entitlements, Lot, Rule, Terms
+from broker.capacity.holdings import Holdings
+from broker.capacity.matching import launchable
+from broker.capacity.model import Inventory
+from broker.controllers.nodeclaim.report import launched_at
+from broker.controllers.ome.borrowing.promised import Holding, cluster_of, promises
+from broker.controllers.ome.borrowing.promised import holdings as holding_of
+from broker.controllers.ome.borrowing.spared import spared
+from broker.controllers.ome.borrowing.terms import Said, TermsReader
+from broker.controllers.ome.borrowing.unexplained import Unexplained
+from broker.controllers.ome.clusters.admission import Held
+from broker.controllers.ome.clusters.flavors import flavors_of as flavors_there
+from broker.controllers.ome.clusters.flavors import judged, reservations
+from broker.controllers.ome.clusters.sizes import sizes
+from broker.controllers.ome.holdings.wishes import flavors_of
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.cache import Cache
+from broker.kube.clock import Clock
+from broker.quota.joint import Places
+from broker.quota.lots import Holder
+from broker.quota.lots import Lot as BookLot
+from broker.quota.model import Cohort, Preemption
+from broker.quota.resolve import Names, Unresolved
+from broker.quota.slots import Slots
+from broker.quota.usage import Reserved
+from broker.settings import Settings
+from providers.model import InstanceType
+
+# How long a claim that may fall back waits for whoever gives its slot back.
+DRAINING: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What was decided and may not be seen yet: launches planned (EC2 reservation by uid of the claim), what
+    clusters (by uid) were admitted to, which of them (by name) must leave, and which claims (by uid)."""
+
+    planned: Mapping[str, str] = field(default_factory=dict)
+    admitted: Mapping[str, Held] = field(default_factory=dict)
+    leave: Collection[str] = ()
+    left: Collection[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One look. `coming`: by EC2 reservation, how many slots come free in a moment. `holding`: the dedicated
+    clusters that hold quota."""
+
+    places: Places
+    said: Sequence[Said]
+    lots: Mapping[str, Lot]
+    holdings: Holdings
+    coming: Mapping[str, int]
+    holding: Collection[str]
+
+
+class Sight:
+    """`look` is safe to call from any loop. `kueue`: whether another counts the quota of clusters."""
+
+    def __init__(
+        self,
+        reads: OmeReads,
+        holdings: Callable[[], Holdings | None],
+        claims: Cache[NodeClaim],
+        nodes: Cache[Node],
+        pods: Cache[Pod],
+        *,
+        settings: Settings,
+        clock: Clock,
+        owns: Callable[[NodeClaim], bool],
+        kueue: Callable[[], bool],
+    ) -> None:
+        self._reads = reads
+        self._holdings = holdings
+        self._claims = claims
+        self._nodes = nodes
+        self._pods = pods
+        self._settings = settings
+        self._clock = clock
+        self._owns = owns
+        self._kueue = kueue
+        self._terms = TermsReader(reads, settings)
+        self.unexplained = Unexplained()
+        self._told: tuple[object, int] = (None, 0)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no reservation."""
+        return not self._terms.all()
+
+    def look(
+        self,
+        inventory: Inventory,
+        types: Mapping[str, InstanceType],
+        *,
+        planning: Collection[str],
+        given: Given,
+    ) -> Seen | None:
+        """`planning`: claims (by uid) that are judged by themselves, and not as part of their cluster."""
+        there = self._terms.all()
+        if not there:
+            return None
+        now = self._clock.now()
+        holdings = self._holdings() or Holdings()
+        flavors = None if self._reads.flavors.missing else self._flavors()
+        zones = [each.strip() for each in self._settings.buy_zones.split(",") if each.strip()]
+        said = self._terms.said(
+            there, flavors_of(flavors, types, zones), types, self._version(flavors, types)
+        )
+        lots = self._owned(holdings, inventory)
+        rules = {one.member.name: one.member.preemption for one in said}
+        holders = _without_ended(self._holders(lots, given, rules), inventory)
+        strange, coming = self._counts(lots, holders, inventory, now)
+        usable = _usable(lots, inventory, strange, now)
+        made = [
+            BookLot(
+                owner=one.reserved.queue,
+                flavor=flavor,
+                slots=usable.get(Lot(one.reserved.queue, flavor), {}),
+                quota=each.quota,
+                lending_limit=each.lending_limit,
+            )
+            for one in said
+            for flavor, each in one.flavors.items()
+        ]
+        cohorts = [
+            Cohort(name=each.name, parent=each.spec.parent_name) for each in self._reads.cohorts.cache.list()
+        ]
+        holding = self._holding(types, settled={*planning, *given.planned}, admitted=given.admitted)
+        places = Places(
+            lots=made,
+            members=[one.member for one in said],
+            cohorts=cohorts,
+            holders=holders,
+            promises=lambda usage, gone: promises(
+                holding, usage=usage, gone={*gone, *given.leave}, spared=self._kueue()
+            ),
+        )
+        return Seen(
+            places=places,
+            said=said,
+            lots=lots,
+            holdings=holdings,
+            coming=coming,
+            holding={each.name for each in holding if each.held.usage} - {*given.leave},
+        )
+
+    def _holding(
+        self, types: Mapping[str, InstanceType], *, settled: Collection[str], admitted: Mapping[str, Held]
+    ) -> Sequence[Holding]:
+        """The dedicated clusters, and how many of their instances are there."""
+        clusters = self._reads.clusters.cache.list()
+        if not clusters:
+            return ()
+        known = reservations(self._reads)
+        specs, _ = judged(
+            self._reads, default_cohort=self._settings.default_cohort, strict=self._settings.strict
+        )
+        flavors = flavors_there(self._reads, specs)
+        return holding_of(
+            clusters,
+            self._claims.list(),
+            by_name=Names(known),
+            flavors=[*flavors.values()],
+            sizes=sizes(flavors, known, types, self._settings),
+            settled=settled,
+            admitted=admitted,
+        )
+
+    def entitled(self, seen: Seen) -> Entitlements:
+        """What follows for plans, but for whose each claim is."""
+        now, said = self._clock.now(), seen.said
+        slots = seen.places.slots({}, ())
+        rules = {one.member.name: one.member.preemption for one in said}
+        return Entitlements(
+            lots=seen.lots,
+            terms={
+                Lot(*key): self._terms_of(slots, lot, seen.coming, rules[lot.owner], now)
+                for key, lot in slots.lots.items()
+            },
+            disputed={id_: tuple(each.queue for each in who) for id_, who in seen.holdings.disputed.items()},
+            borrow={
+                Lot(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
+                for one in said
+                for flavor in one.member.borrowing_limit
+            },
+            peers={one.reserved.queue: peers for one in said if (peers := slots.peers(one.reserved.queue))},
+            names={one.reserved.queue: str(one.reserved) for one in said},
+            barred={one.reserved.queue: one.barred for one in said if one.barred} | dict(slots.inactive),
+            rules={
+                queue: Rule(
+                    within=rule.within != "Never",
+                    lower=rule.borrow != "Never" and rule.reclaim != "Never",
+                    threshold=rule.threshold,
+                )
+                for queue, rule in rules.items()
+            },
+        )
+
+    def draws(self, waiting: Iterable[NodeClaim]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+        """The queue of each claim; of what no reservation is named by, why it entitles to nothing."""
+        known = Names(Reserved(one.namespace, one.name) for one in self._terms.all())
+        draws: dict[str, str] = {}
+        barred: dict[str, str] = {}
+        called: dict[str, str] = {}
+        for claim in waiting:
+            if not (given := claim.annotations.get(names.DRAWS_FROM, "")):
+                continue
+            found = known.resolve(given)
+            if isinstance(found, Unresolved):
+                draws[claim.uid] = queue = f"?{given}"
+                barred[queue], called[queue] = found.message, given
+            else:
+                draws[claim.uid] = found.queue
+        return draws, barred, called
+
+    def _flavors(self) -> dict[str, Mapping[str, str]]:
+        return {each.name: each.spec.node_labels for each in self._reads.flavors.cache.list()}
+
+    def _version(self, flavors: object, types: Mapping[str, InstanceType]) -> int:
+        """Changes with the flavors or the instance types."""
+        seen = (flavors, id(types))
+        if self._told[0] != seen:
+            self._told = (seen, self._told[1] + 1)
+        return self._told[1]
+
+    def _owned(self, holdings: Holdings, inventory: Inventory) -> dict[str, Lot]:
+        """The lot of each EC2 reservation that belongs to somebody. What carries a tag that the holdings do
+        not know yet has no flavor, so that nobody takes it meanwhile."""
+        lots = {
+            odcr_id: Lot(reserved.queue, holdings.flavor.get(odcr_id, ""))
+            for odcr_id, reserved in holdings.owner.items()
+        }
+        for odcr in inventory.odcrs.values():
+            if odcr.id not in lots and odcr.id not in holdings.disputed:
+                namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
+                cluster = odcr.tags.get(names.TAG_CLUSTER, self._settings.cluster_name)
+                if name and cluster == self._settings.cluster_name and self._exists(namespace, name):
+                    lots[odcr.id] = Lot(Reserved(namespace, name).queue, "")
+        return lots
+
+    def _exists(self, namespace: str, name: str) -> bool:
+        if namespace:
+            return self._reads.reservations.cache.get(name, namespace) is not None
+        return self._reads.cluster_reservations.cache.get(name) is not None
+
+    def _holders(
+        self, lots: Mapping[str, Lot], given: Given, rules: Mapping[str, Preemption]
+    ) -> list[Holder]:
+        """Claims whose instances hold a slot that belongs to somebody."""
+        held = {}
+        top = 0  # whom nobody goes before is not asked whether it may be disturbed
+        for claim in self._claims.list():
+            if (odcr_id := _held(claim) or given.planned.get(claim.uid, "")) in lots:
+                held[claim.uid] = claim, odcr_id
+            elif not claim.status.provider_id:
+                top = max(top, priority_of(claim))
+        there = [claim for claim, _ in held.values()]
+        draws, _, _ = self.draws(there)
+        since = launched_at(there)
+        found = []
+        for claim, odcr_id in held.values():
+            queue, priority = draws.get(claim.uid, ""), priority_of(claim)
+            own = queue == lots[odcr_id].owner
+            rule = rules.get(queue)
+            asked = not own or (priority < top and rule is not None and rule.within != "Never")
+            _, cluster = cluster_of(claim)
+            found.append(
+                Holder(
+                    name=claim.name,
+                    queue=queue,
+                    odcr_id=odcr_id,
+                    cluster=cluster,
+                    priority=priority,
+                    since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
+                    leaving=claim.deleting
+                    or claim.uid in given.left
+                    or (bool(cluster) and cluster in given.leave),
+                    spared=asked and self._spared(claim),
+                )
+            )
+        return found
+
+    def _spared(self, claim: NodeClaim) -> bool:
+        """Whether it is not asked for its slot; a dedicated cluster is, as a whole, where no other decides
+        about it."""
+        if names.DEDICATED in claim.labels:
+            return self._kueue()
+        return spared(claim, owns=self._owns, nodes=self._nodes, pods=self._pods)
+
+    def _counts(
+        self,
+        lots: Mapping[str, Lot],
+        holders: Iterable[Holder],
+        inventory: Inventory,
+        now: datetime,
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        held = Counter(each.odcr_id for each in holders)
+        unexplained = {
+            odcr_id: odcr.total - inventory.free(odcr_id) - held[odcr_id]
+            for odcr_id in lots
+            if (odcr := inventory.odcrs.get(odcr_id)) is not None
+        }
+        return self.unexplained.look(unexplained, now)
+
+    def _terms_of(
+        self,
+        slots: Slots,
+        lot: BookLot,
+        coming: Mapping[str, int],
+        rule: Preemption,
+        now: datetime,
+    ) -> Terms:
+        ended = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(coming.get(id_, 0))]
+        borrowers = [
+            Borrower(each.odcr_id, each.priority, coming=each.leaving, queue=each.queue)
+            for each in slots.takers(lot)
+            if not (each.leaving and self._stuck(each.name, now))
+        ]
+        return Terms(
+            quota=slots.quota(lot),
+            room=slots.room(lot),
+            lendable=slots.lendable(lot),
+            reclaim=rule.reclaim,
+            borrowers=(*ended, *borrowers),
+        )
+
+    def _stuck(self, name: str, now: datetime) -> bool:
+        claim = self._claims.get(name)
+        since = claim.metadata.deletion_timestamp if claim is not None else None
+        return since is not None and now - since > DRAINING
+
+
+def priority_of(claim: NodeClaim) -> int:
+    text = claim.annotations.get(names.PRIORITY, "0").strip()
+    return int(text) if text.removeprefix("-").isdigit() else 0
+
+
+def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Holder]:
+    """Without those who leave and whose slot EC2 counts as free already: their claims go in a moment."""
+    held = list(holders)
+    over = Counter(each.odcr_id for each in held)
+    for odcr_id in over:
+        odcr = inventory.odcrs.get(odcr_id)
+        over[odcr_id] += inventory.free(odcr_id) - odcr.total if odcr is not None else 0
+    kept = []
+    for each in held:
+        if each.leaving and over[each.odcr_id] > 0:
+            over[each.odcr_id] -= 1
+        else:
+            kept.append(each)
+    return kept
+
+
+def _held(claim: NodeClaim) -> str:
+    """The EC2 reservation that its instance runs in."""
+    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
+
+
+def _usable(
+    lots: Mapping[str, Lot], inventory: Inventory, strange: Mapping[str, int], now: datetime
+) -> dict[Lot, dict[str, int]]:
+    """The slots of each lot by reservation, without those that cannot be launched into or are strangers'."""
+    found: dict[Lot, dict[str, int]] = {}
+    for odcr_id, lot in lots.items():
+        odcr = inventory.odcrs.get(odcr_id)
+        if odcr is not None and launchable(odcr, now):
+            found.setdefault(lot, {})[odcr_id] = max(0, odcr.total - strange.get(odcr_id, 0))
+    return found
