@@ -24,6 +24,7 @@ from broker.apis.kueue import Workload
 from broker.apis.ome import CapacityReservation
 from broker.capacity.holdings import Holdings
 from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.ome.clusters.view import ClusterView
 from broker.controllers.ome.holdings.view import HoldingsView
 from broker.controllers.ome.kueue.view import KueueView
@@ -75,7 +76,7 @@ class World:
         self.reads = OmeReads(client, clock=clock)
         self.nodes = Informer(client, Node, clock=clock)
         self.claims = Informer(client, NodeClaim, clock=clock)
-        self.pods = Informer(client, Pod, clock=clock)
+        self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
         self.informers: list[Informer[Any]] = [self.nodes, self.claims, self.pods, *self.reads.named.values()]
         self.recorder = Recorder(client, "benchmark", clock)
         shared = Shared(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from broker.quota.model import Amounts, FlavorResource
 from broker.quota.usage import Holder, Reserved
@@ -45,6 +46,13 @@ class Share:
 
     supplied: Amounts = field(default_factory=dict)
     allocatable: Amounts = field(default_factory=dict)
+
+
+class Stranger(NamedTuple):
+    """Who has something that no reservation knows of: on the machines of that owner, or on nobody's."""
+
+    owner: Reserved | None
+    key: FlavorResource
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +150,51 @@ def shares(
                 into[key] = min(nominal, mine[at]) + taken
         found[claimant.reserved] = Share(supplied=supplied, allocatable=allocatable)
     return found
+
+
+def taken(
+    claimants: Sequence[Claimant],
+    machines: Iterable[Machine],
+    found: Mapping[Reserved, Share],
+    used: Mapping[Reserved, Amounts],
+    strangers: Mapping[Stranger, int],
+    *,
+    anywhere: bool = False,
+) -> dict[Reserved, dict[FlavorResource, int]]:
+    """How much of what each reservation could still use is used by strangers.
+
+    These have what is more than anybody is entitled to first; then what is free of the owner of the machines
+    that they are on, and elsewhere of the youngest reservation. `anywhere`: those of no owner may be on
+    anybody's machines.
+    """
+    if not strangers:
+        return {}
+    usable: dict[Stranger, int] = {}
+    for machine in machines:
+        for resource, value in machine.resources.items() if not machine.out else ():
+            at = Stranger(machine.owner, FlavorResource(machine.flavor, resource))
+            usable[at] = usable.get(at, 0) + value * machine.count
+    left = {key: amount for (owner, key), amount in strangers.items() if owner is None}
+    for key in left:
+        there = sum(each for (owner, at), each in usable.items() if at == key and (anywhere or owner is None))
+        entitled = 0
+        for reserved, share in found.items():
+            elsewhere = 0 if anywhere else usable.get(Stranger(reserved, key), 0)
+            entitled += max(0, share.allocatable.get(key, 0) - elsewhere)
+        left[key] = max(0, left[key] - max(0, there - entitled))
+    made: dict[Reserved, dict[FlavorResource, int]] = {}
+    for claimant in sorted(claimants, key=lambda each: (each.since, each.reserved), reverse=True):
+        me = claimant.reserved
+        for key, nominal in claimant.nominal.items():
+            unused = max(0, found[me].allocatable.get(key, 0) - used.get(me, {}).get(key, 0))
+            own = Stranger(me, key)
+            mine = min(unused, max(0, strangers.get(own, 0) - max(0, usable.get(own, 0) - nominal)))
+            more = min(unused - mine, left.get(key, 0))
+            if more:
+                left[key] -= more
+            if mine + more:
+                made.setdefault(me, {})[key] = mine + more
+    return made
 
 
 def usage(holders: Iterable[Holder]) -> dict[FlavorResource, int]:

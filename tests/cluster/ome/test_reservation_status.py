@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.apis import names
+from broker.apis.core import Pod
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
@@ -78,6 +79,22 @@ def test_from_creating_to_its_end(stack: Stack) -> None:
     assert "n-3 is cordoned" in status["lifecycleDetail"]
     cordon(stack, "n-3", out=False)
     stack.until(lambda: amounts(says(stack), "allocatable") == RESOURCES, "it is back", step=10)
+
+    has = {GPU: "8"}
+    asks = {"name": "main", "image": "i", "resources": {"requests": has, "limits": has}}
+    stack.pod("stranger", node="n-5", containers=[asks])
+    stack.until(
+        lambda: told(says(stack), "ResourcesSufficient")["reason"] == "HardwareInUse",
+        "others use it",
+        step=10,
+    )
+    status = says(stack)
+    assert (
+        "8 of 64 nvidia.com/gpu are used by others: what runs on n-5 draws from" in status["lifecycleDetail"]
+    )
+    assert amounts(status, "free")[GPU] == "56" and amounts(status, "allocatable") == RESOURCES
+    stack.client.delete(Pod.KIND, "stranger", namespace="default")
+    stack.until(lambda: says(stack)["lifecycleDetail"] == "Active", "they are gone", step=10)
 
     more = spec(quotas={**RESOURCES, GPU: "72"})
     stack.client.patch(KIND, "training", {"spec": more}, namespace="default")

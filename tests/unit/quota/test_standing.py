@@ -14,12 +14,14 @@ from broker.quota.standing import (
     Claimant,
     Machine,
     Steadied,
+    Stranger,
     associations,
     attribute,
     beyond,
     free,
     shares,
     steady,
+    taken,
     usage,
 )
 from broker.quota.usage import Holder, HolderKind, Reserved
@@ -258,3 +260,46 @@ def test_what_is_used_is_what_there_is_and_what_is_borrowed(used: list[Amounts],
         assert value <= nominal.get(key, 0) + borrowed.get(key, 0)
         assert value == sum(amounts.get(key, 0) for _, amounts in associations(holders))
     assert all(0 <= value <= nominal[key] for key, value in free(nominal, total).items())
+
+
+H100 = FlavorResource("h100", GPU)
+
+
+@pytest.mark.covers("OME-033", "OME-098")
+@pytest.mark.parametrize(
+    ("machines", "used", "strangers", "anywhere", "wanted"),
+    [
+        # Two of 32 on 64: strangers have what the younger has free, then the older.
+        (nodes(8), {}, {Stranger(None, H100): 8}, False, {B: 8}),
+        (nodes(8), {}, {Stranger(None, H100): 40}, False, {B: 32, A: 8}),
+        (nodes(8), {B: 24}, {Stranger(None, H100): 40}, False, {B: 8, A: 32}),
+        (nodes(8), {A: 32, B: 32}, {Stranger(None, H100): 40}, False, {}),
+        # What nobody is entitled to is theirs first.
+        (nodes(10), {}, {Stranger(None, H100): 16}, False, {}),
+        (nodes(10), {}, {Stranger(None, H100): 24}, False, {B: 8}),
+        # On machines of an owner they take from the owner, beyond what is more than it is entitled to.
+        (nodes(4, owner=A) + nodes(4), {}, {Stranger(A, H100): 16}, False, {A: 16}),
+        (nodes(5, owner=A) + nodes(4), {}, {Stranger(A, H100): 16}, False, {A: 8}),
+        (nodes(4, owner=A) + nodes(4, owner=B), {A: 32}, {Stranger(B, H100): 8}, False, {B: 8}),
+        # Where nobody knows on whose machines they are: on anybody's.
+        (nodes(5, owner=A) + nodes(4, owner=B), {}, {Stranger(None, H100): 8}, True, {}),
+        (nodes(4, owner=A) + nodes(4, owner=B), {}, {Stranger(None, H100): 8}, True, {B: 8}),
+    ],
+)
+def test_strangers_take_from_what_is_free(
+    machines: list[Machine],
+    used: dict[Reserved, int],
+    strangers: dict[Stranger, int],
+    anywhere: bool,
+    wanted: dict[Reserved, int],
+) -> None:
+    both = [Claimant(reserved=who, nominal={H100: 32}, since=since) for since, who in enumerate((A, B))]
+    found = taken(
+        both,
+        machines,
+        shares(both, machines),
+        {who: {H100: amount} for who, amount in used.items()},
+        strangers,
+        anywhere=anywhere,
+    )
+    assert found == {who: {H100: amount} for who, amount in wanted.items()}

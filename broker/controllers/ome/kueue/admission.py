@@ -63,7 +63,8 @@ _ENTRY: Final = (
 
 
 class Answerer:
-    """`run` is one pass over all that wait. `others`: who holds instances besides Kueue's workloads."""
+    """`run` is one pass over all that wait. `others`: who holds instances besides Kueue's workloads;
+    `strange`: how many slots of EC2's reservations, by id, are nobody's here."""
 
     def __init__(
         self,
@@ -75,7 +76,9 @@ class Answerer:
         others: Callable[[Reserved], Iterable[Holder]],
         settings: Settings,
         clock: Clock,
+        strange: Callable[[Holdings], Mapping[str, int]] = lambda _: {},
     ) -> None:
+        self._strange = strange
         self._client = client
         self._reads = reads
         self._provider = provider
@@ -86,6 +89,8 @@ class Answerer:
         self._retries: tuple[float, bool] | None = None  # until when it is believed, and whether it may
 
     def run(self, _items: Sequence[str] = ()) -> Again | None:
+        holdings = self._holdings()
+        strange = self._strange(holdings)  # also while nobody asks: what lasts counts
         found = [
             each
             for each in self._reads.workloads.cache.by(WAITING, CHECK)
@@ -94,7 +99,12 @@ class Answerer:
         if not found:
             return None
         look = Look(
-            self._reads, self._provider, self._holdings(), self._others, cohort=self._settings.default_cohort
+            self._reads,
+            self._provider,
+            holdings,
+            self._others,
+            cohort=self._settings.default_cohort,
+            strange=strange,
         )
         waits = False
         for workload in sorted(found, key=_turn):

@@ -23,6 +23,7 @@ from broker.controllers.ome.kueue.ownership import (
     owner_of,
 )
 from broker.controllers.ome.kueue.render import CHECK
+from broker.controllers.ome.kueue.strangers import Strangers
 from broker.controllers.ome.kueue.view import KueueView
 from broker.controllers.ome.shared import Shared
 from broker.kube.batch import Batcher
@@ -67,6 +68,7 @@ class KueueLoops:
             others=others,
             settings=shared.settings,
             clock=clock,
+            strange=Strangers(shared.nodes, shared.claims, clock=clock).look,
         )
         self._queues = WorkQueue[str]("queues", clock=clock, longest=LONGEST)
         self._checks = Batcher[str]("checks", clock=clock)

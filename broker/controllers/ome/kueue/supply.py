@@ -40,7 +40,10 @@ class Look:
         others: Callable[[Reserved], Iterable[Holder]],
         *,
         cohort: str,
+        strange: Mapping[str, int],
     ) -> None:
+        """`strange`: how many slots of EC2's reservations, by id, others have."""
+        self._strange = strange
         self._reads = reads
         self._types = provider.instance_types()
         self._holdings = holdings
@@ -84,6 +87,8 @@ class Look:
                     break
             else:
                 short.append(shortage(flavor, pods, self._slots(own, flavor), borrows=wider != own))
+                if lost := sum(self._strange.get(each.odcr, 0) for each in self._slots(wider, flavor)):
+                    short[-1] += f"; instances that are no nodes of this cluster have {lost} more"
         for room, placed in done if short else ():
             room.free(placed)
         return short, used
@@ -104,7 +109,11 @@ class Look:
 
     def _slots(self, whose: frozenset[Reserved], flavor: str) -> tuple[Slots, ...]:
         return tuple(
-            Slots(odcr=odcr.id, count=odcr.total, each=supply(self._types[odcr.instance_type]))
+            Slots(
+                odcr=odcr.id,
+                count=max(0, odcr.total - self._strange.get(odcr.id, 0)),
+                each=supply(self._types[odcr.instance_type]),
+            )
             for reserved in sorted(whose)
             for odcr in self._holdings.of(reserved).get(flavor, ())
             if odcr.state == "active" and odcr.instance_type in self._types

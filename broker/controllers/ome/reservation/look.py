@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Final
 
 import structlog
 
 from broker.apis import names
-from broker.apis.core import Node
+from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_rules import Judged, judge
 from broker.capacity.holdings import Holdings
@@ -24,11 +25,13 @@ from broker.controllers.ome.queues import queue
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.reservation import verdicts
 from broker.controllers.ome.reservation.hardware import Flavors, Hardware, Seen
+from broker.controllers.ome.reservation.others import Kin, OthersKeeper
 from broker.controllers.ome.reservation.sources import Reservation, Sources, reserved_of
 from broker.controllers.ome.reservation.verdicts import Facts
 from broker.kube.cache import Cache
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
-from broker.quota.standing import Claimant, Machine, Share, Steadied, shares, steady, usage
+from broker.quota.resolve import Names, Unresolved
+from broker.quota.standing import Claimant, Machine, Share, Steadied, shares, steady, taken, usage
 from broker.quota.usage import Holder, Reserved
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
@@ -70,6 +73,7 @@ class Look:
         reads: OmeReads,
         nodes: Cache[Node],
         claims: Cache[NodeClaim],
+        pods: Cache[Pod],
         inventory: InventoryKeeper,
         sources: Sources,
         *,
@@ -87,6 +91,7 @@ class Look:
         self._steady_seconds = steady_seconds
         self._default_cohort, self._strict = default_cohort, strict
         self._hardware = Hardware(starting_seconds=starting_seconds)
+        self.others = OthersKeeper(nodes, pods, steady_seconds=steady_seconds)
         self._steadied: Steadied | None = None
         self._types: Mapping[str, InstanceType] = {}
         self._judgements: dict[str, tuple[tuple[int, str], Judgement]] = {}
@@ -102,13 +107,34 @@ class Look:
         flavors = self._flavors(judged.values())
         seen = self._seen(holdings, flavors, now)
         self._steadied, machines = steady(self._steadied, seen.machines, moment, self._steady_seconds)
-        shared = _shared(reservations, judged, machines)
+        claimants = _claimants(reservations, judged)
+        shared = _shared(claimants, machines)
         common, own = _outs(machines)
         refusals = sources.refusals()
         holders: dict[Reserved, list[Holder]] = defaultdict(list)
         for source in sources.holders:
             for reserved, some in source().items():
                 holders[reserved] += some
+        added = {
+            reserved_of(one): self._added(one, holders.get(reserved_of(one), [])) for one in reservations
+        }
+        queued = {reserved: sources.queue(reserved) for reserved in added}
+        others, steadily = self.others.look(
+            machines,
+            self._claims.list(),
+            (each for some in holders.values() for each in some),
+            kin=_kin(judged),
+            kueue=any(each is not None for each in queued.values()),
+            moment=moment,
+        )
+        used_up = taken(
+            claimants,
+            machines,
+            shared,
+            {reserved: used for reserved, (_, used) in added.items()},
+            others.use,
+            anywhere=others.anywhere,
+        )
         facts: dict[Reserved, Facts] = {}
         cloud: dict[Reserved, Cloud] = {}
         for one in reservations:
@@ -116,7 +142,7 @@ class Look:
             mine, held = judged[reserved], holdings.of(reserved)
             cloud[reserved] = tuple((flavor, odcr) for flavor in sorted(held) for odcr in held[flavor])
             named = sorted({key.flavor for key in mine.nominal})
-            users, used = self._added(one, holders.get(reserved, []))
+            users, used = added[reserved]
             priority = one.spec.priority_class_name
             facts[reserved] = Facts(
                 judged=mine.judged,
@@ -132,7 +158,9 @@ class Look:
                     *_tied(seen, named),
                     *(out for name in named for out in common.get(name, ())),
                 ),
-                queue=sources.queue(reserved),
+                taken=used_up.get(reserved, {}),
+                takers=others.where(reserved, named) if reserved in used_up else (),
+                queue=queued[reserved],
                 hindered=tuple(sources.hindered(reserved)),
                 remedies=tuple(sources.remedies(reserved)),
                 troubles=tuple(trouble for source in sources.troubles for trouble in source(reserved)),
@@ -146,7 +174,7 @@ class Look:
             facts=facts,
             cloud=cloud,
             unattributed=seen.unattributed,
-            until=min(due, default=float("inf")),
+            until=min((steadily, *due)),
         )
 
     def _added(self, one: Reservation, holders: list[Holder]) -> tuple[tuple[Holder, ...], Amounts]:
@@ -184,18 +212,39 @@ class Look:
         return known[1]
 
 
-def _shared(
-    reservations: Sequence[Reservation],
-    judged: Mapping[Reserved, Judgement],
-    machines: Sequence[Machine],
-) -> Mapping[Reserved, Share]:
-    claimants = [
+def _claimants(
+    reservations: Sequence[Reservation], judged: Mapping[Reserved, Judgement]
+) -> Sequence[Claimant]:
+    return [
         Claimant(reserved=reserved_of(one), nominal=judged[reserved_of(one)].nominal, since=_age(one))
         for one in reservations
         if not one.deleting
     ]
+
+
+def _shared(claimants: Sequence[Claimant], machines: Sequence[Machine]) -> Mapping[Reserved, Share]:
     counted = {resource for machine in machines for resource in machine.resources}
     return shares(claimants, machines, counted=counted | verdicts.SOLD)
+
+
+def _kin(judged: Mapping[Reserved, Judgement]) -> Kin:
+    """Whether who draws from what is written so is at home on machines of an owner: of its cohort's, too."""
+
+    @cache
+    def named() -> Names:
+        return Names(judged)
+
+    @cache
+    def kin(given: str, owner: Reserved | None) -> bool:
+        found = named().resolve(given)
+        if isinstance(found, Unresolved):
+            return False
+        if owner is None or found == owner:
+            return True
+        cohort = judged[found].judged.spec.cohort
+        return bool(cohort) and owner in judged and judged[owner].judged.spec.cohort == cohort
+
+    return kin
 
 
 def _outs(

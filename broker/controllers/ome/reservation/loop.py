@@ -31,6 +31,7 @@ def reservation_loop(
         shared.reads,
         shared.nodes,
         shared.claims,
+        shared.pods,
         shared.inventory,
         sources,
         steady_seconds=settings.reservation_steady_seconds,
@@ -82,6 +83,7 @@ def reservation_loop(
     shared.nodes.on_change(node_changed)
     shared.claims.on_change(claim_changed)
     shared.inventory.on_change(dirty)
+    look.others.on_change(dirty)
     return loop
 
 

@@ -57,7 +57,7 @@ def body(
         "capacity": flavors(facts.nominal),
         "allocatable": flavors(share.allocatable),
         "allocated": flavors(used, borrowed),
-        "free": flavors(free(share.allocatable, used)),
+        "free": flavors(free(free(share.allocatable, used), facts.taken)),
         "associationUsages": users(associations(facts.holders)),
         "cloudReservations": [_cloud(flavor, odcr) for flavor, odcr in cloud],
     }

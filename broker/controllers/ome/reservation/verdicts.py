@@ -48,6 +48,7 @@ REASONS: Final = {
         "CapacityAvailable",
         "InsufficientCapacity",
         "HardwareUnavailable",
+        "HardwareInUse",
         "ResourceRatioUnsatisfiable",
         "FlavorNotFound",
         "CloudReservationPending",
@@ -89,8 +90,8 @@ class Verdict:
 class Facts:
     """All that is known of one reservation. `deciding`: the resources whose lack counts as lack of capacity;
     `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out;
-    `hindered`: what is wrong with its queues; `remedies`: what would bring instances that are missing, where
-    nobody buys them."""
+    `taken`: what of it others use, on nodes (`takers`) as far as these are known; `hindered`: what is wrong
+    with its queues; `remedies`: what would bring instances that are missing, where nobody buys them."""
 
     judged: Judged
     refused: tuple[str, ...] = ()
@@ -101,6 +102,8 @@ class Facts:
     missing_flavors: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     outs: tuple[str, ...] = ()
+    taken: Amounts = field(default_factory=dict)
+    takers: tuple[str, ...] = ()
     queue: QueueState | None = None
     troubles: tuple[Trouble, ...] = ()
     hindered: tuple[Trouble, ...] = ()
@@ -235,7 +238,26 @@ def _sufficient(facts: Facts) -> Verdict:
         return no(
             "HardwareUnavailable", "; ".join([said, *([listed(facts.outs)] if facts.outs else []), OUT])
         )
+    if facts.taken:
+        return no("HardwareInUse", _in_use(facts))
     return Verdict(type=SUFFICIENT, status="True", reason="CapacityAvailable", message=AVAILABLE)
+
+
+def _in_use(facts: Facts) -> str:
+    told = ", ".join(
+        f"flavor {key.flavor}: {written(key.resource, value)} of {written(key.resource, facts.nominal[key])} "
+        f"{key.resource} are used by others"
+        for key, value in sorted(facts.taken.items())
+    )
+    if facts.queue is not None:
+        return (
+            f"{told}: pods on its nodes that no workload with quota accounts for; queue them for a "
+            "reservation, or move them away (kubectl get pods -A -o wide)"
+        )
+    return (
+        f"{told}: what runs on {listed(facts.takers)} draws from another reservation or none; give the "
+        f"NodePool's template the annotation {names.DRAWS_FROM}, or drain them"
+    )
 
 
 def _provisioned(state: State, obstacle: Obstacle | None) -> Verdict:

@@ -8,14 +8,18 @@ from typing import Any, cast
 import pytest
 
 from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.crds import KIND as CRD
+from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import VERSIONS, AdmissionCheckState, ClusterQueue, Namespace, ResourceFlavor, Workload
 from broker.apis.meta import Kind
 from broker.capacity.holdings import Holdings
 from broker.controllers.ome.kueue.admission import Answerer
 from broker.controllers.ome.kueue.ownership import BROKER, mark
 from broker.controllers.ome.kueue.render import CHECK
+from broker.controllers.ome.kueue.strangers import Strangers
 from broker.controllers.ome.reads import OmeReads
+from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.clock import FakeClock
 from broker.kube.embedded import Cluster
@@ -61,6 +65,8 @@ class World:
         self.holdings: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
         self.others: dict[Reserved, tuple[Holder, ...]] = {}
         self.clock = FakeClock()
+        self.nodes: Cache[Node] = Cache(Node)
+        self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         broker = Client(self.transport)
         self.reads = OmeReads(broker, clock=self.clock)
         self.answerer = Answerer(
@@ -71,6 +77,7 @@ class World:
             others=lambda reserved: self.others.get(reserved, ()),
             settings=Settings(),
             clock=self.clock,
+            strange=Strangers(self.nodes, self.claims, clock=self.clock).look,
         )
         for reserved in (A, B):
             self._reservation(reserved, borrows.get(reserved.name, False))
@@ -99,7 +106,7 @@ class World:
         body = {"metadata": {"name": name}, "spec": {"nodeLabels": labels}}
         self.client.create(self.kind(ResourceFlavor), body)
 
-    def holds(self, reserved: Reserved, *counts: int, state: str = "active") -> None:
+    def holds(self, reserved: Reserved, *counts: int, state: str = "active", used: int = 0) -> None:
         self.holdings[reserved] = {
             "h100": tuple(
                 Odcr(
@@ -107,7 +114,7 @@ class World:
                     instance_type=TYPE,
                     zone="us-east-1a",
                     total=count,
-                    available=count,
+                    available=count - used,
                     state=state,
                 )
                 for n, count in enumerate(counts)
@@ -168,6 +175,29 @@ def test_what_is_told_so_is_taken_also_for_the_next_pass_and_a_new_broker() -> N
     world.kueue.finishes("one", namespace="team")
     world.asks("four")
     assert world.told("four") == ["Ready"]
+
+
+@pytest.mark.covers("CAP-07")
+@pytest.mark.parametrize(
+    ("whose", "seconds", "told"),
+    [("nobody", 60.0, "Retry"), ("nobody", 30.0, "Ready"), ("node", 60.0, "Ready"), ("claim", 60.0, "Ready")],
+)
+def test_what_a_stranger_runs_in_an_open_reservation_is_no_room(
+    whose: str, seconds: float, told: str
+) -> None:
+    world = World()
+    world.holds(A, 1, used=1)
+    meta = {"name": "n", "uid": "u", "resourceVersion": "1", "labels": {names.RESERVATION_ID: "cr-a0"}}
+    if whose == "node":
+        world.nodes.observe({"metadata": meta})
+    if whose == "claim":
+        world.claims.observe({"metadata": meta, "status": {"providerID": "aws:///us-east-1a/i-1"}})
+    assert world.told() == []  # it is seen while nobody asks
+    world.clock.advance(seconds)
+    world.asks("one")
+    assert world.told("one") == [told]
+    said = "instances that are no nodes of this cluster have 1 more"
+    assert (said in world.said("one").message) == (told == "Retry")
 
 
 @pytest.mark.parametrize("state", ["pending", "expired", "cancelled", "payment-pending"])

@@ -189,6 +189,18 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "node ip-1 is cordoned; it counts again once it can be used: uncordon the nodes",
         ),
         (
+            facts(taken={GPU: 8}, takers=("n-1", "n-2")),
+            "ResourcesSufficient",
+            "HardwareInUse",
+            "8 of 64 nvidia.com/gpu are used by others: what runs on n-1, n-2 draws from another reservation",
+        ),
+        (
+            facts(taken={GPU: 8}, queue=QueueState(active=True)),
+            "ResourcesSufficient",
+            "HardwareInUse",
+            "pods on its nodes that no workload with quota accounts for; queue them for a reservation",
+        ),
+        (
             facts(used={GPU: 80}),
             "ResourcesSufficient",
             "OverUse",
@@ -438,6 +450,14 @@ def test_the_same_is_not_written_and_times_move_with_the_status_alone() -> None:
         "InsufficientCapacity",
         "2026-11-21T13:00:00Z",
     )
+
+
+def test_what_others_use_is_not_free_and_can_be_used_all_the_same() -> None:
+    made = write(ReservationStatus(), facts(used={GPU: 16}, taken={GPU: 8}), "Active")
+    amounts = {
+        what: {e["name"]: e["total"] for e in made[what][0]["resources"]} for what in ("free", "allocatable")
+    }
+    assert (amounts["free"]["nvidia.com/gpu"], amounts["allocatable"]["nvidia.com/gpu"]) == ("40", "64")
 
 
 def test_what_is_no_more_is_a_difference() -> None:
