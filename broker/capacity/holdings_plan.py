@@ -34,7 +34,7 @@ from broker.capacity.shortages import Shortage
 from broker.capacity.sizing import size
 from broker.capacity.spending import Spending, costs
 from broker.quota.usage import Reserved
-from providers.model import ENDED_STATES, InstanceType, Odcr
+from providers.model import ENDED_STATES, ErrorClass, InstanceType, Odcr
 
 DELETION_POLICY = "capacity-broker.io/deletion-policy"
 
@@ -156,7 +156,8 @@ class _Planner:
                 self.changes += given_back(wish, at.strays, self._inventory, why)
             count = at.counted(ask, sized.count - ask.released)
             if refusal is not None:
-                count = replace(count, code=refusal.code, message=refusal.message)
+                told = f"{refusal.message}; {_TO_DO[refusal.class_]}"
+                count = replace(count, code=refusal.code, message=told)
             waits = not wish.held and (not wish.ready or wish.unsure or bool(wish.refused))
             if refusal is not None or len(self.purchases) > before or (waits and at.share < 1):
                 count = replace(count, buying=True)
@@ -282,6 +283,13 @@ class _Planner:
             )
 
 
+# What to do about a refusal of a place, in which EC2 is asked again later; for people.
+_TO_DO: Mapping[ErrorClass, str] = {
+    ErrorClass.CAPACITY: "it is asked again, also elsewhere and for fewer: nothing is to be done, or let the "
+    "flavor be in more zones or of more types",
+    ErrorClass.QUOTA: "ask AWS for a higher limit in Service Quotas, or lower the quota of the reservation",
+    ErrorClass.UNSUPPORTED: "correct the type or the zone in the nodeLabels of the flavor",
+}
 _UNSURE = "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
 
 

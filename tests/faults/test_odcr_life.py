@@ -340,6 +340,7 @@ def test_an_accounts_limit_is_used_up_and_told(fresh: LocalAws) -> None:
     (count,) = process.broker.ome.holdings.state(RESERVED).flavors.values()
     assert (count.wanted, count.obtained) == (8, 3)
     assert count.code in team.status().lifecycle_detail and "imit" in count.code
+    assert "ask AWS for a higher limit in Service Quotas" in team.status().lifecycle_detail
 
 
 def test_a_group_that_is_edited_by_hand_is_put_right(fresh: LocalAws) -> None:
@@ -419,6 +420,8 @@ def test_two_that_claim_one_are_both_told_and_neither_has_it(fresh: LocalAws) ->
     for name in ("training", "serving"):
         (told,) = holdings.state(Reserved("default", name)).problems
         assert (told.reason, one in told.message) == ("ReservationDisputed", True)
+        status = CapacityReservation.decode(team.client.get(KIND, name, namespace="default")).status
+        assert "give it the tag capacity-broker.io/reservation" in status.lifecycle_detail
     team.client.patch(
         KIND, "serving", {"metadata": {"annotations": {names.ADOPT_IDS: None}}}, namespace="default"
     )
