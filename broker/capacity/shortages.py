@@ -3,7 +3,8 @@
 Invariant: a pool that refused is not asked again before its time, and a pool that goes on refusing is asked
 ever more rarely: three minutes, doubled at each repeat up to thirty. A shortage of a reservation ends earlier
 only when a description of EC2's taken after the refusal shows slots that were not there at the refusal.
-What is not offered at all waits for hours; an account's limit waits a quarter of an hour.
+What is not offered at all waits for hours; an account's limit waits a quarter of an hour. Where there is a
+reservation its type is offered: what EC2 calls unsupported there is the request, which may soon be mended.
 
 A shortage belongs to what refused: a reservation, a (capacity type, instance type, zone), a subnet, a quota.
 """
@@ -113,7 +114,7 @@ class Shortages:
         known = self.by_scope.get(scope)
         step = 0
         if known is not None and known.until > now:
-            if _length(class_, known.step) <= known.until - known.since:
+            if _length(scope, class_, known.step) <= known.until - known.since:
                 return self
             step = known.step
         elif known is not None and known.until + MEMORY > now:
@@ -123,7 +124,7 @@ class Shortages:
             class_=class_,
             code=code,
             since=now,
-            until=now + _length(class_, step),
+            until=now + _length(scope, class_, step),
             step=step,
             free=0 if class_ is ErrorClass.RESERVATION_FULL and not _misled(known) else free,
             message=message,
@@ -211,8 +212,8 @@ def quota_family(instance_type: str) -> str:
     return _QUOTA_FAMILIES.get(letters, "standard")
 
 
-def _length(class_: ErrorClass, step: int) -> timedelta:
-    fixed = _FIXED.get(class_)
+def _length(scope: Scope, class_: ErrorClass, step: int) -> timedelta:
+    fixed = _FIXED.get(class_) if scope.kind != "reservation" else None
     return fixed if fixed is not None else min(CAP, FIRST * 2 ** min(step, 10))
 
 
@@ -231,4 +232,4 @@ def _misled(known: Shortage | None) -> bool:
     many of them end it no more."""
     if known is None:
         return False
-    return known.free > 0 or known.until - known.since < _length(known.class_, known.step)
+    return known.free > 0 or known.until - known.since < _length(known.scope, known.class_, known.step)

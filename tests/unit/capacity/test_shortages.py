@@ -91,6 +91,16 @@ def test_each_class_has_its_own_length(class_: ErrorClass, length: timedelta) ->
     assert shortage.until - NOW == length
 
 
+@pytest.mark.covers("KRP-18", "KRP-19")
+def test_what_ec2_does_not_support_in_a_reservation_is_asked_again_soon() -> None:
+    """Its type is offered there: the request was at fault, and may be mended; the slots are paid for."""
+    known = short(RESERVATION, class_=ErrorClass.UNSUPPORTED, free=2)
+    for length in (3, 6, 12, 24, 30, 30):
+        shortage = known.by_scope[RESERVATION]
+        assert shortage.until - shortage.since == minutes(length)
+        known = short(RESERVATION, known=known, class_=ErrorClass.UNSUPPORTED, free=2, now=shortage.until)
+
+
 @pytest.mark.covers("KRP-18")
 @pytest.mark.parametrize(
     "class_",
@@ -323,5 +333,6 @@ def test_whatever_happens_no_scope_is_short_longer_than_its_class_says_nor_short
                 assert after.until >= before.until
         for shortage in known.lasting(now):
             length = shortage.until - shortage.since
-            if shortage.class_ not in (ErrorClass.QUOTA, ErrorClass.UNSUPPORTED):
+            fixed = shortage.class_ in (ErrorClass.QUOTA, ErrorClass.UNSUPPORTED)
+            if not fixed or shortage.scope.kind == "reservation":
                 assert length == min(CAP, FIRST * 2**shortage.step)

@@ -82,8 +82,10 @@ def _length(class_: ErrorClass, answer: Answer) -> str:
     scope = shortages.Scope("pool", "any")
     when = datetime(2026, 1, 1, tzinfo=UTC)
     first = record(scope, class_=class_, code="", now=when).by_scope[scope].until - when
-    fixed = first != shortages.FIRST
-    return _span(first) if fixed else f"{_span(first)}, doubled up to {_span(shortages.CAP)}"
+    doubled = f"{_span(shortages.FIRST)}, doubled up to {_span(shortages.CAP)}"
+    if first == shortages.FIRST:
+        return doubled
+    return f"{_span(first)}; a reservation {doubled}" if answer.marks == "capacity" else _span(first)
 
 
 def _span(length: timedelta) -> str:
