@@ -182,7 +182,8 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     )
     told = plan.told(rows) if output is Format.TABLE else rows
     show(told, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
-    typer.echo(f"Solved by {solution}", err=output is not Format.TABLE)
+    if solution.needs:
+        typer.echo(f"Solved by {solution}", err=output is not Format.TABLE)
     raise typer.Exit(0 if all(row["launches"] for row in rows) else 1)
 
 

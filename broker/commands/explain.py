@@ -32,7 +32,7 @@ from providers.base import CapacityProvider
 from providers.model import ProviderError
 
 ATTEMPT_COLUMNS = {"step": "#", "when": "WHEN", "outcome": "OUTCOME", "what": "WHERE, AND WHAT CAME OF IT"}
-OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "what": "OPTION", "free": "FREE", "why": "WHY"}
+OPTION_COLUMNS = {"step": "#", "verdict": "VERDICT", "free": "FREE", "what": "OPTION, AND WHY NOT"}
 # Alike options and attempts beyond this are one line with a count.
 ALIKE = 3
 
@@ -181,13 +181,13 @@ def told_options(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         why = because(head["reason"], head["message"], pool=head["pool"])
         first, last = short(head["pool"]), short(group[-1]["pool"])
         what = f"{first} to {last}, {count} options" if count > 1 else first
+        alike_too = f" (and {count - 1} alike)" if count > 1 else ""
         found.append(
             {
                 "step": step,
                 "verdict": head["verdict"],
-                "what": what,
                 "free": None if head["free"] is None else sum(row["free"] for row in group),
-                "why": f"{why} (and {count - 1} alike)" if count > 1 and why else why,
+                "what": "\n".join(filter(None, (what, why + alike_too if why else ""))),
             }
         )
     return found
