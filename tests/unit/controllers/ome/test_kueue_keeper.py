@@ -325,6 +325,27 @@ def test_a_deleted_reservation_takes_its_queues_with_it(
     assert world.problems() == []
 
 
+def test_a_namespace_that_ends_while_its_reservation_is_used(world: World) -> None:
+    world.reserve()
+    world.keeps()
+    world.kueue.takes(QUEUE)
+    world.client.delete(Namespace.KIND, "team")
+    # What is in it ends in no order, and nothing can be made there any more.
+    world.client.delete(LocalQueue.KIND, "gpu", namespace="team")
+    world.keeps()
+    (told,) = world.view.problems(TEAM)
+    assert told.reason == "QueueRefused" and "because it is being terminated" in told.message
+    assert not world.queue().deleting
+    world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
+    world.keeps()
+    assert world.queue().deleting and world.queue().spec.stop_policy == "Hold"
+    assert world.problems() == [] and world.at_rest()
+    assert world.view.left(TEAM) == (f"ClusterQueue {QUEUE}",)
+    world.kueue.releases(QUEUE)
+    world.keeps()
+    assert world.view.left(TEAM) == () and world.kueue.queue(QUEUE) is None
+
+
 def test_a_deleted_reservation_drains_nobody_while_a_dedicated_cluster_holds_quota_of_it(
     world: World,
 ) -> None:
