@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.quota.ledger import Ledger
-from broker.quota.model import UNLIMITED, Preemption, amount
+from broker.quota.model import UNLIMITED, Cohort, Preemption, amount
 from broker.quota.shares import share
 from broker.quota.tree import Tree
 from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workload
@@ -142,3 +142,25 @@ def test_a_weight_of_zero_that_borrows_is_above_all() -> None:
 
 def test_rules_of_a_cohort_s_node_preempt_nobody() -> None:
     assert ledger(cohort("c", 1), queue("a", 1, "c")).tree.cohorts["c"].preemption == Preemption()
+
+
+def test_what_a_queue_does_not_lend_is_not_borrowed() -> None:
+    """Three of six are the queue's own: the rest is what the cohort has to hold."""
+    world = ledger(cohort("root", 5), cohort("c", 2, "root"), queue("q", quota(4, lend=1), "c"))
+    node = world.node("q")
+    assert [node.level(GPU, value) for value in (4, 6, 7)] == [(0, True), (1, True), (2, False)]
+
+
+def test_what_a_cohort_does_not_lend_is_not_borrowed_from_farther() -> None:
+    kept = Cohort(name="c", parent="mid", quotas={GPU: quota(4, lend=1)})
+    world = ledger(cohort("root", 9), cohort("mid", 2, "root"), kept, queue("q", 0, "c"))
+    node = world.node("q")
+    assert [node.level(GPU, value) for value in (4, 6, 7)] == [(1, True), (2, True), (3, False)]
+
+
+def test_a_cohort_keeps_of_all_that_is_below_it() -> None:
+    """A lending limit is of the subtree's quota, not of the cohort's own alone."""
+    kept = Cohort(name="c", parent="root", quotas={GPU: quota(1, lend=2)})
+    world = ledger(cohort("root"), kept, queue("inside", 4, "c"), queue("outside", 0, "root"))
+    assert world.node("outside").available(GPU) == 2
+    assert world.node("inside").available(GPU) == 5
