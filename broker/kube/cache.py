@@ -77,6 +77,7 @@ class Cache(Generic[T]):
         self._gone: dict[str, int] = {}  # key → version at which our own write ended it
         self._found: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
         self._sizes = [OBJECTS.labels(model.KIND.resource, state) for state in ("decoded", "broken")]
+        self._ours: set[int] = set()  # versions that came as answers and that the watch is still to show
         self._progress = 0  # every change up to here has been seen
         self._handlers: list[Handler[T]] = []
 
@@ -126,11 +127,16 @@ class Cache(Generic[T]):
                 return
             if version <= max(known or 0, self._gone.get(key, 0)):
                 return
+            self._ours.add(version)
             if _ended(raw):
                 self._gone[key] = version
                 self._remove(key)
             else:
                 self._put(self._decode(key, version, raw))
+
+    def knows(self, version: int) -> bool:
+        """Whether this version, which the watch has not shown yet, is here: no other object has it."""
+        return version in self._ours
 
     def reread(self, raws: Iterable[Raw]) -> None:
         """Takes objects also at the versions that are here.
@@ -161,6 +167,8 @@ class Cache(Generic[T]):
         """The watch has shown every change up to `version`."""
         with self._writes:
             self._progress = max(self._progress, version)
+            if self._ours:
+                self._ours = {at for at in self._ours if at > self._progress}
             if self._gone:
                 self._gone = {key: at for key, at in self._gone.items() if at > self._progress}
 
@@ -185,6 +193,7 @@ class Cache(Generic[T]):
             if rewound:
                 self._progress = 0
                 self._gone.clear()
+                self._ours.clear()
             for key, at in [*self._versions.items()]:
                 if key not in listed and (rewound or at <= version):
                     self._remove(key)

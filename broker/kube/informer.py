@@ -193,6 +193,7 @@ class Informer(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             seconds=WATCH_SECONDS + int(WATCH_SPREAD * self._random()),
+            known=self.cache.knows,
         )
         self._watch = watch
         with watch:

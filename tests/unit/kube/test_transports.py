@@ -174,6 +174,31 @@ def test_events_come_whole_however_the_stream_is_cut(tmp_path: Path) -> None:
         assert list(events) == [("ADDED", {"n": 1}), ("MODIFIED", {"n": 2})]
 
 
+def test_a_change_that_is_known_already_is_a_bookmark(tmp_path: Path) -> None:
+    def event(kind: str, version: int, **more: Any) -> bytes:
+        body = {"metadata": {"resourceVersion": str(version)}, **more}
+        return json.dumps({"type": kind, "object": body}, separators=(",", ":")).encode() + b"\n"
+
+    told = '{"resourceVersion":"1"}'
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        begin_stream(handler)
+        chunk(handler, event("ADDED", 1) + event("MODIFIED", 1, text=told) + event("MODIFIED", 2))
+        chunk(handler, event("MODIFIED", 1, of={"resourceVersion": "1"}) + event("DELETED", 1))
+        chunk(handler, b"")
+
+    with Web(answer) as web:
+        client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
+        with client.watch(Node.KIND, resource_version="0", known=lambda version: version == 1) as events:
+            assert [(kind, "text" in body or "of" in body) for kind, body in events] == [
+                ("ADDED", False),
+                ("BOOKMARK", False),
+                ("MODIFIED", False),
+                ("MODIFIED", True),
+                ("DELETED", False),
+            ]
+
+
 def test_a_stream_without_chunks_is_read_as_it_comes(tmp_path: Path) -> None:
     more = threading.Event()
 
