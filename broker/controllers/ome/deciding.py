@@ -68,7 +68,9 @@ class Decider:
 
     def _decide(self, this: Pass | None, awaiting: Sequence[tuple[NodeClaim, Awaited]]) -> Joint:
         shared = self._shared
-        if (this is None and not awaiting) or not shared.inventory.described:
+        if not awaiting and (this is None or self._kueue()):
+            return Joint()
+        if not shared.inventory.described:
             return Joint() if this is None else decide(self._keeper.quota(this, ()), None, ())
         inventory = shared.inventory.snapshot()
         asking = {claim.uid for claim, _ in awaiting}

@@ -394,7 +394,7 @@ def states(draw: st.DrawFn) -> State:
 
 
 @pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-053", "OME-054", "OME-055")
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(states())
 def test_nobody_at_home_leaves_for_another_reservation_and_nobody_in_vain(state: State) -> None:
     decided = state.decide()

@@ -109,9 +109,12 @@ class Reclaimer:
         for name, eviction in decided.evictions.items():
             claim = self._claims.get(name.removeprefix(CLAIM)) if name.startswith(CLAIM) else None
             if claim is not None:
-                self._leave(claim, _preempted(eviction.preemptor, claim, eviction), eviction.reason)
-            elif owner := self._claims.get(eviction.preemptor.removeprefix(CLAIM)):
-                self._reclaims(owner, f"DedicatedAICluster {name}", eviction)
+                told = _preempted(f"DedicatedAICluster {eviction.preemptor}", claim, eviction)
+                self._leave(claim, told, eviction.reason)
+            elif eviction.preemptor.startswith(CLAIM):
+                owner = self._claims.get(eviction.preemptor.removeprefix(CLAIM))
+                if owner is not None:
+                    self._reclaims(owner, f"DedicatedAICluster {name}", eviction)
         for victim in decided.victims:
             holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.want.name)
             if holder is None or holder.deleting or owner is None:
