@@ -12,6 +12,7 @@ from typing import Any
 
 import moto.core.responses
 import moto.ec2.urls
+import moto.ec2.utils
 import moto.moto_api._internal.urls
 from moto.core.base_backend import BackendDict
 from moto.core.responses import BaseResponse
@@ -20,6 +21,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX, filter_dict_attribute_mapping
+from moto.moto_api._internal import mock_random
 from moto.ssm.models import ParameterDict
 
 from providers.local import control_api, groups, images, service_quotas, services, sharing
@@ -58,6 +60,11 @@ class Reservations:
             world().ledger.absorb_all()
 
 
+def _digits(size: int = 8) -> str:
+    """From the generator that moto seeds."""
+    return f"{mock_random.getrandbits(4 * size):0{size}x}"
+
+
 def install() -> None:
     """Idempotent. Once, before moto's first request: a server keeps the handlers that it started with."""
     with _lock:
@@ -83,6 +90,8 @@ def install() -> None:
         )
         # moto inspects the class anew at each call, which takes longer than most calls
         moto.core.responses.method_names_from_class = cache(method_names_from_class)  # type: ignore[attr-defined]
+        # a digit at a time takes longer than all else of the 1,300 images that an account begins with
+        moto.ec2.utils.random_resource_id = _digits
         for path in control_api.PATHS:
             moto.moto_api._internal.urls.url_paths[path] = control_api.respond
         groups.install()

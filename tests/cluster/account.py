@@ -42,6 +42,13 @@ def _client(service: str, endpoint: str) -> Any:
     return session.client(service, region_name=REGION, endpoint_url=endpoint)
 
 
+@lru_cache
+def _image(endpoint: str, pattern: str) -> str:
+    """An image that local AWS comes with, the same after every reset."""
+    found = _client("ec2", endpoint).describe_images(Filters=[{"Name": "name", "Values": [pattern]}])
+    return str(found["Images"][0]["ImageId"])
+
+
 class Account:
     """A default network with a role for nodes; reservations and groups as a test makes them."""
 
@@ -65,8 +72,7 @@ class Account:
         return _client(service, self.server.endpoint)
 
     def image_named(self, pattern: str) -> str:
-        found = self.ec2.describe_images(Filters=[{"Name": "name", "Values": [pattern]}])["Images"]
-        return str(found[0]["ImageId"])
+        return _image(self.server.endpoint, pattern)
 
     def odcr(
         self,
