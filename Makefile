@@ -49,8 +49,8 @@ moto-suite: $(VENV)/.installed ## moto's own tests with local AWS's extension in
 bench: $(VENV)/.installed ## The figures of docs/figures.md, measured here (B=launch measures one)
 	@for b in $(B); do echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; done
 
-unit: $(VENV)/.installed ## The tables and properties of the decision packages
-	$(BIN)/python -m pytest tests/unit -q $(ARGS)
+unit: $(VENV)/.installed ## The tables and properties, without the real API server
+	$(BIN)/python -m pytest tests/unit -q -n $(WORKERS) --dist worksteal -m "not real" $(ARGS)
 
 lint: $(VENV)/.installed ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
