@@ -52,7 +52,7 @@ class Pipeline(EC2Response):
 
     def call_action(self) -> TYPE_RESPONSE:
         here, action = world(), self._get_action()
-        params = dict(self.params) if isinstance(getattr(self, "params", None), Mapping) else {}
+        params = self._asked()
         fault = here.faults.take(action, "request", params)
         if fault is not None and fault.code:
             lost, reply = None, self._refuse(_error_of(fault))
@@ -73,6 +73,10 @@ class Pipeline(EC2Response):
         if lost is not None and not lost.code:
             services.drop(self)
         return reply
+
+    def _asked(self) -> dict[str, Any]:
+        params = getattr(self, "params", None)
+        return dict(params) if isinstance(params, Mapping) else {}
 
     def _do(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
         with LOCK, request.answering(action, params):
@@ -101,7 +105,7 @@ class Pipeline(EC2Response):
 
     def _authenticate_and_authorize_normal_action(self, resource: str = "*") -> None:
         """IAM decides; EC2 has a code of its own for what it decides."""
-        action, params = self._get_action(), self.params if isinstance(self.params, Mapping) else {}
+        action, params = self._get_action(), self._asked()
         try:
             enforcement.check(self, lambda where: ec2_needs.needs(self.ec2_backend, where, action, params))
         except AccessDeniedError as denied:
