@@ -303,4 +303,7 @@ def _kept(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> Problem:
 
 
 def _running(ids: Iterable[str]) -> str:
-    return f"instances still run in {', '.join(sorted(ids))}: they are given back when those have ended"
+    return (
+        f"instances still run in {', '.join(sorted(ids))}: they are given back when those have ended; drain "
+        "their nodes to end them sooner"
+    )

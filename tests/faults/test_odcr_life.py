@@ -549,3 +549,20 @@ def test_what_is_kept_of_a_deleted_reservation_is_told_with_what_it_costs(fresh:
     )
     assert f"--capacity-reservation-id {made['CapacityReservationId']}" in told.message
     assert team.held() == {A: 2}
+
+
+def test_what_ec2_refuses_to_change_is_told_with_what_it_was_and_when_it_is_tried_again(
+    fresh: LocalAws,
+) -> None:
+    team = Team(fresh, 0)
+    process = team.start()
+    team.ask(1, annotations=CANCEL)
+    process.until(lambda: team.quiet({A: 1}), "it is bought")
+    (made,) = team.made()
+    team.control.fault(action="CancelCapacityReservation", code="UnauthorizedOperation", status=403, times=-1)
+    team.end()
+    process.run(60.0)
+    told = {each.reason: each.message for each in process.broker.ome.holdings.state(RESERVED).problems}
+    assert told["ChangeRefused"].startswith(f"cancelling {made['CapacityReservationId']} was refused: ")
+    assert "UnauthorizedOperation" in told["ChangeRefused"]
+    assert told["ChangeRefused"].endswith("it is tried again every 5 minutes")

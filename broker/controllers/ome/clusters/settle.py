@@ -34,6 +34,8 @@ PREEMPTED: Final = "Preempted"
 READY: Final = "Ready"
 CONDITIONS: Final = (QUOTA_RESERVED, PREEMPTED, READY)
 
+_SMALLER: Final = "ask for less in spec.resources or spec.count, or raise nominalQuota of the reservation"
+_SOONER: Final = "it goes on by itself when others give theirs back, or once nominalQuota is raised"
 CLASS_WAY: Final = (
     f"; annotation {names.NODE_CLASS} of the cluster, its profile or its reservation names another"
 )
@@ -182,10 +184,11 @@ def _wait(facts: Facts, *, now: datetime, limit: float) -> Settled:
     elif verdict.standing is Standing.NEVER:
         reason, why = (
             "NotEnoughResources",
-            f"reservation {facts.reserved} can never give it: {_lacks(verdict)}",
+            f"reservation {facts.reserved} can never give it: {_lacks(verdict)}; {_SMALLER}",
         )
     else:
-        reason, why = "WaitingForQuota", f"waits for quota of {facts.reserved}: {_lacks(verdict)}"
+        reason = "WaitingForQuota"
+        why = f"waits for quota of {facts.reserved}: {_lacks(verdict)}; {_SOONER}"
         since = _since(cluster) or now
         left = limit - (now - since).total_seconds()
         state = "CREATING" if left > 0 else "FAILED"
@@ -271,9 +274,13 @@ def _how(facts: Facts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedStat
     if facts.barred:
         return "UPDATING", "ReservationInvalid", f"reservation {facts.reserved}: {facts.barred}; {kept}"
     if verdict is not None and verdict.standing is Standing.NEVER:
-        return "FAILED", "NotEnoughResources", f"it can never have more: {_lacks(verdict)}; {kept}"
+        return (
+            "FAILED",
+            "NotEnoughResources",
+            f"it can never have more: {_lacks(verdict)}; {_SMALLER}; {kept}",
+        )
     if verdict is not None and verdict.standing is not Standing.ADMITTED:
-        return "UPDATING", "WaitingForQuota", f"waits for more quota: {_lacks(verdict)}; {kept}"
+        return "UPDATING", "WaitingForQuota", f"waits for more quota: {_lacks(verdict)}; {_SOONER}; {kept}"
     return "ACTIVE", "", ""
 
 

@@ -41,6 +41,12 @@ PAUSE: Final = timedelta(minutes=5)  # after an answer that the same call would 
 FRESH: Final = timedelta(seconds=30)  # how old the time on the object may be at a purchase
 # How what an earlier purchase had made may have ended since: nothing that was made just now is that.
 _OVER: Final = frozenset({"cancelling", "cancelled", "expired"})
+# What a change is to who reads of it; of which reservation of EC2's, or for which object.
+_DOING: Final[Mapping[str, str]] = {
+    "cancel": "cancelling {}",
+    "resize": "changing the size or end of {}",
+    "regroup": "keeping the resource group of {}",
+}
 # EC2's trouble, not the request's: the whole pass is taken again, with the loop's back-off.
 _PASSING: Final = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
 
@@ -224,7 +230,7 @@ class Actor:
             CHANGES.labels(change, error.code).inc()
             if error.class_ in _PASSING:
                 raise
-            self._pause(what, reserved, error)
+            self._pause(what, reserved, error, doing=_DOING[change].format(what.split()[1]))
             _log.warning("refused", what=what, reservation=str(reserved), error=str(error))
             return False
         CHANGES.labels(change, "done").inc()
@@ -259,8 +265,14 @@ class Actor:
             self._pause(_request(reading), purchase.reserved, error)
         self._tell(reading, "Warning", error.code, f"EC2 refused {where}: {error.message}")
 
-    def _pause(self, what: str, reserved: Reserved, error: ProviderError) -> None:
-        self._paused[what] = (self._clock.now() + PAUSE, reserved, str(error))
+    def _pause(self, what: str, reserved: Reserved, error: ProviderError, *, doing: str = "") -> None:
+        minutes = PAUSE.total_seconds() / 60
+        why = (
+            f"{doing} was refused: {error}; it is tried again every {minutes:g} minutes"
+            if doing
+            else str(error)
+        )
+        self._paused[what] = (self._clock.now() + PAUSE, reserved, why)
 
     def paused(self, step: Change | Regroup, now: datetime) -> bool:
         """Whether EC2 refused just this a while ago."""

@@ -62,7 +62,7 @@ class KueueView:
             return (
                 False,
                 "ClusterQueuePending",
-                f"Kueue has not said yet whether ClusterQueue {name} is active",
+                f"Kueue has not said yet whether ClusterQueue {name} is active: does its controller run?",
             )
         problems = self.problems(reserved)
         if said.reason == BY_POLICY and any(each.reason == STOPPED for each in problems):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.apis import names
 from broker.controllers.ome.clusters.view import ClusterView
 from broker.controllers.ome.holdings.view import HoldingsView
+from broker.controllers.ome.kueue.ownership import queue_name
 from broker.controllers.ome.kueue.view import KueueView
 from broker.controllers.ome.reservation.sources import (
     QueueState,
@@ -45,6 +46,8 @@ def sources(
         if not kueue.present:
             return None
         active, reason, message = kueue.active(reserved)
+        if not active and reason not in {each.reason for each in kueue.problems(reserved)}:
+            message += f" (kubectl describe clusterqueue {queue_name(reserved)})"
         return QueueState(active=active, reason=reason, message=message)
 
     def bought(reserved: Reserved) -> Sequence[Trouble]:

@@ -160,10 +160,12 @@ def test_without_quota_nothing_is_asked_for() -> None:
     never = settled(cluster(), verdict=Verdict(standing=Standing.NEVER, lacks=(Lack(KEY, 16, 8),)))
     assert (never.state, said(never)["QuotaReserved"]) == ("FAILED", ("False", "NotEnoughResources"))
     assert never.detail == (
-        "reservation team/gpu can never give it: 16 of nvidia.com/gpu wanted, 8 to be had in h100"
+        "reservation team/gpu can never give it: 16 of nvidia.com/gpu wanted, 8 to be had in h100; ask for "
+        "less in spec.resources or spec.count, or raise nominalQuota of the reservation"
     )
     waits = settled(cluster(), verdict=WAITING)
     assert (waits.state, waits.patience) == ("CREATING", 600)
+    assert "it goes on by itself when others give theirs back, or once nominalQuota is raised" in waits.detail
     assert made(never) == made(waits) == ([], [])
 
 
