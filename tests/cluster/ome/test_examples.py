@@ -47,7 +47,7 @@ def test_every_example_comes_true(stack: Stack, monkeypatch: pytest.MonkeyPatch)
     (bought,) = stack.get(CapacityReservation, "gpus", namespace="research").status.cloud_reservations
     assert stack.reservation_of("research-0") == bought.id
 
-    def tenant() -> str:
+    def tenant() -> str | None:
         return stack.get(DedicatedAICluster, "tenant").status.dac_lifecycle_state
 
     stack.until(lambda: tenant() == "ACTIVE", "the dedicated cluster is ACTIVE")

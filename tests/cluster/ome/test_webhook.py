@@ -76,6 +76,19 @@ def post(stack: Stack, body: Json, **query: str) -> Reply:
     )
 
 
+def annotated(stack: Stack, name: str, key: str) -> Reply:
+    """As `kubectl annotate` does it, with the answer's headers."""
+    return stack.client.transport.request(
+        Request(
+            method="PATCH",
+            path=CapacityReservation.KIND.path(namespace="default", name=name),
+            headers={"Content-Type": "application/merge-patch+json"},
+            body=orjson.dumps({"metadata": {"annotations": {key: "x"}}}),
+        ),
+        timeout=30,
+    )
+
+
 def made(stack: Stack, name: str, *groups: Json, **spec: Any) -> Json:
     body = reservation(name, *groups, namespace="default", **spec)
     return stack.client.create(CapacityReservation.KIND, body)
@@ -112,6 +125,10 @@ def test_what_cel_cannot_say_is_refused_and_what_is_put_right_is_told(stack: Sta
         reply = post(stack, reservation("lenient", allowBorrowing=True))
         assert reply.status == 201
         assert "it borrows in cohort shared" in reply.headers["Warning"]
+        reply = annotated(stack, "lenient", "capacity-broker.io/reservation-polcy")
+        assert "write capacity-broker.io/reservation-policy if that is meant" in reply.headers["Warning"]
+        reply = annotated(stack, "lenient", "example.com/mine")
+        assert (reply.status, "Warning" in reply.headers) == (200, False)
         reply = post(stack, cluster(profile="large") | {"metadata": {"name": "early"}})
         assert reply.status == 201
         assert "there is no DedicatedAIClusterProfile large yet" in reply.headers["Warning"]
