@@ -62,11 +62,11 @@ class Broker:
         self.url = made.said(r'"?url"?[=:]\s*"?(http://[^\s"]+)')
 
     def ready(self) -> bool:
+        """Whether it leads, too: a standby is ready to take over, and has read nothing."""
         try:
-            _read(f"{self.url}/readyz")
+            return "standby" not in _read(f"{self.url}/readyz")
         except urllib.error.HTTPError:
             return False
-        return True
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics by its name with its labels."""
