@@ -46,8 +46,9 @@ _log = structlog.get_logger("holdings")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The world at one moment, and what is to be done about it."""
+    """The world at one moment, and what is to be done about it. `described` is as EC2 showed it."""
 
+    described: Inventory
     inventory: Inventory
     readings: Mapping[Reserved, Reading]
     types: Mapping[str, InstanceType]
@@ -149,7 +150,7 @@ class HoldingsKeeper:
         self, inventory: Inventory, readings: Mapping[Reserved, Reading], types: Mapping[str, InstanceType]
     ) -> Seen:
         now = self._clock.now()
-        inventory = self._actor.recent.seen(inventory)
+        described, inventory = inventory, self._actor.recent.seen(inventory)
         groups, unread = self._adopted(readings.values(), inventory, now)
         claimants = [each.claimant for each in readings.values()]
         holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=self._cluster, unread=unread)
@@ -165,6 +166,7 @@ class HoldingsKeeper:
             for reserved, each in readings.items()
         }
         return Seen(
+            described=described,
             inventory=inventory,
             readings=readings,
             types=types,
@@ -175,7 +177,7 @@ class HoldingsKeeper:
 
     def _again(self, seen: Seen) -> Seen:
         """The same objects and the same description, with what was done since."""
-        return self._decide(seen.inventory, seen.readings, seen.types)
+        return self._decide(seen.described, seen.readings, seen.types)
 
     def _plan(
         self,
