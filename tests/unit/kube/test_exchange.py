@@ -28,9 +28,9 @@ class Pieces:
         return self._pieces.pop(0) if self._pieces else b""
 
 
-def read(data: bytes, cuts: Iterable[int] = (), *, method: str = "PATCH") -> tuple[Answer, bool]:
-    incoming = Incoming(cast(socket.socket, Pieces(data, cuts)))
-    return incoming.answer(method), incoming.keep
+def read(data: bytes, cuts: Iterable[int] = ()) -> tuple[Answer, bool]:
+    incoming = Incoming()
+    return incoming.read(cast(socket.socket, Pieces(data, cuts))), incoming.keep
 
 
 def chunked(body: bytes, sizes: list[int]) -> bytes:
@@ -65,15 +65,11 @@ def test_however_an_answer_is_cut_it_is_the_same(
 
 
 @pytest.mark.parametrize(
-    ("data", "method"),
-    [
-        (b"HTTP/1.1 204 No Content\r\n\r\n", "PATCH"),
-        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", "GET"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", "HEAD"),
-    ],
+    "data",
+    [b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n"],
 )
-def test_some_answers_have_no_body(data: bytes, method: str) -> None:
-    (_, _, body), keep = read(data, method=method)
+def test_some_answers_have_no_body(data: bytes) -> None:
+    (_, _, body), keep = read(data)
     assert (body, keep) == (b"", True)
 
 
@@ -96,13 +92,13 @@ def test_a_connection_that_the_server_gives_up_or_says_too_much_on_is_not_used_a
         (b"HTTP/1.1 200 OK\r\nContent-Le", "closed before"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "closed before"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}", "closed before"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n", "longer than it says"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n", "chunk data"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "zz"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "gzip"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "closed before"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n{}", "two"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "Content-Length"),
         (b"HTTP/1.1 abc\r\n\r\n", "abc"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "SSH-2.0"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "no end of the line"),
     ],
 )
 def test_what_is_no_whole_answer_is_refused(data: bytes, said: str) -> None:
