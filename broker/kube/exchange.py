@@ -81,18 +81,19 @@ class Incoming:
         self.keep = False
 
     def read(self, sock: socket.socket) -> Answer:
-        while not self._whole:
+        trouble: Exception | None = None
+        while not self._whole and trouble is None:
             piece = sock.recv(PIECE)
             if not piece and not self._ends_with_the_connection():
                 raise ProtocolError(CLOSED)
             try:
                 self._parser.feed_data(piece)
             except httptools.HttpParserError as error:
-                if not self._whole:  # what comes after the answer only costs the connection
-                    raise ProtocolError(f"{error}: {piece[:100]!r}") from error
-                self.keep = False
+                trouble = error
             if not piece:
                 break
+        if trouble is not None and not self._whole:  # what comes after the answer only costs the connection
+            raise ProtocolError(str(trouble)) from trouble
         return self._status, self._headers, b"".join(self._body)
 
     def _ends_with_the_connection(self) -> bool:

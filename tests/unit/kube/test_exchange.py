@@ -93,12 +93,12 @@ def test_a_connection_that_the_server_gives_up_or_says_too_much_on_is_not_used_a
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "closed before"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}", "closed before"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n", "chunk data"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "zz"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "chunk size"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "closed before"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n{}", "two"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n{}", "Content-Length"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "Content-Length"),
-        (b"HTTP/1.1 abc\r\n\r\n", "abc"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "SSH-2.0"),
+        (b"HTTP/1.1 abc\r\n\r\n", "status code"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "Expected HTTP/"),
     ],
 )
 def test_what_is_no_whole_answer_is_refused(data: bytes, said: str) -> None:
