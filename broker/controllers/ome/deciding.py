@@ -23,6 +23,7 @@ from broker.controllers.ome.clusters.drawing import share
 from broker.controllers.ome.clusters.keeper import NOT_YET, ClusterKeeper, Pass
 from broker.controllers.ome.queues import queues
 from broker.controllers.ome.shared import Shared
+from broker.controllers.reservations.each import each
 from broker.kube.controller import Again
 from broker.quota.joint import CLAIM, Joint, Places, Waiting, decide
 from broker.quota.model import Amounts, Workload
@@ -49,21 +50,23 @@ class Decider:
         self._kueue = kueue
 
     def run(self, _items: Sequence[str] = ()) -> Again | None:
-        """Raises ApiError, ProviderError."""
-        self._reclaimer.settle()
+        """Raises ProviderError; ApiError after everything else had its turn."""
         with self._entitler.alone():
             awaiting = self._reclaimer.waiting()
             this = self._keeper.observe()
             decided = self._decide(this, awaiting)
             admitted = {} if this is None else self._keeper.admitted(this, decided)
             self._entitler.decided(admitted, decided.evictions.keys())
-        self._reclaimer.act(decided)
         waits = [LOOK_AGAIN] if awaiting else []
         if self._keeper.waits:
             waits.append(NOT_YET)
-        if this is not None:
-            soonest = self._keeper.act(this, None if self._kueue() else decided)
-            waits += [] if soonest is None else [soonest]
+
+        def clusters() -> None:
+            soonest = None if this is None else self._keeper.act(this, None if self._kueue() else decided)
+            waits.extend([] if soonest is None else [soonest])
+
+        # A claim that cannot be written keeps no cluster from its turn.
+        each((self._reclaimer.settle, lambda: self._reclaimer.act(decided), clusters), lambda step: step())
         return Again(min(waits)) if waits else None
 
     def _decide(self, this: Pass | None, awaiting: Sequence[tuple[NodeClaim, Awaited]]) -> Joint:
@@ -78,21 +81,21 @@ class Decider:
         made = _Shares(this, places, inventory)
         quota = None if this is None else self._keeper.quota(this, self._launching(places, made))
         waiting = []
-        for claim, each in awaiting:
-            usage = {} if names.DEDICATED in claim.labels else made.of(each.queue, each.odcr_ids[0])
-            waiting.append(Waiting(want=want(claim, each), usage=usage))
+        for claim, slot in awaiting:
+            usage = {} if names.DEDICATED in claim.labels else made.of(slot.queue, slot.odcr_ids[0])
+            waiting.append(Waiting(want=want(claim, slot), usage=usage))
         return decide(quota, places, waiting)
 
     def _launching(self, places: Places | None, made: _Shares) -> Iterable[Workload]:
         """Claims of no cluster that were given a slot, and have no instance yet: nobody asks these to go."""
-        for each in places.holders if places is not None else ():
-            claim = None if each.cluster else self._shared.claims.get(each.name)
+        for one in places.holders if places is not None else ():
+            claim = None if one.cluster else self._shared.claims.get(one.name)
             if claim is not None and not claim.status.provider_id:
                 yield Workload(
-                    name=f"{CLAIM}{each.name}",
-                    queue=each.queue,
-                    usage=made.of(each.queue, each.odcr_id),
-                    priority=each.priority,
+                    name=f"{CLAIM}{one.name}",
+                    queue=one.queue,
+                    usage=made.of(one.queue, one.odcr_id),
+                    priority=one.priority,
                     firm=True,
                 )
 
@@ -103,7 +106,7 @@ class _Shares:
     def __init__(self, this: Pass | None, places: Places | None, inventory: Inventory) -> None:
         self._types = {} if this is None else this.types
         self._inventory = inventory
-        self._queues = {} if this is None else {each.name: each for each in queues(this.world.specs)[0]}
+        self._queues = {} if this is None else {one.name: one for one in queues(this.world.specs)[0]}
         self._flavors = {id_: lot.flavor for lot in (places.lots if places else ()) for id_ in lot.slots}
 
     def of(self, queue: str, odcr_id: str) -> Amounts:

@@ -25,6 +25,7 @@ from broker.capacity.entitlement import Awaited
 from broker.controllers.nodeclaim.status import Change, write
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.ome.borrowing.sight import priority_of
+from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -80,22 +81,25 @@ class Reclaimer:
         with self._lock:
             awaited = self._awaited
         there = self._there(awaited)
-        return [(there[uid], each) for uid, each in awaited.items() if uid in there]
+        return [(there[uid], slot) for uid, slot in awaited.items() if uid in there]
 
     def settle(self) -> None:
         """Claims that have their slot, or take another way, no longer reclaim one. Raises ApiError."""
         with self._lock:
             waiting, planned = self._there(self._awaited), self._planned
-        for claim in self._claims.list():
+
+        def settled(claim: NodeClaim) -> None:
             said = condition(claim.status.conditions, names.RECLAIMING)
             if said is None or said.status != "True" or claim.uid in waiting or claim.deleting:
-                continue
+                return
             if not claim.status.provider_id and not planned:
-                continue  # the first plan says whether it still waits
+                return  # the first plan says whether it still waits
             got = claim.labels.get(names.RESERVATION_ID, "")
             message = f"it has a slot of {got}" if got else "it takes another way"
             change = Change(type=names.RECLAIMING, status="False", reason="Settled", message=message)
             write(self._client, self._claims, claim, change, now=self._clock.now())
+
+        each(self._claims.list(), settled)
 
     def _there(self, awaited: Mapping[str, Awaited]) -> Mapping[str, NodeClaim]:
         return {
@@ -105,24 +109,33 @@ class Reclaimer:
         }
 
     def act(self, decided: Joint) -> None:
-        """Claims that must leave are told, and deleted. Clusters have their own turn. Raises ApiError."""
-        for name, eviction in decided.evictions.items():
-            claim = self._claims.get(name.removeprefix(CLAIM)) if name.startswith(CLAIM) else None
-            if claim is not None:
-                told = _preempted(f"DedicatedAICluster {eviction.preemptor}", claim, eviction)
-                self._leave(claim, told, eviction.reason)
-            elif eviction.preemptor.startswith(CLAIM):
-                owner = self._claims.get(eviction.preemptor.removeprefix(CLAIM))
-                if owner is not None:
-                    self._reclaims(owner, f"DedicatedAICluster {name}", eviction)
-        for victim in decided.victims:
-            holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.want.name)
-            if holder is None or holder.deleting or owner is None:
-                continue
-            told = _preempted(f"NodeClaim {owner.name} (UID: {owner.uid})", holder, victim)
-            self._reclaims(owner, f"NodeClaim {holder.name} (UID: {holder.uid})", victim)
-            self._leave(holder, told, victim.reason)
-            _log.info("slot reclaimed", claim=owner.name, of=holder.name, reason=str(victim.reason), why=told)
+        """Claims that must leave are told, and deleted. Clusters have their own turn. Raises ApiError, after
+        each had his."""
+        told: list[tuple[str, Eviction] | Victim] = [*decided.evictions.items(), *decided.victims]
+        each(told, self._act)
+
+    def _act(self, one: tuple[str, Eviction] | Victim) -> None:
+        if isinstance(one, Victim):
+            self._reclaim(one)
+            return
+        name, eviction = one
+        claim = self._claims.get(name.removeprefix(CLAIM)) if name.startswith(CLAIM) else None
+        if claim is not None:
+            told = _preempted(f"DedicatedAICluster {eviction.preemptor}", claim, eviction)
+            self._leave(claim, told, eviction.reason)
+        elif eviction.preemptor.startswith(CLAIM):
+            owner = self._claims.get(eviction.preemptor.removeprefix(CLAIM))
+            if owner is not None:
+                self._reclaims(owner, f"DedicatedAICluster {name}", eviction)
+
+    def _reclaim(self, victim: Victim) -> None:
+        holder, owner = self._claims.get(victim.holder.name), self._claims.get(victim.want.name)
+        if holder is None or holder.deleting or owner is None:
+            return
+        told = _preempted(f"NodeClaim {owner.name} (UID: {owner.uid})", holder, victim)
+        self._reclaims(owner, f"NodeClaim {holder.name} (UID: {holder.uid})", victim)
+        self._leave(holder, told, victim.reason)
+        _log.info("slot reclaimed", claim=owner.name, of=holder.name, reason=str(victim.reason), why=told)
 
     def _reclaims(self, owner: NodeClaim, whom: str, why: Victim | Eviction) -> None:
         message = f"waits for {whom} to give back a slot ({why.reason}); {_paths(why)}"
