@@ -145,6 +145,9 @@ class QueueKeeper:
         if problem is not None:
             yield problem
             return
+        for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
+            if queue.name != queue_name(reserved):  # of an earlier broker, which named it otherwise
+                self._delete(self._reads.cluster_queues, queue)
         for namespace in bound:
             problem = self._put(self._reads.local_queues, local_queue(reservation, namespace), reservation)
             if problem is not None:

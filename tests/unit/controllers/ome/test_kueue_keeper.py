@@ -25,7 +25,7 @@ from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.kueue.check import CheckKeeper, names_check
 from broker.controllers.ome.kueue.keeper import QueueKeeper
-from broker.controllers.ome.kueue.ownership import owner_of, queue_name
+from broker.controllers.ome.kueue.ownership import mark, owner_of, queue_name
 from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
 from broker.controllers.ome.kueue.view import KueueView
 from broker.controllers.ome.reads import OmeReads
@@ -129,6 +129,20 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+def test_a_queue_that_an_earlier_broker_named_otherwise_goes_and_its_quota_counts_once(
+    world: World,
+) -> None:
+    world.reserve()
+    world.keeps()
+    meta = {"name": "named-before", **mark(TEAM)}
+    world.client.create(ClusterQueue.KIND, {"metadata": meta, "spec": world.spec()})
+    world.client.create(ClusterQueue.KIND, {"metadata": {"name": "somebodys"}, "spec": world.spec()})
+    world.keeps()
+    there, _ = world.client.list(ClusterQueue.KIND)
+    assert sorted(each["metadata"]["name"] for each in there) == ["somebodys", QUEUE]
+    assert world.at_rest()
 
 
 @pytest.mark.covers("OME-097")
