@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 import yaml
 
 from tests.controlplane.client import Api, Json
+from tests.peers.programs import until
 from tests.unit.deploy import helm
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -52,6 +53,18 @@ def may(api: Api, verb: str, resource: str, *, namespace: str = "") -> bool:
     return bool(reply.body["status"]["allowed"])
 
 
+def until_may(api: Api, verbs: Iterable[str], *resources: str, namespace: str = "") -> None:
+    """The authorizer reads roles by watches of its own, so a grant holds a moment after it was written."""
+    until(
+        lambda: all(may(api, verb, each, namespace=namespace) for verb in verbs for each in resources),
+        f"right of {USER} to {', '.join(verbs)} {', '.join(resources)}",
+    )
+
+
+def may_not(api: Api, verbs: Iterable[str], *resources: str, namespace: str = "") -> bool:
+    return not any(may(api, verb, each, namespace=namespace) for verb in verbs for each in resources)
+
+
 def chart(part: str) -> Json:
     rules = yaml.safe_load((helm.CHART / "rbac" / f"users-{part}.yaml").read_text())
     return {"metadata": {"name": f"{helm.RELEASE}-reservations-{part}"}, "rules": rules}
@@ -66,30 +79,27 @@ READ = ("get", "list", "watch")
 def test_who_has_the_page_s_role_keeps_reservations_and_reads_kueue(real: Api) -> None:
     bind(real, "Role", yaml.safe_load(PAGE), namespace="default")
 
-    def all_of(verbs: tuple[str, ...], *resources: str, **where: Any) -> bool:
-        (found,) = {may(real, verb, resource, **where) for verb in verbs for resource in resources}
-        return found
-
-    assert all_of((*READ, "create", "update", "patch"), MINE, namespace="default")
-    assert all_of(READ, f"localqueues.{KUEUE}", f"workloads.{KUEUE}", namespace="default")
-    assert not all_of(READ, MINE, namespace="kube-system")
+    until_may(real, (*READ, "create", "update", "patch"), MINE, namespace="default")
+    until_may(real, READ, f"localqueues.{KUEUE}", f"workloads.{KUEUE}", namespace="default")
+    assert may_not(real, READ, MINE, namespace="kube-system")
     # A Role grants nothing that has no namespace, although the page's lists it.
-    assert not all_of(READ, f"clusterqueues.{KUEUE}", "clustercapacityreservations.ome.io")
+    assert may_not(real, READ, f"clusterqueues.{KUEUE}", "clustercapacityreservations.ome.io")
     bind(real, "ClusterRole", chart("cluster"))
-    assert all_of(
+    until_may(
+        real,
         READ,
         *(f"{plural}.{KUEUE}" for plural in ("clusterqueues", "cohorts", "resourceflavors")),
         *(f"{plural}.ome.io" for plural in ("clustercapacityreservations", "dedicatedaiclusters")),
     )
-    assert not all_of(("create", "patch", "delete"), "clustercapacityreservations.ome.io", MINE)
+    assert may_not(real, ("create", "patch", "delete"), "clustercapacityreservations.ome.io", MINE)
 
 
 @pytest.mark.real
 def test_the_chart_s_roles_are_the_page_s_without_what_a_role_cannot_grant(real: Api) -> None:
     for part in ("view", "edit"):
         bind(real, "ClusterRole", chart(part), namespace="default")
-    for verb in (*READ, "create", "update", "patch", "delete"):
-        assert may(real, verb, MINE, namespace="default")
-        assert not may(real, verb, MINE, namespace="kube-system")
-    assert may(real, "list", f"localqueues.{KUEUE}", namespace="default")
-    assert not may(real, "create", f"workloads.{KUEUE}", namespace="default")
+    all_verbs = (*READ, "create", "update", "patch", "delete")
+    until_may(real, all_verbs, MINE, namespace="default")
+    until_may(real, ["list"], f"localqueues.{KUEUE}", namespace="default")
+    assert may_not(real, all_verbs, MINE, namespace="kube-system")
+    assert may_not(real, ["create"], f"workloads.{KUEUE}", namespace="default")
