@@ -88,6 +88,8 @@ class Incoming:
                 raise ProtocolError(CLOSED)
             try:
                 self._parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as error:
+                raise ProtocolError("the answer changes to another protocol") from error
             except httptools.HttpParserError as error:
                 trouble = error
             if not piece:

@@ -66,7 +66,9 @@ class HttpTransport:
     def stream(self, request: Request, *, timeout: float) -> Stream:
         response = self._send(self._open, request, timeout=timeout)
         if response.status >= 300:
-            raise from_reply(response.status, response.data, response.headers)
+            with _answering():
+                body = response.data
+            raise from_reply(response.status, body, response.headers)
         return _HttpStream(response)
 
     def _send(self, once: Callable[..., A], request: Request, *, timeout: float) -> A:
@@ -96,7 +98,11 @@ class HttpTransport:
                 api.rest_client.pool_manager.connection_from_url(api.configuration.host),
                 method=request.method,
                 target=(server.path or "").rstrip("/") + _target(request),
-                headers={"Host": server.netloc or "", **self._headers(api, request)},
+                headers={
+                    "Host": server.netloc or "",
+                    "Accept-Encoding": "identity",  # without it any would do, RFC 9110 §12.5.3
+                    **self._headers(api, request),
+                },
                 body=request.body,
                 connect=min(CONNECT_TIMEOUT, timeout),
                 read=timeout,

@@ -99,6 +99,7 @@ def test_a_connection_that_the_server_gives_up_or_says_too_much_on_is_not_used_a
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "Content-Length"),
         (b"HTTP/1.1 abc\r\n\r\n", "status code"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "Expected HTTP/"),
+        (b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", "another protocol"),
     ],
 )
 def test_what_is_no_whole_answer_is_refused(data: bytes, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import threading
@@ -227,6 +228,18 @@ def test_a_stream_that_breaks_off_is_unavailable(tmp_path: Path) -> None:
         list(events)
 
 
+def test_a_refusal_of_a_stream_that_breaks_off_is_unavailable(tmp_path: Path) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(503)
+        handler.send_header("Content-Length", "99")
+        handler.end_headers()
+        handler.wfile.write(b"{")
+        handler.close_connection = True
+
+    with Web(answer) as web, pytest.raises(Unavailable, match="no answer from the API server"):
+        watch(tmp_path, web)
+
+
 def test_a_half_open_stream_is_given_up_after_the_longest_silence(tmp_path: Path) -> None:
     done = threading.Event()
 
@@ -305,6 +318,17 @@ def test_how_long_to_wait_is_read_from_the_header(tmp_path: Path) -> None:
         with pytest.raises(TooManyRequests) as error:
             client.raw("GET", "/version")
         assert error.value.retry_after == 7
+
+
+def test_an_answer_is_asked_for_as_it_is(tmp_path: Path) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        """As a proxy that compresses for everybody who does not say no."""
+        plain = handler.headers.get("Accept-Encoding") == "identity"
+        say(handler, 200, {"ok": True} if plain else gzip.compress(b"{}"))
+
+    with Web(answer) as web:
+        client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
+        assert client.raw("GET", "/version") == {"ok": True}
 
 
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
