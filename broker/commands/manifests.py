@@ -71,6 +71,8 @@ def decode(document: dict[str, Any]) -> Object | None:
     model = KINDS.get((document.get("apiVersion", ""), document["kind"]))
     if model is None:
         return None
+    if not (document.get("metadata") or {}).get("name"):
+        raise BadManifest(f"{document['kind']}: metadata.name is missing: give it a name")
     try:
         return model.decode(document)
     except ValidationError as error:

@@ -213,6 +213,7 @@ def test_plan_without_claims_is_no_success(
             "apiVersion: karpenter.sh/v1\nkind: NodeClaim\nmetadata: {name: x}\nspec: {requirements: 7}",
             ("NodeClaim x", "spec.requirements", "7"),
         ),
+        ("apiVersion: karpenter.sh/v1\nkind: NodeClaim", ("NodeClaim", "metadata.name is missing")),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:

@@ -1,0 +1,49 @@
+"""A cluster with manifests in it that nobody has applied, where the cluster does not tell all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from broker.apis.kueue import ResourceFlavor
+from broker.commands.drafts import drafted
+from broker.kube.client import Client, Reply, Request, Stream
+from broker.kube.errors import Unavailable
+
+FLAVOR: Mapping[str, Any] = {
+    "apiVersion": ResourceFlavor.KIND.api_version,
+    "kind": "ResourceFlavor",
+    "metadata": {"name": "mine"},
+}
+
+
+class Cluster:
+    """Has nothing, and answers to a look for flavors with `status`."""
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        if request.path == ResourceFlavor.KIND.path():
+            return Reply(status=self._status, body=b"{}")
+        return Reply(status=200, body=orjson.dumps({"metadata": {}, "items": []}))
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        raise NotImplementedError
+
+
+def test_a_cluster_that_does_not_answer_is_not_taken_for_one_that_has_none() -> None:
+    client, alone = drafted([FLAVOR], lambda: Client(Cluster(503)))
+    assert not alone
+    with pytest.raises(Unavailable):
+        client.list(ResourceFlavor.KIND)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_cluster_that_has_or_shows_none_leaves_those_of_the_files(status: int) -> None:
+    client, _ = drafted([FLAVOR], lambda: Client(Cluster(status)))
+    items, _ = client.list(ResourceFlavor.KIND)
+    assert [each["metadata"]["name"] for each in items] == ["mine"]
