@@ -63,7 +63,8 @@ ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
         marks="capacity",
         elsewhere=True,
         reason="InstanceTypeUnsupported",
-        next_step="the type is not offered there and is left out for hours; other options are tried",
+        next_step="the type is not offered there: left out for hours, a reservation for minutes; "
+        "other options are tried",
     ),
     ErrorClass.SUBNET: Answer(
         marks="subnet",

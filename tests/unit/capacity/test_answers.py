@@ -42,6 +42,7 @@ def test_every_class_has_an_answer_with_a_reason_of_its_own_and_a_sentence() -> 
     assert "LaunchFailed" not in reasons
     assert all(reason.isalnum() and reason[0].isupper() for reason in reasons)
     assert all(each.next_step for each in ANSWERS.values())
+    assert "a reservation for minutes" in ANSWERS[ErrorClass.UNSUPPORTED].next_step  # as `shortages` has it
 
 
 @pytest.mark.covers("KRP-18")
