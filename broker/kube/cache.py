@@ -127,11 +127,11 @@ class Cache(Generic[T]):
                 return
             if version <= max(known or 0, self._gone.get(key, 0)):
                 return
-            self._ours.add(version)
             if _ended(raw):
                 self._gone[key] = version
                 self._remove(key)
             else:
+                self._ours.add(version)
                 self._put(self._decode(key, version, raw))
 
     def knows(self, version: int) -> bool:

@@ -102,6 +102,18 @@ def test_taking_the_last_finalizer_off_ends_the_object() -> None:
     assert heard[2:] == [(None, 3)]
 
 
+def test_what_only_seemed_to_end_by_our_write_is_here_when_the_watch_shows_it() -> None:
+    """As a Namespace, which waits for finalizers that are not in its metadata."""
+    c, _ = cache()
+    c.replace([versioned(10)], 10)
+    ending = versioned(12, size=1)
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    c.observe(ending)
+    assert not c.knows(12), "the watch would pass over it"
+    c.apply("MODIFIED", ending)
+    assert len(c) == 1
+
+
 def test_what_a_selector_keeps_out_does_not_come_in_by_a_write() -> None:
     c, _ = cache(narrowed=True)
     c.replace([versioned(10)], 10)
