@@ -8,7 +8,8 @@ on return.
 Kueue's rule (pkg/scheduler/preemption/classical): the incoming workload has the advantage over workloads
 in subtrees beyond one whose quota holds it, and may take those while borrowing; over the others it may
 borrow only as `borrow` and its threshold allow. Evicted ones come first, then those with the advantage,
-then by priority from other queues, then its own queue's.
+then by priority from other queues, then its own queue's. Not Kueue's is that of other queues those come
+first who are in the preemptor's machines, where that is known: what another leaves is no machine of his.
 """
 
 from __future__ import annotations
@@ -42,12 +43,16 @@ class _Case:
     node: Node
     classes: tuple[list[_Source], list[_Source], list[_Source]]
 
-    def entries(self, source: _Source, *, evicted: bool) -> Iterator[Entry]:
+    def entries(self, source: _Source, *, evicted: bool, near: bool | None = None) -> Iterator[Entry]:
+        """`near`: those alone that may be in the preemptor's machines, or those that are not."""
         rule = self.node.preemption
         policy = rule.within if source.node is self.node else rule.reclaim
-        return allowed(
+        found = allowed(
             self.ledger, source.node.name, self.needed, evicted=evicted, policy=policy, ask=self.ask
         )
+        if near is None:
+            return found
+        return (each for each in found if near is (not each[3].at or self.ask.queue in each[3].at))
 
     def any_of(self, sources: list[_Source]) -> bool:
         return any(
@@ -105,26 +110,36 @@ def _attempt(case: _Case, *, borrow: bool) -> tuple[Target, ...]:
     taken: list[Target] = []
     try:
         for evicted in case.ledger.turns:
-            for sources in case.classes:
-                for target in _walk(case, sources, evicted=evicted, borrow=borrow):
-                    case.ledger.node(target.workload.queue).remove(target.workload.usage)
-                    taken.append(target)
-                    if fits(case.node, case.ask.amounts, borrow=borrow):
-                        give_back(case.ledger, case.node, case.ask.amounts, taken, borrow=borrow)
-                        return tuple(taken)
+            for target in _walks(case, evicted=evicted, borrow=borrow):
+                case.ledger.node(target.workload.queue).remove(target.workload.usage)
+                taken.append(target)
+                if fits(case.node, case.ask.amounts, borrow=borrow):
+                    give_back(case.ledger, case.node, case.ask.amounts, taken, borrow=borrow)
+                    return tuple(taken)
         return ()
     finally:
         for target in taken:
             case.ledger.node(target.workload.queue).add(target.workload.usage)
 
 
-def _walk(case: _Case, sources: list[_Source], *, evicted: bool, borrow: bool) -> Iterator[Target]:
+def _walks(case: _Case, *, evicted: bool, borrow: bool) -> Iterator[Target]:
+    """The candidates of one class after another; of other queues first those in the preemptor's machines."""
+    *others, own = case.classes
+    for sources in others:
+        for near in (True, False) if case.ledger.placed else (None,):
+            yield from _walk(case, sources, evicted=evicted, borrow=borrow, near=near)
+    yield from _walk(case, own, evicted=evicted, borrow=borrow, near=None)
+
+
+def _walk(
+    case: _Case, sources: list[_Source], *, evicted: bool, borrow: bool, near: bool | None
+) -> Iterator[Target]:
     """The candidates of one class in order. A queue that may no longer be taken from is left for good:
     usage only falls during an attempt, and the priorities of a queue's candidates only rise.
     """
     heads: list[tuple[Entry, int, Iterator[Entry]]] = []
     for number, source in enumerate(sources):
-        entries = case.entries(source, evicted=evicted)
+        entries = case.entries(source, evicted=evicted, near=near)
         if (first := next(entries, None)) is not None:
             heads.append((first, number, entries))
     heapq.heapify(heads)

@@ -68,8 +68,8 @@ class Lack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`usage` is all that it holds from now on, where it is admitted. `lacks` and `misfits` say, where it is
-    not, what each flavor cannot give and which flavors it may not run in."""
+    """`usage` is all that it holds from now on, where it is admitted, or once others have left. `lacks` and
+    `misfits` say, where it is not, what each flavor cannot give and which flavors it may not run in."""
 
     standing: Standing
     usage: Amounts = field(default_factory=dict)
@@ -236,13 +236,14 @@ class _Decision:
         now = self._now.queues[head.queue]
         if targets:
             names = ", ".join(each.workload.name for each in targets)
-            self._given[head.name] = Verdict(standing=Standing.PREEMPTING, why=f"{names} must leave first")
+            why = f"{names} must leave first"
+            self._given[head.name] = Verdict(standing=Standing.PREEMPTING, usage=total, why=why)
         elif fits(now, usage, borrow=True):
             now.add(usage)
             self._given[head.name] = Verdict(standing=Standing.ADMITTED, usage=total)
         else:
             why = "its quota is held by others that are leaving"
-            self._given[head.name] = Verdict(standing=Standing.PREEMPTING, why=why)
+            self._given[head.name] = Verdict(standing=Standing.PREEMPTING, usage=total, why=why)
 
     def _promise(self, head: Head, usage: Amounts) -> Amounts:
         """Counts it as held later, with what it holds already; all of that."""

@@ -29,6 +29,7 @@ class Ledger:
         self.tree = tree
         self.workloads: dict[str, Workload] = {}
         self.evicted = 0  # how many of them are on their way out
+        self.placed = 0  # of how many it is known in whose machines they are
         self._indexes: dict[tuple[str, bool], _Index] = {}
         for workload in workloads:
             self.admit(workload)
@@ -40,6 +41,7 @@ class Ledger:
         self.node(workload.queue).add(workload.usage)
         self.workloads[workload.name] = workload
         self.evicted += workload.evicted
+        self.placed += bool(workload.at)
         if workload.firm:
             return
         index = self._indexes.setdefault((workload.queue, workload.evicted), {})
@@ -50,6 +52,7 @@ class Ledger:
         """Gives a workload's quota back."""
         workload = self.workloads.pop(name)
         self.evicted -= workload.evicted
+        self.placed -= bool(workload.at)
         self.node(workload.queue).remove(workload.usage)
         if workload.firm:
             return workload

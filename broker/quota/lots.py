@@ -53,7 +53,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """Slots of a dedicated cluster that holds quota for them, and that none of its claims has yet."""
+    """Slots of a dedicated cluster that holds quota for them, and that none of its claims has yet. `later`:
+    it will hold it once others have left, who have slots until then."""
 
     cluster: str
     queue: str
@@ -62,6 +63,7 @@ class Promise:
     priority: int = 0
     since: float = float("inf")
     spared: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,7 +110,8 @@ class Cohort:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What holds quota. `reserved` is when it got it; without it the workload counts as the newest. A `firm`
-    one is preempted for nobody, one at `home` for none of another queue."""
+    one is preempted for nobody, one at `home` for none of another queue. `at`: the queues in whose machines
+    it is, where that is known: for these it is preempted before others are."""
 
     name: str
     queue: str
@@ -121,6 +122,7 @@ class Workload:
     evicted: bool = False
     firm: bool = False
     home: bool = False
+    at: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,8 @@ class Slots:
         self._of: dict[str, list[Holder]] = defaultdict(list)  # by the name of their workload
         for each in self.holders.values():
             self._count(each, self._lot_of[each.odcr_id], 1)
-        for promise in promises:
+        self._kept: Counter[tuple[str, str]] = Counter()  # of each lot, for whom others are leaving
+        for promise in sorted(promises, key=lambda each: each.later):
             self._promise(promise)
 
     def quota(self, lot: Lot) -> int:
@@ -115,7 +116,8 @@ class Slots:
     def lendable(self, lot: Lot) -> int:
         """How many more others may take, all together."""
         node = self._tree.queues.get(lot.owner)
-        return 0 if node is None or node.parent is None else max(0, node.parent.available(_key(lot)))
+        kept = self._kept[lot.owner, lot.flavor]
+        return 0 if node is None or node.parent is None else max(0, node.parent.available(_key(lot)) - kept)
 
     def borrowable(self, queue: str, flavor: str) -> int:
         """How many more slots of others a queue may take."""
@@ -238,10 +240,11 @@ class Slots:
         )
 
     def _promise(self, each: Promise) -> None:
-        """Counts as held: of its own lot what quota covers, then of others what they lend."""
+        """Counts as held: of its own lot what quota covers, then of others what they lend. What it will hold
+        `later` is kept as far as nobody who leaves has it still: of others' lots from those that borrow."""
         if each.queue not in self._tree.queues:
             return
-        left = each.count
+        left = each.count - (self._leaving(each) if each.later else 0)
         own = self.lots.get((each.queue, each.flavor))
         others = (
             self.lots.get((peer, each.flavor)) for peer in sorted(self.peers(each.queue) - {each.queue})
@@ -254,6 +257,9 @@ class Slots:
             if count <= 0:
                 continue
             left -= count
+            if each.later and lot is not own:
+                self._kept[lot.owner, lot.flavor] += count
+                continue
             one = Holder(
                 name=f"{_whole(each.cluster)}/promised",
                 queue=each.queue,
@@ -264,6 +270,12 @@ class Slots:
                 spared=each.spared,
             )
             self._count(one, lot, count)
+
+    def _leaving(self, promise: Promise) -> int:
+        """How many leave slots that the promise could be kept with."""
+        reach = self.peers(promise.queue) | {promise.queue}
+        lots = (self._lot_of[each.odcr_id] for each in self.holders.values() if each.leaving)
+        return sum(lot.flavor == promise.flavor and lot.owner in reach for lot in lots)
 
     def _queue(self, member: Member) -> Queue:
         quotas: dict[FlavorResource, Quota] = {}

@@ -25,6 +25,7 @@ from broker.controllers.ome.queues import queues
 from broker.controllers.ome.shared import Shared
 from broker.controllers.reservations.each import each
 from broker.kube.controller import Again
+from broker.quota.entitled import Standing
 from broker.quota.joint import CLAIM, Joint, Places, Waiting, decide
 from broker.quota.model import Amounts, Workload
 
@@ -55,8 +56,11 @@ class Decider:
             awaiting = self._reclaimer.waiting()
             this = self._keeper.observe()
             decided = self._decide(this, awaiting)
-            admitted = {} if this is None else self._keeper.admitted(this, decided)
-            self._entitler.decided(admitted, decided.evictions.keys())
+            admitted, later = (
+                {} if this is None else self._keeper.given(this, decided, standing)
+                for standing in (Standing.ADMITTED, Standing.PREEMPTING)
+            )
+            self._entitler.decided(admitted, decided.evictions.keys(), later=later)
         waits = [LOOK_AGAIN] if awaiting else []
         if self._keeper.waits:
             waits.append(NOT_YET)

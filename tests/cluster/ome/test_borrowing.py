@@ -223,6 +223,30 @@ def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_lea
     assert stack.aws.free(odcr) == 0
 
 
+def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(stack: Stack) -> None:
+    odcr = owned(stack, 1)
+    teams(stack, 1)
+    stack.node_class(id_=odcr)
+    stack.start()
+    claim(stack, "borrower", BORROWER)
+    stack.until_ready("borrower")
+    # Its instance ends and it stays for a while: EC2 shows the slot free, and the quota is still its own.
+    held = [*stack.get(NodeClaim, "borrower").metadata.finalizers, "example.com/looks-after-it"]
+    stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": held}})
+    cluster(stack, "mine", 1, OWNER)
+    stack.until(lambda: stack.aws.free(odcr) == 1, "its instance has ended")
+    claim(stack, "again", BORROWER)
+    stack.polls(2)
+    stack.passes()
+    assert "quota for are taken" in stack.until_waiting("again").message
+    assert leaving(stack) == ["borrower"]
+    stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": None}})
+    says(stack, "mine", "ACTIVE")
+    stack.passes()
+    assert not stack.get(NodeClaim, "again").status.provider_id
+    assert not leaving(stack)
+
+
 def test_nobody_borrows_what_a_cluster_is_admitted_to_before_it_has_claims(stack: Stack) -> None:
     odcr = owned(stack, 2)
     teams(stack, 2, reclaimWithinCohort="Never")

@@ -116,6 +116,7 @@ class State:
                 evicted=each.leaving,
                 firm=each.spared,
                 home=each.odcr_id == f"cr-{each.queue}",
+                at=frozenset({each.odcr_id.removeprefix("cr-")}),
             )
             for each in self.claims
         ]
@@ -128,10 +129,13 @@ class State:
                 usage={KEY: EACH * each.holds},
                 priority=each.priority,
                 home=bool(each.at) and {*each.at} == {f"cr-{each.queue}"},
+                at=frozenset(odcr_id.removeprefix("cr-") for odcr_id in each.at),
             )
             if each.growing and 0 < len(each.at) < each.holds:
                 more = {KEY: EACH * (each.holds - len(each.at))}
-                holders.append(replace(whole, name=f"{each.name}{GROWTH}", usage=more, home=False))
+                holders.append(
+                    replace(whole, name=f"{each.name}{GROWTH}", usage=more, home=False, at=frozenset())
+                )
                 whole = replace(whole, usage={KEY: EACH * len(each.at)})
             holders.append(whole)
         return Quota(
@@ -268,6 +272,46 @@ def test_a_claim_that_waits_keeps_the_quota_that_comes_free_for_it() -> None:
         clusters=[Cluster(name="x", queue="a", wants=1, priority=9)],
     )
     assert higher.decide().verdicts["x"].standing is Standing.ADMITTED
+
+
+def test_what_others_leave_for_a_cluster_is_given_to_nobody_else() -> None:
+    """Or whoever was drained for it would be back in the slot first, and drained again."""
+
+    def kept(count: int, *claims: Holder, queue: str = "a", quota: int = 2) -> Slots:
+        state = State(quota={"a": quota, "b": 0, "c": 0}, claims=claims)
+        later = Promise(cluster="x", queue=queue, flavor="f", count=count, priority=9, later=True)
+        return replace(state.places, promises=lambda *_: [later]).slots({}, ())
+
+    held, leaves = claim("v", "a", "a", leaving=True), claim("b", "b", "a", leaving=True)
+    assert rooms(kept(1), "a") == (1, 1, 1)
+    assert rooms(kept(2), "a") == (0, 0, 0)
+    # As long as one who leaves has a slot, that is the cluster's, and the rest is anybody's.
+    assert rooms(kept(1, held), "a") == (1, 1, 1)
+    assert rooms(kept(1, leaves), "a") == (2, 1, 1)
+    assert rooms(kept(2, leaves), "a") == (1, 0, 0)
+    # Of another reservation nobody else borrows it; its owner has his own all the same.
+    assert rooms(kept(1, queue="b"), "a") == (2, 2, 1)
+    assert rooms(kept(2, leaves, queue="b", quota=3), "a") == (3, 2, 1)
+    assert kept(1, queue="b").reclaim([waits("w", "a")]) == ()
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_for_a_cluster_those_leave_first_who_have_slots_of_its_own_reservation(priority: int) -> None:
+    """Another's slot would stand idle, and who has the cluster's would have to leave after all."""
+    lent = State(
+        quota={"a": 2, "b": 0, "d": 2},
+        clusters=[Cluster(name="x", queue="a", wants=1)],
+        claims=[
+            claim("own", "a", "a"),
+            claim("near", "b", "a", since=1.0, priority=priority),
+            claim("far", "b", "d", since=2.0),
+            claim("d", "d", "d"),
+        ],
+    )
+    assert [*lent.decide().evictions] == ["NodeClaim near"]
+    # Who is not asked is passed over, and the slot that another leaves is borrowed.
+    spared = replace(lent, claims=[replace(each, spared=each.name == "near") for each in lent.claims])
+    assert [*spared.decide().evictions] == ["NodeClaim far"]
 
 
 def test_a_growth_without_instances_goes_alone() -> None:

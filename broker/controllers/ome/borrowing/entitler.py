@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -65,6 +66,7 @@ class Entitler:
         self._turn = threading.Lock()
         self._lock = threading.Lock()
         self._admitted: Mapping[str, Held] = {}
+        self._later: Mapping[str, Held] = {}
         self._leave: Collection[str] = ()
         self._left: set[str] = set()
         self._said: set[str] = set()
@@ -130,20 +132,25 @@ class Entitler:
         self, inventory: Inventory, types: Mapping[str, InstanceType], *, waiting: Collection[str]
     ) -> Places | None:
         """None where nothing belongs to anybody. `waiting`: claims (by uid) that ask by themselves."""
-        seen = self._sight.look(inventory, types, planning=waiting, given=self._given())
+        given = replace(self._given(), later={})  # that is decided anew
+        seen = self._sight.look(inventory, types, planning=waiting, given=given)
         return None if seen is None else seen.places
 
-    def decided(self, admitted: Mapping[str, Held], leave: Collection[str]) -> None:
-        """What was decided, until the next decision: what clusters (by uid) hold from now on, and which (by
-        name) must leave."""
+    def decided(
+        self, admitted: Mapping[str, Held], leave: Collection[str], *, later: Mapping[str, Held]
+    ) -> None:
+        """What was decided, until the next decision: what clusters (by uid) hold from now on, and `later`,
+        once others have left; and which (by name) must leave. Plans give nobody what is held later, or it
+        would be gone when they have left; the next decision is made anew."""
         with self._lock:
-            self._admitted, self._leave = admitted, leave
+            self._admitted, self._leave, self._later = admitted, leave, later
 
     def _given(self) -> Given:
         with self._lock:
             return Given(
                 planned=dict(self._planned),
                 admitted=self._admitted,
+                later=self._later,
                 leave=self._leave,
                 left=frozenset(self._left),
             )

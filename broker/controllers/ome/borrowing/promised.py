@@ -30,14 +30,15 @@ RESERVED: Final = "reserved"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A cluster that holds quota, or may be given some; how that is counted; how many instances it has of
-    each flavor; and the flavors of which it takes reserved ones."""
+    """A cluster that holds quota, or may be given some; what it will hold once others have left; how that is
+    counted; how many instances it has of each flavor; and the flavors of which it takes reserved ones."""
 
     name: str
     held: Held
     size: Size
     has: Mapping[str, int]
     reserved: frozenset[str]
+    later: Held | None = None
 
 
 def cluster_of(claim: NodeClaim) -> tuple[str, str]:
@@ -58,9 +59,11 @@ def holdings(
     sizes: Callable[[object], Size],
     settled: Collection[str],
     admitted: Mapping[str, Held],
+    later: Mapping[str, Held],
 ) -> list[Holding]:
     """Those that are not on their way out. `settled`: claims (by uid) that count as if they had an instance.
-    `admitted`: by uid, what was decided a moment ago, which the status of a cluster may not say yet."""
+    `admitted`: by uid, what was decided a moment ago, which the status of a cluster may not say yet; `later`:
+    what they will hold once others have left."""
     there = list(clusters)
     if not there:
         return []
@@ -68,10 +71,13 @@ def holdings(
     found = []
     for each in there:
         reserved = by_name.resolve(each.spec.capacity_reservation_id)
-        mine = admitted.get(each.uid) or held(each)
+        has_some = held(each)
+        mine = admitted.get(each.uid) or has_some
         if mine is None and isinstance(reserved, Reserved):
             mine = Held(reserved=reserved, since=EPOCH, usage={})
-        if mine is not None and not leaving(each, reserved):
+        # Who has given all back, and waits again, says still that it was preempted.
+        leaves = leaving(each, reserved) if has_some else each.deleting
+        if mine is not None and not leaves:
             found.append(
                 Holding(
                     name=each.name,
@@ -79,6 +85,7 @@ def holdings(
                     size=sizes(mine.reserved),
                     has=has.get(each.uid, {}),
                     reserved=_takes_reserved(each, flavors),
+                    later=later.get(each.uid),
                 )
             )
     return found
@@ -115,20 +122,33 @@ def promises(
         if each.name in gone:
             continue
         mine = replace(each.held, usage=usage.get(each.name, each.held.usage))
-        for flavor, amounts in sorted(by_flavor(mine.usage).items()):
-            sized = each.size(flavor, amounts)
-            if isinstance(sized, FlavorProblem) or flavor not in each.reserved:
-                continue
-            if (count := sized.count - each.has.get(flavor, 0)) > 0:
-                found.append(
-                    Promise(
-                        cluster=each.name,
-                        queue=mine.reserved.queue,
-                        flavor=flavor,
-                        count=count,
-                        priority=mine.priority,
-                        since=mine.since.timestamp(),
-                        spared=spared,
+        now = _missing(each, mine.usage)
+        # Where another decides who leaves, nothing is known of later.
+        then = Counter({} if each.later is None or spared else _missing(each, each.later.usage))
+        then.subtract(now)
+        for whose, counts in ((mine, now), (each.later or mine, then)):
+            for flavor, count in sorted(counts.items()):
+                if count > 0:
+                    found.append(
+                        Promise(
+                            cluster=each.name,
+                            queue=whose.reserved.queue,
+                            flavor=flavor,
+                            count=count,
+                            priority=whose.priority,
+                            since=whose.since.timestamp(),
+                            spared=spared,
+                            later=counts is then,
+                        )
                     )
-                )
+    return found
+
+
+def _missing(one: Holding, usage: Amounts) -> Counter[str]:
+    """How many instances by flavor some quota comes to, beyond those that are there."""
+    found: Counter[str] = Counter()
+    for flavor, amounts in by_flavor(usage).items():
+        sized = one.size(flavor, amounts)
+        if not isinstance(sized, FlavorProblem) and flavor in one.reserved:
+            found[flavor] = max(0, sized.count - one.has.get(flavor, 0))
     return found

@@ -50,10 +50,12 @@ DRAINING: Final = timedelta(minutes=10)
 @dataclass(frozen=True, kw_only=True)
 class Given:
     """What was decided and may not be seen yet: launches planned (EC2 reservation by uid of the claim), what
-    clusters (by uid) were admitted to, which of them (by name) must leave, and which claims (by uid)."""
+    clusters (by uid) were admitted to, and will be `later`, once others have left, which of them (by name)
+    must leave, and which claims (by uid)."""
 
     planned: Mapping[str, str] = field(default_factory=dict)
     admitted: Mapping[str, Held] = field(default_factory=dict)
+    later: Mapping[str, Held] = field(default_factory=dict)
     leave: Collection[str] = ()
     left: Collection[str] = ()
 
@@ -143,7 +145,7 @@ class Sight:
         cohorts = [
             Cohort(name=each.name, parent=each.spec.parent_name) for each in self._reads.cohorts.cache.list()
         ]
-        holding = self._holding(types, settled={*planning, *given.planned}, admitted=given.admitted)
+        holding = self._holding(types, given, settled={*planning, *given.planned})
         places = Places(
             lots=made,
             members=[one.member for one in said],
@@ -163,7 +165,7 @@ class Sight:
         )
 
     def _holding(
-        self, types: Mapping[str, InstanceType], *, settled: Collection[str], admitted: Mapping[str, Held]
+        self, types: Mapping[str, InstanceType], given: Given, *, settled: Collection[str]
     ) -> Sequence[Holding]:
         """The dedicated clusters, and how many of their instances are there."""
         clusters = self._reads.clusters.cache.list()
@@ -181,7 +183,8 @@ class Sight:
             flavors=[*flavors.values()],
             sizes=sizes(flavors, known, types, self._settings),
             settled=settled,
-            admitted=admitted,
+            admitted=given.admitted,
+            later=given.later,
         )
 
     def entitled(self, seen: Seen) -> Entitlements:

@@ -6,7 +6,7 @@ rule about do-not-disrupt is Karpenter's (https://karpenter.sh/docs/concepts/dis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
@@ -36,3 +36,9 @@ def borrows(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]
     """Whether a claim that draws from `reserved` runs in a slot that is known (by the id of EC2's
     reservation) to be another's."""
     return owners.get(claim.labels.get(names.RESERVATION_ID, ""), reserved) != reserved
+
+
+def places(claims: Iterable[NodeClaim], owners: Mapping[str, Reserved]) -> frozenset[str]:
+    """The queues in whose slots these claims run, as far as that is known."""
+    ids = {claim.labels.get(names.RESERVATION_ID, "") for claim in claims}
+    return frozenset(owners[each].queue for each in ids & owners.keys())

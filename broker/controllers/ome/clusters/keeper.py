@@ -22,7 +22,7 @@ from broker.apis.meta import condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.sizing import FlavorProblem
 from broker.controllers.ome.borrowing.promised import cluster_of
-from broker.controllers.ome.borrowing.spared import borrows, spared
+from broker.controllers.ome.borrowing.spared import borrows, places, spared
 from broker.controllers.ome.clusters import machines, report
 from broker.controllers.ome.clusters.admission import Held, by_flavor
 from broker.controllers.ome.clusters.marks import Marks
@@ -93,6 +93,10 @@ class Pass:
         mine = one.held.reserved if one.held else None
         return bool(ids) and all(self.owners.get(each) == mine for each in ids)
 
+    def at(self, one: Asking) -> frozenset[str]:
+        """The queues in whose slots its instances are."""
+        return places(self.claims.get(one.cluster.uid, ()), self.owners)
+
 
 def down(node: Node) -> bool:
     """Whether a node of a dedicated cluster takes no pods."""
@@ -144,6 +148,7 @@ class ClusterKeeper:
             strict=settings.strict,
             firm=lambda claim: spared(claim, owns=shared.owns, nodes=shared.nodes, pods=shared.pods),
             home=lambda claim, reserved: not borrows(claim, reserved, owners),
+            at=lambda claim: places((claim,), owners),
         )
         if self._kueue():
             self._queueing.look()
@@ -166,16 +171,18 @@ class ClusterKeeper:
         if self._kueue():
             return None
         homes = [each.cluster.name for each in this.world.asking if this.home(each)]
-        return this.world.quota(settled=this.settled, homes=homes, launching=launching)
+        return this.world.quota(settled=this.settled, homes=homes, at=this.at, launching=launching)
 
-    def admitted(self, this: Pass, decided: Joint) -> Mapping[str, Held]:
-        """By uid, what clusters hold from now on that hold more than their status says."""
+    def given(self, this: Pass, decided: Joint, standing: Standing) -> Mapping[str, Held]:
+        """By uid, what clusters of this standing hold from now on, or once others have left, that hold more
+        than their status says."""
         found = {}
         for one in this.world.asking:
             verdict = decided.verdicts.get(one.cluster.name)
             if (
                 verdict is None
-                or verdict.standing is not Standing.ADMITTED
+                or verdict.standing is not standing
+                or one.cluster.name in decided.evictions
                 or not isinstance(one.reserved, Reserved)
             ):
                 continue

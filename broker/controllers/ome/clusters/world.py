@@ -95,17 +95,18 @@ class World:
         *,
         settled: Callable[[Asking], Amounts | None] = lambda _: None,
         homes: Collection[str] = (),
+        at: Callable[[Asking], frozenset[str]] = lambda _: frozenset(),
         launching: Iterable[Workload] = (),
     ) -> Quota:
         """What decides who gets quota. `settled`: what of a cluster's quota its instances stand for, where
-        that is not all of it; `homes`: clusters in slots of their own reservation alone; `launching`: claims
-        of others that have no instance yet, and soon will."""
+        that is not all of it; `homes`: clusters in slots of their own reservation alone; `at`: the queues in
+        whose slots a cluster is; `launching`: claims of others that have no instance yet, and soon will."""
         made, cohorts = queues(self.specs)
         clusters = [
             part
             for each in self.asking
             if each.held is not None
-            for part in _parts(each, each.held, settled(each), home=each.cluster.name in homes)
+            for part in _parts(each, each.held, settled(each), home=each.cluster.name in homes, at=at(each))
         ]
         return Quota(
             queues=made,
@@ -116,7 +117,9 @@ class World:
         )
 
 
-def _parts(one: Asking, has: Held, settled: Amounts | None, *, home: bool) -> Iterable[Workload]:
+def _parts(
+    one: Asking, has: Held, settled: Amounts | None, *, home: bool, at: frozenset[str]
+) -> Iterable[Workload]:
     """A cluster as it holds quota: as one, or with a growth apart, the first to give way."""
     whole = Workload(
         name=one.cluster.name,
@@ -127,6 +130,7 @@ def _parts(one: Asking, has: Held, settled: Amounts | None, *, home: bool) -> It
         reserved=has.since.timestamp(),
         evicted=one.leaves,
         home=home,
+        at=at,
     )
     if settled is None or one.leaves or one.want is not None:
         yield whole
@@ -139,6 +143,7 @@ def _parts(one: Asking, has: Held, settled: Amounts | None, *, home: bool) -> It
         usage={key: value for key, value in more.items() if value},
         reserved=float("inf"),
         home=False,
+        at=frozenset(),
     )
 
 
@@ -151,9 +156,11 @@ def look(
     strict: bool,
     firm: Callable[[NodeClaim], bool],
     home: Callable[[NodeClaim, Reserved], bool],
+    at: Callable[[NodeClaim], frozenset[str]] = lambda _: frozenset(),
 ) -> World:
     """Everything from the caches. `claims`: those that draw from a reservation. `firm`: whether a claim keeps
-    what it holds, whoever wants it; `home`: whether its slot is no other reservation's than this."""
+    what it holds, whoever wants it; `home`: whether its slot is no other reservation's than this; `at`: the
+    queue whose slot it is."""
     known = reservations(reads)
     specs, barred = judged(reads, default_cohort=default_cohort, strict=strict)
     flavors = flavors_of(reads, specs)
@@ -193,7 +200,7 @@ def look(
             for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)
             if _ours(each)
         ],
-        others=[*_others(claims, specs, flavors, firm, home)],
+        others=[*_others(claims, specs, flavors, firm, home, at)],
     )
 
 
@@ -212,6 +219,7 @@ def _others(
     flavors: Mapping[str, ResourceFlavor],
     firm: Callable[[NodeClaim], bool],
     home: Callable[[NodeClaim, Reserved], bool],
+    at: Callable[[NodeClaim], frozenset[str]],
 ) -> Iterable[Workload]:
     by_name = {claim.name: claim for claim in claims}
     for reserved, holders in drawing(claims, specs, flavors).items():
@@ -225,6 +233,7 @@ def _others(
                 evicted=by_name[each.name].deleting,
                 firm=firm(by_name[each.name]),
                 home=home(by_name[each.name], reserved),
+                at=at(by_name[each.name]),
             )
 
 
