@@ -31,4 +31,4 @@ for kubernetes in 1.29.0 1.36.0; do
     "$helm" lint --strict --quiet --kube-version "$kubernetes" --values "$chart/ci/values.yaml" "$chart"
 done
 "$helm" template capacity-broker "$chart" --namespace capacity-broker --kube-version 1.36.0 \
-    --values "$chart/ci/values.yaml" | "${PYTHON:-.venv/bin/python}" -m tests.unit.deploy.strict
+    --values "$chart/ci/values.yaml" | "${PYTHON:-.venv/bin/python}" -m tests.deploy.strict

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.unit.docs.blocks import ROOT
+from tests.docs.blocks import ROOT
 
 # What each is about, which holds at any size.
 TOLD = {

@@ -11,14 +11,14 @@ import pytest
 from broker.capacity.answers import ANSWERS
 from providers.aws import errors
 from providers.model import ErrorClass
+from tests.docs import tables
+from tests.docs.blocks import DOCS
 from tests.unit.apis import test_ome
-from tests.unit.docs import tables
-from tests.unit.docs.blocks import DOCS
 
 
 @pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
 def test_a_page_holds_what_the_code_has_now(page: Path) -> None:
-    assert page.read_text() == tables.made_anew(page.read_text()), "run python -m tests.unit.docs.tables"
+    assert page.read_text() == tables.made_anew(page.read_text()), "run python -m tests.docs.tables"
 
 
 def test_every_table_is_on_some_page() -> None:

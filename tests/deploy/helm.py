@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.deploy.strict import Json, documents
+from tests.deploy.strict import Json, documents
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "chart" / "capacity-broker"
 RELEASE = NAMESPACE = "capacity-broker"
 BUILT = ROOT / ".cache" / "bin" / "helm"

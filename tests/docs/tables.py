@@ -1,7 +1,7 @@
 """The tables in docs/ that are made from the code, so that they cannot drift from it.
 
 A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; a test compares, and
-`python -m tests.unit.docs.tables` writes them anew.
+`python -m tests.docs.tables` writes them anew.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from providers.aws.metrics import CallMetrics
 from providers.model import CapacityType, ErrorClass
 from tests.unit.apis import test_ome
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLES = DOCS.parent / "examples" / "reservations"
 CHART = DOCS.parent / "deploy" / "chart" / "capacity-broker"
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

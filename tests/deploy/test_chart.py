@@ -15,8 +15,8 @@ from broker.app import LEASE
 from broker.run import serve
 from broker.settings import Settings
 from tests.controlplane.client import Api
-from tests.unit.deploy import helm, strict
-from tests.unit.deploy.strict import Json
+from tests.deploy import helm, strict
+from tests.deploy.strict import Json
 
 REQUIRED = {
     "image.repository": "",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.deploy import helm
+from tests.deploy import helm
 
 ROOT = helm.ROOT
 LINES = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ").splitlines()

@@ -1,6 +1,6 @@
 """Has an API server take manifests with strict field validation: an unknown field is an error, not dropped.
 
-`python -m tests.unit.deploy.strict < manifests` does it on the embedded API server.
+`python -m tests.deploy.strict < manifests` does it on the embedded API server.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from broker.apis.kueue import VERSIONS
 from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.embedded.cluster import NAMESPACES
 from providers.local import LocalAws
+from tests.deploy import helm, strict
+from tests.docs.blocks import DOCS, ROOT, blocks, pages, steps
 from tests.kueue.definitions import definitions
-from tests.unit.deploy import helm, strict
-from tests.unit.docs.blocks import DOCS, ROOT, blocks, pages, steps
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "x",

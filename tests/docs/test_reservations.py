@@ -10,8 +10,8 @@ from broker.apis.ome import ReservationSpec
 from broker.apis.ome_rules import judge
 from broker.controllers.ome.reservation.metrics import ReservationMetrics
 from broker.controllers.ome.reservation.verdicts import REASONS
+from tests.docs.blocks import DOCS
 from tests.unit.apis.test_ome import MANIFESTS, objects
-from tests.unit.docs.blocks import DOCS
 
 PAGE = (DOCS / "reservations.md").read_text()
 

@@ -22,9 +22,9 @@ from tests.cluster.clocks import MovableClock
 from tests.cluster.ome.dedicated import World
 from tests.cluster.ome.reserved import GPU, spec
 from tests.cluster.stack import Stack
+from tests.deploy import helm
 from tests.kueue.definitions import uninstall
 from tests.kueue.played import Kueue
-from tests.unit.deploy import helm
 
 
 @contextmanager

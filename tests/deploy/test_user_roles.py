@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tests.controlplane.client import Api, Json
+from tests.deploy import helm
 from tests.peers.programs import until
-from tests.unit.deploy import helm
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

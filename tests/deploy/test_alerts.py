@@ -11,7 +11,7 @@ import yaml
 from broker.controllers.ome.reservation.metrics import ReservationMetrics, Shown
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
-from tests.unit.deploy import helm
+from tests.deploy import helm
 
 RULES: Any = yaml.safe_load((helm.CHART / "rules" / "reservations.yaml").read_text())
 ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}

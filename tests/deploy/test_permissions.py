@@ -34,10 +34,10 @@ from tests.cluster.karpenter import installed, pool, served, until_terms
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.taps import writes_of
-from tests.unit.deploy import helm
-from tests.unit.deploy.ome_story import kueue, reviewing, story
-from tests.unit.deploy.requests import Asked, Recording, allows, grants
-from tests.unit.deploy.strict import Json
+from tests.deploy import helm
+from tests.deploy.ome_story import kueue, reviewing, story
+from tests.deploy.requests import Asked, Recording, allows, grants
+from tests.deploy.strict import Json
 
 CLUSTER_RULES: list[Json] = [
     rule

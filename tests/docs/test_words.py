@@ -24,7 +24,7 @@ from broker.kube.transports import InProcessTransport
 from broker.oncall.http import HttpServer
 from broker.settings import Settings
 from providers.aws import errors
-from tests.unit.docs.blocks import DOCS, ROOT, blocks, pages, prose, steps
+from tests.docs.blocks import DOCS, ROOT, blocks, pages, prose, steps
 
 SPEC = DOCS / "capacity-reservation-spec.md"
 FILE = re.compile(r"`((?:broker|providers|deploy|tests|terraform|crds|examples|docs)/[\w./-]*)`")
