@@ -254,6 +254,7 @@ class Launcher:
         result = Plan()
         for _ in range(ROUNDS):
             if not work.waiting:
+                self._entitling().planned(Plan())  # nobody waits for a slot any more, who did before
                 break
             now = self._clock.now()
             inventory = self._inventory.snapshot()

@@ -9,6 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
@@ -245,6 +246,27 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
     stack.passes()
     assert not stack.get(NodeClaim, "again").status.provider_id
     assert not leaving(stack)
+
+
+def test_who_cannot_be_launched_any_more_waits_for_no_slot(stack: Stack) -> None:
+    odcr = owned(stack, 1)
+    teams(stack, 1)
+    stack.node_class(id_=odcr)
+    stack.start()
+    claim(stack, "borrower", BORROWER)
+    stack.until_ready("borrower")
+    held = [*stack.get(NodeClaim, "borrower").metadata.finalizers, "example.com/looks-after-it"]
+    stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": held}})
+    claim(stack, "owner", OWNER)
+
+    def reclaims(status: str) -> bool:
+        said = condition(stack.get(NodeClaim, "owner").status.conditions, names.RECLAIMING)
+        return said is not None and said.status == status
+
+    stack.until(lambda: reclaims("True"), "it waits for the borrower")
+    terms = [{"id": "subnet-0123456789abcdef0"}]
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"subnetSelectorTerms": terms}})
+    stack.until(lambda: reclaims("False"), "it waits no longer")
 
 
 def test_nobody_borrows_what_a_cluster_is_admitted_to_before_it_has_claims(stack: Stack) -> None:
