@@ -49,7 +49,7 @@ def demo(settings: Settings, *, once: bool, clock: Clock | None = None) -> int:
     prepare(settings)
 
     def say(text: str) -> None:
-        out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}")
+        out.print(f"[dim]{time.monotonic() - began:6.1f}s[/dim]  {text}", soft_wrap=True)
 
     with servers() as (aws, api, folder):
         say(f"local AWS at {aws.endpoint}")

@@ -128,12 +128,15 @@ def line(attempt: Attempt) -> str:
 
 
 def hints(kubeconfig: Path, endpoint: str, *commands: str) -> str:
-    """Lines to paste: the command as it was called, credentials that mean nothing outside of here."""
+    """Lines to paste: the command as it was called, credentials that mean nothing outside of here.
+
+    The cluster is named, since reservations that its tags give to somebody count as nobody's otherwise.
+    """
     called = sys.argv[0] if Path(sys.argv[0]).name == NAME else NAME
     told = (each.replace(NAME, called, 1) if each.startswith(NAME) else each for each in commands)
     return (
         "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
-        f"  export KUBECONFIG={kubeconfig}\n"
+        f"  export KUBECONFIG={kubeconfig} CLUSTER_NAME={account.CLUSTER}\n"
         f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION}\n"
         "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
         + "".join(f"  {each}\n" for each in told)

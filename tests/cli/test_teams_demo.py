@@ -18,3 +18,4 @@ def test_the_owner_gets_its_slot_and_the_work_of_the_borrower_goes_on() -> None:
     assert after.count("borrowed from vision") == 1
     assert "on-demand" in after
     assert "InCohortReclamation" in before
+    assert "preemptor path: /ml/vision--gpus; preemptee path: /ml/speech--gpus\n" in before, "on one line"

@@ -24,7 +24,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
 from broker.commands.output import console, table
 from broker.controllers.nodeclaim.status import instance_id, is_true
-from tests.cluster.account import REGION, A, B, C
+from tests.cluster.account import CLUSTER, REGION, A, B, C
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects
 from tests.peers.objects import ON_DEMAND, RESERVED, Json
@@ -214,7 +214,7 @@ def _launcher(claim: NodeClaim) -> str:
 def _hints(stage: Stage) -> str:
     return (
         "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
-        f"  export KUBECONFIG={stage.kubeconfig()}\n"
+        f"  export KUBECONFIG={stage.kubeconfig()} CLUSTER_NAME={CLUSTER}\n"
         f"  export AWS_ENDPOINT_URL={stage.endpoint} AWS_REGION={REGION}\n"
         "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
         "  kubectl get nodeclaims,nodepools,ec2nodeclasses,odcr\n"
