@@ -113,8 +113,7 @@ def misfits(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterat
     for live in known.reserved:
         odcr = live.odcr
         if "reserved" not in kinds:
-            takes = " or ".join(kinds) or "no known capacity type"
-            yield _skip(odcr, "CapacityTypeMismatch", f"the claim takes {takes} only")
+            yield _skip(odcr, "CapacityTypeMismatch", _takes(claim, kinds))
         elif odcr.instance_type not in names:
             why = unsuited(claim, odcr.instance_type, known)
             yield _skip(odcr, "InstanceTypeMismatch", f"{odcr.instance_type}: {why}")
@@ -122,6 +121,13 @@ def misfits(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterat
             yield _skip(odcr, *live.problem)
         elif unwanted := claim.requirements.accepts(live.labels, among=_PLACE_KEYS):
             yield _skip(odcr, "RequirementsMismatch", unwanted)
+
+
+def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:
+    if kinds:
+        return f"the claim takes {' or '.join(kinds)} only"
+    asked = claim.requirements.describe(CAPACITY_TYPE)
+    return f"{CAPACITY_TYPE} of the claim is {asked}, which leaves none of {', '.join(_ORDER)}"
 
 
 def wanted(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterator[tuple[Pool, str]]:
@@ -148,12 +154,14 @@ def unsuited(claim: Claim, instance_type: str, known: Catalog) -> str:
 
 
 def dropped(claim: Claim, known: Catalog) -> dict[str, int]:
-    """How many types each requirement, and each request, excludes; those that exclude most first."""
+    """How many types each requirement (with what it leaves), and each request, excludes; the most first."""
     counts = Counter({"image": len(known.imageless)} if known.imageless else {})
     for each in known.candidates.values():
         counts.update(claim.requirements.unmet(each.labels, among=_TYPE_KEYS))
         counts.update(f"requests of {name}" for name in lacking(claim.requests, each.allocatable))
-    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    asked = claim.requirements
+    return {f"{key} ({asked.describe(key)})" if key in asked else key: count for key, count in ordered}
 
 
 def _reserved(

@@ -215,6 +215,7 @@ def test_requirements_on_reservation_labels_choose_among_them(requirement: Any, 
         ({"requests": {"nvidia.com/gpu": 1}}, "InstanceTypeMismatch", ["nvidia.com/gpu: requests 1"]),
         ({"zones": ["us-east-1b"]}, "RequirementsMismatch", ["us-east-1a", "one of us-east-1b"]),
         ({"kinds": ["on-demand"]}, "CapacityTypeMismatch", ["takes on-demand only"]),
+        ({"kinds": ["reservd"]}, "CapacityTypeMismatch", ["one of reservd", "reserved, on-demand, spot"]),
     ],
 )
 def test_a_reservation_that_does_not_suit_the_claim_is_told(

@@ -367,8 +367,8 @@ def test_no_compatible_instance_type_says_how_many_each_requirement_excludes() -
     (waits,) = planned([wanted], node_class(), inventory()).unplaced
     assert waits.reason == "NoCompatibleInstanceTypes"
     assert waits.message == (
-        "none of 5 instance types suits: karpenter.k8s.aws/instance-family excludes 4, "
-        "kubernetes.io/arch excludes 4, requests of cpu excludes 1"
+        "none of 5 instance types suits: karpenter.k8s.aws/instance-family (one of p5) excludes 4, "
+        "kubernetes.io/arch (one of arm64) excludes 4, requests of cpu excludes 1"
     )
 
 
