@@ -168,12 +168,15 @@ def _owner(row: Mapping[str, Any]) -> str:
 
 
 def total(found: Sequence[Mapping[str, Any]]) -> str:
-    """The last line for a person."""
-    prices = [row["usd_hour"] for row in found]
+    """The last line for a person; slots are those of active ones, since EC2 holds none for the others."""
+    active = [row for row in found if row["state"] == "active"]
+    prices = [row["usd_hour"] for row in active]
     unpriced = f", {prices.count(None)} of unknown price" if None in prices else ""
-    idle, slots = (sum(row[key] for row in found) for key in ("idle", "total"))
-    where = "1 reservation" if len(found) == 1 else f"{len(found)} reservations"
-    return f"{idle} of {slots} slots idle in {where}{unpriced}; {sum(p or 0 for p in prices):.2f} $/h"
+    idle, slots = (sum(row[key] for row in active) for key in ("idle", "total"))
+    where = "1 reservation" if len(active) == 1 else f"{len(active)} reservations"
+    others = f"; {len(found) - len(active)} not active" if len(found) > len(active) else ""
+    cost = sum(price or 0 for price in prices)
+    return f"{idle} of {slots} slots idle in {where}{unpriced}; {cost:.2f} $/h{others}"
 
 
 def _moment(at: datetime | None) -> str | None:

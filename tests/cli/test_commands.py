@@ -274,6 +274,13 @@ def test_inventory_counts_what_idles(world: World) -> None:
     assert "\x1b[" not in table
 
 
+def test_inventory_counts_no_slots_of_what_is_cancelled(world: World) -> None:
+    world.ec2.cancel_capacity_reservation(CapacityReservationId=world.odcr)
+    _head, line, total = run("inventory", "--aws-endpoint", world.endpoint).stdout.splitlines()
+    assert " cancelled " in line
+    assert total == "0 of 0 slots idle in 0 reservations; 0.00 $/h; 1 not active"
+
+
 def test_crds_are_installed_and_karpenters_own_left_alone(cluster: tuple[Client, str]) -> None:
     client, kubeconfig = cluster
     first = json.loads(run("crds", "install", "--kubeconfig", kubeconfig, "-o", "json").stdout)
