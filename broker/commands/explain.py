@@ -42,9 +42,12 @@ def claim(client: Client, name: str) -> NodeClaim:
     try:
         return NodeClaim.decode(client.get(NodeClaim.KIND, name))
     except NotFound as error:
-        there = [each["metadata"]["name"] for each in client.list(NodeClaim.KIND)[0]]
-        meant = get_close_matches(name, there, n=3) or sorted(there)[:3]
-        shown = f"did you mean {' or '.join(meant)}?" if meant else "there is none at all"
+        there = sorted(each["metadata"]["name"] for each in client.list(NodeClaim.KIND)[0])
+        if meant := get_close_matches(name, there, n=3):
+            shown = f"did you mean {' or '.join(meant)}?"
+        else:
+            more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+            shown = f"its claims are {', '.join(there[:3])}{more}" if there else "there is none at all"
         raise ValueError(
             f"no NodeClaim {name!r} in this cluster: {shown} (kubectl get nodeclaims; they have no namespace)"
         ) from error
