@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _no_real_account(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that forgets its endpoint must fail, not spend money."""
-    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "KUBECONFIG"):
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "KUBECONFIG", "CLUSTER_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
