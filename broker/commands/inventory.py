@@ -9,7 +9,7 @@ will use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -21,11 +21,12 @@ from broker.capacity import holdings
 from broker.capacity.idle import idle_cost
 from broker.commands.output import age
 from broker.controllers.ome.holdings import wishes
+from broker.controllers.ome.holdings.groups import readable
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import ConfigurationError
 from providers.base import CapacityProvider
-from providers.model import InstanceType, Odcr, ProviderError, ReservationGroup
+from providers.model import InstanceType, Odcr
 
 # What a person sees; machines get every key of a row. Those of EXTRA are left out where they do not fit.
 COLUMNS = {
@@ -85,19 +86,9 @@ def rows(provider: CapacityProvider, seen: Seen, *, now: datetime) -> list[dict[
     """One row a reservation, those that can be launched into first. Raises ProviderError."""
     types, found = provider.instance_types(), provider.reservations()
     claimants = seen.claimants or ()
-    held = holdings.belongs(found, _groups((each.group_arn for each in claimants), provider), claimants)
+    held = holdings.belongs(found, readable((each.group_arn for each in claimants), provider), claimants)
     ordered = sorted(found, key=lambda o: (o.state != "active", o.instance_type, o.zone, o.id))
     return [_row(odcr, types, seen, held, now) for odcr in ordered]
-
-
-def _groups(arns: Iterable[str], provider: CapacityProvider) -> dict[str, ReservationGroup]:
-    found: dict[str, ReservationGroup] = {}
-    for arn in sorted(set(arns) - {""}):
-        try:
-            found[arn] = provider.group(arn)
-        except ProviderError:
-            continue  # the CapacityReservation says so itself
-    return found
 
 
 def _row(

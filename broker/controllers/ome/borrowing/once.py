@@ -6,7 +6,7 @@ counts as empty: what is told is then as if nothing belonged to anybody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
@@ -16,6 +16,7 @@ from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.ome.borrowing.entitler import Entitler
+from broker.controllers.ome.holdings.groups import readable
 from broker.controllers.ome.holdings.wishes import Reservation, flavors_of, read
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
@@ -24,7 +25,7 @@ from broker.kube.errors import Forbidden, NotFound
 from broker.kube.informer import Informer
 from broker.settings import Settings
 from providers.base import CapacityProvider
-from providers.model import InstanceType, ProviderError, ReservationGroup
+from providers.model import InstanceType
 
 Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
 
@@ -65,7 +66,7 @@ def entitling(client: Client, provider: CapacityProvider, settings: Settings, cl
             ).claimant
             for one in found
         ]
-        groups = _groups((each.group_arn for each in claimants), provider)
+        groups = readable((each.group_arn for each in claimants), provider)
         holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=settings.cluster_name)
         entitler = Entitler(
             reads,
@@ -81,13 +82,3 @@ def entitling(client: Client, provider: CapacityProvider, settings: Settings, cl
         return entitler.entitlements(waiting, inventory, types)
 
     return entitlements
-
-
-def _groups(arns: Iterable[str], provider: CapacityProvider) -> dict[str, ReservationGroup]:
-    found: dict[str, ReservationGroup] = {}
-    for arn in sorted(set(arns) - {""}):
-        try:
-            found[arn] = provider.group(arn)
-        except ProviderError:
-            continue  # the reservation says so itself
-    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,6 +21,17 @@ from providers.model import ErrorClass, ProviderError, ReservationGroup
 EVERY: Final = timedelta(minutes=5)
 LONGEST: Final = 128  # characters of a group's name (Resource Groups API, CreateGroup)
 _UNUSUAL: Final = re.compile(r"[^a-zA-Z0-9_.-]")
+
+
+def readable(arns: Iterable[str], provider: CapacityProvider) -> dict[str, ReservationGroup]:
+    """Those that can be read now; of the others the reservations that name them tell."""
+    found: dict[str, ReservationGroup] = {}
+    for arn in sorted(set(arns) - {""}):
+        try:
+            found[arn] = provider.group(arn)
+        except ProviderError:
+            continue
+    return found
 
 
 class Groups:
