@@ -292,7 +292,8 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
     stack.client.delete(KIND, "training", namespace="default")
     status = until_says(stack, "Deleting")
     assert finalizers(stack) == (HELD,)
-    stack.until(lambda: "one" in says(stack)["lifecycleDetail"], "what is left is named")
+    ends = "delete it (kubectl delete dedicatedaicluster one)"
+    stack.until(lambda: ends in says(stack)["lifecycleDetail"], "what is left is named, and what ends it")
     stack.delete(DedicatedAICluster, "one")
     stack.until(
         lambda: stack.find(CapacityReservation, "training", namespace="default") is None, "it is gone"

@@ -56,7 +56,11 @@ def sources(
     def left(one: Reservation) -> Sequence[str]:
         reserved = reserved_of(one)
         drawing = [each.name for each in clusters.holders(reserved) if each.usage]
-        found = [f"DedicatedAICluster {name}, which holds some of it" for name in drawing]
+        found = [
+            f"DedicatedAICluster {name} holds some: delete it (kubectl delete dedicatedaicluster {name}) "
+            "or let it name another reservation"
+            for name in drawing
+        ]
         found += kueue.left(reserved)
         if not holdings.settled(reserved, uid=one.uid):
             found.append(holdings.state(reserved).detail or "its EC2 reservations are looked at")
