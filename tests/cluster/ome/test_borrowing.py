@@ -232,8 +232,8 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
     # Its instance ends and it stays for a while: EC2 shows the slot free, and the quota is still its own.
-    stack.pod("held", node=stack.get(NodeClaim, "borrower").status.node_name, labels={"app": "train"})
-    stack.budget("hold", app="train")
+    held = [*stack.get(NodeClaim, "borrower").metadata.finalizers, "example.com/looks-after-it"]
+    stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": held}})
     cluster(stack, "mine", 1, OWNER)
     stack.until(lambda: stack.aws.free(odcr) == 1, "its instance has ended")
     claim(stack, "again", BORROWER)
