@@ -33,6 +33,7 @@ from broker.capacity.refusals import Refusals
 from broker.capacity.shortages import Shortage
 from broker.capacity.sizing import size
 from broker.capacity.spending import Spending, costs
+from broker.capacity.types import TENANCY
 from broker.quota.usage import Reserved
 from providers.model import ENDED_STATES, ErrorClass, InstanceType, Odcr
 
@@ -211,7 +212,8 @@ class _Planner:
         """The next purchase for a flavor, if there can be one; else what EC2 said to it."""
         if not wish.ready:
             return None
-        why = wish.held or self._disputed(wish, ask) or wish.refused or ("" if not wish.unsure else _UNSURE)
+        why = wish.held or _unlike(wish, ask, at) or self._disputed(wish, ask) or wish.refused
+        why = why or (_UNSURE if wish.unsure else "")
         if wish.terms.end is not None and wish.terms.end <= self._now:
             why = f"its end, {wish.terms.end:%Y-%m-%dT%H:%M:%SZ}, has passed: set a later one, or none"
         if why:
@@ -291,6 +293,22 @@ _TO_DO: Mapping[ErrorClass, str] = {
     ErrorClass.UNSUPPORTED: "correct the type or the zone in the nodeLabels of the flavor",
 }
 _UNSURE = "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
+
+
+def _unlike(wish: Wish, ask: Ask, at: Stand) -> str:
+    """Why nothing that is bought would be of the flavor: it would be bought again and again."""
+    mend = "in the nodeLabels of its ResourceFlavor"
+    if labels := ask.flavor.never_bought:
+        return (
+            f"nothing that is bought has {' and '.join(labels)}: leave that out {mend}, or reserve it in EC2"
+        )
+    tenancy = ask.flavor.labels.get(TENANCY, wish.terms.tenancy)
+    if tenancy != wish.terms.tenancy:
+        return f"it would have tenancy {wish.terms.tenancy}, and {TENANCY} is {tenancy}: correct one of them"
+    if at.unlike:
+        ids = ", ".join(sorted(odcr.id for odcr in at.unlike))
+        return f"{ids} was bought for it and is not as its labels say (another zone id?): correct them {mend}"
+    return ""
 
 
 def _kept(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> Problem:

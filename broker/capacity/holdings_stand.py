@@ -34,6 +34,7 @@ class Stand:
     strays: tuple[Odcr, ...]  # ours, out of place
     obtained: int
     pending: int
+    unlike: tuple[Odcr, ...] = ()  # of the strays, those that would be bought just so again
 
     @property
     def complete(self) -> bool:
@@ -80,6 +81,7 @@ def stand(
         strays=strays,
         obtained=sum(odcr.total for odcr in active),
         pending=sum(odcr.total for odcr in counted if odcr.state != ACTIVE),
+        unlike=tuple(odcr for odcr in strays if _as_asked(odcr, ask, terms)),
     )
 
 
@@ -128,8 +130,19 @@ def _share(odcrs: Iterable[Odcr], needs: Mapping[str, Fraction]) -> Fraction:
 
 
 def _as_made_now(odcr: Odcr, ask: Ask, terms: Terms) -> bool:
+    return ask.flavor.admits(odcr) and _on(terms, odcr)
+
+
+def _as_asked(odcr: Odcr, ask: Ask, terms: Terms) -> bool:
+    """Whether it is what EC2 would be asked for, though not what the flavor's labels say."""
+    flavor = ask.flavor
+    placed = odcr.zone in flavor.zones or odcr.zone_id in flavor.zones
+    return placed and odcr.instance_type in flavor.instance_types and _on(terms, odcr)
+
+
+def _on(terms: Terms, odcr: Odcr) -> bool:
     has = (odcr.match_criteria, odcr.platform, odcr.tenancy)
-    return ask.flavor.admits(odcr) and has == (terms.match_criteria, terms.platform, terms.tenancy)
+    return has == (terms.match_criteria, terms.platform, terms.tenancy)
 
 
 def _last_wanted(odcr: Odcr, ask: Ask) -> tuple[int, int, int, str]:

@@ -53,6 +53,8 @@ ACCELERATORS: Final = (
 _NOT_OF_TYPE: Final = frozenset(
     {CAPACITY_TYPE, ZONE, ZONE_ID, RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBLE}
 )
+# What a reservation that the broker buys is; blocks and interruptible ones are used and never purchased.
+_AS_BOUGHT: Final = {RESERVATION_TYPE: "default", RESERVATION_INTERRUPTIBLE: "false"}
 _CHOOSING: Final = re.compile(r"instance-(type|family|gpu-name|accelerator-name|size)$")
 _ZONE_ID: Final = re.compile(r"-az[0-9]+$")
 _ANY_CLASS: Final = NodeClass(name="", selection=Selection())
@@ -87,6 +89,15 @@ class Flavor:
             odcr.instance_type in self.instance_types
             and (odcr.zone in self.zones or odcr.zone_id in self.zones)
             and all(has.get(key) == value for key, value in pinned.items())
+        )
+
+    @property
+    def never_bought(self) -> tuple[str, ...]:
+        """Its labels that no reservation can have that is bought for it: an id is of one that is there."""
+        return tuple(
+            f"{key}={value}"
+            for key, value in sorted(self.labels.items())
+            if key == RESERVATION_ID or value != _AS_BOUGHT.get(key, value)
         )
 
 

@@ -154,6 +154,36 @@ def test_what_is_lacking_is_bought_once(there: tuple[Odcr, ...], bought: list[tu
     assert buys(planned(wish(), there=there)) == bought
 
 
+@pytest.mark.covers("CAP-03")
+@pytest.mark.parametrize(
+    ("label", "there"),
+    [
+        (("karpenter.k8s.aws/capacity-reservation-id", "cr-9"), ()),
+        (("karpenter.k8s.aws/capacity-reservation-type", "capacity-block"), ()),
+        (("karpenter.k8s.aws/capacity-reservation-interruptible", "true"), ()),
+        (("karpenter.k8s.aws/instance-tenancy", "dedicated"), ()),
+        # A zone's name means another zone in another account: one is enough to see that.
+        (("topology.k8s.aws/zone-id", "use1-az9"), (ours("cr-1", 8),)),
+    ],
+)
+def test_what_would_never_be_of_the_flavor_is_not_bought(
+    label: tuple[str, str], there: tuple[Odcr, ...]
+) -> None:
+    pinned = replace(H100, labels=dict([label]))
+    found = planned(wish(flavor=pinned), there=there)
+    assert (buys(found), reasons(found)) == ([], ["NothingBought"])
+    (told,) = found.outlooks[TEAM].problems
+    assert (there[0].id if there else label[1]) in told.message
+    # Somebody's own that has the label serves it.
+    block = theirs("cr-9", 8, reservation_type="capacity-block", interruptible=True, zone_id="use1-az9")
+    assert label[0].endswith("tenancy") or not reasons(planned(wish(flavor=pinned), there=(block,)))
+
+
+def test_a_flavor_may_say_what_all_that_is_bought_is() -> None:
+    plain = replace(H100, labels={"karpenter.k8s.aws/capacity-reservation-type": "default"})
+    assert buys(planned(wish(flavor=plain))) == [(P5, A, 8)]
+
+
 def test_more_of_a_reservation_that_is_there_is_the_same_reservation_larger() -> None:
     found = planned(wish(), there=(ours("cr-1", 5, zone=A), ours("cr-2", 1, zone=A, state="pending")))
     assert found.purchases == (
