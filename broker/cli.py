@@ -225,7 +225,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
 
 
 @app.command("inventory", cls=Command)
-@options(*_AWS, *_CLUSTER)
+@options("cluster_name", *_AWS, *_CLUSTER)
 def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """Every capacity reservation that the account sees: whose it is, what idles, and what that costs."""
     from broker.commands import inventory
@@ -242,7 +242,7 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
 
 
 @app.command("idle", cls=Command)
-@options(*_AWS, *_CLUSTER)
+@options("cluster_name", *_AWS, *_CLUSTER)
 def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """The reserved slots that nobody uses: whose, how many, what they cost an hour, and for how long."""
     from broker.commands import idle, inventory
@@ -262,7 +262,7 @@ def _inventory(settings: Settings) -> list[dict[str, Any]]:
     from broker.kube.clock import SystemClock
 
     seen, trouble = inventory.seen(lambda: _client(settings))
-    found = inventory.rows(_asked(settings), seen, now=SystemClock().now())
+    found = inventory.rows(_asked(settings), seen, cluster=settings.cluster_name, now=SystemClock().now())
     if trouble and found:
         typer.echo(trouble, err=True)
     return found

@@ -4,7 +4,8 @@ Slots are asked of EC2 now. EC2 does not tell since when a slot is free; what th
 OnDemandCapacityReservations, and where they say nothing, it is unknown. An owner is the CapacityReservation
 that a reservation belongs to, by the rule that launches follow; without a cluster, by the reservation's tag.
 What is tagged for a CapacityReservation that the cluster does not have (any more) is marked: nobody there
-will use it.
+will use it. So is what another cluster's broker made, since names in two clusters may be equal; while the
+cluster's own name is not told, every name is another's.
 """
 
 from __future__ import annotations
@@ -82,24 +83,36 @@ def _claimant(one: wishes.Reservation) -> holdings.Claimant:
     return wishes.read(one, flavors, default_cohort="", strict=False, cost_labels=()).claimant
 
 
-def rows(provider: CapacityProvider, seen: Seen, *, now: datetime) -> list[dict[str, Any]]:
-    """One row a reservation, those that can be launched into first. Raises ProviderError."""
+def rows(provider: CapacityProvider, seen: Seen, *, cluster: str = "", now: datetime) -> list[dict[str, Any]]:
+    """One row a reservation, those that can be launched into first. `cluster` is the name of the one whose
+    CapacityReservations are seen. Raises ProviderError."""
     types, found = provider.instance_types(), provider.reservations()
     claimants = seen.claimants or ()
-    held = holdings.belongs(found, readable((each.group_arn for each in claimants), provider), claimants)
+    groups = readable((each.group_arn for each in claimants), provider)
+    held = holdings.belongs(found, groups, claimants, cluster=cluster)
     ordered = sorted(found, key=lambda o: (o.state != "active", o.instance_type, o.zone, o.id))
-    return [_row(odcr, types, seen, held, now) for odcr in ordered]
+    return [_row(odcr, types, seen, held, cluster, now) for odcr in ordered]
 
 
 def _row(
-    odcr: Odcr, types: Mapping[str, InstanceType], seen: Seen, held: holdings.Holdings, now: datetime
+    odcr: Odcr,
+    types: Mapping[str, InstanceType],
+    seen: Seen,
+    held: holdings.Holdings,
+    cluster: str,
+    now: datetime,
 ) -> dict[str, Any]:
     cost, status = idle_cost(odcr, types.get(odcr.instance_type)), seen.records.get(odcr.id)
     # More are free than the broker has seen: since when those are, nobody knows.
     since = status.idle_since if odcr.idle and status and status.available >= odcr.idle else None
     owner, tagged = held.owner.get(odcr.id), odcr.tags.get(names.TAG_RESERVATION, "")
     reservation = str(owner) if owner else tagged
-    there = {str(each.reserved) for each in seen.claimants} if seen.claimants is not None else None
+    # An annotation here may name what another cluster's broker made: then it is this cluster's.
+    named = odcr.tags.get(names.TAG_CLUSTER, "")
+    elsewhere = named if reservation and not owner and named != cluster else ""
+    exists = None
+    if reservation and not elsewhere and seen.claimants is not None:
+        exists = reservation in {str(each.reserved) for each in seen.claimants}
     return {
         "id": odcr.id,
         "type": odcr.instance_type,
@@ -114,7 +127,8 @@ def _row(
         "since": _moment(since),
         "idle_for": age(now - since) if since else None,
         "reservation": reservation,
-        "reservation_exists": reservation in there if reservation and there is not None else None,
+        "reservation_exists": exists,
+        "other_cluster": elsewhere,
         "disputed": [str(each) for each in held.disputed.get(odcr.id, ())],
         "flavor": odcr.tags.get(names.TAG_FLAVOR, ""),
         "made_by": _maker(odcr),
@@ -153,6 +167,8 @@ def told(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _owner(row: Mapping[str, Any]) -> str:
     if row["disputed"]:
         return f"disputed: {', '.join(row['disputed'])}"
+    if row["other_cluster"]:
+        return f"{row['reservation']} (cluster {row['other_cluster']})"
     if row["reservation_exists"] is False:
         return f"{row['reservation']} ({GONE})"
     return row["reservation"] or row["made_by"] or "none"

@@ -244,8 +244,8 @@ def test_each_command_shows_its_own_options_under_headings() -> None:
     assert "[env var: AWS_REGION; default: us-east-1]" in shown["idle"]
     assert [each for each, text in shown.items() if "--buy-dollars" in text] == ["run"]
     headings = {each: re.findall(r"^(\w.*):$", text, re.MULTILINE) for each, text in shown.items()}
-    assert headings["inventory"] == ["Options", "AWS", "Kubernetes"]
-    assert headings["idle"] == ["Options", "AWS", "Kubernetes"]
+    for each in ("inventory", "idle"):
+        assert headings[each] == ["Options", "Cluster that instances join", "AWS", "Kubernetes"]
     assert headings["crds patch"] == ["Options", "Kubernetes"]
     assert headings["demo"] == ["Options", "Log"]
     assert len(headings["run"]) == 11

@@ -132,6 +132,34 @@ def test_what_is_kept_for_a_reservation_that_is_gone_is_marked(world: World, clu
     assert (row["reservation"], row["reservation_exists"]) == ("default/training", True)
 
 
+def test_a_reservation_of_another_cluster_is_shown_as_that_ones(world: World, cluster: Cluster) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    meta = {"name": "training", "namespace": "default"}
+    client.create(CapacityReservation.KIND, {"metadata": meta, **SPEC})
+    tags = {"reservation": "default/training", "cluster": "green", "managed-by": "capacity-broker"}
+    marked = [{"Key": f"capacity-broker.io/{key}", "Value": value} for key, value in tags.items()]
+    world.ec2.create_tags(Resources=[world.odcr], Tags=marked)
+
+    for asked, other, exists, shown in (
+        (("--cluster-name", "green"), "", True, "default/training"),
+        (("--cluster-name", "blue"), "green", None, "default/training (cluster green)"),
+        ((), "green", None, "default/training (cluster green)"),  # it may be another's
+    ):
+        (row,) = json.loads(idle(world, kubeconfig, *asked, "-o", "json").stdout)
+        assert (row["reservation"], row["other_cluster"], row["reservation_exists"]) == (
+            "default/training",
+            other,
+            exists,
+        )
+        assert re.search(rf" {re.escape(shown)} *$", idle(world, kubeconfig, *asked).stdout.splitlines()[1])
+
+    noted = {"capacity-broker.io/reservation-ids": world.odcr}
+    client.apply(CapacityReservation.KIND, {"metadata": {**meta, "annotations": noted}, **SPEC})
+    (row,) = json.loads(idle(world, kubeconfig, "--cluster-name", "blue", "-o", "json").stdout)
+    assert (row["other_cluster"], row["reservation_exists"]) == ("", True), "adopted by who names it here"
+
+
 def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World, tmp_path: Path) -> None:
     result = idle(world, str(tmp_path / "none"), "-o", "yaml")
     assert result.exit_code == 0
