@@ -211,7 +211,7 @@ class SecurityGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """`platform` is DescribeImages' PlatformDetails, which EC2 compares with the reservation's platform.
+    """`platform` is DescribeImages' PlatformDetails, as reservations call it: EC2 compares the two.
 
     `accelerator` is the kind of device that an alias's image is built for ("none": for instances without
     one, "none-or-neuron": for those and Neuron's); None where nothing is known and the image serves any.

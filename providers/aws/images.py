@@ -24,6 +24,22 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
 
 PAGE = 1000
+LINUX = "Linux/UNIX"
+# What an image bills as (PlatformDetails; EC2 User Guide, "AMI billing information fields"), where a Capacity
+# Reservation for it is called otherwise (EC2 API Reference, CapacityReservationInstancePlatform). Who brings
+# a license of Red Hat's reserves Linux/UNIX.
+_RESERVED_AS = {
+    "Red Hat BYOL Linux": LINUX,
+    "Red Hat Enterprise Linux with HA": "RHEL with HA",
+    "Red Hat Enterprise Linux with SQL Server Enterprise": "RHEL with SQL Server Enterprise",
+    "Red Hat Enterprise Linux with SQL Server Enterprise and HA": "RHEL with HA and SQL Server Enterprise",
+    "Red Hat Enterprise Linux with SQL Server Standard": "RHEL with SQL Server Standard",
+    "Red Hat Enterprise Linux with SQL Server Standard and HA": "RHEL with HA and SQL Server Standard",
+    "Red Hat Enterprise Linux with SQL Server Web": "RHEL with SQL Server Web",
+    "SQL Server Enterprise": "Linux with SQL Server Enterprise",
+    "SQL Server Standard": "Linux with SQL Server Standard",
+    "SQL Server Web": "Linux with SQL Server Web",
+}
 
 
 class Published(NamedTuple):
@@ -199,11 +215,16 @@ def _image(item: ImageTypeDef, *, now: datetime, accelerator: Accelerator | None
         id=item["ImageId"],
         name=item.get("Name", ""),
         architecture="arm64" if item.get("Architecture") == "arm64" else "amd64",
-        platform=item.get("PlatformDetails", "") or "Linux/UNIX",
+        platform=platform(item.get("PlatformDetails", "")),
         created=_time(item.get("CreationDate", "")),
         deprecated=deprecated is not None and deprecated <= now,
         accelerator=accelerator,
     )
+
+
+def platform(details: str) -> str:
+    """The platform that a reservation must have for an image with these PlatformDetails."""
+    return _RESERVED_AS.get(details, details) or LINUX
 
 
 def _time(text: str) -> datetime | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from providers.aws.cache import TtlCache
 from providers.aws.filters import batches, of_terms
-from providers.aws.images import published
+from providers.aws.images import platform, published
 from providers.model import Accelerator, ErrorClass, Gpu, Image, InstanceType, ProviderError, Selector
 
 from .support import ManualClock, Wire, answer, provider
@@ -146,7 +146,7 @@ def test_callers_at_the_same_moment_cause_one_load() -> None:
         return 1
 
     def ask() -> None:
-        together.wait(10)
+        together.wait(60)
         cache.get("k", load)
 
     threads = [threading.Thread(target=ask) for _ in range(6)]
@@ -304,6 +304,29 @@ def test_an_alias_that_aws_does_not_publish_says_what_was_looked_for() -> None:
     assert caught.value.class_ is ErrorClass.NOT_FOUND
 
 
+@pytest.mark.covers("KRP-08")
+@pytest.mark.parametrize(
+    ("details", "reserved"),
+    [
+        ("", "Linux/UNIX"),
+        ("Linux/UNIX", "Linux/UNIX"),
+        ("Red Hat BYOL Linux", "Linux/UNIX"),
+        ("Red Hat Enterprise Linux", "Red Hat Enterprise Linux"),
+        ("Red Hat Enterprise Linux with HA", "RHEL with HA"),
+        ("Red Hat Enterprise Linux with SQL Server Web", "RHEL with SQL Server Web"),
+        ("Red Hat Enterprise Linux with SQL Server Standard and HA", "RHEL with HA and SQL Server Standard"),
+        ("SQL Server Enterprise", "Linux with SQL Server Enterprise"),
+        ("SUSE Linux", "SUSE Linux"),
+        ("Ubuntu Pro", "Ubuntu Pro"),
+        ("Windows with SQL Server Web", "Windows with SQL Server Web"),
+    ],
+)
+def test_an_image_is_matched_under_the_name_that_reservations_have_for_its_platform(
+    details: str, reserved: str
+) -> None:
+    assert platform(details) == reserved
+
+
 def test_deprecated_images_come_last_and_a_bare_name_is_not_looked_for_everywhere() -> None:
     clock = ManualClock()
     aws = provider(clock)
@@ -313,14 +336,15 @@ def test_deprecated_images_come_last_and_a_bare_name_is_not_looked_for_everywher
         "<deprecationTime>2025-12-31T00:00:00.000Z</deprecationTime></item>"
         "<item><imageId>ami-old</imageId><creationDate>2024-01-01T00:00:00.000Z</creationDate>"
         "<deprecationTime>2027-01-01T00:00:00.000Z</deprecationTime></item>"
-        "<item><imageId>ami-mid</imageId><creationDate>2025-01-01T00:00:00.000Z</creationDate></item>"
+        "<item><imageId>ami-mid</imageId><creationDate>2025-01-01T00:00:00.000Z</creationDate>"
+        "<platformDetails>SQL Server Web</platformDetails></item>"
     )
     wire.reply("DescribeImages", (200, answer("DescribeImages", f"<imagesSet>{images}</imagesSet>")))
     found = aws.images([Selector(name="node-*")])
-    assert [(i.id, i.deprecated) for i in found] == [
-        ("ami-mid", False),
-        ("ami-old", False),
-        ("ami-new", True),
+    assert [(i.id, i.deprecated, i.platform) for i in found] == [
+        ("ami-mid", False, "Linux with SQL Server Web"),
+        ("ami-old", False, "Linux/UNIX"),
+        ("ami-new", True, "Linux/UNIX"),
     ]
     (sent,) = wire.sent
     assert {sent["Owner.1"], sent["Owner.2"]} == {"self", "amazon"}
