@@ -18,7 +18,7 @@ _PREEMPT = [row for row in cases.CASES if row["suite"] != "TestAssignFlavors"]
 
 @pytest.mark.parametrize("row", _PREEMPT, ids=cases.row_id)
 def test_preempts_whom_kueue_preempts(row: Row) -> None:
-    ledger = cases.ledger(row)
+    ledger = cases.ledger(cases.checked(row))
     before = {name: dict(node.usage) for name, node in ledger.tree.queues.items()}
     ask, needed = cases.ask(row)
 
@@ -39,10 +39,10 @@ def test_preempts_whom_kueue_preempts(row: Row) -> None:
 
 @pytest.mark.parametrize("row", _ASSIGN, ids=cases.row_id)
 def test_assigns_the_flavors_that_kueue_assigns(row: Row) -> None:
-    tree = cases.tree(row)
+    tree = cases.tree(cases.checked(row))
     for each in row["usage"]:
         tree.queues[each["cq"]].add(cases.amounts(each["usage"]))
-    node = tree.queues["test-clusterqueue"]
+    node = tree.queues[row["clusterQueues"][0]["name"]]
     pods = [cases.pods(each) for each in row["podSets"]]
 
     found = assign(node, pods, cases.rules(row), cases.oracle(row))
@@ -114,6 +114,8 @@ def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:
     ("where", "more"),
     [
         ((), {"gates": ["PriorityBoost"]}),
+        ((), {"suite": "TestAvailable"}),
+        (("clusterQueues", 0), {"flavorOrder": [["one", "four"]]}),
         (("clusterQueues", 0), {"fairSharing": 1}),
         (("clusterQueues", 0, "preemption"), {"reclaimWithinCohort": "Sometimes"}),
         (("clusterQueues", 0, "preemption"), {"within": "Any"}),
