@@ -19,6 +19,7 @@ from broker.apis.core import Event, ResourceQuota
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ReservationStatus
+from broker.controllers.ome.holdings.act import Actor
 from broker.controllers.ome.holdings.keeper import HoldingsKeeper, Seen
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
@@ -368,6 +369,25 @@ def test_deleted_while_it_is_created(fresh: LocalAws) -> None:
     process.until(lambda: team.object() is None, "the object is gone")
     team.control.pool(instance_type=P5, zone=A, size=9)
     process.run(3600.0)
+    assert team.made() == []
+
+
+def test_deleted_right_before_a_purchase(fresh: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a broker would buy then, with an object in its cache that is not deleted, nobody would want."""
+    team = Team(fresh, 0)
+    process = team.start()
+    process.turn()
+    buy, ended = Actor.buy, []
+
+    def late(self: Actor, *given: Any) -> None:
+        if not ended:
+            ended.append(team.end())
+        buy(self, *given)
+
+    monkeypatch.setattr(Actor, "buy", late)
+    team.ask(2)
+    process.until(lambda: bool(ended) and team.object() is None, "the object is gone")
+    process.run(60.0)
     assert team.made() == []
 
 

@@ -59,6 +59,10 @@ CHANGES = Counter(
 _log = structlog.get_logger("holdings")
 
 
+class Leaves(Exception):
+    """The object is deleted by now: nothing is bought for it any more."""
+
+
 class Actor:
     """Acts for one process; in one thread."""
 
@@ -111,8 +115,8 @@ class Actor:
     # ---- steps
 
     def buy(self, purchase: Purchase, reading: Reading, known: Collection[str]) -> None:
-        """`known`: the ids of all that EC2 shows. Raises ApiError, and ProviderError of a class that is no
-        answer; others are remembered.
+        """`known`: the ids of all that EC2 shows. Raises Leaves, ApiError, and ProviderError of a class that is
+        no answer; others are remembered.
         """
         mark = self._set_out(reading)
         self._client.check()
@@ -237,7 +241,8 @@ class Actor:
         return True
 
     def _set_out(self, reading: Reading) -> Mark:
-        """What the object says from now on; written anew for another number, or where the time is old."""
+        """What the object says from now on; written anew for another number, or where the time is old. Raises
+        Leaves."""
         uid, now = reading.one.uid, self._clock.now()
         mine = self._marks.get(uid)
         if mine is not None and uid not in self._spent and mine.at <= now < mine.at + FRESH:
@@ -246,7 +251,9 @@ class Actor:
         mark = Mark(number + (uid in self._spent), now)
         metadata = {"uid": uid, "annotations": {names.BUYING: str(mark)}}
         kind, namespace = reading.one.KIND, reading.one.namespace or None
-        self._client.patch(kind, reading.one.name, {"metadata": metadata}, namespace=namespace)
+        answer = self._client.patch(kind, reading.one.name, {"metadata": metadata}, namespace=namespace)
+        if answer["metadata"].get("deletionTimestamp"):
+            raise Leaves(reading.one.key)
         self._marks[uid] = mark
         self._spent.discard(uid)
         return mark

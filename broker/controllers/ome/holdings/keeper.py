@@ -21,7 +21,7 @@ from broker.capacity.holdings_plan import observed, plan
 from broker.capacity.holdings_stand import unused
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.ome.holdings.act import Actor
+from broker.controllers.ome.holdings.act import Actor, Leaves
 from broker.controllers.ome.holdings.groups import Groups
 from broker.controllers.ome.holdings.idle import Idle
 from broker.controllers.ome.holdings.parting import Parting
@@ -261,8 +261,8 @@ class HoldingsKeeper:
                 for purchase in due:
                     try:
                         self._actor.buy(purchase, seen.readings[purchase.reserved], seen.inventory.odcrs)
-                    except NotFound:
-                        skipped.add(purchase.reserved)  # the object is gone
+                    except (NotFound, Leaves):
+                        skipped.add(purchase.reserved)  # the object is gone, or going
                     except Unavailable:
                         raise
                     except ApiError as error:
