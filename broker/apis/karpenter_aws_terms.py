@@ -2,7 +2,8 @@
 
 Terms are ORed, the fields of one term ANDed, and an id stands alone (Karpenter's AWS provider 1.14, its CRD
 karpenter.k8s.aws_ec2nodeclasses.yaml). Karpenter's CRD refuses a list only if every term of it breaks the
-last rule; here any term that does is refused.
+last rule; here any term that does is refused. Karpenter's own objects cannot hold empty tags, which its CRD
+takes for a selection; here they are refused.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ Tags = Annotated[
     crd(
         "Tags that the resource must have; the value * means any value.",
         Rule("self.all(k, k != '' && self[k] != '')", "a tag needs a key and a value; use '*' for any value"),
+        Rule("self.size() != 0", "tags is empty and would select everything: name a tag or leave tags out"),
         maxProperties=20,
     ),
 ]

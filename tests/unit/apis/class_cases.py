@@ -12,6 +12,12 @@ def with_spec(**spec: Any) -> Json:
 
 
 ALONE = ("selects by that alone",)
+SELECTORS = (
+    "amiSelectorTerms",
+    "subnetSelectorTerms",
+    "securityGroupSelectorTerms",
+    "capacityReservationSelectorTerms",
+)
 CLASSES = (
     Case(name="the least", given=with_spec()),
     Case(name="instance profile", given=node_class(spec={"instanceProfile": "node"}, without=("role",))),
@@ -52,6 +58,22 @@ CLASSES = (
         name="tag without a value",
         given=with_spec(subnetSelectorTerms=[{"tags": {"a": ""}}]),
         refused=("use '*' for any value",),
+    ),
+    *(
+        Case(
+            name=f"empty tags in {terms}",
+            given=with_spec(amiFamily="AL2023", **{terms: [{"tags": {}}]}),
+            refused=("tags is empty",),
+        )
+        for terms in SELECTORS
+    ),
+    *(
+        Case(
+            name=f"a tag without a key in the last of {terms}",
+            given=with_spec(amiFamily="AL2023", **{terms: [{"tags": {"a": "b"}}, {"tags": {"": "b"}}]}),
+            refused=("use '*' for any value",),
+        )
+        for terms in SELECTORS
     ),
     Case(name="no AMI", given=node_class(without=("amiSelectorTerms",)), refused=("amiFamily must be set",)),
     Case(
@@ -108,6 +130,35 @@ CLASSES = (
         name="reservation id with tags among others",
         given=with_spec(capacityReservationSelectorTerms=[{"id": ID, "tags": {"a": "b"}}, {"id": ID}]),
         refused=ALONE,
+    ),
+    *(
+        Case(
+            name=f"reservation id with {field}",
+            given=with_spec(capacityReservationSelectorTerms=[{"id": ID, field: value}]),
+            refused=ALONE,
+        )
+        for field, value in (("ownerID", "123456789012"), ("instanceMatchCriteria", "open"))
+    ),
+    Case(
+        name="reservation criteria with owner and tags",
+        given=with_spec(
+            capacityReservationSelectorTerms=[
+                {"instanceMatchCriteria": "targeted", "ownerID": "123456789012", "tags": {"a": "b"}},
+                {"instanceMatchCriteria": "open"},
+            ]
+        ),
+    ),
+    *(
+        Case(
+            name=f"reservation {field} {value}",
+            given=with_spec(capacityReservationSelectorTerms=[{field: value, "tags": {"a": "b"}}]),
+            refused=(field,),
+        )
+        for field, value in (
+            ("ownerID", "12345678901"),
+            ("instanceMatchCriteria", "closed"),
+            ("id", "r-12345749"),
+        )
     ),
     Case(
         name="too many reservation terms",
