@@ -117,17 +117,26 @@ SCALES |= {suffix: Decimal(1000) ** power for power, suffix in enumerate("num", 
 SCALES |= {suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)}
 
 
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(
+    rf"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:({'|'.join(SCALES)})|[eE]([+-]?[0-9]{{1,18}}))?", re.ASCII
+)
+
+
+@lru_cache(maxsize=4096)
+def exact(text: str) -> Decimal:
+    """`100m`, `2Gi`, `1e3` in base units: cores, bytes, counts."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise ValueError(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
+    number, suffix, exponent = found.groups()
+    power = max(-99, min(int(exponent or 0), 99))  # beyond these it is more than anything, or next to nothing
+    return Decimal(number) * SCALES.get(suffix, Decimal(1)) * Decimal(10) ** power
 
 
 @lru_cache(maxsize=4096)
 def quantity(text: str) -> float:
-    """`100m`, `2Gi`, `1e3` in base units: cores, bytes, counts."""
-    suffix = next((text[-size:] for size in (2, 1) if text[-size:] in SCALES), "")
-    number = text.removesuffix(suffix)
-    if not NUMBER.fullmatch(number):
-        raise ValueError(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
-    return float(Decimal(number) * SCALES.get(suffix, Decimal(1)))
+    """As `exact`, for who needs no more than a float has."""
+    return float(exact(text))
 
 
 def quantities(values: Mapping[str, str]) -> dict[str, float]:

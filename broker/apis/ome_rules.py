@@ -9,10 +9,12 @@ cohort, and a borrowing limit of 0 wherever the reservation may not borrow.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
-from broker.apis.meta import quantity
+from broker.apis.meta import exact
 from broker.apis.ome import (
     GROUPS_RULE,
     PREEMPTION_RULE,
@@ -29,6 +31,11 @@ from broker.apis.ome import (
 MOST_GROUPS = 16
 MOST_IN_ALL = 256
 MOST_PAIRS = 512
+# A name with or without a domain, as Kubernetes qualifies names (apimachinery's IsQualifiedName).
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_RESOURCE = re.compile(
+    rf"({_PART}(\.{_PART})*/)?(?=.{{1,63}}\Z)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,12 @@ def _covered(
 ) -> Iterator[ResourceQuota]:
     """The flavor's quotas in the order of what the group covers; 0 of what has none."""
     known = {each.name: each for each in flavor.resources}
+    covered = group.covered_resources
+    if [name for name in known if name in covered] != [name for name in covered if name in known]:
+        notes.append(
+            f"{where}: flavor {flavor.name} has its resources in another order than coveredResources, "
+            "whose order they are taken in"
+        )
     for name in group.covered_resources:
         if name not in known:
             notes.append(
@@ -95,9 +108,11 @@ def _resource(
     """The limits that Kueue takes: none outside a cohort, 0 to borrow for who may not."""
     what = f"{where}: flavor {flavor.name}, {given.name}"
     borrow, lend = given.borrowing_limit, given.lending_limit
-    if not borrows and _number(borrow):
+    if not borrows and borrow is not None and _more_than_nothing(borrow):
         notes.append(f"{what}: borrowingLimit {borrow} is 0, since spec.allowBorrowing is not true")
-    if not shares and _number(lend):
+    elif not shares and borrow is not None:
+        notes.append(f"{what}: borrowingLimit {borrow} means nothing without spec.cohort")
+    if not shares and lend is not None:
         notes.append(f"{what}: lendingLimit {lend} means nothing without spec.cohort")
     if not shares:
         borrow = lend = None
@@ -136,6 +151,12 @@ def _problems(spec: ReservationSpec) -> Iterator[str]:
     yield from _twice("flavor", [flavor.name for group in groups for flavor in group.flavors])
     yield from _twice("resource", [name for group in groups for name in group.covered_resources])
     for at, group in enumerate(groups):
+        for name in group.covered_resources:
+            if len(name.rpartition("/")[0]) > 253 or not _RESOURCE.fullmatch(name):
+                yield (
+                    f"spec.resourceGroups[{at}].coveredResources: {name!r} is no name of a resource: write "
+                    "one such as nvidia.com/gpu, cpu or memory"
+                )
         if (pairs := len(group.flavors) * len(group.covered_resources)) > MOST_PAIRS:
             yield (
                 f"spec.resourceGroups[{at}] has {pairs} pairs of flavor and resource; Kueue takes at most "
@@ -167,26 +188,31 @@ def _twice(what: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _amounts(each: ResourceQuota, where: str) -> Iterator[str]:
-    values = {}
+    values: dict[str, Decimal] = {}
     for name, text in (
         ("nominalQuota", each.nominal_quota),
         ("borrowingLimit", each.borrowing_limit),
         ("lendingLimit", each.lending_limit),
     ):
+        if text is None:
+            continue
         try:
-            values[name] = _number(text)
+            values[name] = exact(text)
         except ValueError as error:
             yield f"{where}: {name}: {error}"
             continue
         if values[name] < 0:
             yield f"{where}: {name} {text} is negative; use 0 for none"
     nominal, lend = values.get("nominalQuota"), values.get("lendingLimit")
-    if nominal is not None and lend is not None and lend > max(nominal, 0):
+    if nominal is not None and lend is not None and lend > max(nominal, Decimal(0)):
         yield (
             f"{where}: lendingLimit {each.lending_limit} is more than nominalQuota {each.nominal_quota}; "
             "lower it, or leave it out to lend everything"
         )
 
 
-def _number(text: str | None) -> float:
-    return 0.0 if text is None else quantity(text)
+def _more_than_nothing(text: str) -> bool:
+    try:
+        return exact(text) > 0
+    except ValueError:
+        return False  # which is a problem of its own

@@ -1,18 +1,20 @@
 """Quantities as quota counts them: whole numbers, cpu in milli, everything else in its base unit.
 
 Invariant: nothing is rounded in anybody's favour: a fraction of a unit counts as a whole one, as in
-Kueue's AmountFromQuantity (pkg/resources/amount.go) and resource.Quantity's Value and MilliValue.
+Kueue's AmountFromQuantity (pkg/resources/amount.go) and resource.Quantity's Value and MilliValue. No amount
+is more than 64 bits hold.
 """
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING
 from functools import lru_cache
 from typing import Final
 
-from broker.apis.meta import NUMBER, SCALES
+from broker.apis.meta import SCALES, exact
 
 CPU: Final = "cpu"
+MOST: Final = 2**63 - 1
 _BINARY: Final = tuple((suffix, int(SCALES[suffix])) for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"))
 _SUFFIXED: Final = frozenset({"memory", "ephemeral-storage"})
 
@@ -20,18 +22,13 @@ _SUFFIXED: Final = frozenset({"memory", "ephemeral-storage"})
 @lru_cache(maxsize=4096)
 def units(resource: str, text: str) -> int:
     """`512` cpu is 512000, `16Ti` of memory 17592186044416. Raises ValueError for what is no quantity."""
-    suffix = next((text[-size:] for size in (2, 1) if text[-size:] in SCALES), "")
-    number = text.removesuffix(suffix)
-    if not NUMBER.fullmatch(number):
-        raise ValueError(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
-    value = Decimal(number) * SCALES.get(suffix, Decimal(1))
-    if resource == CPU:
-        value *= 1000
-    return int(value.to_integral_value(ROUND_CEILING))
+    value = exact(text) * (1000 if resource == CPU else 1)
+    return max(-MOST, min(int(value.to_integral_value(ROUND_CEILING)), MOST))
 
 
 def written(resource: str, value: int) -> str:
     """As people write it: the shortest that is exactly this amount."""
+    value = min(value, MOST)  # what has no end is written as the most there is
     if resource == CPU:
         return f"{value}m" if value % 1000 else str(value // 1000)
     if resource in _SUFFIXED or resource.startswith("hugepages-"):

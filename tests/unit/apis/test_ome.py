@@ -50,6 +50,25 @@ def group(**quota: Any) -> Json:
     return {"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [{"name": GPU, **quotas}]}]}
 
 
+def twice() -> Json:
+    return {"name": "h100", "resources": [{"name": GPU, "nominalQuota": 1}, {"name": GPU, "nominalQuota": 2}]}
+
+
+def many(groups: int, flavors: int, resources: int) -> list[Json]:
+    """So many groups, of so many flavors and resources each."""
+    names = [[f"r-{at}-{n}" for n in range(resources)] for at in range(groups)]
+    return [
+        {
+            "coveredResources": covered,
+            "flavors": [
+                {"name": f"f-{at}-{n}", "resources": [{"name": each, "nominalQuota": 1} for each in covered]}
+                for n in range(flavors)
+            ],
+        }
+        for at, covered in enumerate(names)
+    ]
+
+
 def reservation(spec: Json | None = None, *, name: str = "r", **more: Any) -> Json:
     return {
         "apiVersion": "ome.io/v1beta1",
@@ -199,10 +218,41 @@ def test_a_lending_limit_is_accepted(served: Api) -> None:
             {"cohort": "c", "resourceGroups": [group(lendingLimit="9")]},
             "lendingLimit 9 is more than nominalQuota 8; lower it, or leave it out to lend everything",
         ),
+        # A limit that is no quantity is told, also where it would not be looked at.
+        ({"resourceGroups": [group(borrowingLimit="lots")]}, "borrowingLimit: not a quantity: 'lots'"),
+        ({"resourceGroups": [group(lendingLimit="1e5.")]}, "lendingLimit: not a quantity: '1e5.'"),
+        ({"resourceGroups": [group(borrowingLimit="-1m")]}, "borrowingLimit -1m is negative"),
+        ({"cohort": "c", "resourceGroups": [group(lendingLimit="-1")]}, "lendingLimit -1 is negative"),
+        (
+            {"cohort": "c", "resourceGroups": [group(nominalQuota=2**53, lendingLimit=2**53 + 1)]},
+            "lendingLimit 9007199254740993 is more than nominalQuota 9007199254740992",
+        ),
+        (
+            {"resourceGroups": [{"coveredResources": [GPU], "flavors": [twice()]}]},
+            "flavor h100 has quota of nvidia.com/gpu twice; keep one",
+        ),
+        (
+            {"resourceGroups": [{**group(), "coveredResources": ["@cpu", GPU]}]},
+            "spec.resourceGroups[0].coveredResources: '@cpu' is no name of a resource: write one such as",
+        ),
+        (
+            {"resourceGroups": [{**group(), "coveredResources": ["Nvidia.com/gpu"]}]},
+            "is no name of a resource",
+        ),
+        ({"resourceGroups": [{**group(), "coveredResources": ["a" * 64]}]}, "is no name of a resource"),
         ({"allowBorrowing": True}, "spec.allowBorrowing is true and spec.cohort is empty: name a cohort"),
         (
             {"preemptionRule": {"borrowWithinCohort": {"policy": "LowerPriority"}}},
             "borrowWithinCohort needs reclaimWithinCohort: set it to Any or LowerPriority",
+        ),
+        (
+            {
+                "preemptionRule": {
+                    "reclaimWithinCohort": "Never",
+                    "borrowWithinCohort": {"policy": "LowerPriority"},
+                }
+            },
+            "borrowWithinCohort needs reclaimWithinCohort",
         ),
     ],
     ids=lambda each: each[:60] if isinstance(each, str) else "",
@@ -210,6 +260,43 @@ def test_a_lending_limit_is_accepted(served: Api) -> None:
 def test_what_has_no_plain_meaning_is_a_problem_that_names_the_way_out(spec: Json, problem: str) -> None:
     judged = judge(ReservationSpec.model_validate({"resourceGroups": [group()], **spec}))
     assert any(problem in each for each in judged.problems), judged.problems
+
+
+@pytest.mark.covers("OME-010")
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (many(16, 1, 1), ""),
+        (many(17, 1, 1), "has 17 groups"),
+        (many(4, 64, 1), ""),
+        (many(5, 52, 1), "has 260 flavors in all"),
+        (many(4, 1, 64), ""),
+        (many(5, 1, 52), "has 260 covered resources in all"),
+        (many(1, 64, 8), ""),
+        (many(1, 64, 9), "has 576 pairs of flavor and resource"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_as_much_as_kueue_takes_and_no_more(groups: list[Json], words: str) -> None:
+    problems = judge(ReservationSpec.model_validate({"resourceGroups": groups})).problems
+    assert len(problems) == bool(words)
+    assert words in " ".join(problems)
+
+
+@pytest.mark.covers("OME-012", "OME-014")
+@pytest.mark.parametrize(
+    ("named", "notes"),
+    [((GPU, CPU), 0), ((CPU, GPU), 1), ((CPU,), 1), ((GPU,), 1)],
+)
+def test_resources_come_in_the_order_in_which_they_are_covered(named: tuple[str, ...], notes: int) -> None:
+    resources = [{"name": name, "nominalQuota": 1} for name in named]
+    groups = [{"coveredResources": [GPU, CPU], "flavors": [{"name": "h100", "resources": resources}]}]
+    spec = ReservationSpec.model_validate({"resourceGroups": groups})
+    judged, strict = judge(spec), judge(spec, strict=True)
+    (flavor,) = judged.spec.resource_groups[0].flavors
+    assert [each.name for each in flavor.resources] == [GPU, CPU]
+    assert (len(judged.notes), judged.problems) == (notes, ())
+    assert strict.problems == judged.notes
 
 
 @pytest.mark.covers("OME-038", "OME-039")
@@ -222,6 +309,10 @@ def test_what_has_no_plain_meaning_is_a_problem_that_names_the_way_out(spec: Jso
         ({"cohort": "c", "allowBorrowing": True, "resourceGroups": [group(borrowingLimit=4)]}, "4", 0),
         ({}, None, 0),
         ({"resourceGroups": [group(borrowingLimit=4)]}, None, 1),
+        ({"resourceGroups": [group(borrowingLimit=0)]}, None, 1),
+        ({"cohort": "c", "resourceGroups": [group(borrowingLimit=0)]}, "0", 0),
+        ({"cohort": "c", "resourceGroups": [group(borrowingLimit="1m")]}, "0", 1),
+        ({"resourceGroups": [group(lendingLimit=0)]}, None, 1),
     ],
     ids=str,
 )

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apis.units import units, written
+from broker.apis.units import MOST, units, written
+from broker.quota.model import UNLIMITED
 
 
 @pytest.mark.covers("OME-006")
@@ -23,15 +24,27 @@ from broker.apis.units import units, written
         ("memory", "100m", 1),
         ("nvidia.com/gpu", "32", 32),
         ("nvidia.com/gpu", "1e2", 100),
+        ("nvidia.com/gpu", "500m", 1),
+        ("memory", "1Ki", 1024),
+        ("memory", "1k", 1000),
+        ("memory", "1E", 10**18),
+        ("memory", "-1.5", -1),
+        # No quantity of Kubernetes is more than 64 bits hold.
+        ("memory", "8Ei", MOST),
+        ("cpu", "8E", MOST),
+        ("memory", "1e5000", MOST),
+        ("memory", "-1e99999999", -MOST),
+        ("memory", "1e-99999999", 1),
     ],
 )
 def test_amounts_are_whole_units(resource: str, text: str, value: int) -> None:
     assert units(resource, text) == value
 
 
-def test_what_is_no_quantity_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a quantity: '8 Ti'; write a number with a suffix"):
-        units("memory", "8 Ti")
+@pytest.mark.parametrize("text", ["8 Ti", "", "Gi", "1e", "1e3Ki", "1e2.5", "1e99999999999999999999"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"not a quantity: '{text}'; write a number with a suffix"):
+        units("memory", text)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +57,7 @@ def test_what_is_no_quantity_is_refused() -> None:
         ("memory", (8 << 40) + 1, "8796093022209"),
         ("memory", 0, "0"),
         ("nvidia.com/gpu", 1024, "1024"),
+        ("nvidia.com/gpu", UNLIMITED, str(MOST)),
     ],
 )
 def test_amounts_are_written_as_people_write_them(resource: str, value: int, text: str) -> None:

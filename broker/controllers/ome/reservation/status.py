@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.apis.meta import Condition
 from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
-from broker.apis.units import written
+from broker.apis.units import MOST, written
 from broker.capacity.sizing import ACCELERATORS
 from broker.controllers.ome.reservation.verdicts import Facts, Verdict
 from broker.kube.conditions import condition_body, set_condition, timestamp
@@ -138,7 +138,7 @@ def users(named: Sequence[tuple[str, Amounts]]) -> list[Json]:
 
 
 def accelerators(amounts: Amounts) -> int:
-    return sum(value for key, value in amounts.items() if key.resource in ACCELERATORS)
+    return min(MOST, sum(value for key, value in amounts.items() if key.resource in ACCELERATORS))
 
 
 def _cloud(flavor: str, odcr: Odcr) -> Json:

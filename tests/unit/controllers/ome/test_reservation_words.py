@@ -12,6 +12,7 @@ import pytest
 
 from broker.apis.ome import RESERVATION_CONDITIONS, ReservationSpec, ReservationStatus
 from broker.apis.ome_rules import Judged, judge
+from broker.apis.units import MOST
 from broker.capacity.holdings import Holdings, Problem
 from broker.capacity.holdings_model import FlavorCount
 from broker.controllers.ome.clusters.view import ClusterView
@@ -36,7 +37,7 @@ from broker.kube.clock import FakeClock
 from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from broker.quota.lifecycle import State
-from broker.quota.model import Amounts, FlavorResource
+from broker.quota.model import UNLIMITED, Amounts, FlavorResource
 from broker.quota.standing import Share
 from broker.quota.usage import Holder, HolderKind, Reserved
 from providers.model import Odcr
@@ -414,6 +415,18 @@ def test_amounts_as_people_write_them_by_flavor_and_resource() -> None:
         "gpuAllocatable": 56,
         "dacs": 1,
     }
+
+
+@pytest.mark.covers("OME-024")
+def test_a_quota_without_end_is_written_as_the_most_that_a_field_holds() -> None:
+    endless = {GPU: UNLIMITED, MEMORY: 0}
+    made = write(ReservationStatus(), facts({}, nominal=endless), "Active")
+    (flavor,) = made["capacity"]
+    assert flavor["resources"] == [
+        {"name": "memory", "total": "0"},
+        {"name": "nvidia.com/gpu", "total": str(MOST)},
+    ]
+    assert made["summary"]["gpuTotal"] == MOST
 
 
 @pytest.mark.covers("CAP-08")
