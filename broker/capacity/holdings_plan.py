@@ -1,11 +1,12 @@
 """What to buy of EC2, change and give back, so that each managed CapacityReservation has its instances.
 
 Invariant: nothing is bought that is held already, in any state, or that may have been bought unseen; nothing
-beyond the caps; nothing where EC2 just refused as many. Only what this cluster's broker made is changed or
-ended, never below the instances that run in it, and what is replaced only after its replacement is active.
-Capacity blocks are used and never purchased. Taken again and again, with what each step came to, the plan
-comes to an end: what is obtained is kept, what is refused is asked elsewhere, then in halves, then later.
-EC2 gives a reservation whole or not at all (CreateCapacityReservation, InsufficientInstanceCapacity).
+beyond the caps, which count that too; nothing where EC2 just refused as many. Only what this cluster's broker
+made is changed or ended, never below the instances that run in it, and what is replaced only after its
+replacement is active. Capacity blocks are used and never purchased. Taken again and again, with what each
+step came to, the plan comes to an end: what is obtained is kept, what is refused is asked elsewhere, then in
+halves, then later. EC2 gives a reservation whole or not at all (CreateCapacityReservation,
+InsufficientInstanceCapacity).
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def plan(
     planner = _Planner(
         inventory, holdings, types=types, refusals=refusals, caps=caps, cluster=cluster, now=now
     )
+    wishes = list(wishes)
+    for wish in wishes:
+        if wish.unsure:
+            planner.perhaps(wish)
     outlooks: dict[Reserved, Outlook] = {}
     for wish in wishes:
         outlooks[wish.reserved] = planner.deleted(wish) if wish.deleted else planner.wanted(wish)
@@ -118,6 +123,14 @@ class _Planner:
         self.changes: list[Change] = []
         self.regroups: list[Regroup] = []
         self.again: datetime | None = None
+
+    def perhaps(self, wish: Wish) -> None:
+        """Counts what may have been bought for it unseen: the dearest that each flavor still lacks."""
+        for name, ask in wish.asks.items():
+            held = self._holdings.of(wish.reserved).get(name, ())
+            at = stand(ask, wish.terms, held, types=self._types, cluster=self._cluster)
+            kinds = {each for each, _ in ask.flavor.places(self._types)}
+            self._spending.perhaps(wish.reserved, {each: min(at.more(each), MOST) for each in kinds})
 
     def wanted(self, wish: Wish) -> Outlook:
         """A reservation that is there: bought for, trimmed, grouped."""

@@ -1,10 +1,11 @@
 """What the broker holds of what it bought, against the most that it may hold.
 
 Invariant: whatever a plan buys, instances and dollars an hour stay within the caps, of each reservation and
-of all together, counting what is held already, what is about to be replaced, and what the same plan bought
-before. A reservation costs its type's On-Demand price for each slot, used or not (EC2 User Guide, "Capacity
-Reservation pricing and billing"); a type without a known price is bought only where no cap is in dollars,
-and where one of it is held, what is spent is not known: then nothing more is bought under such a cap.
+of all together, counting what is held already, what is about to be replaced, what the same plan bought
+before, and what a purchase may have bought whose answer was lost. A reservation costs its type's On-Demand
+price for each slot, used or not (EC2 User Guide, "Capacity Reservation pricing and billing"); a type without
+a known price is bought only where no cap is in dollars, and where one of it is held, what is spent is not
+known: then nothing more is bought under such a cap.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from providers.model import ENDED_STATES, InstanceType, Odcr
 
 EVERYBODY = Reserved("", "")  # no object has this name
 _CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
+_PERHAPS = (
+    "with {} that a purchase may have made whose answer was lost: EC2 shows them in five minutes or never"
+)
 
 
 def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
@@ -53,6 +57,7 @@ class Spending:
         self._instances: Counter[Reserved] = Counter()
         self._dollars: dict[Reserved, float] = {}
         self._unpriced: dict[Reserved, set[str]] = {}  # types held whose price is not known
+        self._perhaps: Counter[Reserved] = Counter()  # of the instances, those that may not be there
         for odcr in odcrs:
             if made_here(odcr, cluster) and odcr.state not in ENDED_STATES:
                 self.add(owner.get(odcr.id), odcr.instance_type, odcr.total)
@@ -66,6 +71,16 @@ class Spending:
                 self._unpriced.setdefault(whose, set()).add(instance_type)
             else:
                 self._dollars[whose] = self._dollars.get(whose, 0.0) + count * price
+
+    def perhaps(self, reserved: Reserved, counts: Mapping[str, int]) -> None:
+        """One of these, of a type each, may be bought and not shown yet: no more than there was room for."""
+        most = {name: min(count, self.room(reserved, name)) for name, count in counts.items()}
+        name = max(sorted(most), key=lambda each: (most[each] * (self._price(each) or 0), most[each]))
+        if not most[name]:
+            return
+        self.add(reserved, name, most[name])
+        for whose in {EVERYBODY, reserved}:
+            self._perhaps[whose] += most[name]
 
     def room(self, reserved: Reserved, instance_type: str) -> int:
         """How many more may be bought."""
@@ -86,13 +101,14 @@ class Spending:
             (reserved, f"for {reserved}", caps.instances_each, caps.dollars_each, "-each"),
             (EVERYBODY, "in all", caps.instances, caps.dollars, ""),
         ):
+            perhaps = f" ({_PERHAPS.format(self._perhaps[whose])})" if self._perhaps[whose] else ""
             if not math.isinf(instances):
                 has = self._instances[whose]
                 yield (
                     int(instances) - has,
                     _CAP,
-                    f"{has} instances are bought {whom}, and --buy-instances{ending} is {instances:g}: "
-                    f"set it to {has + wanted}",
+                    f"{has} instances are bought {whom}{perhaps}, and --buy-instances{ending} is "
+                    f"{instances:g}: set it to {has + wanted}",
                 )
             if math.isinf(dollars):
                 continue
@@ -108,7 +124,7 @@ class Spending:
             elif price > 0:
                 # What is a whole number is not to become less by the way it is computed.
                 room = math.floor((dollars - spent) / price + 1e-9)
-                cost = f"one costs {price:.2f} dollars an hour, {spent:.2f} are spent {whom}"
+                cost = f"one costs {price:.2f} dollars an hour, {spent:.2f} are spent {whom}{perhaps}"
                 off = ", so buying is off" if dollars == 0 else ""
                 needed = math.ceil((spent + wanted * price) * 100 - 1e-6) / 100
                 yield room, _CAP, f"{cost}, and {option}{off}: set it to {needed:.2f} or more"

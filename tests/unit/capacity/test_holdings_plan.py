@@ -328,6 +328,37 @@ def test_a_cap_is_for_all_together_and_the_first_come_first() -> None:
     assert reasons(found, TEAM) == [] and reasons(found, OTHER) == ["SpendingCapReached"]
 
 
+@pytest.mark.parametrize(
+    ("there", "left"),
+    [
+        ((), 2),  # eight may be bought of which nobody knows
+        ((ours("cr-1", 5, reserved=OTHER),), 2),  # five are shown, three may be there besides
+        ((ours("cr-1", 8, reserved=OTHER),), 2),  # all are shown: nothing is unknown any more
+        ((ours("cr-1", 12, reserved=OTHER),), 0),
+    ],
+)
+@pytest.mark.parametrize("caps", [Caps(dollars=1000.0), Caps(dollars=1e9, instances=10)])
+def test_what_may_have_been_bought_unseen_counts_whoever_comes_first(
+    there: tuple[Odcr, ...], left: int, caps: Caps
+) -> None:
+    found = planned(wish(), wish(reserved=OTHER, unsure=True), there=there, caps=caps)
+    assert [(each.reserved, each.count) for each in found.purchases] == ([(TEAM, left)] if left else [])
+    (told,) = found.outlooks[TEAM].problems
+    assert told.reason == "SpendingCapReached"
+    unshown = max(0, 8 - sum(each.total for each in there))
+    assert (f"with {unshown} that a purchase may have made" in told.message) == bool(unshown)
+
+
+def test_what_may_have_been_bought_unseen_is_the_dearest_that_there_was_room_for() -> None:
+    """Eight p5.48xlarge cost 800, 64 p5.4xlarge 832: of these one fewer fits."""
+    either = Flavor(name="h100", instance_types=(P5, SMALL), zones=(A,))
+    lost = wish(64, either, OTHER, unsure=True)
+    for dollars, left in ((900.0, 0), (932.0, 1), (1031.0, 1), (1032.0, 2)):
+        assert sum(each[2] for each in buys(planned(wish(), lost, caps=Caps(dollars=dollars)))) == left
+    capped = planned(wish(), lost, caps=Caps(dollars=1000.0, instances_each=4))
+    assert buys(capped) == [(P5, A, 4)], "it never had room for more than four"
+
+
 def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars() -> None:
     flavor = Flavor(name="a100", instance_types=(P4,), zones=(A,))
     found = planned(wish(8, flavor))
