@@ -8,6 +8,7 @@ after each call that changes something: that is before the next one as well, and
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -377,16 +378,17 @@ def test_deleted_right_before_a_purchase(fresh: LocalAws, monkeypatch: pytest.Mo
     team = Team(fresh, 0)
     process = team.start()
     process.turn()
-    buy, ended = Actor.buy, []
+    buy, ended = Actor.buy, threading.Event()
 
     def late(self: Actor, *given: Any) -> None:
-        if not ended:
-            ended.append(team.end())
+        if not ended.is_set():
+            team.end()
+            ended.set()
         buy(self, *given)
 
     monkeypatch.setattr(Actor, "buy", late)
     team.ask(2)
-    process.until(lambda: bool(ended) and team.object() is None, "the object is gone")
+    process.until(lambda: ended.is_set() and team.object() is None, "the object is gone")
     process.run(60.0)
     assert team.made() == []
 

@@ -115,8 +115,8 @@ class Actor:
     # ---- steps
 
     def buy(self, purchase: Purchase, reading: Reading, known: Collection[str]) -> None:
-        """`known`: the ids of all that EC2 shows. Raises Leaves, ApiError, and ProviderError of a class that is
-        no answer; others are remembered.
+        """`known`: the ids of all that EC2 shows. Raises Leaves, ApiError, and ProviderError of a class that
+        is no answer; others are remembered.
         """
         mark = self._set_out(reading)
         self._client.check()
