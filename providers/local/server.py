@@ -54,7 +54,7 @@ class LocalAws:
     def reset(self) -> None:
         """Drop every resource and put every knob back."""
         request = urllib.request.Request(f"{self.endpoint}/moto-api/reset", data=b"", method="POST")
-        urllib.request.urlopen(request, timeout=60).close()
+        urllib.request.urlopen(request, timeout=300).close()
 
     def close(self) -> None:
         self._server.shutdown()

@@ -22,7 +22,10 @@ OTHER_TYPE = "c5.large"
 LINUX = "ami-760aaa0f"  # of moto's own images
 WINDOWS = "ami-56ec3e2f"
 OTHER_ACCOUNT = "222222222222"
-ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1}, max_pool_connections=20)
+# A slow machine's first answer takes as long as it takes: what reads these never waits for a lost one.
+ONCE = Config(
+    retries={"mode": "standard", "total_max_attempts": 1}, max_pool_connections=20, read_timeout=600
+)
 
 
 @cache
