@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from broker.capacity.catalog import image_for
 from broker.capacity.model import Assignment, Claim, NodeClass, Option, Pool
-from broker.capacity.options import capacity_types
+from broker.capacity.options import any_reservation, on_demand_too
 from broker.capacity.plan import order
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.template import target_for
@@ -99,9 +99,7 @@ class Pair(NamedTuple):
     @property
     def unwanted(self) -> bool:
         """The claim takes reserved capacity alone, and this is none."""
-        return self.spilled and not (
-            self.instance.reservation_id or "on-demand" in capacity_types(self.claim.requirements)
-        )
+        return self.spilled and not (self.instance.reservation_id or on_demand_too(self.claim.requirements))
 
 
 class LeftOver(NamedTuple):
@@ -238,7 +236,7 @@ def undone(distributions: Iterable[Distribution]) -> tuple[Pair, ...]:
 
 
 def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, InstanceType]) -> _Key:
-    option, kinds = assignment.option, capacity_types(assignment.claim.requirements)
+    option, wanted = assignment.option, assignment.claim.requirements
     odcr = next((each for each in node_class.resolved.usable if each.id in option.odcr_ids), None)
     image = image_for(node_class, types[option.pool.instance_type], odcr)
     if image is None:
@@ -251,8 +249,8 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
         target=target_for(
             node_class.selection,
             option,
-            "on-demand" in kinds,
-            claim_allows_reserved="reserved" in kinds,
+            on_demand_too(wanted),
+            claim_allows_reserved=any_reservation(wanted),
         ),
         image=image,
         pools=_pools(assignment, node_class, image, types),

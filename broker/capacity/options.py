@@ -52,6 +52,21 @@ def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
     return tuple(kind for kind in _ORDER if requirements.allows(CAPACITY_TYPE, kind))
 
 
+def on_demand_too(requirements: Requirements) -> bool:
+    """Whether an instance in no reservation will do: on-demand is accepted, and no reservation required."""
+    return "on-demand" in capacity_types(requirements) and not requirements.unmet({}, among=_ODCR_KEYS)
+
+
+def any_reservation(requirements: Requirements) -> bool:
+    """Whether EC2 may count the instance in whichever reservation it finds."""
+    return "reserved" in capacity_types(requirements) and _unchoosy(requirements)
+
+
+def _unchoosy(requirements: Requirements) -> bool:
+    """Whether nothing is asked of the reservation itself."""
+    return not any(key in requirements for key in _ODCR_KEYS)
+
+
 def options(
     claim: Claim,
     node_class: NodeClass,
@@ -168,7 +183,7 @@ def _reserved(
     requirements: Requirements, suited: Iterable[str], known: Catalog, whose: Whose | None
 ) -> list[Option]:
     # Of the reservations of one place all suit or none, unless something is asked of the reservation itself.
-    alike = not any(key in requirements for key in _ODCR_KEYS)
+    alike = _unchoosy(requirements)
     zones: dict[str, bool] = {}
     found: list[Option] = []
     for name in suited:
@@ -190,14 +205,15 @@ def _reserved(
 
 def _by_owner(good: Sequence[Live], place: Place, known: Catalog, whose: Whose | None) -> list[Option]:
     """The options of one place; a launch that EC2 matches itself is none where it could miss its owner."""
-    selection = known.node_class.selection
     if whose is None:
-        return of_place(good, place.lives, selection, known.made)
+        return of_place(good, place.lives, known.node_class, known.made)
     owners: dict[str, list[Live]] = {}
     for live in good:
         if (owner := whose(live.odcr)) is not None:
             owners.setdefault(owner, []).append(live)
-    return [each for some in owners.values() for each in of_place(some, place.lives, selection, known.made)]
+    return [
+        each for some in owners.values() for each in of_place(some, place.lives, known.node_class, known.made)
+    ]
 
 
 def _soonest(option: Option) -> tuple[datetime, Pool]:

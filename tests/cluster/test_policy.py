@@ -156,7 +156,7 @@ def test_what_ec2_does_not_show_yet_is_labelled_when_it_does(stack: Stack) -> No
     stack.start(poll_seconds=600.0)
     stack.until_class(names.RESERVATIONS_RESOLVED, "True")
     stack.control.lag(3600.0)
-    stack.claim()
+    stack.claim(requirements=[{"key": names.RESERVATION_ID, "operator": "In", "values": [odcr]}])
     stack.until_launched("c-0")
     claim = stack.get(NodeClaim, "c-0")
     assert not {CAPACITY_TYPE, *names.RESERVATION_LABELS} & {*claim.labels}

@@ -42,6 +42,7 @@ from providers.model import Instance, InstanceType, LaunchError
 Told = tuple[Pair, Sequence[Attempt]]  # a claim with its instance, and all that was tried for it
 Begin = Callable[[Callable[[Told], bool], Sequence[Told]], Callable[[], Sequence[bool]]]
 MOST_SKIPPED = 8
+_EC2_SAYS = frozenset({names.CAPACITY_TYPE, *names.RESERVATION_LABELS})
 
 _log = structlog.get_logger("launch")
 
@@ -245,11 +246,11 @@ def _alike(skipped: Iterable[Skipped], asked: Collection[str]) -> list[list[Skip
 
 def _requirement_labels(claim: NodeClaim) -> dict[str, str]:
     """A requirement with one value is a label of the node, as Karpenter's launch makes it; what EC2 has made
-    of the one about capacity is for EC2 to say."""
+    of those about capacity is for EC2 to say."""
     return {
         r.key: r.values[0]
         for r in claim.spec.requirements
-        if r.operator == "In" and len(r.values) == 1 and r.key != names.CAPACITY_TYPE
+        if r.operator == "In" and len(r.values) == 1 and r.key not in _EC2_SAYS
     }
 
 

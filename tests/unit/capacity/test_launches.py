@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.capacity.launches import LaunchGroup, distribute, group, refused, undone
 from broker.capacity.model import Claim, Inventory, NodeClass, Selection
 from broker.capacity.shortages import Scope, Shortages
-from broker.capacity.types import EFA
+from broker.capacity.types import EFA, RESERVATION_ID, RESERVATION_TYPE
 from providers.model import (
     ErrorClass,
     Image,
@@ -40,6 +40,7 @@ from .builders import (
     type_,
 )
 
+BOTH = ["reserved", "on-demand"]
 OPEN = Selection(preference="open")
 BY_ID = Selection(reservation_id="cr-1")
 OUTPOST = "arn:aws:outposts:us-east-1:111122223333:outpost/op-1"
@@ -163,16 +164,35 @@ def test_launches_that_name_a_reservation_go_before_those_that_could_take_its_sl
 
 @pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
-    ("kinds", "preference", "spills"),
-    [(["reserved", "on-demand"], "open", True), (["reserved"], "capacity-reservations-only", False)],
+    ("kinds", "asked", "preference", "spills"),
+    [
+        (BOTH, [], "open", True),
+        (["reserved"], [], "capacity-reservations-only", False),
+        (BOTH, [(RESERVATION_ID, "In", ["cr-1"])], "capacity-reservations-only", False),
+        (BOTH, [(RESERVATION_TYPE, "Exists", [])], "capacity-reservations-only", False),
+        (BOTH, [(RESERVATION_ID, "NotIn", ["cr-9"])], "open", True),
+    ],
 )
 def test_an_open_launch_spills_inside_ec2_only_where_the_claim_may_leave_reservations(
-    kinds: list[str], preference: str, spills: bool
+    kinds: list[str], asked: list[Any], preference: str, spills: bool
 ) -> None:
     world = inventory(odcr("cr-1"))
-    made = only(groups([claim(kinds=kinds)], node_class(OPEN, world), world))
+    made = only(groups([claim("c", *asked, kinds=kinds)], node_class(OPEN, world), world))
     assert made.target == ReservationTarget(preference=preference)  # type: ignore[arg-type]
     assert made.spills == spills
+
+
+@pytest.mark.covers("KRP-12")
+@pytest.mark.parametrize(
+    ("asked", "preference"),
+    [([], "open"), ([(RESERVATION_ID, "NotIn", ["cr-1"])], "none"), ([("team", "In", ["ml"])], "open")],
+)
+def test_an_on_demand_launch_matches_openly_only_where_any_reservation_will_do(
+    asked: list[Any], preference: str
+) -> None:
+    world = inventory(odcr("cr-1", free=0))
+    made = only(groups([claim("c", *asked, kinds=BOTH)], node_class(OPEN, world), world))
+    assert (made.capacity_type, made.target.preference) == ("on-demand", preference)
 
 
 @pytest.mark.covers("KRP-15")
@@ -355,12 +375,20 @@ def test_of_a_call_that_spilled_in_part_the_first_claims_get_the_reserved_instan
 
 
 @pytest.mark.covers("KRP-16", "KRP-33")
-@pytest.mark.parametrize(("kinds", "unwanted"), [(["reserved"], True), ([], False)])
+@pytest.mark.parametrize(
+    ("kinds", "asked", "unwanted"),
+    [
+        (["reserved"], [], True),
+        ([], [], False),
+        ([], [(RESERVATION_ID, "In", ["cr-1"])], True),
+        ([], [(RESERVATION_ID, "NotIn", ["cr-2"])], False),
+    ],
+)
 def test_an_instance_off_the_reservations_is_unwanted_by_a_claim_that_takes_nothing_else(
-    kinds: list[str], unwanted: bool
+    kinds: list[str], asked: list[Any], unwanted: bool
 ) -> None:
     world = inventory(odcr("cr-1"))
-    made = only(groups([claim(kinds=kinds)], node_class(BY_ID, world), world))
+    made = only(groups([claim("c", *asked, kinds=kinds)], node_class(BY_ID, world), world))
     (pair,) = dealt(made, instance("i-1")).pairs
     assert pair.unwanted == unwanted
     (pair,) = dealt(made, instance("i-1", reservation="cr-1")).pairs

@@ -48,13 +48,13 @@ def reserved(type_: str = "default", interruptible: str = "false") -> dict[str, 
             INSIDE, odcr("cr-1", state="cancelling"), reserved(), id="still counted while it winds down"
         ),
         pytest.param(
-            INSIDE,
+            replace(INSIDE, lifecycle="capacity-block"),
             odcr("cr-1", reservation_type="capacity-block"),
             reserved("capacity-block"),
             id="counted in a block",
         ),
         pytest.param(
-            INSIDE,
+            replace(INSIDE, lifecycle="interruptible-capacity-reservation"),
             odcr("cr-1", interruptible=True),
             reserved("default", "true"),
             id="counted in an interruptible",
@@ -109,7 +109,7 @@ ON_DEMAND = {CAPACITY_TYPE: "on-demand"}
         (IN_ANOTHER, IN_ONE, "moved"),
         (IN_ONE, IN_ONE, None),
         (ON_DEMAND, BARE, None),
-        ({**ON_DEMAND, RESERVATION_INTERRUPTIBLE: "false"}, BARE, None),
+        ({**ON_DEMAND, RESERVATION_ID: "cr-1", RESERVATION_INTERRUPTIBLE: "false"}, BARE, None),
         ({CAPACITY_TYPE: "reserved", RESERVATION_ID: "cr-1"}, IN_ONE, None),
         ({}, IN_ONE, None),  # EC2 did not show it at its launch
         ({}, BARE, None),
