@@ -1,4 +1,4 @@
-"""Builds rows of flavor assignment as those of Kueue's table are written."""
+"""Builds rows of flavor assignment and of preemption as those of Kueue's tables are written."""
 
 from __future__ import annotations
 
@@ -108,3 +108,91 @@ def _queue(
 def _quota(amount: Amount) -> Row:
     nominal, borrow, lend = (*(amount if isinstance(amount, tuple) else (amount,)), None, None)[:3]
     return {"nominal": nominal, "borrowingLimit": borrow, "lendingLimit": lend}
+
+
+def member(
+    cohort: str = "",
+    *,
+    within: str = "Never",
+    reclaim: str = "Never",
+    borrow: str = "",
+    threshold: int | None = None,
+    weight: float = 1.0,
+    **quota: Amount,
+) -> Row:
+    """A queue of one flavor in a world of preemptions, by resource."""
+    return {
+        "cohort": cohort or None,
+        "quotas": {f"default|{resource}": _quota(amount) for resource, amount in quota.items()},
+        "flavorOrder": [["default"]],
+        "preemption": {
+            "withinClusterQueue": within,
+            "reclaimWithinCohort": reclaim,
+            "borrowWithinCohort": {"policy": borrow, "max": threshold} if borrow else None,
+        },
+        "fairWeight": weight,
+        "flavorFungibility": None,
+    }
+
+
+def shared(parent: str = "", *, weight: float = 1.0, **quota: Amount) -> Row:
+    """A cohort."""
+    quotas = {f"default|{resource}": _quota(amount) for resource, amount in quota.items()}
+    return {"parent": parent or None, "quotas": quotas, "fairWeight": weight}
+
+
+def held(
+    queue: str, priority: int = 0, *, since: int = 0, queued: int = 0, evicted: bool = False, **usage: int
+) -> Row:
+    """A workload that is admitted."""
+    return {
+        "cq": queue,
+        "priority": priority,
+        "reservedAt": since,
+        "queueTs": queued,
+        "usage": {f"default|{resource}": amount for resource, amount in usage.items()},
+        "evicted": evicted,
+    }
+
+
+def asks(queue: str, priority: int = 0, *, queued: int = 0, lacks: str = "cpu", **request: int) -> Row:
+    """What comes; `lacks`: the resources of which it has not enough."""
+    return {
+        "cq": queue,
+        "priority": priority,
+        "queueTs": queued,
+        "request": {f"default|{resource}": amount for resource, amount in request.items()},
+        "needPreemption": [f"default|{resource}" for resource in lacks.split()],
+    }
+
+
+QUEUE: Final = "InClusterQueue"
+RECLAIM: Final = "InCohortReclamation"
+WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
+FAIR: Final = "InCohortFairSharing"
+
+
+def preempts(
+    name: str,
+    queues: Mapping[str, Row],
+    admitted: Mapping[str, Row],
+    incoming: Row,
+    want: Mapping[str, str],
+    *,
+    cohorts: Mapping[str, Row] | None = None,
+    fair: bool = False,
+    strategies: Sequence[str] | None = None,
+) -> Row:
+    return {
+        "suite": "TestFairPreemptions" if fair else "TestHierarchicalPreemptions",
+        "source": "own",
+        "name": name,
+        "fairSharing": fair,
+        "strategies": strategies,
+        "clusterQueues": [{"name": each, **said} for each, said in queues.items()],
+        "cohorts": [{"name": each, **said} for each, said in (cohorts or {}).items()],
+        "admitted": [{"name": each, **said} for each, said in admitted.items()],
+        "incoming": incoming,
+        "want": [{"name": each, "reason": reason} for each, reason in want.items()],
+        "wantCount": len(want),
+    }
