@@ -46,6 +46,7 @@ RESERVATION_SPECS = (
     Case(name="capacity-reservations-only alone", given=preference("capacity-reservations-only")),
     Case(name="an id", given=target(capacityReservationId=ID)),
     Case(name="an id of another length", given=target(capacityReservationId="cr-0a1b2c3d")),
+    Case(name="the longest id", given=target(capacityReservationId="cr-" + "0" * 61)),
     Case(name="a group", given=target(capacityReservationResourceGroupArn=ARN)),
     Case(
         name="a group in another partition",
@@ -129,7 +130,7 @@ MALFORMED = (
     Case(name="id is a list", given=target(capacityReservationId=[ID]), refused=("capacityReservationId",)),
     Case(
         name="id beyond all length",
-        given=target(capacityReservationId="cr-" + "0" * 100),
+        given=target(capacityReservationId="cr-" + "0" * 62),
         refused=("capacityReservationId",),
     ),
     Case(

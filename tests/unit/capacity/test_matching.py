@@ -281,6 +281,7 @@ def test_a_class_resolves_from_its_subnets_and_images() -> None:
 
 def test_the_end_of_launches_is_the_end_or_when_a_block_drains() -> None:
     assert ends_at(odcr("cr-1")) is None
+    assert ends_at(odcr("cr-1", reservation_type="capacity-block")) is None
     assert ends_at(odcr("cr-1", end=NOW)) == NOW
     assert ends_at(odcr("cr-1", end=NOW, reservation_type="capacity-block")) == NOW - minutes(40)
 
