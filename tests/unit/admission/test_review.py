@@ -118,6 +118,7 @@ WRONG = reservation("r", group(), group())
         WRONG,
         reservation(allowBorrowing=True),
         reservation("r", group(64)),
+        reservation("r", group(64, borrowingLimit=4)),
         reservation("r", group("some")),
         cluster(),
         cluster(profile="gone"),
@@ -152,6 +153,9 @@ def test_shrinking_below_use_is_allowed_and_told() -> None:
         "evicted for it, and nothing new starts"
     ]
     assert "warnings" not in asked(reservation("r", group(40), status=status), old)
+    # It grows, though not to what is in use.
+    less = reservation("r", group(16), status=status)
+    assert asked(reservation("r", group(32), status=status), less) == {"uid": "u-1", "allowed": True}
 
 
 @pytest.mark.parametrize("old", [WRONG, reservation(), cluster()], ids=str)

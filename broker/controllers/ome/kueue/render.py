@@ -13,11 +13,12 @@ than the reservations have.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
-from broker.apis.meta import quantity
+from broker.apis.meta import exact
 from broker.apis.ome import BorrowWithinCohort, PreemptionRule, ReservationSpec, ResourceGroup, ResourceQuota
 from broker.controllers.ome.kueue.ownership import (
     Reservation,
@@ -164,8 +165,8 @@ def _amounts(each: ResourceQuota) -> tuple[Any, ...]:
     return (each.name, *map(_value, (each.nominal_quota, each.borrowing_limit, each.lending_limit)))
 
 
-def _value(text: str | None) -> float | None:
-    return None if text is None else quantity(text)
+def _value(text: str | None) -> Decimal | None:
+    return None if text is None else exact(text)
 
 
 def _group(group: ResourceGroup) -> Json:

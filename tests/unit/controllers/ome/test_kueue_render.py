@@ -222,6 +222,9 @@ def test_what_takes_the_name_admits_nobody_and_says_whose_it_is() -> None:
     assert owner_of(ClusterQueue.decode({"metadata": {"name": "team--gpu"}})) is None
 
 
+GROUPS_OF_65 = rendered(reservation(quota={"nominalQuota": "65"}))["spec"]["resourceGroups"]
+
+
 def observed(wanted: Json, **spec: Any) -> ClusterQueue:
     body = wanted | {"spec": {**wanted["spec"], **spec}}
     return ClusterQueue.decode(body)
@@ -243,6 +246,7 @@ def test_the_same_by_meaning_is_no_difference() -> None:
     "edit",
     [
         {"resourceGroups": []},
+        {"resourceGroups": GROUPS_OF_65},
         {"cohortName": "others"},
         {"queueingStrategy": "StrictFIFO"},
         {"namespaceSelector": {}},

@@ -324,6 +324,12 @@ def test_an_update_is_served_by_what_was_there_before_and_a_deletion_says_what_i
     assert detail("Deleting", None, (), gone) == "Deleting: ClusterQueue a--r"
 
 
+@pytest.mark.covers("OME-022")
+@pytest.mark.parametrize("state", ["Creating", "Active", "Updating", "Deleting", "Failed"])
+def test_where_nothing_is_amiss_the_detail_is_the_state(state: State) -> None:
+    assert detail(state, None, tuple(told(facts()).values()), facts()) == state
+
+
 def write(before: ReservationStatus, known: Facts, state: State, now: datetime = NOW) -> Any:
     obstacle = next(obstacles(known), None)
     said = verdicts(known, state, obstacle, first=False, was_ready=True)
