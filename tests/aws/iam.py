@@ -1,9 +1,9 @@
 """IAM's decision about a call: action, resources and conditions, against the policies of one role.
 
-Local AWS, like moto, decides by action alone. This stands in front of a client: each call is what it asks
-for in the Service Authorization Reference (Amazon EC2, Resource Groups, IAM, Systems Manager, SQS, AWS Price
-List), with the tags that the account itself shows, and is made only where a statement allows all of it. What
-nobody wrote down here what it asks for fails loudly.
+Local AWS decides so about EC2's launches and reservations, and about the rest by action alone. This stands in
+front of a client: each call is what it asks for in the Service Authorization Reference (Amazon EC2, Resource
+Groups, IAM, Systems Manager, SQS, AWS Price List), with the tags that the account itself shows, and is made
+only where a statement allows all of it. What nobody wrote down here what it asks for fails loudly.
 """
 
 from __future__ import annotations

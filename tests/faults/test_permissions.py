@@ -172,9 +172,11 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
     assert done == []
     # The same with what is ours: it is for whose it is that they were refused.
     ec2.create_fleet(**fleet("ours", OURS))
+    ec2.create_fleet(**fleet("ours-into-a-named-group", OURS))
     ec2.create_tags(Resources=[theirs.ours], Tags=pairs({"a": "b"}))
     ec2.terminate_instances(InstanceIds=[theirs.ours])
     profiles.add_role_to_instance_profile(InstanceProfileName="ours", RoleName="nodes")
+    assert {"LaunchFromGroups", "TagOwnInstances"} <= guard.used
 
 
 NODES = f"arn:aws:iam::{ACCOUNT}:role/nodes"
@@ -222,7 +224,8 @@ class Other:
         self.odcr = owner.odcr(P5, A, 1, TagSpecifications=specified("capacity-reservation", THEIRS))
         self.arn = owner.reservation(self.odcr)["CapacityReservationArn"]
         owner.groups.create_group(Name="theirs", Configuration=[], Tags=THEIRS)
-        group = f"arn:aws:resource-groups:{REGION}:{ACCOUNT}:group/theirs"
+        # The policy names `training`: Terraform made it beside the role.
+        owner.groups.create_group(Name="training", Configuration=[], Tags=THEIRS)
         made = [
             ec2.run_instances(
                 ImageId=owner.image,
@@ -236,12 +239,12 @@ class Other:
         self.instance, self.ours = made
         profiles.create_instance_profile(InstanceProfileName="ours", Tags=pairs(OURS))
         plain = {"ImageId": owner.image}
-        into = {"CapacityReservationTarget": {"CapacityReservationResourceGroupArn": group}}
         for name, tags, data in (
             ("theirs", THEIRS, plain),
             ("ours", OURS, plain),
             ("ours-with-their-role", OURS, plain | {"IamInstanceProfile": {"Name": PROFILE}}),
-            ("ours-into-their-group", OURS, plain | {"CapacityReservationSpecification": into}),
+            ("ours-into-their-group", OURS, plain | into("theirs")),
+            ("ours-into-a-named-group", OURS, plain | into("training")),
         ):
             ec2.create_launch_template(
                 LaunchTemplateName=name,
@@ -264,6 +267,12 @@ class Other:
                 each for kind in ("instance", "volume", "fleet") if tags for each in specified(kind, tags)
             ],
         }
+
+
+def into(group: str) -> dict[str, Any]:
+    arn = f"arn:aws:resource-groups:{REGION}:{ACCOUNT}:group/{group}"
+    target = {"CapacityReservationResourceGroupArn": arn}
+    return {"CapacityReservationSpecification": {"CapacityReservationTarget": target}}
 
 
 def specified(kind: str, tags: dict[str, str]) -> list[dict[str, Any]]:

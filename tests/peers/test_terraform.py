@@ -23,7 +23,6 @@ from tests.aws.iam import POLICY
 from tests.cluster.ome.reserved import GPU, flavors_alone
 from tests.cluster.stack import Stack
 from tests.peers import terraform
-from tests.peers.permitted import launches, reserves
 from tests.peers.terraform import Terraform, TerraformFailed, TerraformMissing
 from tests.peers.test_terraform_policy import allowed
 
@@ -216,10 +215,6 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     # What tests/faults/test_permissions.py runs the broker under is this policy.
     rendered = {"always": json.loads(policy), "manage": json.loads(managing["broker_manage_policy_json"])}
     assert rendered == POLICY
-
-    # With these policies, and asked for every permission, the broker does its work and not what is another's.
-    launches(aws, [policy], group=group, odcr=ids["h100-a"])
-    reserves(aws, [policy, managing["broker_manage_policy_json"]], odcr=ids["h100-a"])
     assert run.plan() == ""
     run.variables |= {"share_with": [], "manage_reservations": False}
     assert run.apply() == {"remove": 6}
