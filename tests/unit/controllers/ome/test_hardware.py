@@ -24,17 +24,26 @@ P5 = InstanceType(
 )
 OWNER = Reserved("team", "gpus")
 LIMIT = timedelta(minutes=10)
+GPU = "nvidia.com/gpu"
 
 
 def node(
-    name: str = "n", *, ready: str = "True", labels: Any = None, age: timedelta | None = None, **spec: Any
+    name: str = "n",
+    *,
+    ready: str = "True",
+    labels: Any = None,
+    age: timedelta | None = None,
+    has: Any = None,
+    going: bool = False,
+    **spec: Any,
 ) -> Node:
-    created = {"creationTimestamp": (NOW - age).isoformat()} if age is not None else {}
+    times = {"creationTimestamp": (NOW - age).isoformat()} if age is not None else {}
+    times |= {"deletionTimestamp": NOW.isoformat()} if going else {}
     return Node.decode(
         {
-            "metadata": {"name": name, "labels": labels or {}, **created},
+            "metadata": {"name": name, "labels": labels or {}, **times},
             "spec": spec,
-            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+            "status": {"conditions": [{"type": "Ready", "status": ready}], "allocatable": has or {}},
         }
     )
 
@@ -52,10 +61,42 @@ def odcr(total: int = 4, available: int = 4, **more: Any) -> Odcr:
         (node(unschedulable=True), "node n is cordoned"),
         (node(ready="False"), "node n is not ready"),
         (node(ready="Unknown"), "node n is not ready"),
+        (node(going=True), "node n is being removed"),
+        (Node.decode({"metadata": {"name": "n"}}), "node n is not ready"),
     ],
 )
 def test_a_node_is_out_when_it_is_cordoned_or_not_ready_and_not_by_a_taint(seen: Node, out: str) -> None:
     assert why(seen) == out
+
+
+@pytest.mark.covers("OME-030")
+def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() -> None:
+    eight = {GPU: "8", "cpu": "500m"}
+    flavors = {"h100": {"sort": "h100"}, "twin": {"sort": "h100"}, "a100": {"sort": "a100"}}
+    disputed = odcr()
+    inventory = Inventory(odcrs={disputed.id: disputed})
+    held = Holdings(disputed={disputed.id: (OWNER, Reserved("b", "gpus"))})
+    nodes = [
+        node("a", labels={"sort": "a100"}, has=eight),
+        node("b", labels={"sort": "h100"}, has=eight),
+        node("c", labels={"sort": "h100"}, has=eight, unschedulable=True),
+        node("d", has=eight | {"aws.amazon.com/neuron": "4"}),
+        node("e", has={"cpu": "8"}),
+        # Two reservations say that they hold what it runs in: it is neither's.
+        node("f", labels={"sort": "a100", names.RESERVATION_ID: disputed.id}, has=eight),
+    ]
+    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    for _ in range(2):  # what was worked out before says the same again
+        seen = hardware.look(nodes, [], inventory, held, flavors, {P5.name: P5}, NOW)
+        assert [(each.name, each.flavor, each.resources) for each in seen.machines] == [
+            ("a", "a100", {GPU: 8, "cpu": 500})
+        ]
+        assert seen.unattributed == {
+            (GPU, "several flavors"): 16,
+            (GPU, "no flavor"): 16,
+            ("aws.amazon.com/neuron", "no flavor"): 4,
+        }
+        assert seen.tied == {"h100": ("b", "c"), "twin": ("b", "c")}
 
 
 def counted(one: Odcr, nodes: list[Node], joining: int = 0) -> tuple[int, int, list[str]]:
