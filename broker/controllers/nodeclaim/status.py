@@ -2,10 +2,14 @@
 
 Server-side apply drops what a manager no longer mentions, so each apply says everything that is ours. The uid
 goes along: a claim that was deleted and made again under its old name is not written to.
+
+Several loops write to one claim, each in its own thread. They take turns, and each begins from what the one
+before it wrote, as the cache has it: from an older copy an apply would take that away again.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +37,7 @@ OURS = (
 )
 STEPS = (names.LAUNCHED, names.REGISTERED_CONDITION, names.INITIALIZED_CONDITION)
 MESSAGE_LIMIT = 1000
+_TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +104,21 @@ def write(
     now: datetime,
     fields: Mapping[str, Any] | None = None,
 ) -> NodeClaim:
-    """Applies the changes, and returns the claim as it is then. Raises ApiError."""
-    wanted = body(claim, *changes, now=now, fields=fields)
-    if wanted is None:
+    """Applies the changes to the claim as last written, and returns it as it is then. Raises ApiError."""
+    with _TURNS[hash(claim.uid) % len(_TURNS)]:
+        claim = _newer(claim, cache.get(claim.name))
+        wanted = body(claim, *changes, now=now, fields=fields)
+        if wanted is None:
+            return claim
+        return taken(cache, client.apply(NodeClaim.KIND, wanted, subresource="status"))
+
+
+def _newer(claim: NodeClaim, known: NodeClaim | None) -> NodeClaim:
+    """The same claim as the cache knows it, where that is from later."""
+    if known is None or known.uid != claim.uid:
         return claim
-    return taken(cache, client.apply(NodeClaim.KIND, wanted, subresource="status"))
+    then, now = (int(each.metadata.resource_version or 0) for each in (claim, known))
+    return known if now > then else claim
 
 
 def patch(

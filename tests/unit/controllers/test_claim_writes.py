@@ -1,0 +1,79 @@
+"""Two loops write to one claim: nothing of what either said is lost, whoever came first."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.crds import load
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.commands.manifests import CRD
+from broker.controllers.nodeclaim.status import Change, write
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.embedded import Cluster
+from broker.kube.transports import InProcessTransport
+from tests.cluster.objects import RESERVED, claim
+from tests.cluster.taps import Tap, status_of
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ID = "aws:///us-east-1a/i-1"
+RECLAIMS = Change(type=names.RECLAIMING, status="True", reason="InCohortReclamation", message="waits for b")
+LIMITED = Change(type=names.CAPACITY_RESERVATION, status="False", reason="LimitExceeded", message="full")
+
+
+class World:
+    """One claim, and a cache that no watch keeps up."""
+
+    def __init__(self) -> None:
+        self.tap = Tap(InProcessTransport(Cluster()))
+        self.client = Client(self.tap)
+        self.client.create(CRD, next(d for d in load() if d["spec"]["names"]["kind"] == "NodeClaim"))
+        made = claim("c-0", node_class="gpu", types=("m5.large",), capacity=(RESERVED,))
+        self.claims: Cache[NodeClaim] = Cache(NodeClaim)
+        self.first = NodeClaim.decode(self.client.create(NodeClaim.KIND, made))
+        self.claims.observe(self.client.get(NodeClaim.KIND, "c-0"))
+
+    def write(self, change: Change, fields: dict[str, Any] | None = None) -> None:
+        """From the claim as it was made, however long ago that is."""
+        write(self.client, self.claims, self.first, change, now=NOW, fields=fields)
+
+    def agrees(self) -> None:
+        now = NodeClaim.decode(self.client.get(NodeClaim.KIND, "c-0"))
+        for change in (RECLAIMS, LIMITED):
+            said = condition(now.status.conditions, change.type)
+            assert said is not None, f"{change.type} was taken away again"
+            assert (said.status, said.reason) == (change.status, change.reason)
+        assert now.status.provider_id == ID
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_who_writes_from_an_older_copy_takes_nothing_away(world: World) -> None:
+    world.write(LIMITED, {"providerID": ID})
+    world.write(RECLAIMS)
+    world.agrees()
+
+
+def test_who_writes_meanwhile_has_his_turn_after(world: World) -> None:
+    other = threading.Thread(target=world.write, args=(RECLAIMS,))
+    sent = threading.Event()
+
+    def meanwhile(_: object) -> None:
+        world.tap.on(status_of("nodeclaims", "c-0"), lambda _: sent.set())
+        other.start()
+        sent.wait(0.2)  # it does not come before this one's answer: nobody would wait for that
+
+    world.tap.on(status_of("nodeclaims", "c-0"), meanwhile)
+    world.write(LIMITED, {"providerID": ID})
+    other.join(60)
+    assert sent.is_set()
+    world.agrees()
