@@ -54,12 +54,17 @@ def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
 
 def on_demand_too(requirements: Requirements) -> bool:
     """Whether an instance in no reservation will do: on-demand is accepted, and no reservation required."""
-    return "on-demand" in capacity_types(requirements) and not requirements.unmet({}, among=_ODCR_KEYS)
+    return "on-demand" in capacity_types(requirements) and _bare(requirements)
 
 
 def any_reservation(requirements: Requirements) -> bool:
     """Whether EC2 may count the instance in whichever reservation it finds."""
     return "reserved" in capacity_types(requirements) and _unchoosy(requirements)
+
+
+def _bare(requirements: Requirements) -> bool:
+    """Whether an instance may have none of the labels of a reservation."""
+    return not requirements.unmet({}, among=_ODCR_KEYS)
 
 
 def _unchoosy(requirements: Requirements) -> bool:
@@ -100,7 +105,7 @@ def choose(
     chosen: list[Option] = []
     if "reserved" in kinds:
         chosen += _reserved(requirements, (each.type.name for each in suited), known, whose)
-    for kind in plain_kinds(kinds, known.node_class):
+    for kind in plain_kinds(requirements, known.node_class):
         zones = {
             zone
             for zone, labels in known.zones.items()
@@ -111,11 +116,11 @@ def choose(
     return tuple(chosen)
 
 
-def plain_kinds(kinds: Sequence[CapacityType], node_class: NodeClass) -> tuple[CapacityType, ...]:
-    """Those of the kinds that leave the reservations, if the class lets a claim leave them."""
-    if node_class.selection.preference == "capacity-reservations-only":
+def plain_kinds(requirements: Requirements, node_class: NodeClass) -> tuple[CapacityType, ...]:
+    """The capacity types outside reservations, if the class and the claim let it leave them."""
+    if node_class.selection.preference == "capacity-reservations-only" or not _bare(requirements):
         return ()
-    return tuple(kind for kind in kinds if kind != "reserved")
+    return tuple(kind for kind in capacity_types(requirements) if kind != "reserved")
 
 
 def misfits(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterator[Skipped]:

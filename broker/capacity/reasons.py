@@ -13,7 +13,7 @@ from typing import Final
 from broker.capacity.catalog import Catalog
 from broker.capacity.entitlement import RECLAIMING, Awaited, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped, Unplaced
-from broker.capacity.options import capacity_types, dropped, misfits, plain_kinds
+from broker.capacity.options import dropped, misfits, plain_kinds
 from broker.capacity.prospects import Prospect
 from broker.capacity.types import ZONE
 
@@ -93,7 +93,7 @@ def _nothing(claim: Claim, prospect: Prospect, known: Catalog, skipped: Sequence
         why = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
         return "NoCompatibleInstanceTypes", f"none of {considered} instance types suits: {why}"
     message = f"{len(prospect.suited)} of {considered} instance types suit, but "
-    if plain_kinds(capacity_types(claim.requirements), known.node_class):
+    if plain_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
         message += f"none is offered in a zone of the class ({zones}) that the claim takes"
         message += f" ({claim.requirements.describe(ZONE)})"

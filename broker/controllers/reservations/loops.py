@@ -56,7 +56,7 @@ class ReservationLoops:
         every: float,
     ) -> None:
         def used() -> Mapping[str, Sequence[str]]:
-            return users((one.name for one in classes.list()), resolved.ready)
+            return users((one.name for one in classes.list()), resolved.found)
 
         self.mirrors = Informer(client, OnDemandCapacityReservation, clock=clock)
         self.informers = (self.mirrors,)
@@ -73,7 +73,7 @@ class ReservationLoops:
             inventory,
             clock=clock,
             users=used,
-            unsettled=lambda: unsettled((one.name for one in classes.list()), resolved.ready),
+            unsettled=lambda: unsettled((one.name for one in classes.list()), resolved.found),
         )
 
         def loop(

@@ -13,7 +13,8 @@ from typing import Final
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservationStatus, Source
 from broker.capacity.idle import idle_cost
-from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
+from broker.capacity.model import Resolved
+from broker.controllers.nodeclass.resolve import Unresolved
 from providers.model import InstanceType, Odcr
 
 # Keys, in lower case and without separators, with which people say what manages a resource.
@@ -21,29 +22,29 @@ _MANAGED_BY: Final = frozenset({"managedby", "createdby", "provisionedby", "app.
 _TERRAFORM: Final = frozenset({"terraform", "opentofu"})
 
 
-def users(classes: Iterable[str], ready: Callable[[str], LaunchClass]) -> Mapping[str, list[str]]:
-    """Reservation id -> the classes that launch into it, or will when it starts."""
-    found: dict[str, list[str]] = defaultdict(list)
+def users(classes: Iterable[str], found: Callable[[str], Resolved]) -> Mapping[str, list[str]]:
+    """Reservation id -> the classes that it is launched into from, also by Karpenter, or will be."""
+    using: dict[str, list[str]] = defaultdict(list)
     for name in sorted(classes):
         try:
-            resolved = ready(name).plan.resolved
+            resolved = found(name)
         except Unresolved:
             continue
         for odcr in (*resolved.usable, *resolved.pending):
-            found[odcr.id].append(name)
-    return found
+            using[odcr.id].append(name)
+    return using
 
 
-def unsettled(classes: Iterable[str], ready: Callable[[str], LaunchClass]) -> frozenset[str]:
+def unsettled(classes: Iterable[str], found: Callable[[str], Resolved]) -> frozenset[str]:
     """The classes of which it is not known yet, or for a moment, what they launch into."""
-    found = set()
+    passing = set()
     for name in classes:
         try:
-            ready(name)
+            found(name)
         except Unresolved as error:
             if error.passing:
-                found.add(name)
-    return frozenset(found)
+                passing.add(name)
+    return frozenset(passing)
 
 
 def shown(

@@ -12,7 +12,7 @@ from broker.capacity.model import Claim, Inventory, ReservationTerm, Selection
 from broker.capacity.options import options
 from providers.model import Image
 
-from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr, type_
+from .builders import GROUP, NOW, TYPES, claim, inventory, minutes, node_class, odcr, planned, type_
 
 OPEN = Selection(preference="open")
 
@@ -56,6 +56,15 @@ def test_not_in_and_exists_are_policies_too() -> None:
     first = [pool.split(":")[0] for pool in pools(not_reserved, OPEN, world)]
     second = [pool.split(":")[0] for pool in pools(anything, OPEN, world)]
     assert (first, second) == (["on-demand", "spot"], ["reserved", "on-demand", "spot"])
+
+
+@pytest.mark.covers("KRP-16")
+def test_who_asks_for_a_reservation_has_nothing_outside_of_them() -> None:
+    world = inventory(odcr("cr-1"))
+    wanted = claim("c", ("karpenter.k8s.aws/capacity-reservation-id", "In", ["cr-9"]), types=["m5.xlarge"])
+    (waits,) = planned([wanted], node_class(OPEN, world), world).unplaced
+    assert waits.reason == "NoUsableReservation"
+    assert "karpenter.k8s.aws/capacity-reservation-id is cr-1, needs one of cr-9" in waits.message
 
 
 @pytest.mark.covers("KRP-20")

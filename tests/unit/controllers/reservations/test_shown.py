@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,12 +78,12 @@ def test_classes_use_what_they_launch_into_now_or_soon() -> None:
         "b": Resolved(usable=(odcr("cr-1"),)),
     }
 
-    def ready(name: str) -> Any:
+    def of(name: str) -> Resolved:
         if name not in found:
             raise Unresolved("NodeClassNotReady", "no subnets")
-        return SimpleNamespace(plan=SimpleNamespace(resolved=found[name]))
+        return found[name]
 
-    assert users(["b", "broken", "a"], ready) == {"cr-1": ["a", "b"], "cr-2": ["a"]}
+    assert users(["b", "broken", "a"], of) == {"cr-1": ["a", "b"], "cr-2": ["a"]}
 
 
 def test_a_class_whose_trouble_passes_uses_what_it_used() -> None:
@@ -93,7 +92,7 @@ def test_a_class_whose_trouble_passes_uses_what_it_used() -> None:
         "broken": Unresolved("NodeClassInvalid", "no subnets"),
     }
 
-    def ready(name: str) -> Any:
+    def of(name: str) -> Resolved:
         raise troubles[name]
 
-    assert unsettled(troubles, ready) == {"new"}
+    assert unsettled(troubles, of) == {"new"}
