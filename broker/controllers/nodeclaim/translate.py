@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
+from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
@@ -10,6 +12,8 @@ from broker.apis.meta import quantities
 from broker.capacity.model import Claim
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.controllers.nodeclaim.ownership import KIND
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
 class BadClaim(Exception):
@@ -63,22 +67,27 @@ def _requirements(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requ
     return Requirements.of(written)
 
 
+def priority_of(claim: NodeClaim) -> int:
+    """As everybody counts it: 0 for what is no whole number, which is told before a launch."""
+    text = claim.annotations.get(names.PRIORITY, "0").strip()
+    return int(text) if _WHOLE.fullmatch(text) else 0
+
+
 def _priority(claim: NodeClaim) -> int:
     text = claim.annotations.get(names.PRIORITY, "0")
-    try:
-        return int(text)
-    except ValueError:
+    if not _WHOLE.fullmatch(text.strip()):
         raise BadClaim(
             "InvalidPriority",
             f"metadata.annotations[{names.PRIORITY}] is {text!r}: write a whole number such as 100",
-        ) from None
+        )
+    return priority_of(claim)
 
 
 def _gang_size(claim: NodeClaim) -> int:
     text = claim.annotations.get(names.GANG_SIZE)
     if text is None:
         return 0
-    size = int(text) if text.isascii() and text.isdigit() else 0
+    size = max(0, int(text)) if _WHOLE.fullmatch(text) else 0
     if not size:
         raise BadClaim(
             "InvalidGangSize",

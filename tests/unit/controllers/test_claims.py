@@ -14,7 +14,7 @@ from broker.controllers.nodeclaim import ownership, status
 from broker.controllers.nodeclaim.report import would_take
 from broker.controllers.nodeclaim.status import Change
 from broker.controllers.nodeclaim.template import template_key
-from broker.controllers.nodeclaim.translate import BadClaim, planned
+from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -77,6 +77,11 @@ def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
             (names.GANG_SIZE, "'0'", "such as 8"),
         ),
         (
+            {"metadata": {"annotations": {names.GANG: "g", names.GANG_SIZE: "9" * 5000}}},
+            "InvalidGangSize",
+            (names.GANG_SIZE, "such as 8"),
+        ),
+        (
             {"metadata": {"annotations": {names.GANG_SIZE: "4"}}},
             "InvalidGangSize",
             (names.GANG_SIZE, "'4'", "name it"),
@@ -91,6 +96,22 @@ def test_what_is_written_wrongly_names_field_value_and_way_out(
     assert refused.value.reason == reason
     for word in words:
         assert word in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "priority"),
+    [("7", 7), (" -7 ", -7), ("+7", 7)]
+    + [(text, None) for text in ("", "--7", "-", "7.0", "1_000", "\u00b3", "\u0667", "9" * 5000)],
+)
+def test_a_priority_is_read_in_one_way(text: str, priority: int | None) -> None:
+    """What is no number counts as 0 for who is there already: it may be written later than the launch."""
+    one = claim(metadata={"annotations": {names.PRIORITY: text}})
+    assert priority_of(one) == (priority or 0)
+    if priority is None:
+        with pytest.raises(BadClaim, match="write a whole number"):
+            planned(one, template="")
+    else:
+        assert planned(one, template="").priority == priority
 
 
 def test_a_claim_is_planned_in_base_units() -> None:

@@ -23,8 +23,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.entitlement import Awaited
 from broker.controllers.nodeclaim.status import Change, write
+from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.ome.borrowing.entitler import Entitler
-from broker.controllers.ome.borrowing.sight import priority_of
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client

@@ -20,6 +20,7 @@ from broker.capacity.holdings import Holdings
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.report import launched_at
+from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.ome.borrowing.promised import Holding, cluster_of, promises
 from broker.controllers.ome.borrowing.promised import holdings as holding_of
 from broker.controllers.ome.borrowing.spared import spared
@@ -349,11 +350,6 @@ class Sight:
         claim = self._claims.get(name)
         since = claim.metadata.deletion_timestamp if claim is not None else None
         return since is not None and now - since > DRAINING
-
-
-def priority_of(claim: NodeClaim) -> int:
-    text = claim.annotations.get(names.PRIORITY, "0").strip()
-    return int(text) if text.removeprefix("-").isdigit() else 0
 
 
 def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Holder]:

@@ -18,6 +18,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ReservationSpec
 from broker.apis.units import units
 from broker.capacity.sizing import ACCELERATORS
+from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.ome.clusters.flavors import flavors_of, judged
 from broker.controllers.ome.queues import queue
 from broker.controllers.ome.reads import OmeReads
@@ -55,7 +56,6 @@ def drawing(
         if len(of := attribute(claim.labels, labels)) != 1:
             continue
         since = claim.metadata.creation_timestamp
-        priority = claim.annotations.get(names.PRIORITY, "0")
         one = Holder(
             kind="NodeClaim",
             name=claim.name,
@@ -63,7 +63,7 @@ def drawing(
             usage=share(
                 mine, of[0], {name: units(name, text) for name, text in claim.status.capacity.items()}
             ),
-            priority=int(priority) if priority.lstrip("-").isdigit() else 0,
+            priority=priority_of(claim),
             since=since.timestamp() if since else 0.0,
         )
         found.setdefault(reserved, []).append(one)
