@@ -9,12 +9,12 @@ Karpenter's where it has one for the case.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal
 
 from broker.capacity.launches import Distribution, LaunchGroup
-from broker.capacity.model import Inventory, Option, Pool
+from broker.capacity.model import Inventory, Option
 from broker.capacity.shortages import Scope, Shortages, quota_scope
 from providers.model import ErrorClass, LaunchError, ProviderError
 
@@ -155,7 +155,7 @@ def scopes(
     named = option.odcr_ids or ((pool.reservation,) if pool.reservation else ())
     marked = tuple(Scope("reservation", each) for each in named) or (Scope("pool", str(pool)),)
     if spills and class_ in (ErrorClass.CAPACITY, ErrorClass.UNSUPPORTED):
-        plain = Pool(capacity_type="on-demand", instance_type=pool.instance_type, zone=pool.zone)
+        plain = replace(pool, capacity_type="on-demand", reservation="")
         return (*marked, Scope("pool", str(plain)))
     return marked
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.capacity.matching import ends_at, launchable
-from broker.capacity.model import Inventory, NodeClass, Option, Pool, Selection
+from broker.capacity.model import Inventory, NodeClass, Option, Pool
 from broker.capacity.suits import Suits
 from broker.capacity.types import (
     TENANCY,
@@ -133,8 +133,8 @@ def catalog(
         },
         zones=zones,
         reserved=reserved,
-        places=_places(reserved, node_class.selection, made),
-        plain={kind: Plain(_plain(kind, candidates, zones)) for kind in _PLAIN},
+        places=_places(reserved, node_class, made),
+        plain={kind: Plain(_plain(kind, candidates, zones, node_class.placement)) for kind in _PLAIN},
         suits=Suits(
             [each.labels for each in candidates.values()], [each.allocatable for each in candidates.values()]
         ),
@@ -143,7 +143,7 @@ def catalog(
 
 
 def _places(
-    reserved: Iterable[Live], selection: Selection, made: dict[tuple[str, ...], Option]
+    reserved: Iterable[Live], node_class: NodeClass, made: dict[tuple[str, ...], Option]
 ) -> dict[str, tuple[Place, ...]]:
     """Where the reservations of each type are, those apart that cannot be launched into."""
     lives: dict[str, dict[str, list[Live]]] = defaultdict(lambda: defaultdict(list))
@@ -152,7 +152,7 @@ def _places(
             lives[live.odcr.instance_type][live.odcr.zone].append(live)
     return {
         name: tuple(
-            Place(zone=zone, lives=tuple(some), options=tuple(of_place(some, some, selection, made)))
+            Place(zone=zone, lives=tuple(some), options=tuple(of_place(some, some, node_class, made)))
             for zone, some in zones.items()
         )
         for name, zones in lives.items()
@@ -160,7 +160,7 @@ def _places(
 
 
 def of_place(
-    good: Sequence[Live], lives: Sequence[Live], selection: Selection, made: dict[tuple[str, ...], Option]
+    good: Sequence[Live], lives: Sequence[Live], node_class: NodeClass, made: dict[tuple[str, ...], Option]
 ) -> list[Option]:
     """The options of one type and zone. `lives` are all there, the `good` those that the claim accepts.
 
@@ -169,9 +169,11 @@ def of_place(
     together = [live.odcr for live in good if market_of(live.odcr) == "on-demand"]
     apart = [live.odcr for live in good]
     found: list[Option] = []
+    selection = node_class.selection
     by_match = bool(selection.group_arn) or selection.preference in ("open", "capacity-reservations-only")
     if by_match and together and len(together) == sum(market_of(live.odcr) == "on-demand" for live in lives):
-        found.append(_option(selection.group_arn, together, made))
+        placement = "" if selection.group_arn else node_class.placement
+        found.append(_option(selection.group_arn, together, made, placement))
         apart = [odcr for odcr in apart if market_of(odcr) != "on-demand"]
     return found + [_option(odcr.id, [odcr], made) for odcr in apart]
 
@@ -195,7 +197,7 @@ def _live(
 
 
 def _plain(
-    kind: CapacityType, candidates: Mapping[str, Candidate], zones: Collection[str]
+    kind: CapacityType, candidates: Mapping[str, Candidate], zones: Collection[str], placement: str
 ) -> tuple[Option, ...]:
     """On-demand or spot pools, cheapest first, then smallest; unknown prices come last."""
     market: Market = "spot" if kind == "spot" else "on-demand"
@@ -206,7 +208,7 @@ def _plain(
             continue
         for zone in type_.zones.intersection(zones):
             price = type_.spot_prices.get(zone) if kind == "spot" else type_.on_demand_price
-            pool = Pool(capacity_type=kind, instance_type=type_.name, zone=zone)
+            pool = Pool(capacity_type=kind, instance_type=type_.name, zone=zone, placement=placement)
             option = Option(pool=pool, price=price, market=market)
             found.append((math.inf if price is None else price, rank, option))
     found.sort(key=lambda each: (each[0], each[1], each[2].pool))
@@ -232,14 +234,16 @@ def market_of(odcr: Odcr) -> Market:
     return "capacity-block" if odcr.reservation_type == "capacity-block" else "on-demand"
 
 
-def _option(reservation: str, odcrs: Sequence[Odcr], made: dict[tuple[str, ...], Option]) -> Option:
+def _option(
+    reservation: str, odcrs: Sequence[Odcr], made: dict[tuple[str, ...], Option], placement: str = ""
+) -> Option:
     key = (reservation, *(odcr.id for odcr in odcrs))
     if key not in made:
-        made[key] = _new_option(reservation, odcrs)
+        made[key] = _new_option(reservation, odcrs, placement)
     return made[key]
 
 
-def _new_option(reservation: str, odcrs: Sequence[Odcr]) -> Option:
+def _new_option(reservation: str, odcrs: Sequence[Odcr], placement: str) -> Option:
     ordered = sorted(odcrs, key=lambda odcr: (ends_at(odcr) or FOREVER, odcr.id))
     first = ordered[0]
     return Option(
@@ -248,6 +252,7 @@ def _new_option(reservation: str, odcrs: Sequence[Odcr]) -> Option:
             instance_type=first.instance_type,
             zone=first.zone,
             reservation=reservation,
+            placement=placement,
         ),
         odcr_ids=tuple(odcr.id for odcr in ordered),
         ends=ends_at(first),

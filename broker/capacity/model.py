@@ -134,6 +134,13 @@ class NodeClass:
     interfaces: tuple[NetworkInterface, ...] = ()
     not_ready: str = ""
 
+    @property
+    def placement(self) -> str:
+        """What sets its launches apart from others of the same type and zone: EC2 may have room for the one
+        and none for the other. Empty: nothing does."""
+        tenancy = "" if self.tenancy == "default" else self.tenancy
+        return ",".join(filter(None, (tenancy, self.placement_group_arn.rpartition("/")[2])))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -160,17 +167,20 @@ class Claim:
 class Pool:
     """What a launch draws from. Two launches of equal pools draw from the same room.
 
-    `reservation` is an ODCR's id, a group's ARN, or empty for an open match or plain capacity.
+    `reservation` is an ODCR's id, a group's ARN, or empty for an open match or plain capacity; these two are
+    of one `placement` (a placement group, a tenancy), since what refuses one such launch may serve another.
     """
 
     capacity_type: CapacityType
     instance_type: str
     zone: str
     reservation: str = ""
+    placement: str = ""
 
     def __str__(self) -> str:
         where = f"{self.capacity_type}:{self.instance_type}:{self.zone}"
-        return f"{where}:{self.reservation}" if self.reservation else where
+        placed = f"@{self.placement}" if self.placement else ""
+        return f"{where}:{self.reservation}{placed}" if self.reservation else f"{where}{placed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

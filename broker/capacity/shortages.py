@@ -7,6 +7,8 @@ What is not offered at all waits for hours; an account's limit waits a quarter o
 reservation its type is offered: what EC2 calls unsupported there is the request, which may soon be mended.
 
 A shortage belongs to what refused: a reservation, a (capacity type, instance type, zone), a subnet, a quota.
+What refuses a launch in a placement group or of a tenancy is that type and zone for the same group and
+tenancy alone, as in Karpenter's cache of unavailable offerings (pkg/cache/unavailableofferings.go).
 """
 
 from __future__ import annotations

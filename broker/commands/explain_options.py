@@ -129,12 +129,19 @@ def _served(shortages: Shortages, attempt: Attempt, inventory: Inventory) -> Sho
 
 def _option(text: str, inventory: Inventory) -> Option | None:
     """The option that a pool's name stands for; None for a name that somebody made up."""
-    kind, _, rest = text.partition(":")
+    where, _, placement = text.partition("@")
+    kind, _, rest = where.partition(":")
     instance_type, _, rest = rest.partition(":")
     zone, _, reservation = rest.partition(":")
     if kind not in KINDS or not instance_type or not zone:
         return None
-    pool = Pool(capacity_type=KINDS[kind], instance_type=instance_type, zone=zone, reservation=reservation)
+    pool = Pool(
+        capacity_type=KINDS[kind],
+        instance_type=instance_type,
+        zone=zone,
+        reservation=reservation,
+        placement=placement,
+    )
     if kind != "reserved":
         return Option(pool=pool)
     group = inventory.groups.get(reservation)

@@ -12,14 +12,15 @@ import yaml
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Attempt, Outcome
+from broker.capacity.model import Attempt, Inventory, Outcome
 from broker.commands import explain
 from broker.commands.crds import install
+from broker.commands.explain_options import remembered
 from broker.commands.output import short
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.kube.client import Client
 from broker.oncall.journal import dump
-from providers.model import ErrorClass
+from providers.model import ErrorClass, Odcr
 
 from .kit import World, claim, main, node_class, run
 
@@ -165,6 +166,22 @@ def test_a_refusal_long_ago_is_over(world: World, training: Cluster) -> None:
     old = attempt(f"reserved:{P5}:us-east-1a:{world.odcr}", code="X", class_=ErrorClass.CAPACITY)
     put(client, claim("train-0"), [old])
     assert explained(world, kubeconfig)["options"][0]["verdict"] == "next"
+
+
+def test_a_refusal_in_a_placement_group_is_read_back_as_that_groups() -> None:
+    now = datetime.now(UTC)
+    pools = {
+        f"reserved:{P5}:us-east-1a@mpi": "reservation:cr-1",
+        f"on-demand:{P5}:us-east-1a@mpi": f"pool:on-demand:{P5}:us-east-1a@mpi",
+    }
+    there = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=1, available=1, match_criteria="open")
+    for pool, scope in pools.items():
+        refused = attempt(pool, at=now, code="InsufficientInstanceCapacity", class_=ErrorClass.CAPACITY)
+        document = claim("train-0")
+        document["metadata"]["annotations"] = {ATTEMPTS: dump([refused])}
+        inventory = Inventory(odcrs={there.id: there}, described=now)
+        found = remembered([NodeClaim.decode(document)], inventory, now)
+        assert [str(each.scope) for each in found.lasting(now)] == [scope]
 
 
 def test_every_pool_of_one_refusal_is_remembered(world: World, training: Cluster) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from broker.capacity.answers import remember, scopes
 from broker.capacity.model import Inventory, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
-from providers.model import ErrorClass
+from providers.model import ErrorClass, ProviderError
 
 from .builders import (
     GROUP,
@@ -160,6 +161,52 @@ def test_launch_in_another_zone_while_one_is_short(scope: Scope, gone: str) -> N
         [claim(types=["m5.large"])], node_class(), inventory(), shortages=known, now=NOW + minutes(3)
     )
     assert chosen(later) == {"claim-1": gone}
+
+
+GROUPED = "arn:aws:ec2:us-east-1:123456789012:placement-group/mpi"
+
+
+@pytest.mark.covers("KRP-19")
+@pytest.mark.parametrize(
+    ("asks", "refused", "zone"),
+    [
+        ({"placement_group_arn": GROUPED}, "@mpi", "b"),
+        ({"placement_group_arn": GROUPED}, "", "a"),
+        ({"placement_group_arn": GROUPED}, "@other", "a"),
+        ({"placement_group_arn": GROUPED}, "@dedicated,mpi", "a"),
+        ({"placement_group_arn": GROUPED, "tenancy": "dedicated"}, "@dedicated,mpi", "b"),
+        ({"tenancy": "dedicated"}, "@dedicated", "b"),
+        ({"tenancy": "dedicated"}, "", "a"),
+        ({}, "@mpi", "a"),
+        ({}, "@dedicated", "a"),
+    ],
+)
+def test_what_refuses_in_a_placement_group_or_of_a_tenancy_is_short_for_those_alone(
+    asks: dict[str, Any], refused: str, zone: str
+) -> None:
+    scope = Scope("pool", f"on-demand:m5.large:us-east-1a{refused}")
+    known = Shortages().record(
+        scope, class_=ErrorClass.CAPACITY, code="InsufficientInstanceCapacity", now=NOW
+    )
+    made = planned([claim(types=["m5.large"])], node_class(**asks), inventory(), shortages=known)
+    (got,) = made.assignments
+    assert got.option.pool.zone == f"us-east-1{zone}"
+    # Its own refusal is remembered under the same words.
+    error = ProviderError("InsufficientInstanceCapacity", "none", class_=ErrorClass.CAPACITY)
+    again = remember(Shortages(), error, got.option, inventory=inventory(), now=NOW)
+    made = planned([claim(types=["m5.large"])], node_class(**asks), inventory(), shortages=again)
+    assert made.assignments[0].option.pool != got.option.pool
+
+
+def test_an_open_launch_that_goes_on_to_on_demand_is_refused_in_its_placement_group_alone() -> None:
+    world = inventory(odcr("cr-1", placement_group_arn=GROUPED))
+    grouped = node_class(OPEN, world, placement_group_arn=GROUPED)
+    (got,) = planned([claim(**FIRST)], grouped, world).assignments
+    assert str(got.option.pool) == "reserved:m5.xlarge:us-east-1a@mpi"
+    assert scopes(ErrorClass.CAPACITY, got.option, spills=True) == (
+        Scope("reservation", "cr-1"),
+        Scope("pool", "on-demand:m5.xlarge:us-east-1a@mpi"),
+    )
 
 
 def test_on_demand_if_spot_is_unavailable() -> None:
