@@ -9,7 +9,7 @@ import pytest
 
 from broker.controllers.inventory import InventoryKeeper
 from broker.kube.clock import FakeClock
-from providers.model import Odcr
+from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 
 
 class Ec2:
@@ -18,19 +18,35 @@ class Ec2:
     def __init__(self) -> None:
         self.available = 0
         self.calls = 0
+        self.members: tuple[str, ...] = ("cr-1",)
+        self.refused: ErrorClass | None = None
+        self.group_refused: ErrorClass | None = None
 
     def reservations(self) -> Sequence[Odcr]:
         self.calls += 1
+        if self.refused:
+            raise ProviderError("Refused", "no", class_=self.refused)
         return [
             Odcr(id="cr-1", instance_type="m5.large", zone="us-east-1a", total=4, available=self.available)
         ]
+
+    def group(self, arn: str) -> ReservationGroup:
+        if self.group_refused:
+            raise ProviderError("Refused", "no", class_=self.group_refused)
+        return ReservationGroup(arn=arn, name="gpus", member_ids=self.members)
 
 
 class World:
     def __init__(self) -> None:
         self.clock, self.ec2 = FakeClock(), Ec2()
         provider: Any = self.ec2
-        self.keeper = InventoryKeeper(provider, clock=self.clock, groups=lambda: ())
+        self.groups: tuple[str, ...] = ()
+        self.keeper = InventoryKeeper(provider, clock=self.clock, groups=lambda: self.groups)
+        self.news = 0
+        self.keeper.on_change(self._hear)
+
+    def _hear(self) -> None:
+        self.news += 1
 
     def described(self, available: int) -> None:
         self.ec2.available = available
@@ -132,6 +148,72 @@ def test_an_instance_that_ended_unseen_gives_no_credit(world: World) -> None:
     world.described(1)
     world.gone("i-1")
     assert world.free == 1
+
+
+@pytest.mark.covers("KRP-20")
+def test_a_launch_is_counted_until_a_description_that_began_after_it(world: World) -> None:
+    world.described(4)
+    answers = world.ec2.reservations
+
+    def slow() -> Sequence[Odcr]:
+        found = answers()
+        world.clock.advance(1)
+        world.keeper.launched(instance_id="i-2", odcr_id="cr-1")
+        return found
+
+    world.keeper.launched(instance_id="i-1", odcr_id="cr-1")
+    world.ec2.available = 3
+    world.clock.advance(1)
+    world.ec2.reservations = slow  # type: ignore[method-assign]
+    world.keeper.refresh()
+    assert world.free == 2  # the first is in EC2's count, the second is not
+    world.ec2.reservations = answers  # type: ignore[method-assign]
+    world.described(2)
+    assert world.free == 2
+
+
+@pytest.mark.covers("KRP-06")
+@pytest.mark.parametrize(
+    ("class_", "kept"),
+    [(ErrorClass.THROTTLING, True), (ErrorClass.TRANSIENT, True), (ErrorClass.NOT_FOUND, False)],
+)
+def test_a_group_that_cannot_be_read_for_a_moment_is_what_it_was(
+    world: World, class_: ErrorClass, kept: bool
+) -> None:
+    world.groups = ("arn:1",)
+    world.ec2.group_refused = class_
+    world.described(1)
+    assert not world.keeper.snapshot().groups
+    world.ec2.group_refused = None
+    world.described(1)
+    world.ec2.group_refused = class_
+    world.described(1)
+    assert bool(world.keeper.snapshot().groups) is kept
+    assert world.keeper.group_errors["arn:1"].class_ is class_
+
+
+@pytest.mark.covers("KRP-11")
+def test_readers_hear_of_what_changed_and_of_nothing_else(world: World) -> None:
+    def heard() -> bool:
+        before = world.news
+        world.described(world.ec2.available)
+        return world.news > before
+
+    world.groups = ("arn:1",)
+    assert heard() and not heard()
+    world.ec2.available = 2
+    assert heard() and not heard()
+    world.ec2.members = ("cr-1", "cr-2")
+    assert heard() and not heard()
+    world.keeper.launched(instance_id="i-1", odcr_id="cr-1")
+    assert heard() and not heard()  # what was launched is settled
+    world.ec2.refused = ErrorClass.TRANSIENT
+    with pytest.raises(ProviderError):
+        world.described(2)
+    assert world.keeper.error is not None and world.free == 2
+    world.ec2.refused = None
+    assert heard() and not heard()
+    assert world.keeper.error is None
 
 
 def test_an_end_that_comes_after_a_description_began_is_not_lost_by_it(world: World) -> None:

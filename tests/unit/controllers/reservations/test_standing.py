@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from broker.apis.core import Node
 from broker.kube.errors import Forbidden, NotFound, Unavailable
+from providers.model import Odcr
 from tests.unit.capacity.builders import odcr
 from tests.unit.controllers.reservations.world import OUTSIDE, World, inside, instance
 
@@ -20,6 +24,7 @@ def test_claim_and_node_lose_all_three_labels(world: World) -> None:
     assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == OUTSIDE
     assert world.api.writes == BOTH
     assert world.told.of("DemotedToOnDemand") == ["a"]
+    assert "On-Demand Instance: reservation cr-1 is cancelled" in world.told.events[0][-1]
     world.standing.run()
     assert world.api.writes == BOTH
     assert world.told.of("DemotedToOnDemand") == ["a"]
@@ -44,6 +49,7 @@ def test_a_claim_that_ec2_counts_in_a_reservation_is_promoted(world: World) -> N
     world.standing.run()
     assert world.labels(world.claims, "a") == world.labels(world.nodes, "node-a") == inside("cr-1")
     assert world.told.of("PromotedToReserved") == ["a"]
+    assert world.told.events[0][-1] == "EC2 counts instance i-a in reservation cr-1 now"
 
 
 @pytest.mark.covers("KRP-27", "KRP-28")
@@ -74,6 +80,26 @@ def test_where_ec2_has_not_said_nothing_is_written(world: World, shown: object) 
     assert world.api.writes == [] and world.relisted == 0
 
 
+@pytest.mark.covers("KRP-27")
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [((odcr("cr-1"),), "cr-1 counts it no longer"), ((), "cr-1 is gone")],
+    ids=["lasts", "gone"],
+)
+def test_what_an_active_reservation_counts_no_longer_is_told_after_its_next_description(
+    world: World, then: tuple[Odcr, ...], why: str
+) -> None:
+    world.claim("a", labels=inside("cr-1"))
+    world.described(odcr("cr-1"))
+    world.listed(instance("a"))
+    world.standing.run()
+    assert world.api.writes == []
+    world.described(*then)
+    world.standing.run()
+    assert world.labels(world.claims, "a") == OUTSIDE
+    assert world.told.events[0][-1].endswith(why)
+
+
 def test_before_both_were_described_nothing_is_written(world: World) -> None:
     world.claim("a", labels=inside("cr-1"))
     world.standing.run()
@@ -100,6 +126,7 @@ def test_where_the_instances_of_an_ended_reservation_went_is_asked_first(
     world.standing.run()
     assert world.labels(world.claims, "a") == inside("cr-2")
     assert world.told.of("ReservationChanged") == ["a"] and world.relisted == 1
+    assert "cr-2 now, no longer in cr-1" in world.told.events[0][-1]
 
 
 def test_an_ended_reservation_that_ec2_goes_on_naming_is_over(world: World) -> None:
@@ -118,8 +145,18 @@ def test_karpenters_claims_are_karpenters(world: World) -> None:
     assert world.api.writes == []
 
 
-def test_a_node_that_has_not_joined_gets_its_labels_when_it_does(world: World) -> None:
-    world.claim("a", labels=inside("cr-1"), node=False)
+@pytest.mark.parametrize(
+    "metadata",
+    [None, {"labels": inside("cr-1")}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}],
+    ids=["none", "not registered", "going"],
+)
+def test_a_node_that_has_not_joined_gets_its_labels_when_it_does(
+    world: World, metadata: dict[str, Any] | None
+) -> None:
+    world.claim("a", labels=inside("cr-1"), node=metadata is not None)
+    if metadata is not None:
+        raw = world.api.objects["nodes", "node-a"]
+        world.api.put(Node.KIND, {**raw, "metadata": raw["metadata"] | metadata})
     world.described(odcr("cr-1", state="cancelled"))
     world.listed(instance("a"))
     world.standing.run()
