@@ -169,6 +169,7 @@ def test_without_quota_nothing_is_asked_for() -> None:
     assert made(never) == made(waits) == ([], [])
 
 
+@pytest.mark.covers("OME-073", "OME-078")
 def test_who_waits_too_long_has_failed_and_waits_on() -> None:
     early = settled(cluster(waits=599), verdict=WAITING)
     assert (early.state, early.patience) == ("CREATING", 1)

@@ -122,7 +122,7 @@ def test_a_covered_resource_without_quota_is_zero_of_it() -> None:
     ]
 
 
-@pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-050")
+@pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-050", "OME-080")
 @pytest.mark.parametrize(
     ("rule", "reclaim", "within", "borrow"),
     [
@@ -146,6 +146,28 @@ def test_a_covered_resource_without_quota_is_zero_of_it() -> None:
             {"policy": "LowerPriority"},
         ),
         ({"withinClusterQueue": "Never"}, "Never", "Never", {"policy": "Never"}),
+        (
+            {"withinClusterQueue": "LowerOrNewerEqualPriority"},
+            "Never",
+            "LowerOrNewerEqualPriority",
+            {"policy": "Never"},
+        ),
+        # A threshold of 0 is one; without a policy it means nothing.
+        (
+            {
+                "reclaimWithinCohort": "LowerPriority",
+                "borrowWithinCohort": {"policy": "LowerPriority", "maxPriorityThreshold": 0},
+            },
+            "LowerPriority",
+            "LowerPriority",
+            {"policy": "LowerPriority", "maxPriorityThreshold": 0},
+        ),
+        (
+            {"borrowWithinCohort": {"policy": "Never", "maxPriorityThreshold": 7}},
+            "Never",
+            "LowerPriority",
+            {"policy": "Never"},
+        ),
     ],
 )
 def test_whom_it_preempts(rule: Json | None, reclaim: str, within: str, borrow: Json) -> None:
@@ -222,6 +244,7 @@ def test_what_takes_the_name_admits_nobody_and_says_whose_it_is() -> None:
     assert owner_of(ClusterQueue.decode({"metadata": {"name": "team--gpu"}})) is None
 
 
+PREEMPTION = rendered(reservation())["spec"]["preemption"]
 GROUPS_OF_65 = rendered(reservation(quota={"nominalQuota": "65"}))["spec"]["resourceGroups"]
 
 
@@ -253,7 +276,10 @@ def test_the_same_by_meaning_is_no_difference() -> None:
         {"namespaceSelector": None},
         {"stopPolicy": "Hold"},
         {"flavorFungibility": {"whenCanBorrow": "TryNextFlavor"}},
-        {"preemption": {"reclaimWithinCohort": "Any"}},
+        {"preemption": PREEMPTION | {"reclaimWithinCohort": "Any"}},
+        {"preemption": PREEMPTION | {"withinClusterQueue": "Never"}},
+        {"preemption": PREEMPTION | {"borrowWithinCohort": {"policy": "LowerPriority"}}},
+        {"preemption": PREEMPTION | {"borrowWithinCohort": {"policy": "Never", "maxPriorityThreshold": 7}}},
         {"admissionChecksStrategy": None},
         {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK, "onFlavors": ["h100"]}]}},
     ],
