@@ -37,8 +37,9 @@ from tests.cluster.clocks import HastyClock, MovableClock
 from tests.cluster.objects import Json
 from tests.cluster.taps import Tap
 
-PATIENCE = 90.0  # of a test on a machine that does much else at a time
+PATIENCE = 240.0  # of a test on a slow machine that does much else at a time
 LOOK = 0.02
+KEEP_UP = 0.5  # real seconds for which time stands still, for a broker that is due to poll
 SETTINGS = Settings(
     cluster_name=CLUSTER,
     cluster_endpoint="https://blue.example",
@@ -124,6 +125,7 @@ class Stack:
         self.kubelets = self._kubelets()
         self._kubelets_started = False
         self._canaries = 0
+        self._polls, self._unpolled = 0, 0.0
         self._before_launch: Callable[[], object] | None = None
 
     # ---- the broker's life
@@ -307,15 +309,31 @@ class Stack:
     # ---- waiting
 
     def until(self, happened: Callable[[], V], what: str, *, step: float = 0.0) -> V:
-        """What `happened` gives as soon as it is true; between two looks, time moves on by `step`."""
+        """What `happened` gives as soon as it is true; between two looks, time moves on by `step`.
+
+        It does not outrun a broker on a slow machine, for which minutes would pass before it did a thing.
+        """
         deadline = time.monotonic() + PATIENCE
         while not (found := happened()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"never came: {what}\n{self.picture()}")
             if step:
+                self._keep_up(step)
                 self.advance(step)
             time.sleep(LOOK)
         return found
+
+    def _keep_up(self, step: float) -> None:
+        """Returns when the broker has polled since it last was due to, or after a while."""
+        if self.broker is None:
+            return
+        self._unpolled += step
+        if self._unpolled <= self.settings.poll_seconds:
+            return
+        late = time.monotonic() + KEEP_UP
+        while self.calls("DescribeCapacityReservations") == self._polls and time.monotonic() < late:
+            time.sleep(LOOK)
+        self._polls, self._unpolled = self.calls("DescribeCapacityReservations"), step
 
     def until_launched(self, *claims: str) -> None:
         for name in claims:

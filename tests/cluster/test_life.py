@@ -149,10 +149,10 @@ def test_a_claim_whose_node_never_joins_ends_with_its_instance(stack: Stack) -> 
     stack.claim(capacity=(ON_DEMAND,))
     stack.until_launched("c-0")
     stack.until(lambda: stack.claim_says("c-0", names.REGISTERED_CONDITION), "a word on registration")
-    stack.advance(14 * 60)
+    stack.advance(10 * 60)
     stack.passes()
     assert stack.find(NodeClaim, "c-0") is not None
-    stack.advance(2 * 60)
+    stack.advance(6 * 60)
     stack.until_gone(NodeClaim, "c-0")
     stack.until(lambda: not stack.aws.instances(), "the instance terminated")
     stack.until_event("c-0", "RegistrationTimeout")

@@ -240,7 +240,7 @@ def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before
         "capacity_broker_odcr_end_seconds",
         {"odcr": odcr, "instance_type": "m5.large", "zone": A, "reservation_type": "default"},
     )
-    assert left is not None and 57 * MINUTE < left <= 59 * MINUTE
+    assert left is not None and 50 * MINUTE < left <= 59 * MINUTE
     stack.advance(50 * MINUTE)
     for name, kind in (("c-0", "NodeClaim"), ("gpu", "EC2NodeClass")):
         stack.until(lambda n=name, k=kind: notices(n, k) == ["10", "60"], f"{kind} is told")  # type: ignore[misc]

@@ -214,9 +214,9 @@ def test_a_corrected_class_is_tried_at_once(stack: Stack) -> None:
 def test_trouble_of_ec2_s_own_is_repeated_with_the_same_token(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
-    stack.start()
     stack.control.fault(action="CreateFleet", code="InternalError", status=500, times=2)
     stack.claims(2)
+    stack.start()
     stack.until_launched("c-0", "c-1")
     tokens = {fleet["ClientToken"] for fleet in stack.aws.fleets()}
     assert len(tokens) == 1

@@ -95,7 +95,6 @@ def test_the_calls_at_rest_do_not_grow_with_reservations_claims_or_time(stack: S
     settle(stack)
     many = minutes()
     assert {*many} <= READS
-    polls = many["DescribeCapacityReservations"]
-    assert all(few[action] <= polls + 2 for action in few), few
-    # Sixteen times the reservations, six times the claims.
-    assert all(many[action] <= polls + 2 for action in many), many
+    # Sixteen times the reservations, six times the claims; a machine may be slower in one of the two.
+    for calls in (few, many):
+        assert all(calls[action] <= calls["DescribeCapacityReservations"] + 2 for action in calls), calls

@@ -16,7 +16,7 @@ from tests.conformance.mask import Mask
 from tests.conformance.steps import History, Sequence, Step, Stream
 from tests.controlplane.client import Answer, Api, Watch
 
-SILENCE = 5.0  # seconds after which a watch that ought to have an event counts as silent
+SILENCE = 60.0  # seconds after which a watch that ought to have an event counts as silent
 LAST = "zz-last"
 MISSING = "(nothing)"
 

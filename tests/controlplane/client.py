@@ -16,7 +16,7 @@ import urllib3
 
 from tests.controlplane.server import kubeconfig
 
-TIMEOUT = urllib3.Timeout(connect=5, read=30)
+TIMEOUT = urllib3.Timeout(connect=60, read=120)
 
 Json = Any
 Query = Mapping[str, str | int | bool]
@@ -147,9 +147,9 @@ class Api:
             for v in spec["versions"]
             if v["served"]
         ]
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not all(self.request("GET", path).status == 200 for path in paths):
-            assert time.monotonic() < deadline, f"{definition['metadata']['name']} is not served after 30 s"
+            assert time.monotonic() < deadline, f"{definition['metadata']['name']} is not served after 120 s"
             time.sleep(0.01)
 
     def watch(
@@ -158,10 +158,10 @@ class Api:
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
         *,
-        patience: float = 30,
+        patience: float = 120,
     ) -> Watch:
         """Opens a watch; reading it fails when the server says nothing for `patience` seconds."""
-        wait = urllib3.Timeout(connect=5, read=patience)
+        wait = urllib3.Timeout(connect=60, read=patience)
         query = {"watch": "true", **(query or {})}
         return Watch(self._send("GET", path, query, None, headers, stream=True, wait=wait))
 

@@ -336,6 +336,6 @@ def _base64(key: str) -> str:
 
 def _post(url: str, body: Mapping[str, object]) -> dict[str, Any]:
     request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")
-    with urllib.request.urlopen(request, timeout=10) as reply:
+    with urllib.request.urlopen(request, timeout=60) as reply:
         answer: dict[str, Any] = json.load(reply)
         return answer

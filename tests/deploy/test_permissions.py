@@ -125,7 +125,7 @@ def leading(stack: Stack, recording: Recording) -> Iterator[Broker]:
     finally:
         stop.set()
         stack.clock.advance(1)
-        thread.join(30)
+        thread.join(120)
         stack.kubelets.stop()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import Kind, condition
 from broker.apis.units import units, written
 from broker.kube.client import Client, Transport
-from broker.kube.errors import NotFound
+from broker.kube.errors import Conflict, NotFound
 
 Json = dict[str, Any]
 WHEN = "2026-01-01T00:00:00Z"
@@ -77,9 +78,12 @@ class Kueue:
 
     def takes(self, name: str) -> None:
         """Its finalizer, by an update of the whole object as Kueue's controller makes it."""
-        body = self.raw(ClusterQueue, name)
-        body["metadata"].setdefault("finalizers", []).append(IN_USE)
-        self.client.update(self.kind(ClusterQueue), body)
+        while True:
+            body = self.raw(ClusterQueue, name)
+            body["metadata"].setdefault("finalizers", []).append(IN_USE)
+            with suppress(Conflict):  # as a controller does it: again, where somebody wrote meanwhile
+                self.client.update(self.kind(ClusterQueue), body)
+                return
 
     def judges(self, name: str) -> str:
         """Whether the queue is active; the reason that Kueue gives."""

@@ -148,6 +148,6 @@ HELD = names.RESERVED_FINALIZER
 def printed(stack: Stack, kind: Kind) -> dict[str, Any]:
     """What `kubectl get KIND -A -o wide` prints of the first row."""
     request = Request(method="GET", path=kind.path(), query={}, headers={"Accept": TABLE})
-    table = orjson.loads(stack.tap.inner.request(request, timeout=10).body)
+    table = orjson.loads(stack.tap.inner.request(request, timeout=60).body)
     columns = [column["name"] for column in table["columnDefinitions"]]
     return dict(zip(columns, table["rows"][0]["cells"], strict=True))

@@ -40,6 +40,15 @@ def teams(stack: Stack, slots: int, *, borrow: str = "16", **rule: str) -> None:
     reserve(stack, "research", flavor=P5, quotas={GPU: "0"}, borrow=borrow, **more)
 
 
+def lending(stack: Stack, slots: int, *, borrow: str = "16", **rule: str) -> str:
+    """So many slots of one team, the other that may borrow them, and a broker; EC2's reservation."""
+    odcr = owned(stack, slots)
+    teams(stack, slots, borrow=borrow, **rule)
+    stack.node_class(id_=odcr)
+    stack.start()
+    return odcr
+
+
 def claim(
     stack: Stack, name: str, draws: str, *capacity: str, also: Mapping[str, str] | None = None, **more: Any
 ) -> str:
@@ -77,16 +86,27 @@ def says(stack: Stack, name: str, state: str) -> DedicatedAICluster:
     return found
 
 
+def guarded(stack: Stack, *claims: str) -> None:
+    """Whoever drains them waits for a budget."""
+    for name in claims:
+        node = stack.get(NodeClaim, name).status.node_name
+        stack.pod(f"on-{name}", node=node, labels={"app": "train"})
+    stack.budget("hold", app="train")
+
+
+def let_go(stack: Stack) -> None:
+    """The budget lets one pod go."""
+    allowed = {"status": {"disruptionsAllowed": 1}}
+    stack.client.patch(PDB, "hold", allowed, namespace="default", subresource="status")
+
+
 def leaving(stack: Stack) -> list[str]:
     return [each.name for each in stack.all(NodeClaim) if each.deleting]
 
 
 @pytest.mark.covers("CAP-09", "OME-032", "OME-034", "OME-035", "OME-054", "OME-055")
 def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stack) -> None:
-    odcr = owned(stack, 2)
-    teams(stack, 2)
-    stack.node_class(id_=odcr)
-    stack.start()
+    odcr = lending(stack, 2)
     claim(stack, "stranger", "")
     said = stack.until_waiting("stranger", "NoUsableReservation")
     belongs = f"reservation {odcr} belongs to {OWNER}, and the claim draws from no reservation"
@@ -117,10 +137,7 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
 @pytest.mark.covers("OME-036", "OME-037")
 @pytest.mark.parametrize(("limit", "lent"), [("8", 1), ("", 0)])
 def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) -> None:
-    odcr = owned(stack, 2)
-    teams(stack, 2, borrow=limit)
-    stack.node_class(id_=odcr)
-    stack.start()
+    odcr = lending(stack, 2, borrow=limit)
     for number in range(2):
         claim(stack, f"c-{number}", BORROWER, RESERVED, ON_DEMAND)
     stack.until_ready("c-0", "c-1")
@@ -132,17 +149,11 @@ def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) ->
 
 
 def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None:
-    odcr = owned(stack, 2)
-    teams(stack, 2)
-    stack.node_class(id_=odcr)
-    stack.start()
+    odcr = lending(stack, 2)
     for number in range(2):
         claim(stack, f"b-{number}", BORROWER)
     stack.until_ready("b-0", "b-1")
-    for number in range(2):
-        node = stack.get(NodeClaim, f"b-{number}").status.node_name
-        stack.pod(f"p-{number}", node=node, labels={"app": "train"})
-    stack.budget("hold", app="train")
+    guarded(stack, "b-0", "b-1")
     claim(stack, "owner", OWNER)
     (victim,) = stack.until(lambda: leaving(stack), "one is asked to leave")
     for _ in range(2):
@@ -152,8 +163,7 @@ def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None
         assert leaving(stack) == [victim]
         said = stack.claim_says(victim, names.PREEMPTED)
         assert said is not None and "NodeClaim owner" in said.message
-    allowed = {"status": {"disruptionsAllowed": 1}}
-    stack.client.patch(PDB, "hold", allowed, namespace="default", subresource="status")
+    let_go(stack)
     stack.until_ready("owner")
     assert stack.reservation_of("owner") == odcr
     stack.passes()
@@ -162,10 +172,7 @@ def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None
 
 
 def test_reservations_that_go_with_their_namespace_drain_nobody_and_leave_their_slots(stack: Stack) -> None:
-    odcr = owned(stack, 2)
-    teams(stack, 2)
-    stack.node_class(id_=odcr)
-    stack.start()
+    odcr = lending(stack, 2)
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
     claim(stack, "anybody", "")
@@ -179,10 +186,7 @@ def test_reservations_that_go_with_their_namespace_drain_nobody_and_leave_their_
 
 
 def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_it(stack: Stack) -> None:
-    odcr = owned(stack, 2)
-    teams(stack, 2)
-    stack.node_class(id_=odcr)
-    stack.start()
+    odcr = lending(stack, 2)
     stays = {names.DO_NOT_DISRUPT: "true"}
     claim(stack, "stays", BORROWER, also=stays)
     claim(stack, "bounded", BORROWER, also=stays, priority=5, terminationGracePeriod="30s")
@@ -198,10 +202,7 @@ def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_i
 
 @pytest.mark.covers("CAP-09", "OME-032", "OME-046", "OME-054")
 def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_leaves(stack: Stack) -> None:
-    odcr = owned(stack, 3)
-    teams(stack, 3)
-    stack.node_class(id_=odcr)
-    stack.start()
+    odcr = lending(stack, 3)
     claim(stack, "home", OWNER)
     stack.until_ready("home")
     cluster(stack, "guest", 2, BORROWER)
@@ -225,10 +226,7 @@ def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_lea
 
 
 def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(stack: Stack) -> None:
-    odcr = owned(stack, 1)
-    teams(stack, 1)
-    stack.node_class(id_=odcr)
-    stack.start()
+    odcr = lending(stack, 1)
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
     # Its instance ends and it stays for a while: EC2 shows the slot free, and the quota is still its own.
@@ -249,14 +247,10 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
 
 
 def test_who_cannot_be_launched_any_more_waits_for_no_slot(stack: Stack) -> None:
-    odcr = owned(stack, 1)
-    teams(stack, 1)
-    stack.node_class(id_=odcr)
-    stack.start()
+    lending(stack, 1)
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
-    stack.pod("held", node=stack.get(NodeClaim, "borrower").status.node_name, labels={"app": "train"})
-    stack.budget("hold", app="train")
+    guarded(stack, "borrower")
     claim(stack, "owner", OWNER)
 
     def reclaims(status: str) -> bool:

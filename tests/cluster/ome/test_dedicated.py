@@ -160,15 +160,16 @@ def test_clusters_at_rest_are_not_written(stack: Stack) -> None:
     world = World(stack, 1, training=1)
     world.reserve("training")
     world.cluster("one", 1, "training")
-    stack.start(poll_seconds=30.0, dedicated_wait_seconds=60.0)
+    stack.start(poll_seconds=30.0, dedicated_wait_seconds=3600.0)
     world.until("one", "ACTIVE")
     world.cluster("theirs", 1, "training", labels={names.RESERVATION_LABEL: "of-a-user"})
     world.cluster("lost", 1, "nowhere")
     world.until("lost", "FAILED")
     waits = world.until("theirs", "CREATING")
     assert waits.labels == {names.RESERVATION_LABEL: "of-a-user"}
-    settle(stack)
+    stack.advance(3600)
     late = world.until("theirs", "FAILED")
+    settle(stack)
     assert "8 of nvidia.com/gpu wanted, 0 to be had" in late.status.lifecycle_detail
     stack.tap.forget()
     for _ in range(5):

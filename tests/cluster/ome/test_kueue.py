@@ -344,6 +344,12 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     broker = stack.start(kubelets=False)
     world.until_queue()
     world.kueue.takes(QUEUE)
+
+    def counted() -> int:
+        """Instances that the broker knows of the team's."""
+        return sum(each.total for some in broker.ome.holdings.holdings().of(TEAM).values() for each in some)
+
+    stack.until(lambda: counted() == 1, "the broker knows of the instance")
     world.workload("first")
     told = world.until_state("first", "Ready", "Retry")
     assert told.state == "Ready", told.message
@@ -368,7 +374,7 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     world.kueue.settles("second", namespace="team")
     world.kueue.stops("second", namespace="team")
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
-    stack.polls(2)
+    stack.until(lambda: counted() == 2, "the broker knows of the second instance")
     world.kueue.reserves("second", QUEUE, {"h100": {GPU: "8"}}, namespace="team")
     assert world.until_state("second", "Ready", "Retry").state == "Ready"
     assert world.kueue.settles("second", namespace="team") == "admitted"

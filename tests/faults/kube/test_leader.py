@@ -26,7 +26,7 @@ class Wire:
         self.hold.set()
 
     def request(self, request: Request, *, timeout: float) -> Reply:
-        self.hold.wait(20)
+        self.hold.wait(300)
         if self.cut:
             raise NO_ANSWER
         return self.server.request(request, timeout=timeout)
@@ -61,7 +61,7 @@ class Process:
     def stop(self) -> None:
         self.wire.hold.set()
         self.elector.stop()
-        self.thread.join(20)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
 

@@ -163,7 +163,7 @@ def test_a_watch_tells_every_change_until_it_is_closed(client: Client) -> None:
         reader = threading.Thread(target=lambda: [*watch])
         reader.start()
         watch.close()
-        reader.join(10)
+        reader.join(60)
         assert not reader.is_alive()
 
 
@@ -192,7 +192,7 @@ def test_any_other_path_can_be_asked_if_it_answers_json(client: Client) -> None:
 def nodes(client: Client) -> Iterator[Informer[Node]]:
     informer = Informer(client, Node, clock=FakeClock())
     informer.start()
-    assert informer.wait_synced(30), informer.error
+    assert informer.wait_synced(60), informer.error
     yield informer
     informer.stop()
 
@@ -204,7 +204,7 @@ def test_an_informer_keeps_up(client: Client, nodes: Informer[Node]) -> None:
     client.create(Node.KIND, node("b"))
     client.apply(Node.KIND, node("a", labels={"x": "y"}))
     client.delete(Node.KIND, "b")
-    assert changed.wait(30)
+    assert changed.wait(60)
     assert [(n.name, n.labels["x"]) for n in nodes.cache.list()] == [("a", "y")]
     nodes.cache.observe(client.patch(Node.KIND, "a", {"metadata": {"labels": {"x": "z"}}}))
     assert nodes.cache.get("a").labels["x"] == "z"  # type: ignore[union-attr]

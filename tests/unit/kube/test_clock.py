@@ -44,7 +44,7 @@ def test_another_thread_ends_the_waiting(clock: Clock) -> None:
         while len(went) < 2:
             clock.wait(condition, 60)
         condition.notify()
-    thread.join(20)
+    thread.join(60)
     assert went == [True, True, True]
 
 
@@ -72,11 +72,11 @@ def test_fake_time_wakes_those_whose_time_has_come_and_a_jump_wakes_nobody() -> 
     clock.jump(5)
     assert woken == []
     assert clock.advance(0) == 1
-    threads[0].join(20)
+    threads[0].join(60)
     assert woken == ["short"]
     clock.threads(1, within=45)
     assert clock.advance(45) == 1
-    threads[1].join(20)
+    threads[1].join(60)
 
 
 def test_what_never_happens_fails_the_test(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def test_workers_take_keys_side_by_side_and_one_key_never_twice_at_once() -> Non
     def reconcile(key: str) -> None:
         assert key not in working
         working.add(key)
-        meet.wait(10)
+        meet.wait(60)
         working.discard(key)
         world.calls[key] += 1
 
@@ -147,7 +147,7 @@ def test_stopping_waits_for_the_key_at_work_and_leaves_the_rest() -> None:
 
     def reconcile(key: str) -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
         world.calls[key] += 1
 
     controller: Controller[str] = Controller(
@@ -156,7 +156,7 @@ def test_stopping_waits_for_the_key_at_work_and_leaves_the_rest() -> None:
     world.queue.add("a")
     world.queue.add("b")
     controller.start()
-    entered.wait(10)
+    assert entered.wait(60)
     assert not controller.stop(timeout=0)
     leave.set()
     assert controller.stop(timeout=None)

@@ -36,7 +36,7 @@ def followed(server: Server, clock: FakeClock) -> Iterator[Informer[Thing]]:
     """An informer that watches an empty server."""
     one = informer(server, clock)
     one.start()
-    assert one.wait_synced(5)
+    assert one.wait_synced(60)
     clock.until(lambda: len(server.streams) == 1)
     yield one
     one.stop()
@@ -51,7 +51,7 @@ def test_it_lists_then_follows(server: Server, clock: FakeClock) -> None:
     one = informer(server, clock)
     assert not one.synced
     one.start()
-    assert one.wait_synced(5)
+    assert one.wait_synced(60)
     assert sizes(one) == {"a": 1}
     server.put(thing("b", size=2))
     server.put(thing("a", size=3))
@@ -216,7 +216,7 @@ def test_a_server_that_asks_to_be_left_alone_is(server: Server, clock: FakeClock
     clock.threads(1, within=1)
     assert len(server.requests) == 1
     clock.advance(1)
-    assert one.wait_synced(5)
+    assert one.wait_synced(60)
     one.stop()
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import sys
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def test_where_a_cluster_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
 def test_nobody_at_the_port_is_unavailable(tmp_path: Path) -> None:
     transport = HttpTransport.from_kubeconfig(kubeconfig(tmp_path, f"http://127.0.0.1:{dead_port()}"))
     with pytest.raises(Unavailable, match="no answer from the API server") as error:
-        transport.request(GET, timeout=5)
+        transport.request(GET, timeout=60)
     assert error.value.status == 0
     assert error.value.__cause__ is not None
 
@@ -149,7 +150,7 @@ def test_an_answer_that_does_not_come_in_time_is_unavailable(tmp_path: Path) -> 
     done = threading.Event()
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
-        done.wait(10)
+        done.wait(60)
 
     with Web(answer) as web:
         transport = HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url))
@@ -158,7 +159,7 @@ def test_an_answer_that_does_not_come_in_time_is_unavailable(tmp_path: Path) -> 
         done.set()
 
 
-def watch(tmp_path: Path, web: Web, *, silence: float = 10) -> Any:
+def watch(tmp_path: Path, web: Web, *, silence: float = 60) -> Any:
     client = Client(HttpTransport.from_kubeconfig(kubeconfig(tmp_path, web.url)))
     return client.watch(Node.KIND, resource_version="1", silence=silence)
 
@@ -209,7 +210,7 @@ def test_a_stream_without_chunks_is_read_as_it_comes(tmp_path: Path) -> None:
         handler.end_headers()
         handler.wfile.write(b'{"type":"ADDED","object":{}}\n')
         handler.wfile.flush()
-        more.wait(10)
+        more.wait(60)
         handler.close_connection = True
 
     with Web(answer) as web, watch(tmp_path, web) as events:
@@ -240,17 +241,26 @@ def test_a_refusal_of_a_stream_that_breaks_off_is_unavailable(tmp_path: Path) ->
         watch(tmp_path, web)
 
 
+def opened(tmp_path: Path, web: Web) -> tuple[Any, Any]:
+    """A watch that bears as little silence as a machine, however busy, needs for the first event."""
+    for silence in (0.05, 0.5, 5.0, 50.0):
+        with suppress(Unavailable):
+            events = watch(tmp_path, web, silence=silence)
+            return events, next(events)
+    raise AssertionError("the first event never came")
+
+
 def test_a_half_open_stream_is_given_up_after_the_longest_silence(tmp_path: Path) -> None:
     done = threading.Event()
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         begin_stream(handler)
         chunk(handler, b'{"type":"ADDED","object":{}}\n')
-        done.wait(10)
+        done.wait(60)
 
     with Web(answer) as web:
-        events = watch(tmp_path, web, silence=0.05)
-        assert next(events) == ("ADDED", {})
+        events, first = opened(tmp_path, web)
+        assert first == ("ADDED", {})
         with pytest.raises(Unavailable, match="timed out"):
             next(events)
         done.set()
@@ -262,7 +272,7 @@ def test_closing_wakes_a_reader(tmp_path: Path) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         begin_stream(handler)
         chunk(handler, b'{"type":"ADDED","object":{}}\n')
-        done.wait(10)
+        done.wait(60)
 
     with Web(answer) as web:
         events = watch(tmp_path, web)
@@ -275,10 +285,10 @@ def test_closing_wakes_a_reader(tmp_path: Path) -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert began.wait(10)
+        assert began.wait(60)
         events.close()
         events.close()
-        reader.join(10)
+        reader.join(60)
         assert not reader.is_alive()
         assert seen == [("ADDED", {})]
         done.set()
@@ -345,4 +355,4 @@ def test_credentials_that_cannot_be_loaded_again_are_trouble_and_not_a_bug(tmp_p
         transport = HttpTransport.from_kubeconfig(path)
         path.unlink()
         with pytest.raises(Unavailable, match="kubeconfig"):
-            transport.request(GET, timeout=5)
+            transport.request(GET, timeout=60)
