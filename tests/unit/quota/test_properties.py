@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from broker.quota.assign import Rules
+from broker.quota.assign import Rules, Simulation, assign
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
 from broker.quota.cycle import Head, Outcome
@@ -24,18 +24,21 @@ from broker.quota.model import (
     BorrowPolicy,
     Cohort,
     FlavorResource,
+    Fungibility,
     Policy,
     Preemption,
+    Preference,
     Queue,
     Quota,
     Reason,
     ResourceGroup,
+    Search,
     Strategy,
     Target,
     Workload,
 )
 from broker.quota.tree import Tree
-from tests.unit.quota import naive
+from tests.unit.quota import naive, naive_assign
 
 KEYS = (FlavorResource("a", "cpu"), FlavorResource("a", "gpu"), FlavorResource("b", "gpu"))
 FLAVORS = {"a": Flavor(name="a"), "b": Flavor(name="b")}
@@ -157,6 +160,59 @@ def test_decides_as_the_rules_by_the_letter(fair: bool, case: Case) -> None:
     else:
         wanted = naive.preempt(case.world(), case.ask, case.needed)
     assert found == wanted
+
+
+GROUPS = st.sampled_from(
+    (
+        (ResourceGroup(frozenset(("cpu", "gpu")), ("a", "gone", "b")),),
+        (ResourceGroup(frozenset(("cpu",)), ("a",)), ResourceGroup(frozenset(("gpu",)), ("b", "a"))),
+    )
+)
+_search = st.sampled_from(get_args(Search))
+FUNGIBILITY = st.builds(
+    Fungibility,
+    when_can_borrow=_search,
+    when_can_preempt=_search,
+    preference=st.sampled_from(get_args(Preference)),
+)
+PODS = st.builds(
+    PodSet,
+    count=st.integers(min_value=0, max_value=2),
+    requests=st.fixed_dictionaries({"gpu": _amount}, optional={"cpu": _amount, "none": st.just(0)}),
+)
+
+
+@BOTH
+@settings(max_examples=60)
+@given(
+    case=cases(),
+    groups=GROUPS,
+    fungibility=FUNGIBILITY,
+    asked=st.lists(PODS, min_size=1, max_size=2),
+)
+def test_assigns_as_the_rules_by_the_letter(
+    fair: bool,
+    case: Case,
+    groups: tuple[ResourceGroup, ...],
+    fungibility: Fungibility,
+    asked: list[PodSet],
+) -> None:
+    queues = [replace(each, groups=groups, fungibility=fungibility) for each in case.queues]
+    case = replace(case, queues=queues)
+    ledger, ask = case.ledger(), case.ask
+    rules = Rules(flavors=FLAVORS, fair=fair, strategies=case.strategies)
+    pod_sets = [replace(each, name=f"pods-{index}") for index, each in enumerate(asked)]
+
+    simulation = Simulation(ledger, ask.queue, ask.priority, ask.queued, rules)
+    found = assign(ledger.node(ask.queue), pod_sets, rules, simulation)
+
+    given = naive_assign.assign(case.world(), ask, pod_sets, rules)
+    assert [
+        {resource: (each.flavor, each.mode) for resource, each in pods.choices.items()}
+        for pods in found.pod_sets
+    ] == given.pod_sets
+    assert [each.mode for each in found.pod_sets] == given.modes
+    assert (found.mode, found.level) == (min(given.modes), given.level)
 
 
 @BOTH

@@ -91,9 +91,17 @@ def test_two_reservations_of_one_flavor_share_what_there_is_the_older_first() ->
 
 def test_what_no_machine_could_have_is_not_missed() -> None:
     licence = FlavorResource("h100", "example.com/licence")
-    counted = {GPU, MEMORY, CPU}
-    share = shares([Claimant(reserved=A, nominal={licence: 5})], nodes(1), counted=counted)[A]
+    sold = {GPU, MEMORY, CPU}
+    share = shares([Claimant(reserved=A, nominal={licence: 5})], nodes(1), sold=sold)[A]
     assert share.supplied == share.allocatable == {licence: 5}
+    # Machines of another flavor say nothing of this one's; what is sold with each is missed without any.
+    other = Machine(name="n", flavor="a100", resources={licence.resource: 8})
+    gpu = FlavorResource("h100", GPU)
+    share = shares([Claimant(reserved=A, nominal={licence: 5, gpu: 8})], [other], sold=sold)[A]
+    assert share.supplied == {licence: 5, gpu: 0}
+    mine = Machine(name="m", flavor="h100", resources={licence.resource: 2})
+    share = shares([Claimant(reserved=A, nominal={licence: 5})], [mine, other], sold=sold)[A]
+    assert share.supplied == {licence: 2}
     share = shares([Claimant(reserved=A, nominal={licence: 5})], nodes(1))[A]
     assert share.supplied == {licence: 0}
 
