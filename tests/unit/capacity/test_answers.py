@@ -115,10 +115,23 @@ def test_a_quota_or_subnet_error_never_marks_a_reservation_full() -> None:
             assert not [each for each in marked(class_, option) if each.startswith("reservation")]
 
 
+@pytest.mark.covers("KRP-18")
+@pytest.mark.parametrize("class_", list(ErrorClass))
+def test_only_a_refusal_about_the_reservation_is_believed_to_mean_that_no_slot_is_free(
+    class_: ErrorClass,
+) -> None:
+    error = LaunchError(code="Code", message="", class_=class_, instance_type="m5.xlarge", zone="us-east-1a")
+    group = call(BY_MATCH, 1)
+    found = full(group, distribute(group, LaunchResult(errors=(error,))), (error,))
+    about_it = class_ in (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE)
+    assert found == ({"cr-1", "cr-2"} if about_it else set())
+
+
 def test_when_ec2_could_go_on_to_on_demand_its_refusal_is_about_that_too() -> None:
     assert marked(ErrorClass.CAPACITY, BY_MATCH, spills=True) == [*MEMBERS, PLAIN]
     assert marked(ErrorClass.CAPACITY, BY_MATCH) == MEMBERS
     assert marked(ErrorClass.QUOTA, BY_MATCH, spills=True) == ["quota:reserved:standard"]
+    assert marked(ErrorClass.RESERVATION_FULL, BY_MATCH, spills=True) == MEMBERS
 
 
 @pytest.mark.covers("KRP-18")
@@ -159,6 +172,9 @@ def test_a_launch_clears_what_it_went_through() -> None:
         known = remember(known, error, on_demand(), inventory=inventory(), now=NOW)
     assert len(list(known.lasting(NOW))) == 3
     assert not launched(known, on_demand(), reservation_id="", subnet_id="subnet-1").view(NOW)
+    # What it did not go through stays short.
+    left = launched(known, on_demand("m5.large"), reservation_id="", subnet_id="subnet-2")
+    assert [each.scope.kind for each in left.lasting(NOW)] == ["pool", "subnet"]
 
 
 @pytest.mark.covers("KRP-33")

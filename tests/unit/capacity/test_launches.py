@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.launches import LaunchGroup, distribute, group, refused, undone
-from broker.capacity.model import Claim, Inventory, NodeClass, Selection
+from broker.capacity.model import Claim, Inventory, NodeClass, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.types import EFA, RESERVATION_ID, RESERVATION_TYPE
 from providers.model import (
@@ -41,6 +41,7 @@ from .builders import (
 )
 
 BOTH = ["reserved", "on-demand"]
+BOTH_IDS = (ReservationTerm(id="cr-1"), ReservationTerm(id="cr-2"))
 OPEN = Selection(preference="open")
 BY_ID = Selection(reservation_id="cr-1")
 OUTPOST = "arn:aws:outposts:us-east-1:111122223333:outpost/op-1"
@@ -57,7 +58,7 @@ def groups(
     known = [classes] if isinstance(classes, NodeClass) else list(classes)
     made = planned(claims, known, world or inventory(), shortages=shortages)
     return group(
-        made.assignments,
+        reversed(made.assignments),  # in whatever order they come
         node_classes={each.name: each for each in known},
         types=TYPES,
         shortages=shortages or Shortages(),
@@ -138,6 +139,9 @@ def test_two_reservations_of_one_type_and_zone_are_two_calls() -> None:
     claims = [claim(f"c{n}", (pin, "In", [f"cr-{n}"]), kinds=["reserved"]) for n in (1, 2)]
     made = groups(claims, node_class(Selection(group_arn=GROUP), world), world)
     assert [one.target.reservation_id for one in made] == ["cr-1", "cr-2"]
+    open_to_both = claim("c3", (pin, "Exists", []), kinds=["reserved"])
+    made = groups([open_to_both], node_class(Selection(terms=BOTH_IDS), world), world)
+    assert [len(one.overrides) for one in made] == [1]
 
 
 @pytest.mark.covers("KRP-12")

@@ -152,6 +152,7 @@ def test_none_and_nothing_mean_no_reservation(selection: Selection) -> None:
         ([ReservationTerm(match_criteria="open", tags={"team": "ml"})], ["cr-1"]),
         ([ReservationTerm(match_criteria="targeted", tags={"team": "*"}, owner_id=ACCOUNT)], []),
         ([ReservationTerm(id="cr-4"), ReservationTerm(tags={"team": "web"})], ["cr-3", "cr-4"]),
+        ([ReservationTerm(id="cr-4", tags={"team": "web"})], ["cr-4"]),
         ([ReservationTerm()], []),
     ],
     ids=[
@@ -165,6 +166,7 @@ def test_none_and_nothing_mean_no_reservation(selection: Selection) -> None:
         "by match criteria with tags",
         "by match criteria with tags and owner",
         "terms are ORed",
+        "an id stands alone",
         "an empty term selects nothing",
     ],
 )
@@ -277,6 +279,11 @@ def test_a_class_resolves_from_its_subnets_and_images() -> None:
         "cr-2": "ZoneMismatch",
         "cr-3": "PlatformMismatch",
     }
+    (ours,) = made.subnets
+    outpost = replace(made, subnets=(replace(ours, outpost_arn=OUTPOST),))
+    there = inventory(odcr("cr-1"), odcr("cr-4", outpost_arn=OUTPOST))
+    assert ids(resolve_class(outpost, there, account_id=ACCOUNT, now=NOW)) == ["cr-4"]
+    assert ids(resolve_class(made, there, account_id=ACCOUNT, now=NOW)) == ["cr-1"]
     windows = replace(made, images=(*IMAGES, replace(IMAGES[0], id="ami-windows", platform="Windows")))
     assert ids(resolve_class(windows, world, account_id=ACCOUNT, now=NOW)) == ["cr-1", "cr-3"]
 

@@ -193,6 +193,23 @@ def test_slots_that_are_shown_and_refused_each_time_are_believed_once() -> None:
     assert asked == [0, 0.5, 6.5, 18.5, 42.5]
 
 
+@pytest.mark.covers("KRP-19")
+def test_slots_end_a_repeat_as_well_where_none_misled_before() -> None:
+    later = NOW + minutes(3)
+    known = short(RESERVATION, class_=FULL, free=2)
+    known = short(RESERVATION, class_=FULL, free=2, known=known, now=later)
+    known = known.observed(described(2, at=later + minutes(1)), later + minutes(1))
+    assert known.get(RESERVATION, later + minutes(1)) is None
+
+
+@pytest.mark.covers("KRP-19")
+def test_what_ended_by_itself_is_not_ended_again_by_slots() -> None:
+    known = short(RESERVATION, class_=FULL)
+    known = known.observed(described(1, at=NOW + minutes(20)), NOW + minutes(20))
+    again = short(RESERVATION, class_=FULL, known=known, now=NOW + minutes(40))
+    assert again.by_scope[RESERVATION].step == 0  # more than half an hour after the first ended
+
+
 def test_other_scopes_do_not_end_by_a_description() -> None:
     known = short()
     assert known.observed(described(5, at=NOW + minutes(1)), NOW + minutes(1)).get(POOL, NOW + minutes(1))
