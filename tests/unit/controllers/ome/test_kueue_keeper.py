@@ -21,7 +21,7 @@ from broker.apis.kueue import (
     WorkloadPriorityClass,
 )
 from broker.apis.meta import condition
-from broker.apis.ome import CapacityReservation
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.kueue.check import CheckKeeper, names_check
 from broker.controllers.ome.kueue.keeper import QueueKeeper
@@ -284,6 +284,34 @@ def test_a_strangers_local_queue_is_left_alone(world: World) -> None:
     assert world.local().spec.cluster_queue == "theirs"
     assert world.kueue.queue(QUEUE) is None
     assert world.problems() == []
+
+
+@pytest.mark.covers("OME-043", "OME-079", "OME-082")
+def test_a_shared_reservation_has_a_queue_in_each_namespace_that_says_so(world: World) -> None:
+    world.reserve()
+    world.keeps()
+    world.client.patch(Namespace.KIND, "team", {"metadata": {"annotations": {names.DRAWS_FROM: "gpu"}}})
+    for name, said in (("red", "gpu"), ("green", "gpu"), ("blue", "gpu"), ("other", "gpus")):
+        meta = {"name": name, "annotations": {names.DRAWS_FROM: said}}
+        world.client.create(Namespace.KIND, {"metadata": meta})
+    world.client.create(ClusterCapacityReservation.KIND, {"metadata": {"name": "gpu"}, "spec": SPEC})
+    shared = Reserved("", "gpu")
+
+    def queues() -> dict[str, Reserved | None]:
+        world.keeps()
+        world.keeper.reconcile("gpu")
+        found = [LocalQueue.decode(each) for each in world.client.list(LocalQueue.KIND)[0]]
+        return {each.namespace: owner_of(each) for each in found}
+
+    # In `team` the name is taken by the reservation of that namespace, which has it on.
+    assert queues() == {"team": TEAM, "red": shared, "green": shared, "blue": shared}
+    assert [each.reason for each in world.view.problems(shared)] == ["ObjectConflict"]
+    assert world.local().spec.cluster_queue == QUEUE and world.problems() == []
+    world.client.patch(Namespace.KIND, "red", {"metadata": {"annotations": None}})
+    world.client.delete(Namespace.KIND, "blue")  # which waits for what is in it
+    assert queues() == {"team": TEAM, "green": shared}
+    before = world.writes()
+    assert queues() == {"team": TEAM, "green": shared} and world.writes() == before
 
 
 def test_names_that_read_the_same_are_queues_of_their_own(world: World) -> None:

@@ -44,9 +44,10 @@ def workload(*conditions: Json, back: int = 0, queue: str = MINE.queue, labels: 
     return {"metadata": metadata, "spec": {"podSets": [{"name": "main", "count": 4}]}, "status": status}
 
 
-def view(*workloads: Json, owner: Reserved = MINE) -> KueueView:
+def view(*workloads: Json, owner: Reserved = MINE, says: tuple[Json, ...] = ()) -> KueueView:
     queues, some = Cache(ClusterQueue), Cache(Workload, indexes={BY_QUEUE: by_admission})
-    queues.replace([{"metadata": {"name": MINE.queue, **mark(owner)}, "spec": {}}], 1)
+    status = {"conditions": [*says]}
+    queues.replace([{"metadata": {"name": MINE.queue, **mark(owner)}, "spec": {}, "status": status}], 1)
     some.replace(workloads, 1)
     reads: Any = SimpleNamespace(
         cluster_queues=SimpleNamespace(cache=queues), workloads=SimpleNamespace(cache=some)
@@ -117,3 +118,19 @@ def test_a_queue_that_was_made_for_another_is_not_its() -> None:
 def test_what_is_wrong_with_it(conditions: tuple[Json, ...], why: str) -> None:
     (holder,) = view(workload(RESERVED, *conditions)).holders(MINE)
     assert (holder.why, holder.healthy) == (why, not why)
+
+
+@pytest.mark.covers("OME-018", "OME-083")
+@pytest.mark.parametrize(
+    ("says", "active", "reason"),
+    [
+        (said("Active", reason="Ready"), True, "Ready"),
+        (said("Active", "False", reason="FlavorNotFound"), False, "FlavorNotFound"),
+        (said("Active", "Unknown"), False, "ClusterQueuePending"),
+        (said("Other"), False, "ClusterQueuePending"),
+    ],
+)
+def test_whether_its_queue_admits_anybody(says: Json, active: bool, reason: str) -> None:
+    assert view(says=(says,)).active(MINE)[:2] == (active, reason)
+    theirs = view(says=(says,), owner=Reserved("team", "other"))
+    assert theirs.active(MINE)[:2] == (False, "ClusterQueueNotCreated")
