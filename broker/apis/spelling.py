@@ -1,7 +1,8 @@
 """Annotations of the broker's own domain that mean nothing where they are written.
 
 Invariant: no word of ours is passed over in silence. One that no kind knows, or that another kind does, is
-told with the nearest one that would have meant something there. Kubernetes takes any key
+told with the nearest one that would have meant something there, if one is near: a word for something else is
+no slip of the hand. Kubernetes takes any key
 (https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/), so nobody else can tell.
 """
 
@@ -16,6 +17,20 @@ from broker.apis import names
 
 PREFIX: Final = f"{names.BROKER}/"
 REASON: Final = "UnknownAnnotation"
+NEAR: Final = 0.75  # of difflib's ratio; `tenant` is so near to `tenancy`, `permission` to `admission` is not
+# The broker's own: nobody meant to write these.
+_WRITTEN: Final = frozenset(
+    {
+        names.BUYING,
+        names.RELEASED,
+        names.LAUNCH,
+        names.LAUNCH_REQUEST,
+        names.ATTEMPTS,
+        names.TAG_FLAVOR,
+        names.ACCEPTED_SPEC,
+        names.ADVISED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +60,13 @@ def of_pool(own: Iterable[str], template: Mapping[str, str]) -> tuple[Misspelt, 
 def _nearest(key: str, known: Iterable[str]) -> str:
     """The most alike of them; empty where none is."""
     words = {each.removeprefix(PREFIX): each for each in known}
-    near = get_close_matches(key.removeprefix(PREFIX), words, n=1, cutoff=0.6)
+    near = get_close_matches(key.removeprefix(PREFIX), words, n=1, cutoff=NEAR)
     return words[near[0]] if near else ""
 
 
 def _told(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
-    meant = _nearest(key, known)
+    peoples = [each for each in known if each not in _WRITTEN]
+    meant = _nearest(key, peoples)
     elsewhere = [each for each, keys in names.ANNOTATIONS.items() if key in keys]
     if elsewhere:
         way = f"it is read on {' and '.join(elsewhere)}"
@@ -58,7 +74,7 @@ def _told(kind: str, key: str, known: tuple[str, ...]) -> Misspelt:
     elif meant:
         way = f"write {meant} if that is meant"
     else:
-        way = f"{kind} knows {', '.join(sorted(known))}"
+        way = f"{kind} knows {', '.join(sorted(peoples))}"
     return Misspelt(key=key, meant=meant, message=f"annotation {key} means nothing on a {kind}: {way}")
 
 

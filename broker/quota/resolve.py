@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import Final
 
 from broker.quota.usage import Reserved
+
+NEAR: Final = 0.75  # of difflib's ratio; `gpu` is so near to `gpus`, and to `cpu` it is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,12 @@ class Names:
 @lru_cache(maxsize=64)
 def _nearest(given: str, known: tuple[str, ...]) -> str:
     """As it is written, or by the name alone where the namespace is another or left out."""
-    near = get_close_matches(given, known, n=1, cutoff=0.6)
+    near = get_close_matches(given, known, n=1, cutoff=NEAR)
     name = given.rpartition("/")[2]
     named = {each.rpartition("/")[2]: each for each in known}
-    return next(iter([*near, *(named[each] for each in get_close_matches(name, named, n=1, cutoff=0.6))]), "")
+    return next(
+        iter([*near, *(named[each] for each in get_close_matches(name, named, n=1, cutoff=NEAR))]), ""
+    )
 
 
 def resolve(given: str, known: Iterable[Reserved]) -> Reserved | Unresolved:

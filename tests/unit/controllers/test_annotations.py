@@ -38,6 +38,16 @@ KNOWN = [Reserved("ml", "gpus"), Reserved("", "pool")]
         ("NodeClaim", "draw-from", "write capacity-broker.io/draws-from if that is meant"),
         ("NodePool", "gang-sise", "write capacity-broker.io/gang-size if that is meant"),
         ("Namespace", "zzz", "Namespace knows capacity-broker.io/draws-from"),
+        ("CapacityReservation", "tenant", "write capacity-broker.io/tenancy if that is meant"),
+        ("CapacityReservation", "end-time", "write capacity-broker.io/end-date if that is meant"),
+        ("CapacityReservation", "reservation-id", "write capacity-broker.io/reservation-ids if that is"),
+        ("CapacityReservation", "permission", "CapacityReservation knows capacity-broker.io/admission, "),
+        ("CapacityReservation", "policy", "CapacityReservation knows "),
+        ("CapacityReservation", "node-pool", "CapacityReservation knows "),
+        ("NodeClaim", "port", "NodeClaim knows "),
+        # What the broker writes itself is nobody's to write.
+        ("CapacityReservation", "release", "CapacityReservation knows "),
+        ("NodeClaim", "attempt", "NodeClaim knows "),
     ],
 )
 def test_an_annotation_that_means_nothing_is_named_with_the_nearest_that_does(
@@ -46,6 +56,7 @@ def test_an_annotation_that_means_nothing_is_named_with_the_nearest_that_does(
     (found,) = misspelt(kind, {f"capacity-broker.io/{key}": "x", "example.com/mine": "y"})
     assert found.message.startswith(f"annotation capacity-broker.io/{key} means nothing on a {kind}: ")
     assert says in found.message
+    assert not any(f"{names.BROKER}/{own}" in found.message for own in ("buying", "attempts"))
 
 
 def test_every_annotation_that_is_known_means_something_on_its_kind() -> None:

@@ -42,6 +42,8 @@ def test_a_name_means_one_reservation(given: str, found: Reserved) -> None:
         ("a/gpus", "ReservationNotFound", "gpus in namespace 'a': write a/gpu if that is meant"),
         ("team-b/alone", "ReservationNotFound", "write a/alone if that is meant"),
         ("pol", "ReservationNotFound", "write pool if that is meant"),
+        ("cpu", "ReservationNotFound", "named cpu: make it, or name another"),
+        ("a/cpus", "ReservationNotFound", "cpus in namespace 'a': make it, or name another"),
         ("", "ReservationNotNamed", "write namespace/name"),
     ],
 )
