@@ -9,11 +9,13 @@ import pytest
 from broker.quota.assign import Rules, Simulation, assign, targets
 from broker.quota.flavors import PodSet
 from broker.quota.model import FlavorResource, Mode
-from tests.unit.quota import cases, own, own_preempt, rows
+from tests.unit.quota import cases, own, own_classical, own_fair, rows
 from tests.unit.quota.cases import Row
 
 _ASSIGN = [row for row in cases.CASES if row["suite"] == "TestAssignFlavors"] + own.ROWS
-_PREEMPT = [row for row in cases.CASES if row["suite"] != "TestAssignFlavors"] + own_preempt.ROWS
+_PREEMPT = (
+    [row for row in cases.CASES if row["suite"] != "TestAssignFlavors"] + own_classical.ROWS + own_fair.ROWS
+)
 
 
 @pytest.mark.parametrize("row", _PREEMPT, ids=cases.row_id)
