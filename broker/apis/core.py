@@ -125,6 +125,7 @@ class PodSpec(Model):
 class PodStatus(Model):
     phase: str = ""
     reason: str = ""
+    start_time: Time | None = None
     nominated_node_name: str = ""
     conditions: tuple[Condition, ...] = ()
 

@@ -15,9 +15,12 @@ REGION: Final = "topology.kubernetes.io/region"
 ARCH: Final = "kubernetes.io/arch"
 OS: Final = "kubernetes.io/os"
 HOSTNAME: Final = "kubernetes.io/hostname"
+NODE_NO_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 NODE_NOT_READY_TAINT: Final = "node.kubernetes.io/not-ready"
 NODE_UNREACHABLE_TAINT: Final = "node.kubernetes.io/unreachable"
 CLOUD_UNINITIALIZED_TAINT: Final = "node.cloudprovider.kubernetes.io/uninitialized"
+# Of taints whose key ends in the name of a rule of the Node Readiness Controller.
+READINESS_TAINTS: Final = "readiness.k8s.io/"
 
 # Karpenter
 KARPENTER: Final = "karpenter.sh"

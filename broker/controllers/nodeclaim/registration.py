@@ -35,10 +35,15 @@ BY_PROVIDER_ID = "providerID"
 # On each node that the broker registered: the name of its class.
 MARK = f"{names.BROKER}/nodeclass"
 REGISTRATION_TIMEOUT = timedelta(minutes=15)
-EPHEMERAL = (
-    names.NODE_NOT_READY_TAINT,
-    names.NODE_UNREACHABLE_TAINT,
-    names.CLOUD_UNINITIALIZED_TAINT,
+# Taints of a node that is on its way; whoever set one takes it off (karpenter pkg/scheduling/taints.go).
+EPHEMERAL = frozenset(
+    {
+        (names.NODE_NOT_READY_TAINT, "NoSchedule"),
+        (names.NODE_NOT_READY_TAINT, "NoExecute"),
+        (names.NODE_UNREACHABLE_TAINT, "NoSchedule"),
+        (names.CLOUD_UNINITIALIZED_TAINT, "NoSchedule"),
+        (names.UNREGISTERED_TAINT, "NoExecute"),
+    }
 )
 
 
@@ -236,10 +241,10 @@ def _uninitialized(claim: NodeClaim, node: Node) -> tuple[str, str]:
     for taint in node.spec.taints:
         if (taint.key, taint.effect) in startup:
             return "StartupTaintsExist", f"node {node.name} still has startup taint {taint.key}"
-        if taint.key in EPHEMERAL:
+        if (taint.key, taint.effect) in EPHEMERAL or taint.key.startswith(names.READINESS_TAINTS):
             return "KnownEphemeralTaintsExist", f"node {node.name} still has taint {taint.key}"
     have = quantities(node.status.allocatable)
-    for resource in claim.spec.resources.requests:
-        if not have.get(resource):
+    for resource, asked in quantities(claim.spec.resources.requests).items():
+        if asked and not have.get(resource):
             return "ResourceNotRegistered", f"node {node.name} does not offer {resource} yet"
     return "", ""

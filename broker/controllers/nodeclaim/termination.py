@@ -16,6 +16,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
+from broker.controllers.nodeclaim import drain
 from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.instances import SETTLED
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, first_of
@@ -32,9 +33,6 @@ from providers.base import CapacityProvider
 
 BY_NODE = "nodeName"
 LOOK_AGAIN = 2.0
-NO_SCHEDULE = "NoSchedule"
-STUCK = timedelta(minutes=1)
-_STATIC_POD = "kubernetes.io/config.mirror"
 _PART = re.compile(r"(\d+)(h|m|s)")
 _UNIT = {"h": "hours", "m": "minutes", "s": "seconds"}
 
@@ -74,12 +72,12 @@ class Termination:
         if claim.status.provider_id and first_of(self._claims, claim).uid != claim.uid:
             self._release_claim(claim)  # the instance lives on with another claim
             return None
-        node = next(iter(self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")), None)
-        if node is not None and self._drain(claim, node):
+        nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
+        if any(self._drain(claim, node) for node in nodes):
             return Again(LOOK_AGAIN)
         if claim.status.provider_id and self._alive(claim):
             return Again(LOOK_AGAIN)
-        if node is not None:
+        for node in nodes:
             release(self._client, self._nodes, node)
         self._release_claim(claim)
         return None
@@ -92,9 +90,8 @@ class Termination:
         late = deadline is not None and self._clock.now() >= deadline
         gone = bool(left) and not late and self._gone(claim, node)
         if left and not late and not gone:
-            for pod in left:
-                if not pod.deleting:
-                    self._evict(claim, pod)
+            for pod in drain.evictable(left, self._clock.now()):
+                self._evict(claim, pod)
             write(
                 self._client,
                 self._claims,
@@ -103,7 +100,7 @@ class Termination:
                     type=names.DRAINED,
                     status="Unknown",
                     reason="Draining",
-                    message=f"{len(left)} pods left on node {node.name}, {left[0].key} first",
+                    message=f"{len(left)} pods left on node {node.name}, {self._first(left)}",
                 ),
                 now=self._clock.now(),
             )
@@ -118,14 +115,19 @@ class Termination:
         write(self._client, self._claims, claim, change, now=self._clock.now())
         return False
 
+    def _first(self, left: list[Pod]) -> str:
+        if drain.kept(left[0], self._clock.now()):
+            return f"{left[0].key} says {names.DO_NOT_DISRUPT} and is waited for"
+        return f"{left[0].key} first"
+
     def _left(self, node: Node) -> list[Pod]:
         """The pods that hold the drain up. The cache may lack the last ones: before none is left, the server
         is asked."""
         now = self._clock.now()
-        if known := [p for p in self._pods.by(BY_NODE, node.name) if _holds_up(p, now)]:
+        if known := drain.left(self._pods.by(BY_NODE, node.name), now):
             return known
         listed, _ = self._client.list(Pod.KIND, field_selector=f"spec.nodeName={node.name}")
-        return [pod for pod in map(Pod.decode, listed) if _holds_up(pod, now)]
+        return drain.left(map(Pod.decode, listed), now)
 
     def _gone(self, claim: NodeClaim, node: Node) -> bool:
         """Whether nothing is left to drain: pods on a node without an instance never end by themselves."""
@@ -136,12 +138,18 @@ class Termination:
         return not any(instance.alive for instance in found)
 
     def _close(self, node: Node) -> None:
-        if any(t.key == names.DISRUPTED_TAINT and t.effect == NO_SCHEDULE for t in node.spec.taints):
+        disrupted = {"key": names.DISRUPTED_TAINT, "effect": drain.NO_SCHEDULE}
+        there = any((t.key, t.effect) == tuple(disrupted.values()) for t in node.spec.taints)
+        if there and names.NODE_NO_BALANCERS in node.labels:
             return
-        taints = [t.wire() for t in node.spec.taints]
+        others = [t.wire() for t in node.spec.taints if t.key != names.DISRUPTED_TAINT]
         body = {
-            "metadata": {"resourceVersion": node.metadata.resource_version},
-            "spec": {"taints": [*taints, {"key": names.DISRUPTED_TAINT, "effect": NO_SCHEDULE}]},
+            "metadata": {
+                "resourceVersion": node.metadata.resource_version,
+                # Requests stop before the pods do.
+                "labels": {names.NODE_NO_BALANCERS: "karpenter"},
+            },
+            "spec": {"taints": [*others, disrupted]},
         }
         self._nodes.observe(self._client.patch(Node.KIND, node.name, body))
 
@@ -204,21 +212,6 @@ class Termination:
 def _without_finalizer(claim: NodeClaim) -> Mapping[str, Any]:
     found = remove_finalizer(claim, names.TERMINATION_FINALIZER)
     return dict(found["metadata"]) if found else {}
-
-
-def _holds_up(pod: Pod, now: datetime) -> bool:
-    """Whether draining waits for the pod: not for finished ones, static ones, or those of a DaemonSet; nor
-    for one that its kubelet should have ended a minute ago (Karpenter's IsStuckTerminating)."""
-    if pod.status.phase in ("Succeeded", "Failed") or _STATIC_POD in pod.annotations:
-        return False
-    if pod.metadata.deletion_timestamp and now - pod.metadata.deletion_timestamp > STUCK:
-        return False
-    if any(o.kind in ("DaemonSet", "Node") for o in pod.metadata.owner_references):
-        return False
-    return not any(
-        t.operator == "Exists" and t.key in ("", names.DISRUPTED_TAINT) and t.effect in ("", NO_SCHEDULE)
-        for t in pod.spec.tolerations
-    )
 
 
 def _deadline(claim: NodeClaim) -> datetime | None:
