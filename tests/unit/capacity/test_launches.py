@@ -243,23 +243,26 @@ def test_a_call_asks_only_types_that_its_image_drives() -> None:
     assert gpu.image.id == "ami-gpu"
 
 
-def test_a_call_asks_sixty_types_at_most() -> None:
+@pytest.mark.parametrize(("zones", "pools"), [("abc", 180), ("abcdef", 300)])
+def test_a_call_asks_sixty_types_and_three_hundred_pools_at_most(zones: str, pools: int) -> None:
+    named = [f"us-east-1{each}" for each in zones]
+    large = replace(TYPES["m5.large"], zones=frozenset(named))
     types = {
-        f"m{n}.large": replace(TYPES["m5.large"], name=f"m{n}.large", on_demand_price=1 + n / 100)
-        for n in range(100)
+        f"m{n}.large": replace(large, name=f"m{n}.large", on_demand_price=1 + n / 100) for n in range(100)
     }
-    made = planned([claim()], node_class(), inventory(), types=types)
+    of = node_class(zones=named)
+    made = planned([claim()], of, inventory(), types=types)
     one = only(
         group(
             made.assignments,
-            node_classes={"default": node_class()},
+            node_classes={"default": of},
             types=types,
             shortages=Shortages(),
             now=NOW,
         )
     )
-    assert len({each.instance_type for each in one.overrides}) == 60
-    assert len(one.overrides) == 180
+    assert len({each.instance_type for each in one.overrides}) <= 60
+    assert len(one.overrides) == pools
 
 
 @pytest.mark.covers("KRP-21")
@@ -312,9 +315,11 @@ def test_a_reservation_on_an_outpost_is_launched_into_from_its_subnet() -> None:
 
 
 def test_the_image_is_of_the_reservations_platform() -> None:
-    world = inventory(odcr("cr-1", platform="Windows"))
+    world = inventory(odcr("cr-1"), odcr("cr-2", platform="Windows"))
     images = (Image(id="ami-linux"), Image(id="ami-windows", platform="Windows"))
-    assert only(groups([claim()], node_class(BY_ID, world, images=images), world)).image.id == "ami-windows"
+    both = node_class(Selection(terms=BOTH_IDS), world, images=images)
+    wanted = claim("c", (RESERVATION_ID, "In", ["cr-2"]))
+    assert only(groups([wanted], both, world)).image.id == "ami-windows"
 
 
 @pytest.mark.covers("KRP-21")
@@ -395,8 +400,9 @@ def test_an_instance_off_the_reservations_is_unwanted_by_a_claim_that_takes_noth
     made = only(groups([claim("c", *asked, kinds=kinds)], node_class(BY_ID, world), world))
     (pair,) = dealt(made, instance("i-1")).pairs
     assert pair.unwanted == unwanted
-    (pair,) = dealt(made, instance("i-1", reservation="cr-1")).pairs
-    assert not pair.unwanted
+    for runs_in in ("cr-1", "cr-9"):
+        (pair,) = dealt(made, instance("i-1", reservation=runs_in)).pairs
+        assert not pair.unwanted
 
 
 def test_instances_that_nobody_asked_for_are_surplus() -> None:
@@ -433,6 +439,7 @@ def test_an_error_leads_back_to_the_option_it_is_about() -> None:
     made = only(groups([claim("a", kinds=["on-demand"], types=["m5.large"])], node_class()))
     assert str(made.option("m5.large", "us-east-1c").pool) == "on-demand:m5.large:us-east-1c"
     assert made.option("", "") == made.assignments[0].option
+    assert [made.subnet("m5.large", zone) for zone in ("us-east-1c", "")] == ["subnet-c", "subnet-a"]
 
 
 @pytest.mark.covers("KRP-22")
@@ -440,7 +447,7 @@ def test_what_a_gang_got_in_part_is_given_back_wherever_it_was_launched() -> Non
     whole = by_id(2, gang="g")
     first = dealt(whole, instance("i-1", reservation="cr-1"), instance("i-2", reservation="cr-1"))
     other = dealt(by_id(1, gang="g"), errors=[FULL])
-    single = dealt(by_id(1), instance("i-3", reservation="cr-1"))
+    single = dealt(by_id(2), instance("i-3", reservation="cr-1"), errors=[FULL])
     assert undone([first, single]) == ()
     assert [pair.instance.id for pair in undone([first, other, single])] == ["i-1", "i-2"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Misfit, NodeClass, Resolved, Selection
+from broker.capacity.model import Misfit, NodeClass, ReservationTerm, Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings, Unresolved, selection
 from broker.controllers.nodeclass.shape import block_devices, kubelet
 from broker.controllers.nodeclass.status import Verdict, status_patch
@@ -136,11 +137,66 @@ def test_karpenters_conditions_and_entries_stay() -> None:
     }
     source = node_class(
         spec={"capacityReservationSelectorTerms": [{"id": "cr-0ther"}]},
-        status={"conditions": [theirs], "capacityReservations": [other]},
+        status={"conditions": [theirs], "capacityReservations": [other, {**other, "id": ID}]},
     )
     status = patch(source, resolved(source, Resolved(usable=(ODCR,))))
     assert condition(status, "AMIsReady") == ("True", "AMIsReady", "")
     assert [row["id"] for row in status["capacityReservations"]] == [ID, "cr-0ther"]
+
+
+@pytest.mark.covers("KRP-08", "KRP-09")
+def test_what_is_about_to_start_is_shown_as_pending() -> None:
+    soon = replace(ODCR, id="cr-1", state="scheduled", start=NOW + timedelta(hours=2))
+    found = Resolved(usable=(ODCR, replace(ODCR, id="cr-2", start=NOW)), pending=(soon,))
+    status = patch(node_class(), resolved(node_class(), found, Selection(preference="open")))
+    assert {row["id"]: row["state"] for row in status["capacityReservations"]} == {
+        ID: "active",
+        "cr-1": "pending",
+        "cr-2": "active",
+    }
+    assert condition(status, names.RESERVATIONS_RESOLVED)[2] == (
+        "2 usable with 6 of 10 slots free; cr-1 is scheduled until 2026-11-21T05:00:00Z"
+    )
+
+
+@pytest.mark.covers("KRP-09")
+def test_where_karpenter_keeps_the_list_the_condition_says_it_all() -> None:
+    ready = {"type": "CapacityReservationsReady", "status": "True", "reason": "Ready", "message": ""}
+    source = node_class(status={"conditions": [ready]})
+    ends = replace(ODCR, id="cr-2", end=NOW + timedelta(hours=1))
+    status = patch(source, resolved(source, Resolved(usable=(ODCR, ends))))
+    assert set(status) == {"conditions"}
+    assert condition(status, names.RESERVATIONS_RESOLVED)[2] == (
+        f"2 usable with 6 of 10 slots free: {ID} p5.48xlarge us-east-1a 3/5, "
+        "cr-2 p5.48xlarge us-east-1a 3/5 until 2026-11-21T04:00:00Z"
+    )
+
+
+@pytest.mark.covers("KRP-09")
+def test_the_list_stays_as_it_was_while_aws_cannot_be_asked() -> None:
+    source = node_class()
+    outcome = Unresolved("RequestLimitExceeded", "slow down")
+    status = status_patch(source, outcome, limit=None, now=NOW, keep=True)
+    assert set(status) == {"conditions"}
+    assert condition(status, names.RESERVATIONS_RESOLVED)[:2] == ("Unknown", "RequestLimitExceeded")
+
+
+@pytest.mark.covers("KRP-09")
+@pytest.mark.parametrize(
+    ("chosen", "asked"),
+    [
+        (Selection(preference="open"), "preference open"),
+        (Selection(group_arn="arn:1"), "arn:1"),
+        (Selection(terms=(ReservationTerm(tags={"a": "b"}),)), "capacityReservationSelectorTerms"),
+    ],
+)
+def test_what_finds_nothing_is_named(chosen: Selection, asked: str) -> None:
+    status = patch(node_class(), resolved(node_class(), Resolved(), chosen))
+    assert condition(status, names.RESERVATIONS_RESOLVED) == (
+        "False",
+        "ReservationsNotFound",
+        f"{asked} finds no reservation in this region",
+    )
 
 
 def test_without_terms_an_old_entry_of_ours_goes() -> None:
