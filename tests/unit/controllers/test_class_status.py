@@ -122,7 +122,13 @@ def test_a_misfit_is_shown_with_its_id_and_ec2s_code() -> None:
     message = condition(status, names.RESERVATIONS_RESOLVED)[2]
     assert ID in message
     assert "InvalidCapacityReservationId.NotFound" in message
-    assert status["capacityReservationMisfits"][0]["id"] == ID
+    said = {"id": ID, "reason": misfit.reason, "message": "gone"}
+    assert status["capacityReservationMisfits"] == [{**said, "code": misfit.code}]
+    many = Resolved(misfits=tuple(replace(misfit, id=f"cr-{n}", code="") for n in range(10)))
+    status = patch(node_class(), resolved(node_class(), many))
+    assert status["capacityReservationMisfits"][9] == {**said, "id": "cr-9"}
+    message = condition(status, names.RESERVATIONS_RESOLVED)[2]
+    assert message.endswith("; cr-7: gone; and 2 more")
 
 
 @pytest.mark.covers("KRP-09")
