@@ -180,17 +180,20 @@ def _nominal(one: Reservation) -> Mapping[tuple[str, str], int]:
 
 def _sizes(cluster: DedicatedAICluster) -> Iterator[str]:
     spec = cluster.spec
-    requests = spec.resources.requests if spec.resources is not None else {}
-    if not requests and spec.count is None and not spec.profile:
+    asked: dict[str, tuple[str, str]] = {}
+    if spec.resources is not None:  # a limit without a request is a request
+        asked = {name: ("limits", text) for name, text in spec.resources.limits.items()}
+        asked |= {name: ("requests", text) for name, text in spec.resources.requests.items()}
+    if not asked and spec.count is None and not spec.profile:
         yield f"spec: {SIZE_RULE.message}"
-    for name, text in sorted(requests.items()):
+    for name, (field, text) in sorted(asked.items()):
         try:
             amount = units(name, text)
         except ValueError as error:
-            yield f"spec.resources.requests: {name}: {error}"
+            yield f"spec.resources.{field}: {name}: {error}"
             continue
         if amount < 0:
-            yield f"spec.resources.requests: {name} {text} is negative; leave it out for none"
+            yield f"spec.resources.{field}: {name} {text} is negative; leave it out for none"
 
 
 def _units(name: str, text: str | None) -> int:

@@ -116,17 +116,23 @@ def _as(machine: Machine, *, usable: bool) -> Machine:
 
 
 def shares(
-    claimants: Sequence[Claimant], machines: Iterable[Machine], *, counted: Collection[str] | None = None
+    claimants: Sequence[Claimant],
+    machines: Iterable[Machine],
+    *,
+    sold: Collection[str] | None = None,
 ) -> dict[Reserved, Share]:
     """What each reservation gets of the hardware, the oldest first.
 
-    Of resources outside `counted`, such as licences, no machine says anything: there is what is wanted.
+    Of what no machine of a flavor says anything and which is not `sold` with one, such as a licence, there is
+    what is wanted.
     """
     own: dict[tuple[Reserved, FlavorResource], list[int]] = {}
     common: dict[FlavorResource, list[int]] = {}
+    told: set[FlavorResource] = set()
     for machine in machines:
         for resource, value in machine.resources.items():
             key = FlavorResource(machine.flavor, resource)
+            told.add(key)
             sums = (
                 common.setdefault(key, [0, 0])
                 if machine.owner is None
@@ -139,7 +145,7 @@ def shares(
         supplied: dict[FlavorResource, int] = {}
         allocatable: dict[FlavorResource, int] = {}
         for key, nominal in claimant.nominal.items():
-            if counted is not None and key.resource not in counted:
+            if sold is not None and key not in told and key.resource not in sold:
                 supplied[key] = allocatable[key] = nominal
                 continue
             mine = own.get((claimant.reserved, key), (0, 0))

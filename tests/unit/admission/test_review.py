@@ -230,6 +230,8 @@ def test_what_cannot_be_read_is_left_to_the_controller_with_a_warning() -> None:
         ({"resources": {"requests": {}}}, "nothing says how large the cluster is", ""),
         ({"resources": {"requests": {GPU: "-8"}}}, "nvidia.com/gpu -8 is negative", ""),
         ({"resources": {"requests": {GPU: "8"}}}, "", ""),
+        ({"resources": {"limits": {GPU: "8"}}}, "", ""),
+        ({"resources": {"limits": {GPU: "-8"}}}, "spec.resources.limits: nvidia.com/gpu -8 is negative", ""),
         ({"count": 4}, "", ""),
         ({"count": 4, "profile": "large"}, "", ""),
         ({"profile": "huge"}, "", "there is no DedicatedAIClusterProfile huge yet"),

@@ -18,7 +18,8 @@ from datetime import datetime, timedelta
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition, quantity
+from broker.apis.meta import condition, exact
+from broker.apis.units import CPU
 from broker.capacity.endings import NOTICES
 from broker.capacity.holdings import Holdings
 from broker.capacity.matching import ends_at
@@ -181,12 +182,13 @@ def why(node: Node) -> str:
 
 
 def resources(node: Node) -> Mapping[str, int]:
-    """What pods can have of it, as quota counts it."""
-    return whole({name: quantity(text) for name, text in node.status.allocatable.items()})
+    """What pods can have of it, as quota counts it; part of a unit is none."""
+    has = node.status.allocatable
+    return {name: int(exact(text) * (1000 if name == CPU else 1)) for name, text in has.items()}
 
 
 def whole(amounts: Mapping[str, float]) -> dict[str, int]:
-    return {name: int(value * 1000 if name == "cpu" else value) for name, value in amounts.items()}
+    return {name: int(value * 1000 if name == CPU else value) for name, value in amounts.items()}
 
 
 def sight(node: Node | None) -> tuple[object, ...] | None:

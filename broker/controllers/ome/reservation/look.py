@@ -51,7 +51,7 @@ class Judgement:
     judged: Judged
     nominal: Amounts
     limit: Amounts
-    deciding: frozenset[str]
+    deciding: frozenset[FlavorResource]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Look:
         seen = self._seen(holdings, flavors, now)
         self._steadied, machines = steady(self._steadied, seen.machines, moment, self._steady_seconds)
         claimants = _claimants(reservations, judged)
-        shared = _shared(claimants, machines)
+        shared = shares(claimants, machines, sold=verdicts.SOLD)
         common, own = _outs(machines)
         refusals = sources.refusals()
         holders: dict[Reserved, list[Holder]] = defaultdict(list)
@@ -220,11 +220,6 @@ def _claimants(
         for one in reservations
         if not one.deleting
     ]
-
-
-def _shared(claimants: Sequence[Claimant], machines: Sequence[Machine]) -> Mapping[Reserved, Share]:
-    counted = {resource for machine in machines for resource in machine.resources}
-    return shares(claimants, machines, counted=counted | verdicts.SOLD)
 
 
 def _kin(judged: Mapping[Reserved, Judgement]) -> Kin:

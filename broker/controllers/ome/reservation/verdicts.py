@@ -19,7 +19,7 @@ from broker.apis.units import written
 from broker.capacity.sizing import ACCELERATORS
 from broker.controllers.ome.reservation.sources import QueueState, Trouble
 from broker.quota.lifecycle import Kind, Obstacle, State, ready
-from broker.quota.model import Amounts
+from broker.quota.model import Amounts, FlavorResource
 from broker.quota.standing import Share, beyond
 from broker.quota.usage import Holder
 
@@ -88,7 +88,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is known of one reservation. `deciding`: the resources whose lack counts as lack of capacity;
+    """All that is known of one reservation. `deciding`: what counts as lack of capacity where it lacks;
     `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out;
     `taken`: what of it others use, on nodes (`takers`) as far as these are known; `hindered`: what is wrong
     with its queues; `remedies`: what would bring instances that are missing, where nobody buys them."""
@@ -98,7 +98,7 @@ class Facts:
     nominal: Amounts = field(default_factory=dict)
     limit: Amounts = field(default_factory=dict)
     share: Share = field(default_factory=Share)
-    deciding: frozenset[str] = frozenset()
+    deciding: frozenset[FlavorResource] = frozenset()
     missing_flavors: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     outs: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
             kind=Kind.QUEUE, reason="ClusterQueueInactive", message=f"its ClusterQueue is not active: {said}"
         )
     lacking = short(facts.nominal, facts.share.supplied)
-    if decides := {key: value for key, value in lacking.items() if key.resource in facts.deciding}:
+    if decides := {key: value for key, value in lacking.items() if key in facts.deciding}:
         waits = any(each.pending for each in facts.troubles) or bool(facts.pending)
         reason = "CloudReservationPending" if waits else "InsufficientCapacity"
         because = [each.message if each.reason == reason else each.said for each in facts.troubles]
@@ -314,8 +314,8 @@ def listed(said: Sequence[str], between: str = ", ") -> str:
     return between.join([*said[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
-def deciding(nominal: Amounts, *, largest: bool) -> frozenset[str]:
-    """The resources by which a quota is sized: its accelerators; without any, or if asked for, all."""
-    wanted = {key.resource for key, value in nominal.items() if value}
-    accelerated = wanted & frozenset(ACCELERATORS)
-    return frozenset(wanted if largest or not accelerated else accelerated)
+def deciding(nominal: Amounts, *, largest: bool) -> frozenset[FlavorResource]:
+    """What each flavor's quota is sized by: its accelerators; without any, or if asked for, all of it."""
+    wanted = [key for key, value in nominal.items() if value]
+    accelerated = {key.flavor for key in wanted if not largest and key.resource in ACCELERATORS}
+    return frozenset(key for key in wanted if key.flavor not in accelerated or key.resource in ACCELERATORS)

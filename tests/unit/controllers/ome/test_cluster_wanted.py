@@ -45,6 +45,7 @@ def test_without_resources_it_is_the_profile_so_many_times() -> None:
     assert good(cluster(profile="p"), profile(count=2)).requests[GPU] == 16
     assert good(cluster(profile="p", count=0), profile(count=2)).requests[GPU] == 16
     assert good(cluster(profile="p", count=3), profile(count=2)).requests[GPU] == 24
+    assert good(cluster(profile="p", count=3), profile(count=2)).requests[GPU] == 24
 
 
 def test_a_limit_without_a_request_is_a_request() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
 from broker.capacity.holdings import Holdings
 from broker.capacity.model import Inventory
 from broker.controllers.ome.reservation.hardware import Hardware, expires, slots, why
@@ -49,7 +50,8 @@ def node(
 
 
 def odcr(total: int = 4, available: int = 4, **more: Any) -> Odcr:
-    return Odcr(id="cr-1", instance_type=P5.name, zone="a", total=total, available=available, **more)
+    more = {"id": "cr-1", **more}
+    return Odcr(instance_type=P5.name, zone="a", total=total, available=available, **more)
 
 
 @pytest.mark.covers("OME-029")
@@ -71,11 +73,15 @@ def test_a_node_is_out_when_it_is_cordoned_or_not_ready_and_not_by_a_taint(seen:
 
 @pytest.mark.covers("OME-030")
 def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() -> None:
-    eight = {GPU: "8", "cpu": "500m"}
+    eight = {GPU: "8", "cpu": "1001m", "memory": "1500m"}
     flavors = {"h100": {"sort": "h100"}, "twin": {"sort": "h100"}, "a100": {"sort": "a100"}}
-    disputed = odcr()
-    inventory = Inventory(odcrs={disputed.id: disputed})
-    held = Holdings(disputed={disputed.id: (OWNER, Reserved("b", "gpus"))})
+    disputed, ended = odcr(), odcr(id="cr-2", state="expired")
+    inventory = Inventory(odcrs={each.id: each for each in (disputed, ended)})
+    held = Holdings(
+        disputed={disputed.id: (OWNER, Reserved("b", "gpus"))},
+        owner={ended.id: OWNER},
+        flavor={ended.id: "h100"},
+    )
     nodes = [
         node("a", labels={"sort": "a100"}, has=eight),
         node("b", labels={"sort": "h100"}, has=eight),
@@ -84,12 +90,15 @@ def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() 
         node("e", has={"cpu": "8"}),
         # Two reservations say that they hold what it runs in: it is neither's.
         node("f", labels={"sort": "a100", names.RESERVATION_ID: disputed.id}, has=eight),
+        # What ran in a reservation that ended runs on, as its labels say.
+        node("g", labels={"sort": "a100", names.RESERVATION_ID: ended.id}, has=eight),
     ]
     hardware = Hardware(starting_seconds=LIMIT.total_seconds())
     for _ in range(2):  # what was worked out before says the same again
         seen = hardware.look(nodes, [], inventory, held, flavors, {P5.name: P5}, NOW)
         assert [(each.name, each.flavor, each.resources) for each in seen.machines] == [
-            ("a", "a100", {GPU: 8, "cpu": 500})
+            ("a", "a100", {GPU: 8, "cpu": 1001, "memory": 1}),
+            ("g", "a100", {GPU: 8, "cpu": 1001, "memory": 1}),
         ]
         assert seen.unattributed == {
             (GPU, "several flavors"): 16,
@@ -144,6 +153,37 @@ def test_only_an_active_reservation_has_slots(state: str) -> None:
     hardware = Hardware(starting_seconds=LIMIT.total_seconds())
     seen = hardware.look([], [], inventory, held, {"h100": {}}, {P5.name: P5}, NOW)
     assert sum(each.count for each in seen.machines if not each.out) == (4 if state == "active" else 0)
+
+
+@pytest.mark.covers("OME-029")
+@pytest.mark.parametrize(
+    ("claims", "usable"),
+    [
+        ([], 24),
+        ([{"providerID": "aws:///a/i-1"}], 32),
+        ([{}], 24),
+        ([{"providerID": "aws:///a/i-1", "nodeName": "n"}], 24),
+        ([{"providerID": "aws:///a/i-1", "going": True}], 24),
+    ],
+)
+def test_a_taken_slot_counts_while_its_instance_is_about_to_be_a_node(
+    claims: list[dict[str, Any]], usable: int
+) -> None:
+    one = odcr(available=3)
+    held = Holdings(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
+    made = [
+        NodeClaim.decode(
+            {
+                "metadata": {"name": "c", "labels": {names.RESERVATION_ID: one.id}}
+                | ({"deletionTimestamp": NOW.isoformat()} if status.pop("going", False) else {}),
+                "status": status,
+            }
+        )
+        for status in map(dict, claims)
+    ]
+    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    seen = hardware.look([], made, Inventory(odcrs={one.id: one}), held, {}, {P5.name: P5}, NOW)
+    assert sum(each.resources[GPU] * each.count for each in seen.machines if not each.out) == usable
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,11 @@ def test_a_long_name_keeps_its_head() -> None:
     made = short("a" * 62 + "--b")
     assert made.startswith("a" * 54 + "-") and len(made) == 63
     assert short("team--gpu") == "team--gpu"
+    assert short("a" * 63) == "a" * 63
+    assert short("a" * 70 + "b") != short("a" * 70 + "c")
+    # Where it is cut there is no end of a label.
+    assert re.fullmatch("a{53}-[0-9a-f]{8}", short("a" * 53 + "." + "b" * 20))
+    assert re.fullmatch("a{52}-[0-9a-f]{8}", short("a" * 52 + "--" + "b" * 20))
 
 
 def test_what_takes_the_name_admits_nobody_and_says_whose_it_is() -> None:

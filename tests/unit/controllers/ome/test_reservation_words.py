@@ -36,13 +36,14 @@ from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
-from broker.quota.lifecycle import State
+from broker.quota.lifecycle import Kind, State
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
 from broker.quota.standing import Share
 from broker.quota.usage import Holder, HolderKind, Reserved
 from providers.model import Odcr
 
 GPU, MEMORY = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "memory")
+CPUS = FlavorResource("plain", "cpu")
 TI = 2**40
 NOMINAL = {GPU: 64, MEMORY: 16 * TI}
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -70,7 +71,7 @@ SPEC = judge(
 
 def facts(supplied: Amounts = NOMINAL, allocatable: Amounts | None = None, **more: object) -> Facts:
     share = Share(supplied=supplied, allocatable=supplied if allocatable is None else allocatable)
-    made = Facts(judged=SPEC, nominal=NOMINAL, limit=NOMINAL, share=share, deciding=frozenset({GPU.resource}))
+    made = Facts(judged=SPEC, nominal=NOMINAL, limit=NOMINAL, share=share, deciding=frozenset({GPU}))
     return replace(made, **more)  # type: ignore[arg-type]
 
 
@@ -496,9 +497,20 @@ def test_more_users_than_an_object_holds_are_added_up() -> None:
 
 
 def test_the_resources_that_decide() -> None:
-    assert deciding(NOMINAL, largest=False) == {"nvidia.com/gpu"}
-    assert deciding(NOMINAL, largest=True) == {"nvidia.com/gpu", "memory"}
-    assert deciding({GPU: 0, MEMORY: 1}, largest=False) == {"memory"}
+    assert deciding(NOMINAL, largest=False) == {GPU}
+    assert deciding(NOMINAL, largest=True) == {GPU, MEMORY}
+    assert deciding({GPU: 0, MEMORY: 1}, largest=False) == {MEMORY}
+    # A flavor without accelerators is sized by what it has, whatever the others have.
+    assert deciding({**NOMINAL, CPUS: 64_000}, largest=False) == {GPU, CPUS}
+
+
+@pytest.mark.covers("OME-018", "OME-033")
+def test_a_group_without_accelerators_is_missed_by_itself() -> None:
+    nominal = {**NOMINAL, CPUS: 64_000}
+    known = facts({**NOMINAL, CPUS: 32_000}, nominal=nominal, deciding=deciding(nominal, largest=False))
+    (obstacle,) = obstacles(known)
+    assert (obstacle.reason, obstacle.kind) == ("InsufficientCapacity", Kind.SUPPLY)
+    assert obstacle.message == "flavor plain: there are 32 of 64 cpu"
 
 
 @pytest.mark.covers("OME-045")
