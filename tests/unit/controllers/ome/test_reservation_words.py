@@ -81,6 +81,9 @@ def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int
     )
 
 
+HALF = {GPU: 32, MEMORY: 16 * TI}
+
+
 def told(known: Facts, state: State = "Active", *, was_ready: bool = True) -> dict[str, Verdict]:
     obstacle = next(obstacles(known), None)
     said = verdicts(known, state, obstacle, first=False, was_ready=was_ready)
@@ -108,8 +111,44 @@ def test_what_is_well_is_said_in_omes_own_words() -> None:
     assert detail("Active", None, tuple(said.values()), facts()) == "Active"
 
 
+@pytest.mark.covers("OME-064")
+@pytest.mark.parametrize(
+    "known",
+    [
+        facts(refused=("ResourceQuota five allows 5",)),
+        facts(queue=QueueState(active=False, reason="FlavorNotFound", message="can't be found")),
+    ],
+    ids=["no room", "queue"],
+)
+def test_what_says_nothing_of_resources_leaves_them_sufficient(known: Facts) -> None:
+    said = told(known, "Failed")
+    assert (said["Ready"].status, said["ResourcesSufficient"].status) == ("False", "True")
+    assert (
+        told(replace(known, share=facts(HALF).share))["ResourcesSufficient"].reason == "InsufficientCapacity"
+    )
+
+
+@pytest.mark.covers("OME-065", "OME-066", "OME-075")
+@pytest.mark.parametrize(
+    ("ill", "dacs", "workloads"),
+    [
+        (holder("a", "DedicatedAICluster", why="no room"), "False", "True"),
+        (holder("team/a", why="evicted"), "True", "False"),
+        (holder("a", "NodeClaim", why="gone"), "True", "False"),
+    ],
+    ids=lambda each: each.kind if isinstance(each, Holder) else each,
+)
+def test_each_kind_of_user_is_told_of_in_its_own_condition(ill: Holder, dacs: str, workloads: str) -> None:
+    well = (holder("b", "DedicatedAICluster"), holder("team/b"))
+    said = told(facts(holders=(ill, *well)))
+    assert said["DACAssociationsHealthy"].status == dacs
+    assert said["WorkloadsHealthy"].status == workloads
+    assert said["Ready"].status == "True"
+    told_of = said["DACAssociationsHealthy" if dacs == "False" else "WorkloadsHealthy"].message
+    assert told_of == f"{ill.name}: {ill.why}"
+
+
 OUT = {GPU: 56, MEMORY: 14 * TI}
-HALF = {GPU: 32, MEMORY: 16 * TI}
 DRY = {GPU: 64, MEMORY: 15 * TI}
 
 
