@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from broker.apis import names
 from broker.apis.karpenter import NodePool
 from broker.apis.reservation_spec import CapacityReservationSpec, CapacityReservationTarget
 from broker.capacity.model import Misfit, Resolved
@@ -22,6 +23,7 @@ from broker.controllers.advisor.terms import (
     Record,
     Term,
     advise,
+    asked,
     load,
     noticed,
     same,
@@ -178,10 +180,24 @@ def test_an_empty_record_is_a_record() -> None:
 
 
 @given(st.text("abc-", min_size=1, max_size=100), st.text("abc-.", min_size=1, max_size=253))
+@example("c" * 100, "x" * 252)
 def test_a_tag_fits_ec2_and_begins_as_its_cluster_s_do(cluster: str, node_class: str) -> None:
     key = tag_key(cluster, node_class)
     assert len(key) <= TAG_KEY and key.startswith(tag_prefix(cluster))
     assert tag_key(cluster, node_class + "x") != key
+
+
+@pytest.mark.covers("KRP-31")
+def test_the_tag_of_a_class_names_it() -> None:
+    assert TAG == {"tags": {f"{names.TAG_ADVISED}/blue/gpu": "gpu"}}
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_record_names_what_was_asked_for() -> None:
+    by_id = CapacityReservationSpec(
+        capacity_reservation_target=CapacityReservationTarget(capacity_reservation_id="cr-1")
+    )
+    assert [*map(asked, (preference("None"), by_id, GROUP))] == ["none", "cr-1", ARN]
 
 
 def node_pool(*requirements: dict[str, Any], group: str = "karpenter.k8s.aws", **labels: str) -> NodePool:
