@@ -244,6 +244,7 @@ class BlockDevice:
     kms_key_id: str = ""
     delete_on_termination: bool = True
     snapshot_id: str = ""
+    initialization_rate: int | None = None
     root: bool = False  # the class says that this is the root volume
 
 

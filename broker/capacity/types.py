@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -287,14 +287,14 @@ def _storage(type_: InstanceType, node_class: NodeClass) -> float:
 
 
 def _root_gib(devices: tuple[BlockDevice, ...], family: _Family) -> int:
-    roots: Iterable[BlockDevice]
-    if any(device.root for device in devices):
-        roots = (device for device in devices if device.root)
-    elif family.ephemeral_device is None:
-        roots = devices[-1:]
-    else:
-        roots = (device for device in devices if device.device_name == family.ephemeral_device)
-    return next((device.volume_size_gib for device in roots if device.volume_size_gib), _DEFAULT_ROOT_GIB)
+    named = [device for device in devices if device.root]
+    known = (
+        devices[-1:]
+        if family.ephemeral_device is None
+        else [device for device in devices if device.device_name == family.ephemeral_device]
+    )
+    sizes = (device.volume_size_gib for device in (*named, *known))
+    return next((size for size in sizes if size), _DEFAULT_ROOT_GIB)
 
 
 def _kube_reserved(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:

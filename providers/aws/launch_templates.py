@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 PREFIX = "capacity-broker/"
 PAGE = 200
 # Raised when the same content would make another template than before.
-FORMAT = 1
+FORMAT = 2
 # Markets that a template must name; spot and on-demand are the fleet's to choose.
 TEMPLATE_MARKETS = ("capacity-block", "interruptible-capacity-reservation")
 
@@ -69,6 +69,8 @@ def template_data(template: Template) -> RequestLaunchTemplateDataTypeDef:
             "HttpTokens": _choice(template.metadata.http_tokens),
             "HttpPutResponseHopLimit": template.metadata.http_put_response_hop_limit,
             "HttpProtocolIpv6": _choice(template.metadata.http_protocol_ipv6),
+            # An account's default could be enabled; EC2 then refuses tags with a slash, as ours are.
+            "InstanceMetadataTags": "disabled",
         },
         "Monitoring": {"Enabled": template.detailed_monitoring},
         "Placement": {"Tenancy": _choice(template.tenancy)},
@@ -187,6 +189,7 @@ def _block_device(device: BlockDevice) -> LaunchTemplateBlockDeviceMappingReques
         "Encrypted": device.encrypted,
         "KmsKeyId": device.kms_key_id or None,
         "SnapshotId": device.snapshot_id or None,
+        "VolumeInitializationRate": device.initialization_rate,
         "DeleteOnTermination": device.delete_on_termination,
     }
     return {

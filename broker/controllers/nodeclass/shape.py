@@ -62,7 +62,7 @@ def interfaces(node_class: EC2NodeClass) -> tuple[NetworkInterface, ...]:
 def _device(mapping: BlockDeviceMapping) -> BlockDevice:
     ebs = mapping.ebs
     if ebs is None:
-        return BlockDevice(device_name=mapping.device_name)
+        return BlockDevice(device_name=mapping.device_name, root=mapping.root_volume)
     return BlockDevice(
         device_name=mapping.device_name,
         # EC2 takes whole GiB; a size in G or T is rounded up to hold what was asked for.
@@ -74,6 +74,8 @@ def _device(mapping: BlockDeviceMapping) -> BlockDevice:
         kms_key_id=ebs.kms_key_id,
         delete_on_termination=ebs.delete_on_termination is not False,
         snapshot_id=ebs.snapshot_id,
+        initialization_rate=ebs.volume_initialization_rate,
+        root=mapping.root_volume,
     )
 
 

@@ -160,6 +160,7 @@ def test_everything_of_the_class_reaches_ec2() -> None:
             BlockDevice(
                 device_name="/dev/xvda", volume_size_gib=100, volume_type="gp3", iops=4000, encrypted=True
             ),
+            BlockDevice(device_name="/dev/xvdb", snapshot_id="snap-1", initialization_rate=200),
         ),
         detailed_monitoring=True,
         tenancy="dedicated",
@@ -180,7 +181,15 @@ def test_everything_of_the_class_reaches_ec2() -> None:
                 "Encrypted": True,
                 "DeleteOnTermination": True,
             },
-        }
+        },
+        {
+            "DeviceName": "/dev/xvdb",
+            "Ebs": {
+                "SnapshotId": "snap-1",
+                "VolumeInitializationRate": 200,
+                "DeleteOnTermination": True,
+            },
+        },
     ]
     assert data["Monitoring"] == {"Enabled": True}
     assert data["Placement"] == {"Tenancy": "dedicated", "GroupName": "ring"}
@@ -189,6 +198,7 @@ def test_everything_of_the_class_reaches_ec2() -> None:
         "HttpTokens": "required",
         "HttpPutResponseHopLimit": 1,
         "HttpProtocolIpv6": "disabled",
+        "InstanceMetadataTags": "disabled",
     }
     assert {spec["ResourceType"] for spec in data["TagSpecifications"]} == {
         "instance",

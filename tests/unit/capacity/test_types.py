@@ -282,6 +282,14 @@ def test_a_setting_that_cannot_be_names_itself(given: dict[str, Any], words: str
         ("AL2023", (BlockDevice(device_name="/dev/xvdz", volume_size_gib=100),), 20),
         ("AL2023", (BlockDevice(device_name="/dev/xvdz", volume_size_gib=100, root=True),), 100),
         (
+            "AL2023",
+            (
+                BlockDevice(device_name="/dev/xvda", volume_size_gib=40),
+                BlockDevice(device_name="/dev/xvdz", snapshot_id="snap-1", root=True),
+            ),
+            40,
+        ),
+        (
             "Bottlerocket",
             (
                 BlockDevice(device_name="/dev/xvda", volume_size_gib=4),

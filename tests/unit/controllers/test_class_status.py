@@ -292,6 +292,23 @@ def test_volumes_are_the_classs_own_or_its_familys_in_whole_gib() -> None:
     assert [d.volume_size_gib for d in block_devices(own, "AL2023")] == [94]
 
 
+def test_the_root_volume_and_how_fast_a_snapshot_is_fetched_are_the_classs_to_say() -> None:
+    ebs = {"volumeSize": "80Gi", "snapshotID": "snap-1", "volumeInitializationRate": 200}
+    own = node_class(
+        spec={
+            "blockDeviceMappings": [
+                {"deviceName": "/dev/xvda"},
+                {"deviceName": "/dev/xvdz", "rootVolume": True, "ebs": ebs},
+            ]
+        }
+    )
+    found = block_devices(own, "AL2023")
+    assert [(d.device_name, d.root, d.initialization_rate) for d in found] == [
+        ("/dev/xvda", False, None),
+        ("/dev/xvdz", True, 200),
+    ]
+
+
 def test_kubelet_thresholds_are_amounts_or_shares() -> None:
     settings = kubelet(
         node_class(
