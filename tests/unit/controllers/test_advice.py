@@ -189,7 +189,7 @@ def test_a_tag_fits_ec2_and_begins_as_its_cluster_s_do(cluster: str, node_class:
 
 @pytest.mark.covers("KRP-31")
 def test_the_tag_of_a_class_names_it() -> None:
-    assert TAG == {"tags": {f"{names.TAG_ADVISED}/blue/gpu": "gpu"}}
+    assert tag_term("blue", "gpu") == {"tags": {f"{names.TAG_ADVISED}/blue/gpu": "gpu"}}
 
 
 @pytest.mark.covers("KRP-31")
