@@ -186,11 +186,20 @@ ROWS: Final[list[Row]] = [
     ),
     preempts(
         "a member takes from another of its own cohort, although that borrows nothing",
-        {"a": member("Y", **ANY, cpu=0), "b": member("Y", cpu=0)},
-        {f"b{each}": held("b", cpu=1) for each in (1, 2)},
+        {"a": member("Y", **LOWER, cpu=0), "b": member("Y", cpu=0), "z": member("all", cpu=0)},
+        {**{f"b{each}": held("b", -1, cpu=1) for each in (1, 2)}, "z1": held("z", 9, cpu=1)},
         asks("a", cpu=1),
         {"b1": FAIR},
-        cohorts={"all": shared(), "Y": shared("all", cpu=2)},
+        cohorts={"all": shared(), "Y": shared("all", cpu=3)},
+        fair=True,
+    ),
+    preempts(
+        "from each in turn, as long as it has most",
+        {"a": member("all", **ANY, cpu=0), "b": member("all", cpu=0), "c": member("all", cpu=0)},
+        {f"{queue}{each}": held(queue, cpu=1) for queue in "bc" for each in (1, 2, 3, 4)},
+        asks("a", cpu=2),
+        {"b1": FAIR, "c1": FAIR},
+        cohorts={"all": shared(cpu=8)},
         fair=True,
     ),
     preempts(

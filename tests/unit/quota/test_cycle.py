@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.quota.cycle import Head, decide
+from broker.quota.assign import Assignment
+from broker.quota.cycle import Head, _Entry, decide
 from broker.quota.flavors import PodSet
 from broker.quota.ledger import Ledger
-from broker.quota.model import Fungibility, Mode, Preemption
+from broker.quota.model import FlavorResource, Fungibility, Mode, Preemption
+from broker.quota.order import fairly
 from broker.quota.partial import reduced
 from broker.quota.tree import Tree
 from broker.quota.waiting import Waiting
@@ -72,6 +74,68 @@ def test_who_waits_for_its_own_quota_without_a_way_to_reclaim_it_keeps_others_fr
     never, always = Preemption(), Preemption(reclaim="Any")
     assert outcomes(world(never), waits, borrows) == [("waits", "Wait"), ("borrows", "Wait")]
     assert outcomes(world(always), waits, borrows) == [("waits", "Wait"), ("borrows", "Admit")]
+
+
+def test_who_waits_to_borrow_keeps_what_it_may_borrow_at_most() -> None:
+    def found(limit: int | None, asked: int) -> list[str]:
+        world = ledger(
+            queue("a", quota(4, borrow=limit), "c"),
+            queue("b", 0, "c"),
+            queue("idle", 4, "c"),
+            queue("x", 0, "c"),
+            workload("mine", "a", 2, priority=9),
+            workload("theirs", "x", 3, priority=9),
+        )
+        waits, borrows = head("waits", "a", 4, priority=5), head("borrows", "b", asked)
+        return [outcome for _, outcome in outcomes(world, waits, borrows)]
+
+    # 3 are free: of these, 2 are up to the queue's limit, and all 4 without one.
+    assert found(0, 1) == ["Wait", "Admit"]
+    assert found(0, 2) == ["Wait", "Wait"]
+    assert found(None, 1) == ["Wait", "Wait"]
+
+
+def test_a_victim_that_was_not_enough_is_free_for_the_next() -> None:
+    may_borrow = Preemption(within="LowerPriority", reclaim="Any", borrow="LowerPriority")
+    world = ledger(
+        queue("x", 2, "c"),
+        queue("y", 0, "c", preemption=may_borrow),
+        queue("v", quota(0, borrow=2), "c", preemption=may_borrow),
+        queue("idle", 2, "c"),
+        workload("victim", "v", 2, priority=-1),
+    )
+    found = decide(
+        world,
+        [head("first", "x", 2), head("more", "y", 3, priority=5), head("less", "v", 2, priority=1)],
+        RULES,
+    )
+    assert [(each.head.name, str(each.outcome)) for each in found] == [
+        ("first", "Admit"),
+        ("more", "Wait"),
+        ("less", "Preempt"),
+    ]
+    assert found[1].why == "a workload before it in this round took the quota"
+    assert [each.workload.name for each in found[2].targets] == ["victim"]
+
+
+@pytest.mark.parametrize(
+    "asked", [{SPOT: 2}, {SPOT: 2, GPU: 0}], ids=["alone", "and nothing of what it borrows"]
+)
+def test_who_borrows_nothing_of_what_it_asks_for_comes_first_whatever_its_share(
+    asked: dict[FlavorResource, int],
+) -> None:
+    world = ledger(
+        cohort("c", 4),
+        queue("a", 0, "c", more={SPOT: quota(2)}),
+        queue("b", 0, "c", more={SPOT: quota(0)}),
+        queue("d", 0, "c", more={SPOT: quota(6)}),
+        workload("held", "a", 3),
+    )
+    entries = [
+        _Entry(Head(name=name, queue=name, pod_sets=()), world.node(name), Assignment(usage=usage), ())
+        for name, usage in (("a", asked), ("b", {SPOT: 1}))
+    ]
+    assert [each.name for each in fairly(entries)] == ["a", "b"]
 
 
 def test_the_quota_that_a_cohort_leaves_idle_is_lent() -> None:

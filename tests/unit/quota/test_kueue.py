@@ -8,8 +8,8 @@ import pytest
 
 from broker.quota.assign import Rules, Simulation, assign, targets
 from broker.quota.flavors import PodSet
-from broker.quota.model import FlavorResource, Mode
-from tests.unit.quota import cases, own, own_classical, own_fair, rows
+from broker.quota.model import BorrowPolicy, FlavorResource, Mode, Possibility, Preemption
+from tests.unit.quota import builders, cases, own, own_classical, own_fair, rows
 from tests.unit.quota.cases import Row
 
 _ASSIGN = [row for row in cases.CASES if row["suite"] == "TestAssignFlavors"] + own.ROWS
@@ -86,6 +86,31 @@ def test_what_a_simulation_finds_decides_on_the_flavor(within: str, borrowed: st
     )
     (pods,) = found.pod_sets
     assert (pods.choices["cpu"].flavor, found.mode) == (taken, Mode.PREEMPT)
+
+
+@pytest.mark.parametrize(
+    ("priority", "borrow", "own", "said"),
+    [
+        (0, "Never", 2, (Possibility.PREEMPT, 0)),
+        (-5, "Never", 2, (Possibility.NO_CANDIDATES, 1)),
+        (0, "LowerPriority", 0, (Possibility.RECLAIM, 1)),
+    ],
+    ids=["of its own too", "nobody", "of others alone, to borrow"],
+)
+def test_a_simulation_says_of_whom_and_how_far_would_be_borrowed_then(
+    priority: int, borrow: BorrowPolicy, own: int, said: tuple[Possibility, int]
+) -> None:
+    rule = Preemption(within="LowerPriority", reclaim="LowerPriority", borrow=borrow)
+    world = builders.ledger(
+        builders.queue("a", own, "c", preemption=rule),
+        builders.queue("b", 0, "c"),
+        builders.queue("d", 2, "c"),
+        *(builders.workload(f"a{each}", "a", 1, priority=-2) for each in range(own // 2)),
+        *(builders.workload(f"b{each}", "b", 1, priority=-2) for each in range(2)),
+        builders.workload("firm", "d", own // 2, priority=9),
+    )
+    simulation = Simulation(world, "a", priority, 0.0, builders.RULES)
+    assert simulation(builders.GPU, 2) == said
 
 
 def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:

@@ -97,6 +97,18 @@ def test_what_64_bits_cannot_hold_is_unlimited() -> None:
     assert amount(2**63 - 2) == 2**63 - 2
 
 
+def test_a_cohort_s_share_is_of_what_its_parent_could_lend_not_itself() -> None:
+    few = Cohort(name="few", parent="root", quotas={GPU: quota(10, borrow=5)})
+    world = ledger(cohort("root", 30), few, queue("a", 0, "few"), workload("w", "a", 12))
+    assert share(world.tree.cohorts["few"]).value == 2 * 1000 / 40
+
+
+@pytest.mark.parametrize("weight", [0, 1])
+def test_who_borrows_what_nobody_lends_has_no_share_but_borrows(weight: float) -> None:
+    found = share(ledger(queue("a", 0, "c", weight=weight), workload("w", "a", 3)).node("a"))
+    assert (found.value, found.borrows, found.weightless) == (0, True, weight == 0)
+
+
 def test_shares_count_against_what_the_parent_could_lend_not_the_root() -> None:
     world = ledger(
         cohort("root", 60),
