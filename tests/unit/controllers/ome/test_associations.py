@@ -108,6 +108,12 @@ class World:
         raw = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")
         return [each["name"] for each in raw["status"].get("associationUsages", ())]
 
+    def begun(self) -> tuple[str, set[str], int]:
+        """The state that the first write says, and the conditions that it has, of which none is True."""
+        said = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")["status"]
+        told = [each["status"] for each in said["conditions"]]
+        return said["capacityReservationLifecycleState"], {*told}, len(told)
+
     def status(self, kind: Kind, name: str, body: Json) -> None:
         self.client.patch(kind, name, {"status": body}, subresource="status")
 
@@ -148,7 +154,7 @@ def drawing(world: World) -> tuple[Kind, str, str | None]:
     return NodeClaim.KIND, "one", None
 
 
-@pytest.mark.covers("OME-056", "OME-061")
+@pytest.mark.covers("OME-056", "OME-061", "OME-067")
 @pytest.mark.parametrize(
     ("user", "kueue", "told"),
     [(dedicated, False, "one"), (queued, True, "team/one"), (drawing, False, "one")],
@@ -157,6 +163,7 @@ def drawing(world: World) -> tuple[Kind, str, str | None]:
 def test_who_is_gone_is_gone_from_the_usages_one_pass_later(user: Any, kueue: bool, told: str) -> None:
     world = World(kueue=kueue)
     assert world.uses() == []
+    assert world.begun() == ("Creating", {"False", "Unknown"}, 5)
     kind, name, namespace = user(world)
     assert world.uses() == [told]
     world.client.delete(kind, name, namespace=namespace)
