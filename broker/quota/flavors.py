@@ -43,7 +43,7 @@ class Toleration:
             return True
         if self.operator in ("Gt", "Lt"):
             return _compares(taint.value, self.operator, self.value)
-        return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
+        return self.operator in ("", "Equal") and self.value == taint.value
 
 
 @dataclass(frozen=True, slots=True)

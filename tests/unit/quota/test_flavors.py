@@ -19,7 +19,9 @@ LABELS = {"type": "one", "size": "8"}
         (Toleration(operator="Exists"), True),
         (Toleration(key="instance", value="other"), False),
         (Toleration(key="instance", value="spot", effect="NoExecute"), False),
-        (Toleration(value="spot"), False),
+        (Toleration(value="spot"), True),
+        (Toleration(value="other"), False),
+        (Toleration(), False),
     ],
 )
 def test_taints_are_tolerated_as_the_scheduler_tolerates_them(toleration: Toleration, fits: bool) -> None:
