@@ -26,6 +26,7 @@ from providers.local.iam import needs
 from providers.local.iam.needs import Need, Where
 from providers.local.iam.policies import allows
 from providers.local.services import params_of
+from providers.local.world import world
 
 Needs = Callable[[], Iterable[Need]]
 
@@ -58,7 +59,12 @@ class Request(IAMRequest):
 def check(response: Any, wanted: Callable[[Where], Iterable[Need]]) -> None:
     """Raises AccessDeniedError, and moto's own for a key or a signature that is none."""
     partition = get_partition(response.region)
-    where = Where(account=response.current_account, region=response.region, partition=partition)
+    where = Where(
+        account=response.current_account,
+        region=response.region,
+        partition=partition,
+        now=world().clock.now(),
+    )
     response._authenticate_and_authorize_action(partial(Request, wanted=lambda: wanted(where)), "*")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from providers.local.iam.policies import Context
@@ -25,10 +26,11 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """The account and Region that are asked."""
+    """The account and Region that are asked, and when."""
 
     account: str
     region: str
+    now: datetime
     partition: str = "aws"
 
     def arn(self, service: str, name: str, *, account: str | None = None, region: str | None = None) -> str:
@@ -38,7 +40,12 @@ class Where:
 
     @property
     def context(self) -> Context:
-        return {"aws:RequestedRegion": [self.region], "ec2:Region": [self.region]}
+        return {
+            "aws:RequestedRegion": [self.region],
+            "ec2:Region": [self.region],
+            "aws:CurrentTime": [self.now.strftime("%Y-%m-%dT%H:%M:%SZ")],
+            "aws:EpochTime": [str(int(self.now.timestamp()))],
+        }
 
 
 def requested(tags: Mapping[str, str]) -> Context:

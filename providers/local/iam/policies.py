@@ -3,15 +3,15 @@
 Invariant: a Deny that applies wins, then an Allow; what nothing allows is denied. A statement applies when
 its action, its resource and every one of its conditions match (IAM User Guide, "Policy evaluation logic",
 "IAM JSON policy elements: Condition operators", "Set operators for multivalued context keys"). An operator
-that is not known here is an error, never a guess.
+that is not known is an error, never a guess.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
+
+from providers.local.iam.operators import OPERATORS, like
 
 Context = Mapping[str, Sequence[str]]  # key -> its values; a key that is not there was not in the request
 Statement = Mapping[str, Any]
@@ -37,8 +37,8 @@ def allows(
 
 
 def _applies(statement: Statement, action: str, resource: str, context: Context) -> bool:
-    acts = _either(statement, "Action", lambda pattern: _like(pattern.lower(), action.lower()))
-    if not acts or not _either(statement, "Resource", lambda pattern: _like(pattern, resource)):
+    acts = _either(statement, "Action", lambda pattern: like(pattern.lower(), action.lower()))
+    if not acts or not _either(statement, "Resource", lambda pattern: like(pattern, resource)):
         return False
     return all(
         _holds(operator, key, _list(wanted), context)
@@ -61,9 +61,9 @@ def _holds(operator: str, key: str, wanted: Sequence[Any], context: Context) -> 
     asked = [_text(value) for value in wanted]
     if plain == "Null":
         return any((given is None) == (value == "true") for value in asked)
-    if plain not in _OPERATORS:
+    if plain not in OPERATORS:
         raise UnknownOperator(f"condition operator {operator} is not known to local AWS")
-    test, negated = _OPERATORS[plain]
+    test, negated = OPERATORS[plain]
     if given is None and (optional or quantifier == "ForAllValues"):
         return True
     values = given or ()
@@ -75,42 +75,6 @@ def _holds(operator: str, key: str, wanted: Sequence[Any], context: Context) -> 
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _like(pattern: str, value: str) -> bool:
-    return _compiled(pattern).fullmatch(value) is not None
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """`*` is any text, `?` one character; nothing else means anything."""
-    return re.compile(
-        "".join({"*": ".*", "?": "."}.get(letter, re.escape(letter)) for letter in pattern), re.DOTALL
-    )
-
-
-def _same(pattern: str, value: str) -> bool:
-    return pattern == value
-
-
-def _same_in_any_case(pattern: str, value: str) -> bool:
-    return pattern.lower() == value.lower()
-
-
-# operator -> how a value is compared, and whether it holds for those that do not match
-_OPERATORS: Mapping[str, tuple[Callable[[str, str], bool], bool]] = {
-    "StringEquals": (_same, False),
-    "StringNotEquals": (_same, True),
-    "StringEqualsIgnoreCase": (_same_in_any_case, False),
-    "StringNotEqualsIgnoreCase": (_same_in_any_case, True),
-    "StringLike": (_like, False),
-    "StringNotLike": (_like, True),
-    "ArnEquals": (_like, False),
-    "ArnNotEquals": (_like, True),
-    "ArnLike": (_like, False),
-    "ArnNotLike": (_like, True),
-    "Bool": (_same_in_any_case, False),
-}
 
 
 def _list(value: Any) -> Sequence[Any]:

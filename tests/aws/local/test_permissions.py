@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import boto3
 import pytest
 from moto.core.authorization import enable_iam_authentication
 
+from providers.local.iam.operators import BadPolicy
 from providers.local.iam.policies import UnknownOperator, allows
 from tests.aws.local.kit import (
     ONCE,
@@ -186,10 +189,92 @@ def test_a_condition_is_asked_of_the_request_and_of_the_resource(
     assert found == (may, False)
 
 
+AT = {"aws:CurrentTime": ["2026-11-21T12:00:00Z"], "aws:EpochTime": ["1795262400"]}
+ASKED = {**AT, "x:Count": ["8"], "x:Many": ["1", "20"], "x:Word": ["many"], "aws:SourceIp": ["10.1.2.3"]}
+
+
+@pytest.mark.parametrize(
+    ("operator", "key", "wanted", "may"),
+    [
+        ("NumericEquals", "x:Count", "8", True),
+        ("NumericEquals", "x:Count", 8, True),
+        ("NumericEquals", "x:Count", "8.0", True),
+        ("NumericEquals", "x:Count", ["7", "9"], False),
+        ("NumericNotEquals", "x:Count", ["7", "9"], True),
+        ("NumericNotEquals", "x:Count", ["7", "8"], False),
+        ("NumericNotEquals", "x:Nothing", "8", True),
+        ("NumericLessThan", "x:Count", "8", False),
+        ("NumericLessThan", "x:Count", "10", True),
+        ("NumericLessThanEquals", "x:Count", "8", True),
+        ("NumericLessThanEquals", "x:Count", "7.5", False),
+        ("NumericGreaterThan", "x:Count", "8", False),
+        ("NumericGreaterThan", "x:Count", "-1", True),
+        ("NumericGreaterThanEquals", "x:Count", "8", True),
+        ("NumericLessThanEquals", "x:Nothing", "8", False),
+        ("NumericLessThanEqualsIfExists", "x:Nothing", "8", True),
+        ("NumericLessThanEqualsIfExists", "x:Count", "7", False),
+        ("NumericLessThan", "x:Word", "8", False),
+        ("NumericNotEquals", "x:Word", "8", True),
+        ("ForAllValues:NumericLessThan", "x:Many", "20", False),
+        ("ForAllValues:NumericLessThanEquals", "x:Many", "20", True),
+        ("ForAnyValue:NumericLessThan", "x:Many", "20", True),
+        ("ForAnyValue:NumericGreaterThan", "x:Many", "20", False),
+        ("ForAnyValue:NumericNotEquals", "x:Nothing", "20", False),
+        ("DateLessThan", "aws:CurrentTime", "2026-11-21T12:00:01Z", True),
+        ("DateLessThan", "aws:CurrentTime", "2026-11-21T12:00:00Z", False),
+        ("DateLessThanEquals", "aws:CurrentTime", "2026-11-21T14:00:00+02:00", True),
+        ("DateGreaterThan", "aws:CurrentTime", "2026-11-21T14:00:00+02:00", False),
+        ("DateGreaterThan", "aws:CurrentTime", "2026-11-21", True),
+        ("DateGreaterThan", "aws:CurrentTime", "2026-11", True),
+        ("DateGreaterThan", "aws:CurrentTime", "2027", False),
+        ("DateGreaterThanEquals", "aws:EpochTime", "2026-11-21T12:00:00Z", True),
+        ("DateEquals", "aws:CurrentTime", "1795262400", True),
+        ("DateNotEquals", "aws:CurrentTime", "1795262400", False),
+        ("DateLessThan", "x:Nothing", "2027-01-01T00:00:00Z", False),
+        ("DateLessThanIfExists", "x:Nothing", "2027-01-01T00:00:00Z", True),
+        ("DateLessThan", "x:Word", "2027-01-01T00:00:00Z", False),
+        ("BinaryEquals", "x:Word", "bWFueQ==", False),
+        ("IpAddress", "aws:SourceIp", ["192.168.0.0/16", "10.1.0.0/16"], True),
+        ("IpAddress", "aws:SourceIp", "10.1.2.4", False),
+        ("NotIpAddress", "aws:SourceIp", "10.0.0.0/8", False),
+        ("NotIpAddress", "aws:SourceIp", "2001:db8::/32", True),
+    ],
+)
+def test_numbers_times_and_addresses_are_compared_as_such(
+    operator: str, key: str, wanted: Any, may: bool
+) -> None:
+    statement = allow("ec2:*", "*", **{operator: {key: wanted}})
+    assert allows([{"Statement": statement}], "ec2:CreateFleet", "*", ASKED) == (may, False)
+
+
+@pytest.mark.parametrize(
+    ("operator", "wanted"),
+    [("NumericLessThan", "eight"), ("DateLessThan", "soon"), ("IpAddress", "10/a"), ("BinaryEquals", "%")],
+)
+def test_a_policy_s_value_that_is_none_of_its_kind_is_no_leave(operator: str, wanted: str) -> None:
+    statement = allow("ec2:*", "*", **{operator: {"x:Count": wanted}})
+    with pytest.raises(BadPolicy, match=re.escape(wanted)):
+        allows([{"Statement": statement}], "ec2:CreateFleet", "*", ASKED)
+
+
 def test_a_condition_that_is_not_understood_is_no_leave() -> None:
-    statement = allow("ec2:*", "*", DateLessThan={"aws:CurrentTime": "2030-01-01T00:00:00Z"})
-    with pytest.raises(UnknownOperator, match="DateLessThan"):
+    statement = allow("ec2:*", "*", DateBefore={"aws:CurrentTime": "2030-01-01T00:00:00Z"})
+    with pytest.raises(UnknownOperator, match="DateBefore"):
         allows([{"Statement": statement}], "ec2:CreateFleet", "*", {})
+
+
+def test_a_leave_ends_when_the_account_s_clock_has_passed_its_time(
+    aws: Aws, ec2: Any, request: pytest.FixtureRequest
+) -> None:
+    odcr = aws.reserve(ec2, 2)
+    until = aws.control.now() + timedelta(hours=1)
+    someone = by(aws, allow(CANCEL, "*", DateLessThan={"aws:CurrentTime": until.isoformat()}))
+    request.getfixturevalue("enforced")
+    with refused("DryRunOperation", status=412):
+        someone.cancel_capacity_reservation(CapacityReservationId=odcr, DryRun=True)
+    aws.control.advance(3601)
+    with refused("UnauthorizedOperation", status=403):
+        someone.cancel_capacity_reservation(CapacityReservationId=odcr, DryRun=True)
 
 
 def test_a_statement_is_about_its_resources_and_a_deny_wins(
