@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.quota.ledger import Ledger
-from broker.quota.model import UNLIMITED, Cohort, Preemption, amount
+from broker.quota.model import UNLIMITED, Cohort, FlavorResource, Preemption, Workload, amount
 from broker.quota.shares import share
 from broker.quota.tree import Tree
-from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workload
+from tests.unit.quota.builders import GPU, SPOT, cohort, ledger, queue, quota, workload
 
 
 def test_a_queue_uses_its_own_and_what_it_may_borrow_of_its_cohort() -> None:
@@ -150,6 +150,16 @@ def test_a_weight_of_zero_that_borrows_is_above_all() -> None:
     none, much = share(world.tree.queues["none"]), share(world.tree.queues["much"])
     assert none.order > much.order
     assert (none.published, much.published) == (None, 900)
+
+
+def test_of_equal_parts_the_first_resource_by_name_is_dominant() -> None:
+    parts = {SPOT: quota(0), FlavorResource("h100", "cpu"): quota(0)}
+    world = ledger(
+        queue("a", 0, "c", more=parts), queue("idle", 4, "c", more={FlavorResource("h100", "cpu"): quota(8)})
+    )
+    world.admit(Workload(name="w", queue="a", usage={GPU: 1, SPOT: 1, FlavorResource("h100", "cpu"): 4}))
+    found = share(world.node("a"))
+    assert (found.value, found.resource) == (500.0, "cpu")
 
 
 def test_rules_of_a_cohort_s_node_preempt_nobody() -> None:
