@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -177,6 +178,20 @@ def test_a_record_that_cannot_be_read_is_none(text: str | None) -> None:
 
 def test_an_empty_record_is_a_record() -> None:
     assert load("{}") == Record()
+
+
+@pytest.mark.covers("KRP-31")
+def test_what_a_record_says_is_read_back_by_any_broker() -> None:
+    whole = Record(terms=({"id": "cr-1"},), asked=ARN, removed=2, by="argocd", at=timestamp(NOW))
+    assert load(whole.dump()) == whole
+    assert written(whole, []) == replace(whole, terms=())  # who removed what was there is not forgotten
+    assert written(replace(whole, removed=0), []) == Record()
+
+
+@pytest.mark.covers("KRP-31")
+def test_what_somebody_removed_is_noticed() -> None:
+    record = Record(terms=({"id": "cr-1"}, {"id": "cr-2"}), asked=ARN)
+    assert split([*users(1), {"id": "cr-2"}], record) == (users(1), [{"id": "cr-1"}])
 
 
 @given(st.text("abc-", min_size=1, max_size=100), st.text("abc-.", min_size=1, max_size=253))
