@@ -37,6 +37,8 @@ def because(kind: Kind | None) -> Obstacle | None:
         ("Active", Kind.SUPPLY, 0, True, "Updating"),
         ("Active", Kind.SUPPLY, 99, False, "Active"),
         ("Active", Kind.SUPPLY, 100, False, "Failed"),
+        ("Active", Kind.BUYING, 99, False, "Active"),
+        ("Active", Kind.BUYING, 100, False, "Failed"),
         ("Active", Kind.QUEUE, 0, False, "Failed"),
         ("Active", Kind.USE, 1e9, False, "Active"),
         ("Updating", None, 0, False, "Active"),
@@ -51,6 +53,8 @@ def because(kind: Kind | None) -> Obstacle | None:
         ("Failed", Kind.SUPPLY, 1e9, False, "Failed"),
         ("Failed", Kind.SUPPLY, 1e9, True, "Updating"),
         ("Failed", Kind.SPEC, 0, True, "Failed"),
+        # As it was restored from a backup.
+        ("Deleting", None, 0, False, "Creating"),
     ],
 )
 def test_what_follows(

@@ -350,11 +350,16 @@ def test_a_deleted_reservation_takes_its_queues_with_it(
     world.edit({"metadata": {"annotations": said}})
     world.keeps()
     world.kueue.takes(QUEUE)
+    held: Json = {"metadata": {"finalizers": ["test/held"]}}
+    world.client.patch(LocalQueue.KIND, "gpu", held, namespace="team")
     world.client.delete(CapacityReservation.KIND, "gpu", namespace="team")
     world.keeps()
     queue = world.queue()
     assert queue.deleting and queue.spec.stop_policy == stop
     assert world.at_rest()
+    assert world.view.left(TEAM) == (f"ClusterQueue {QUEUE}", "LocalQueue team/gpu")
+    world.client.patch(LocalQueue.KIND, "gpu", {"metadata": {"finalizers": None}}, namespace="team")
+    world.look()
     assert world.view.left(TEAM) == (f"ClusterQueue {QUEUE}",)
     # Made anew under the same name, it waits for the old queue's end.
     world.edit({"metadata": {"finalizers": None}})

@@ -48,6 +48,28 @@ def test_limits_are_those_of_each_resource_of_each_flavor() -> None:
     assert queue(quotas(), namespace="").name == "gpu"
 
 
+@pytest.mark.covers("OME-042")
+def test_every_group_and_every_flavor_of_it_counts_in_their_order() -> None:
+    def flavor(name: str, **quota: str) -> Json:
+        return {"name": name, "resources": [{"name": n, "nominalQuota": v} for n, v in quota.items()]}
+
+    groups = [
+        {"coveredResources": ["gpu"], "flavors": [flavor("h100", gpu="500m"), flavor("a100", gpu="1e1")]},
+        {"coveredResources": ["cpu", "memory"], "flavors": [flavor("plain", cpu="500m", memory="1Ki")]},
+    ]
+    found = queue({"resourceGroups": groups})
+    assert [(each.resources, each.flavors) for each in found.groups] == [
+        ({"gpu"}, ("h100", "a100")),
+        ({"cpu", "memory"}, ("plain",)),
+    ]
+    assert {str(key): quota.nominal for key, quota in found.quotas.items()} == {
+        "h100/gpu": 1,  # part of one is a whole one
+        "a100/gpu": 10,
+        "plain/cpu": 500,
+        "plain/memory": 1024,
+    }
+
+
 @pytest.mark.covers("OME-037", "OME-038", "OME-041")
 @pytest.mark.parametrize(("allowed", "limit"), [(True, None), (False, 0), (None, 0)])
 def test_who_may_borrow_and_says_no_limit_has_none_and_others_borrow_nothing(
