@@ -1,7 +1,9 @@
 """AL2023's user data: a MIME archive of a NodeConfig and the user's parts.
 
-Invariant: the archive holds the generated NodeConfig first and then every part of the user's, in their
-order and unchanged in content and type; the boundary never occurs in a part (RFC 2046, section 5.1.1).
+Invariant: the archive holds every part of the user's, in their order and unchanged in content and type, and
+the generated NodeConfig last: nodeadm merges them in order, so that what the broker decides holds, the taint
+that keeps pods off included (Karpenter's order, pkg/providers/amifamily/bootstrap/nodeadm.go). The boundary
+never occurs in a part (RFC 2046, section 5.1.1).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Part(NamedTuple):
 
 def al2023(bootstrap: Bootstrap, custom: str) -> str:
     """The whole archive."""
-    return _archive([Part(NODE_CONFIG, node_config(bootstrap)), *parts(custom)])
+    return _archive([*parts(custom), Part(NODE_CONFIG, node_config(bootstrap))])
 
 
 def node_config(bootstrap: Bootstrap) -> str:

@@ -86,13 +86,13 @@ def test_al2023_makes_one_disk_of_the_instance_store_if_asked() -> None:
     ],
 )
 def test_al2023_takes_a_script_or_a_node_config_as_it_is(custom: str, kind: str) -> None:
-    generated, added = al2023(custom)
+    added, generated = al2023(custom)
     assert generated[0] == "application/node.eks.aws"
     assert added[0] == kind
     assert added[1].strip() == custom.strip()
 
 
-def test_al2023_keeps_every_part_of_the_users_archive_in_order_after_its_own() -> None:
+def test_al2023_keeps_every_part_of_the_users_archive_in_order_before_its_own() -> None:
     custom = (
         'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n'
         "--B\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho 1\n"
@@ -101,12 +101,13 @@ def test_al2023_keeps_every_part_of_the_users_archive_in_order_after_its_own() -
     )
     found = al2023(custom)
     assert [kind for kind, _ in found] == [
-        "application/node.eks.aws",
         "text/x-shellscript",
         "application/node.eks.aws",
         "text/x-shellscript",
+        "application/node.eks.aws",
     ]
-    assert [text.split()[-1] for _, text in found[1:]] == ["1", "NodeConfig", "2"]
+    assert [text.split()[-1] for _, text in found[:-1]] == ["1", "NodeConfig", "2"]
+    assert found[-1] == al2023()[0], "nodeadm takes what comes last: the node's own settings hold"
 
 
 def _archive_of(headers: str, content: str) -> str:
@@ -151,7 +152,7 @@ def test_no_script_breaks_out_of_its_part(line: str) -> None:
     script = f"#!/bin/sh\n{line}\n--//\n--//--\nlast"
     found = al2023(script)
     assert len(found) == 2
-    assert found[1][1] == script
+    assert found[0][1] == script
 
 
 def bottlerocket(custom: str = "", bootstrap: Bootstrap = NODE) -> dict[str, object]:
