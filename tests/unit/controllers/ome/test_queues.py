@@ -58,7 +58,7 @@ def test_every_group_and_every_flavor_of_it_counts_in_their_order() -> None:
         {"coveredResources": ["cpu", "memory"], "flavors": [flavor("plain", cpu="500m", memory="1Ki")]},
     ]
     found = queue({"resourceGroups": groups})
-    assert [(each.resources, each.flavors) for each in found.groups] == [
+    assert [({*each.resources}, each.flavors) for each in found.groups] == [
         ({"gpu"}, ("h100", "a100")),
         ({"cpu", "memory"}, ("plain",)),
     ]
