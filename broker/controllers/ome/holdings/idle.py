@@ -61,5 +61,5 @@ def read_back(text: str, generation: int) -> Mapping[str, int]:
         if said["generation"] != generation:
             return {}
         return {str(name): max(0, int(count)) for name, count in said["flavors"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return {}

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from providers.model import OdcrRequest
+
+_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ def read(text: str) -> Mark | None:
     """What an annotation says; None where it says nothing that is understood. A time alone has number 0."""
     number, _, rest = text.strip().rpartition(" ")
     at = moment(rest)
-    if at is None or (number and not (number.isascii() and number.isdigit())):
+    if at is None or (number and not _NUMBER.fullmatch(number)):
         return None
     return Mark(int(number or 0), at)
 
@@ -42,9 +46,9 @@ def moment(text: str) -> datetime | None:
     """A time with its zone; None where there is none."""
     try:
         found = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo and found.year > 1 else None
+    except (ValueError, OverflowError):  # a zone may lead out of all years
         return None
-    return found.astimezone(UTC) if found.tzinfo else None
 
 
 def token(uid: str, generation: int, mark: Mark, request: OdcrRequest) -> str:

@@ -117,6 +117,10 @@ def test_what_the_annotations_say() -> None:
         ("seven 2026-11-21T10:00:00Z", None),
         ("7 2026-11-21T10:00:00", None),
         ("7 yesterday", None),
+        # By hand: one object's annotation is not to stop the pass over all.
+        ("9" * 5000 + " 2026-11-21T10:00:00Z", None),
+        ("7 0001-01-01T00:00:00Z", None),
+        ("7 9999-12-31T23:59:59-05:00", None),
     ],
 )
 def test_what_is_written_before_a_purchase(text: str, means: Mark | None) -> None:
@@ -163,6 +167,7 @@ def test_a_token_follows_from_the_object_the_number_and_the_call_and_from_no_clo
         (names.SIZING, "Max", "'Max': write accelerator or max"),
         (names.END_DATE, "next week", "'next week': write a time such as 2027-01-31T00:00:00Z"),
         (names.END_DATE, "2027-01-31T00:00:00", "write a time such as"),
+        (names.END_DATE, "9999-12-31T23:59:59-05:00", "write a time such as"),
         (names.ADOPT_IDS, "cr-1,i-2", "'i-2'"),
     ],
 )
@@ -221,7 +226,8 @@ def test_what_was_released_holds_for_the_spec_as_it_was() -> None:
     told = written(3, {"h100": 1})
     assert reading({names.RELEASED: told}).wish.asks["h100"].released == 1
     assert reading({names.RELEASED: told}, generation=4).wish.asks["h100"].released == 0
-    for broken in ("", "{}", "[]", "3", '{"generation": 3, "flavors": {"h100": "x"}}'):
+    infinite = '{"generation": 3, "flavors": {"h100": Infinity}}'
+    for broken in ("", "{}", "[]", "3", '{"generation": 3, "flavors": {"h100": "x"}}', infinite):
         assert read_back(broken, 3) == {}
 
 
