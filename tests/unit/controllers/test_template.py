@@ -1,0 +1,183 @@
+"""What of a class and a claim is in the launch template: every field, none of another's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.capacity.launches import LaunchGroup
+from broker.capacity.model import Assignment, NodeClass, Option, Pool, Selection
+from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
+from broker.controllers.nodeclaim.translate import planned
+from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings
+from providers.model import (
+    BlockDevice,
+    Bootstrap,
+    ConnectionTracking,
+    Image,
+    InstanceType,
+    MetadataOptions,
+    NetworkInterface,
+    Override,
+    ReservationTarget,
+    SecurityGroup,
+    Template,
+)
+
+pytestmark = pytest.mark.covers("KRP-14")
+
+EFA = "vpc.amazonaws.com/efa"
+SPEC: dict[str, Any] = {
+    "userData": "echo hello",
+    "tags": {"team": "ml"},
+    "metadataOptions": {
+        "httpEndpoint": "disabled",
+        "httpProtocolIPv6": "enabled",
+        "httpPutResponseHopLimit": 3,
+        "httpTokens": "optional",
+    },
+    "detailedMonitoring": True,
+    "associatePublicIPAddress": False,
+    "ipPrefixCount": 2,
+    "connectionTracking": {"tcpEstablishedTimeout": 60, "udpStreamTimeout": 61, "udpTimeout": 31},
+    "cpuOptions": {"nestedVirtualization": "enabled"},
+    "instanceStorePolicy": "RAID0",
+    "placementGroupSelector": {"name": "ring"},
+    "kubelet": {"maxPods": 7},
+}
+DEVICE = BlockDevice(device_name="/dev/xvdb", volume_size_gib=7)
+TARGET = ReservationTarget(preference="capacity-reservations-only", reservation_id="cr-1")
+CLUSTER = ClusterFacts(name="blue", endpoint="https://api", ca_bundle="Q0E=", service_cidr="10.0.0.0/16")
+
+
+class Ec2:
+    """A provider that notes what user data is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: tuple[str, Bootstrap, str] | None = None
+
+    def user_data(self, *, family: str, bootstrap: Bootstrap, custom: str) -> str:
+        self.asked = family, bootstrap, custom
+        return "the user data"
+
+    def instance_types(self) -> Mapping[str, InstanceType]:
+        return {"p5.48xlarge": InstanceType(name="p5.48xlarge", vcpus=192, memory_mib=1, efa_interfaces=3)}
+
+
+def ready(spec: Mapping[str, Any] = SPEC) -> LaunchClass:
+    return LaunchClass(
+        plan=NodeClass(
+            name="training",
+            selection=Selection(reservation_id="cr-1"),
+            block_devices=(DEVICE,),
+            tenancy="dedicated",
+        ),
+        surroundings=Surroundings(
+            subnets=(),
+            security_groups=(SecurityGroup(id="sg-2"), SecurityGroup(id="sg-1")),
+            images=(),
+            family="Bottlerocket",
+            instance_profile="node-profile",
+        ),
+        source=EC2NodeClass.decode({"metadata": {"name": "training"}, "spec": dict(spec)}),
+    )
+
+
+def claim(**requests: str) -> NodeClaim:
+    return NodeClaim.decode(
+        {
+            "metadata": {"name": "c-0", "labels": {"team": "a", "kubernetes.io/role": "no kubelet may"}},
+            "spec": {
+                "nodeClassRef": {"group": "capacity-broker.io", "kind": "EC2NodeClass", "name": "training"},
+                "resources": {"requests": requests},
+                "taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}],
+                "startupTaints": [{"key": "cni", "effect": "NoExecute"}],
+            },
+        }
+    )
+
+
+def made(one: NodeClaim, of: LaunchClass, ec2: Ec2) -> Template:
+    pool = Pool(capacity_type="reserved", instance_type="p5.48xlarge", zone="us-east-1a", reservation="cr-1")
+    group = LaunchGroup(
+        node_class="training",
+        capacity_type="reserved",
+        market="capacity-block",
+        target=TARGET,
+        image=Image(id="ami-7"),
+        overrides=(Override(instance_type="p5.48xlarge", zone="us-east-1a", subnet_id="subnet-1"),),
+        assignments=(Assignment(claim=planned(one, template=""), option=Option(pool=pool)),),
+    )
+    provider: Any = ec2
+    return template(of, group, one, provider=provider, cluster=CLUSTER)
+
+
+def test_a_template_holds_everything_that_its_class_says() -> None:
+    ec2 = Ec2()
+    assert made(claim(), ready(), ec2) == Template(
+        image_id="ami-7",
+        user_data="the user data",
+        security_group_ids=("sg-1", "sg-2"),
+        instance_profile="node-profile",
+        block_devices=(DEVICE,),
+        metadata=MetadataOptions(
+            http_endpoint="disabled",
+            http_tokens="optional",
+            http_put_response_hop_limit=3,
+            http_protocol_ipv6="enabled",
+        ),
+        detailed_monitoring=True,
+        tenancy="dedicated",
+        placement_group="ring",
+        associate_public_ip=False,
+        ipv4_prefix_count=2,
+        connection_tracking=ConnectionTracking(tcp_established=60, udp_stream=61, udp=31),
+        nested_virtualization="enabled",
+        market="capacity-block",
+        target=TARGET,
+        tags={"team": "ml"},
+    )
+    assert ec2.asked == (
+        "Bottlerocket",
+        Bootstrap(
+            cluster_name="blue",
+            endpoint="https://api",
+            ca_bundle="Q0E=",
+            service_cidr="10.0.0.0/16",
+            labels={"team": "a"},
+            taints=("gpu=yes:NoSchedule", "cni:NoExecute", "karpenter.sh/unregistered:NoExecute"),
+            kubelet={"maxPods": 7},
+            instance_store_raid0=True,
+        ),
+        "echo hello",
+    )
+
+
+def test_what_a_class_leaves_open_is_ec2s_default() -> None:
+    found = made(claim(), ready({"placementGroupSelector": {"id": "pg-1"}}), Ec2())
+    assert (found.placement_group, found.placement_group_id) == ("", "pg-1")
+    assert (found.connection_tracking, found.associate_public_ip, found.ipv4_prefix_count) == (
+        None,
+        None,
+        None,
+    )
+    assert (found.metadata, found.detailed_monitoring, found.interfaces) == (MetadataOptions(), False, ())
+
+
+def test_who_asks_for_efa_gets_one_on_each_network_card_of_the_type() -> None:
+    assert made(claim(**{EFA: "1"}), ready(), Ec2()).interfaces == tuple(
+        NetworkInterface(card=card, device=device, kind="efa") for card, device in ((0, 0), (1, 1), (2, 1))
+    )
+
+
+def test_instances_carry_the_classs_tags_and_the_marks_by_which_they_are_ours() -> None:
+    assert instance_tags(ready(), launch="l-1", cluster="blue") == {
+        "team": "ml",
+        "capacity-broker.io/cluster": "blue",
+        "capacity-broker.io/nodeclass": "training",
+        "capacity-broker.io/launch": "l-1",
+    }
