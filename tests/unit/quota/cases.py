@@ -25,6 +25,7 @@ from broker.quota.model import (
     Queue,
     Quota,
     ResourceGroup,
+    Search,
     Workload,
     amount,
 )
@@ -60,8 +61,8 @@ _WORDS: Final[Mapping[str, frozenset[str]]] = {
         "withinClusterQueue": "Never LowerPriority LowerOrNewerEqualPriority",
         "reclaimWithinCohort": "Never LowerPriority Any",
         "policy": "Never LowerPriority",
-        "WhenCanBorrow": "MayStopSearch TryNextFlavor",
-        "WhenCanPreempt": "MayStopSearch TryNextFlavor",
+        "WhenCanBorrow": "MayStopSearch TryNextFlavor Borrow",
+        "WhenCanPreempt": "MayStopSearch TryNextFlavor Preempt",
         "Preference": "BorrowingOverPreemption PreemptionOverBorrowing",
         "strategies": "LessThanOrEqualToFinalShare LessThanInitialShare",
         "Operator": "Equal Exists In NotIn DoesNotExist Gt Lt",
@@ -188,12 +189,17 @@ def queue(written: Row) -> Queue:
             threshold=borrow.get("max"),
         ),
         fungibility=Fungibility(
-            when_can_borrow=search.get("WhenCanBorrow") or "MayStopSearch",
-            when_can_preempt=search.get("WhenCanPreempt") or "TryNextFlavor",
+            when_can_borrow=_search(search.get("WhenCanBorrow") or "MayStopSearch"),
+            when_can_preempt=_search(search.get("WhenCanPreempt") or "TryNextFlavor"),
             preference=search.get("Preference") or "",
         ),
         weight=1.0 if weight is None else float(weight),
     )
+
+
+def _search(word: str) -> Search:
+    """v1beta1 said Borrow and Preempt for what is MayStopSearch now."""
+    return "TryNextFlavor" if word == "TryNextFlavor" else "MayStopSearch"
 
 
 def cohort(written: Row) -> Cohort:
