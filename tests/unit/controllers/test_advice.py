@@ -113,6 +113,14 @@ def test_the_terms_of_each_spec(spec: CapacityReservationSpec | None, theirs: li
     assert advice(spec, found(2), theirs).terms == terms
 
 
+@pytest.mark.covers("KRP-31")
+def test_a_list_that_is_full_has_no_room_for_the_open_term() -> None:
+    made = advice(preference("open"), found(2), users(MOST))
+    assert (made.form, made.terms, made.left_out) == ("open", (), ("open",))
+    made = advice(preference("open"), found(2), users(MOST - 1))
+    assert (made.form, made.terms, made.left_out) == ("open", (OPEN,), ())
+
+
 def test_what_starts_soon_and_what_karpenter_drains_itself_stay_selected() -> None:
     ending = Misfit(id="cr-777", reason="CapacityBlockEnding", message="")
     gone = Misfit(id="cr-888", reason="ReservationExpired", message="")
