@@ -29,6 +29,27 @@ def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
     assert world.tree.queues["a"].available(GPU) == 5
 
 
+def test_of_two_limits_each_is_of_its_own_part() -> None:
+    """Six are the queue's own; of what it lends it may take all back, and three more."""
+    world = ledger(queue("a", quota(10, borrow=3, lend=4), "c"), queue("b", 20, "c"))
+    node = world.node("a")
+    assert (node.available(GPU), node.potential(GPU)) == (13, 13)
+    world.admit(workload("w", "a", 8))
+    assert node.available(GPU) == 5
+
+
+def test_what_a_queue_kept_for_itself_was_never_the_cohort_s_to_give_back() -> None:
+    world = ledger(
+        queue("a", quota(4, lend=0), "c"),
+        queue("b", 9, "c"),
+        workload("few", "a", 1),
+        workload("many", "a", 5),
+    )
+    assert world.tree.cohorts["c"].uses(GPU) == 2
+    world.release("many")
+    assert world.tree.cohorts["c"].uses(GPU) == 0
+
+
 def test_overuse_elsewhere_reaches_a_queue_that_neither_borrows_nor_lends() -> None:
     """Kueue's resource_test.go, "cq oversubscription spills into cohort": for a hard guarantee, no
     cohort.
