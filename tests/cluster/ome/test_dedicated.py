@@ -283,7 +283,8 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
     preempted = world.says("one", "Preempted")
     assert preempted is not None
     assert (preempted.status, preempted.reason) == ("True", "InCohortReclamation")
-    again = stack.until(workloads, "it asks again")
+    before = {first.uid, second.uid}  # the second may go a little later
+    again = stack.until(lambda: [w for w in workloads() if w.uid not in before], "it asks again")
     assert [each.count for each in again[0].spec.pod_sets] == [16]
     stack.delete(DedicatedAICluster, "one")
     stack.until_gone(DedicatedAICluster, "one")
