@@ -133,10 +133,13 @@ def exact(text: str) -> Decimal:
     return Decimal(number) * SCALES.get(suffix, Decimal(1)) * Decimal(10) ** power
 
 
+_MOST = Decimal(10) ** 99
+
+
 @lru_cache(maxsize=4096)
 def quantity(text: str) -> float:
-    """As `exact`, for who needs no more than a float has."""
-    return float(exact(text))
+    """As `exact`, for who needs no more than a float has; never without end."""
+    return float(max(-_MOST, min(exact(text), _MOST)))
 
 
 def quantities(values: Mapping[str, str]) -> dict[str, float]:

@@ -76,6 +76,9 @@ def test_a_kind_is_named_as_kubectl_names_it() -> None:
         ("1Ei", 2.0**60),
         ("250u", 0.00025),
         ("-1", -1),
+        ("9" * 400, 1e99),
+        ("1e400", 1e99),
+        ("-1e400", -1e99),
     ],
 )
 def test_quantities_are_read_in_base_units(text: str, value: float) -> None:
