@@ -6,21 +6,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.apis import names
 from broker.apis.karpenter import NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.reservation_spec import CapacityReservationSpec, CapacityReservationTarget
 from broker.capacity.model import Misfit, Resolved
-from broker.controllers.advisor.pools import class_of, without_reserved
+from broker.controllers.advisor.pools import beyond_reserved, class_of, of_karpenter, without_reserved
 from broker.controllers.advisor.terms import (
     FORGOTTEN,
     MOST,
     OPEN,
     PATIENCE,
     TAG_KEY,
+    Advice,
     Record,
     Term,
     advise,
@@ -34,6 +37,7 @@ from broker.controllers.advisor.terms import (
     tag_term,
     written,
 )
+from broker.controllers.advisor.verdicts import advised, allowed, conditions_patch, yielded
 from broker.kube.conditions import timestamp
 from providers.model import Odcr
 
@@ -257,5 +261,95 @@ def test_a_pool_s_label_counts_as_its_requirement() -> None:
     assert without_reserved([node_pool(**{"karpenter.sh/capacity-type": "spot"})]) == ["p"]
 
 
+@pytest.mark.covers("KRP-32")
+@pytest.mark.parametrize(
+    ("values", "beyond"),
+    [(["reserved"], []), (["reserved", "spot"], ["p"]), (["reserved", "on-demand"], ["p"])],
+)
+def test_pools_that_allow_more_than_reserved(values: list[str], beyond: list[str]) -> None:
+    assert beyond_reserved([node_pool({"operator": "In", "values": values})]) == beyond
+
+
+@pytest.mark.covers("KRP-32")
+@pytest.mark.parametrize(
+    ("without", "beyond", "only", "reason", "words"),
+    [
+        ([], [], True, "Allowed", ""),
+        ([], ["a"], False, "Allowed", ""),
+        (["a"], ["a"], True, "ReservedNotAllowed", "NodePool a: karpenter.sh/capacity-type does not allow"),
+        (["a", "b"], [], False, "ReservedNotAllowed", "NodePools a, b: "),
+        ([*"abcdefghij"], [], False, "ReservedNotAllowed", "g, h and 2 more: "),
+        ([], ["a"], True, "MoreThanReserved", "NodePool a: karpenter.sh/capacity-type allows more"),
+    ],
+)
+def test_a_class_is_told_which_pools_leave_its_reservations_idle(
+    without: list[str], beyond: list[str], only: bool, reason: str, words: str
+) -> None:
+    said = allowed(without, beyond, only=only)
+    assert (said.type, said.status, said.reason) == (
+        names.RESERVED_ALLOWED,
+        "True" if reason == "Allowed" else "False",
+        reason,
+    )
+    assert words in said.message
+
+
+@pytest.mark.covers("KRP-31")
+@pytest.mark.parametrize(
+    ("made", "more", "status", "reason", "words"),
+    [
+        (Advice(form="none"), {}, "True", "NotRequested", "asks for no reservation"),
+        (Advice(form="open"), {}, "True", "OpenTerm", "every open reservation"),
+        (Advice(form="ids"), {"usable": 0}, "True", "NothingToSelect", "no reservation is usable"),
+        (Advice(form="ids"), {}, "True", "TermsWritten", "selects 3 reservations by id"),
+        (Advice(form="tag"), {}, "True", "TermsWritten", "selects 3 reservations by one tag"),
+        (Advice(form="tag"), {"waiting": ["cr-1"]}, "False", "TaggingReservations", "no tag yet on cr-1"),
+        (Advice(form="full", left_out=("cr-1",)), {}, "False", "NoRoom", "left for cr-1: remove terms"),
+        (
+            Advice(form="full", left_out=("cr-1",)),
+            {"refused": {"cr-1": "CreateTags: UnauthorizedOperation"}},
+            "False",
+            "TaggingRefused",
+            "left for cr-1; CreateTags: UnauthorizedOperation",
+        ),
+    ],
+)
+def test_what_became_of_the_terms_is_said(
+    made: Advice, more: dict[str, Any], status: str, reason: str, words: str
+) -> None:
+    said = advised(made, **{"usable": 3, **more})
+    assert (said.type, said.status, said.reason) == (names.RESERVATIONS_ADVISED, status, reason)
+    assert words in said.message
+
+
+@pytest.mark.covers("KRP-31")
+def test_a_list_that_others_keep_is_offered_the_term() -> None:
+    said = yielded(TAG, "argocd", held=False)
+    assert (said.status, said.reason) == ("False", "ListKeptByOthers")
+    assert "argocd removed" in said.message and orjson.dumps(TAG).decode() in said.message
+    assert yielded(TAG, "argocd", held=True).status == "True"
+
+
+@pytest.mark.covers("KRP-31")
+def test_conditions_are_written_when_they_change_and_go_when_nothing_is_to_be_said() -> None:
+    theirs = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
+    node_class = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": {"conditions": [theirs]}})
+    told = [advised(Advice(form="open"), usable=0)]
+    first = conditions_patch(node_class, told, now=NOW)
+    assert first is not None
+    assert [c["type"] for c in first["conditions"]] == ["Ready", names.RESERVATIONS_ADVISED]
+    then = EC2NodeClass.decode({"metadata": {"name": "gpu"}, "status": first})
+    assert conditions_patch(then, told, now=NOW + timedelta(hours=1)) is None
+    last = conditions_patch(then, [], now=NOW)
+    assert last is not None and [c["type"] for c in last["conditions"]] == ["Ready"]
+    assert conditions_patch(node_class, [], now=NOW) is None
+
+
 def test_only_karpenter_s_pools_are_looked_at() -> None:
+    going = node_pool()
+    going = NodePool.decode(
+        {**going.wire(), "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    )
+    both = [going, node_pool(group="capacity-broker.io"), node_pool()]
+    assert of_karpenter(both, "gpu") == [node_pool()] and of_karpenter(both, "web") == []
     assert class_of(node_pool()) == "gpu" and class_of(node_pool(group="capacity-broker.io")) == ""
