@@ -29,7 +29,7 @@ from providers.aws import AwsProvider
 from providers.local import LocalAws
 
 NAME = "capacity-broker"
-PATIENCE = 50.0
+PATIENCE = 240.0  # seconds, on a slow machine
 DOLLARS = 100.0  # an hour, of nobody's money: the examples of reservations that are bought can be tried
 
 
