@@ -245,6 +245,17 @@ def test_pods_are_given_up_from_the_back_and_given_back_where_they_cost_nothing(
 
     sets = [PodSet(name="x", count=6, min_count=1), PodSet(name="y", count=10, min_count=1)]
     assert reduced(sets, attempt) == (4, 10)
+
+    def up_to(first: int, second: int, both: int) -> tuple[int, ...] | None:
+        def fit(pods: list[PodSet]) -> tuple[int, ...] | None:
+            counts = tuple(each.count for each in pods)
+            return counts if counts[0] <= first and counts[1] <= second and sum(counts) <= both else None
+
+        return reduced(sets, fit)
+
+    assert up_to(6, 10, 12) == (6, 6)
+    assert up_to(4, 2, 16) == (4, 2)
+    assert up_to(4, 10, 10) == (4, 6)
     assert reduced([PodSet(count=3)], lambda _: "never asked") is None
     assert reduced([PodSet(count=3, min_count=2)], lambda _: None) is None
 
