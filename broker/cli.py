@@ -168,8 +168,8 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     plan.check(objects, where=", ".join(filename))
     clock, provider = SystemClock(), _planned_with(settings)
     client, alone = drafts.drafted(documents, lambda: _client(settings))
-    if alone:
-        typer.echo(alone, err=True)
+    if left_out := alone or plan.uncounted(client, objects):
+        typer.echo(left_out, err=True)
     rows, solution = plan.rows(
         [*objects, *plan.classes(client, objects)],
         provider,

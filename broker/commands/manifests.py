@@ -5,8 +5,9 @@ Each problem names the file, the document and what is wrong with it.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ MODELS: tuple[type[Object], ...] = (
     Cohort,
     Namespace,
 )
+PLACEHOLDER = re.compile(r"\$\{\w+\}")
 KINDS = {(m.KIND.api_version, m.KIND.kind): m for m in MODELS}
 
 
@@ -54,6 +56,7 @@ def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict
     Raises BadManifest naming the file.
     """
     documents: list[dict[str, Any]] = []
+    unfilled: list[str] = []
     for name, text in _texts(paths):
         try:
             found = [d for d in yaml.safe_load_all(fill(text)) if d]
@@ -63,7 +66,26 @@ def read(paths: Iterable[str], *, fill: Callable[[str], str] = str) -> list[dict
             if not isinstance(document, dict) or not document.get("kind"):
                 raise BadManifest(f"{name}, document {number}: no Kubernetes object (kind is missing)")
             documents.append(document)
+            if (document.get("apiVersion", ""), document["kind"]) in KINDS:
+                unfilled += [f"{name}: {field} is {value}" for field, value in _placeholders(document)]
+    if unfilled:
+        raise BadManifest(
+            f"{'; '.join(unfilled)}: replace each by what it stands for, or set it in the environment, pipe "
+            "the file through envsubst and read it with -f -"
+        )
     return documents
+
+
+def _placeholders(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
+    """Values that are nothing but `${NAME}`; one within a text, such as user data, is the text's own."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _placeholders(each, f"{field}.{key}" if field else str(key))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _placeholders(each, f"{field}[{number}]")
+    elif isinstance(value, str) and PLACEHOLDER.fullmatch(value.strip()):
+        yield field, value.strip()
 
 
 def decode(document: dict[str, Any]) -> Object | None:

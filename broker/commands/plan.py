@@ -34,7 +34,7 @@ from broker.controllers.nodeclass.resolve import (
 )
 from broker.controllers.ome.borrowing.once import Entitle
 from broker.kube.client import Client
-from broker.kube.errors import NotFound
+from broker.kube.errors import Forbidden, NotFound
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
@@ -113,6 +113,26 @@ def classes(client: Client, objects: Sequence[Object]) -> list[EC2NodeClass]:
     except NotFound:
         return []
     return [EC2NodeClass.decode(each) for each in there if each["metadata"]["name"] in named]
+
+
+def uncounted(client: Client, objects: Iterable[Object]) -> str:
+    """That claims wait in the cluster which the files do not have, and which may go before; empty where none
+    does, or that cannot be seen. Raises ApiError."""
+    given = {each.name for each in objects if isinstance(each, NodeClaim)}
+    try:
+        there, _ = client.list(NodeClaim.KIND)
+    except (NotFound, Forbidden):
+        return ""
+    waiting = [
+        one.name
+        for one in map(NodeClaim.decode, there)
+        if one.spec.node_class_ref.group == names.BROKER
+        and not (one.status.provider_id or one.deleting or one.name in given)
+    ]
+    if not waiting:
+        return ""
+    some = ", ".join(sorted(waiting)[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
+    return f"not counted: NodeClaims that wait in the cluster and may take these slots first: {some}"
 
 
 def considered(

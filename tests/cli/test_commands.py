@@ -193,6 +193,24 @@ def test_plan_without_a_cluster_says_what_it_goes_by(world: World, tmp_path: Pat
     assert told.stderr.startswith("the files alone are planned with, and no cluster: kubeconfig ")
 
 
+def test_plan_names_the_claims_of_the_cluster_that_it_does_not_count(
+    world: World, cluster: tuple[Client, str], tmp_path: Path
+) -> None:
+    client, kubeconfig = cluster
+    install(client)
+    for name in ("w-0", "w-1", "w-2", "w-3", "c-0"):
+        client.create(NodeClaim.KIND, claim(name))
+    theirs = claim("theirs")
+    theirs["spec"]["nodeClassRef"]["group"] = "karpenter.k8s.aws"
+    client.create(NodeClaim.KIND, theirs)
+    client.create(NodeClaim.KIND, claim("runs"))
+    there = {"metadata": {"name": "runs"}, "status": {"providerID": "aws:///us-east-1a/i-1"}}
+    client.apply(NodeClaim.KIND, there, subresource="status")
+    path = files(tmp_path, node_class(world), claim("c-0"))
+    told = run("plan", "-f", path, "--aws-endpoint", world.endpoint, "--kubeconfig", kubeconfig)
+    assert told.stderr.splitlines()[0].endswith("may take these slots first: w-0, w-1, w-2 and 1 more")
+
+
 def test_plan_without_claims_is_no_success(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +232,15 @@ def test_plan_without_claims_is_no_success(
             ("NodeClaim x", "spec.requirements", "7"),
         ),
         ("apiVersion: karpenter.sh/v1\nkind: NodeClaim", ("NodeClaim", "metadata.name is missing")),
+        (
+            "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: x}\n"
+            "spec: {amiSelectorTerms: [{id: '${AMI}'}], role: '${ROLE}'}",
+            (
+                "spec.amiSelectorTerms[0].id is ${AMI}; ",
+                "bad.yaml: spec.role is ${ROLE}: replace",
+                "envsubst",
+            ),
+        ),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
@@ -224,6 +251,15 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) 
             manifests.decode(document)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_what_a_script_or_another_s_object_has_of_its_own_is_no_placeholder(tmp_path: Path) -> None:
+    path = tmp_path / "good.yaml"
+    path.write_text(
+        "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: x}\n"
+        "spec: {userData: 'echo ${HOME}'}\n---\nkind: ConfigMap\nmetadata: {name: y}\ndata: {a: '${B}'}\n"
+    )
+    assert [each["kind"] for each in manifests.read([str(path)])] == ["EC2NodeClass", "ConfigMap"]
 
 
 COMMANDS = ("run", "demo", "plan", "inventory", "idle", "crds install", "crds patch", "explain claim")
