@@ -123,7 +123,7 @@ def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> N
     for number in range(8):
         machine(stack, f"n-{number}", "h100")
     reserve(stack, priorityClassName="nobody")
-    stack.start(kubelets=False, reservation_creating_seconds=600.0)
+    stack.start(kubelets=False, reservation_creating_seconds=600.0, reservation_updating_seconds=600.0)
     status = until_known(stack)
     assert status["capacityReservationLifecycleState"] == "Creating"
     assert "there are 0 of 64 nvidia.com/gpu" in status["lifecycleDetail"]
@@ -136,6 +136,14 @@ def test_what_is_missing_fails_in_time_and_recovers_by_itself(stack: Stack) -> N
     )
     until_says(stack, "Failed", step=60)
     stack.until_event("training", "Failed", kind="CapacityReservation", saying="0 of 64")
+    # Another spec is waited for as long as any other, however long the last one was.
+    stack.client.patch(KIND, "training", {"spec": {"priorityClassName": "somebody"}}, namespace="default")
+    until_says(stack, "Updating")
+    stack.until(
+        lambda: told(says(stack), "ResourcesProvisioned")["reason"] == "InsufficientCapacity", "it waits"
+    )
+    tick(stack)
+    assert says(stack)["capacityReservationLifecycleState"] == "Updating"
     stack.client.delete(ResourceFlavor.KIND, "twin")
     status = until_says(stack, "Active", step=5)
     assert told(status, "ResourcesSufficient")["status"] == "True"

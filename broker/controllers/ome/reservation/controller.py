@@ -142,7 +142,8 @@ class ReservationKeeper:
         )
         first = before is None and not one.deleting
         was_ready = ready is not None and ready.status == "True"
-        said = verdicts.verdicts(facts, state, obstacle, first=first, was_ready=was_ready)
+        anew = before == "Failed" and state == "Updating"
+        said = verdicts.verdicts(facts, state, obstacle, first=first, was_ready=was_ready, anew=anew)
         detail = state if first else verdicts.detail(state, obstacle, said, facts)
         made = status.body(
             told,

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.apis import names
+from broker.apis import names, spelling
 from broker.apis.meta import ConditionStatus
 from broker.apis.ome import SPEC_NORMALIZED
 from broker.apis.ome_rules import Judged
 from broker.apis.units import written
 from broker.capacity.sizing import ACCELERATORS
+from broker.controllers.ome.holdings.wishes import INVALID
 from broker.controllers.ome.reservation.sources import QueueState, Trouble
 from broker.quota.lifecycle import Kind, Obstacle, State, ready
 from broker.quota.model import Amounts, FlavorResource
@@ -28,6 +29,7 @@ SUFFICIENT: Final = "ResourcesSufficient"
 PROVISIONED: Final = "ResourcesProvisioned"
 DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
+OF_ANNOTATIONS: Final = (INVALID, spelling.REASON)  # troubles that whoever wrote the object can mend in it
 # Of what is wrong with queues: what keeps workloads out of them.
 KEPT_OUT: Final = ("ObjectConflict", "QueueRefused", "QueueTerminating", "CohortCycle", "QueueStopped")
 # Every reason there is, by the condition that has it; what buys or queues for a reservation brings its own.
@@ -116,23 +118,23 @@ class Facts:
 
 def obstacles(facts: Facts) -> Iterator[Obstacle]:
     """What stands in the way, what decides first first."""
+    noted = [each.said for each in facts.troubles if each.reason in OF_ANNOTATIONS]
     if facts.judged.problems:
-        yield Obstacle(kind=Kind.SPEC, reason="SpecInvalid", message="; ".join(facts.judged.problems))
+        told = "; ".join([*facts.judged.problems, *noted])
+        yield Obstacle(kind=Kind.SPEC, reason="SpecInvalid", message=told)
     if facts.refused:
-        yield Obstacle(kind=Kind.SPEC, reason="QuotaExceeded", message="; ".join(facts.refused))
+        yield Obstacle(kind=Kind.SPEC, reason="QuotaExceeded", message="; ".join([*facts.refused, *noted]))
     if facts.missing_flavors:
-        yield Obstacle(
-            kind=Kind.QUEUE,
-            reason="FlavorNotFound",
-            message=f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
+        told = (
+            f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
             "its instances, or correct the flavor's name; without Kueue, a flavor is named after its "
-            "instance type, such as p5.48xlarge",
+            "instance type, such as p5.48xlarge"
         )
+        yield Obstacle(kind=Kind.QUEUE, reason="FlavorNotFound", message="; ".join([told, *noted]))
     if facts.queue is not None and not facts.queue.active:
         said = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
-        yield Obstacle(
-            kind=Kind.QUEUE, reason="ClusterQueueInactive", message=f"its ClusterQueue is not active: {said}"
-        )
+        told = "; ".join([f"its ClusterQueue is not active: {said}", *noted])
+        yield Obstacle(kind=Kind.QUEUE, reason="ClusterQueueInactive", message=told)
     lacking = short(facts.nominal, facts.share.supplied)
     if decides := {key: value for key, value in lacking.items() if key in facts.deciding}:
         waits = any(each.pending for each in facts.troubles) or bool(facts.pending)
@@ -159,9 +161,10 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
 
 
 def verdicts(
-    facts: Facts, state: State, obstacle: Obstacle | None, *, first: bool, was_ready: bool
+    facts: Facts, state: State, obstacle: Obstacle | None, *, first: bool, was_ready: bool, anew: bool = False
 ) -> tuple[Verdict, ...]:
-    """The conditions in this state. `first`: nothing was written of it before."""
+    """The conditions in this state. `first`: nothing was written of it before. `anew`: it had failed, and its
+    spec is another since."""
     if first:
         begun = "the reservation is new: nothing is known of it yet"
         return (
@@ -183,7 +186,7 @@ def verdicts(
     made = (
         _ready(state, obstacle, facts, was_ready=was_ready),
         _sufficient(facts),
-        _provisioned(state, obstacle),
+        _provisioned(state, obstacle, anew=anew),
         _dacs(facts),
         _workloads(facts),
     )
@@ -260,8 +263,11 @@ def _in_use(facts: Facts) -> str:
     )
 
 
-def _provisioned(state: State, obstacle: Obstacle | None) -> Verdict:
+def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> Verdict:
     """Its last change is when what the spec asks for began to be missing."""
+    if anew:
+        said = "the spec changed: what it asks for now is waited for"
+        return Verdict(type=PROVISIONED, status="Unknown", reason="Updating", message=said)
     if state == "Active" and (obstacle is None or obstacle.kind is Kind.USE):
         said = "what the spec asks for is there"
         return Verdict(type=PROVISIONED, status="True", reason="CapacityProvisioned", message=said)
