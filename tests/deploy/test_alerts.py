@@ -18,10 +18,12 @@ ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["ru
 GPU, CPU = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "cpu")
 
 
-def samples() -> dict[str, list[tuple[dict[str, str], float]]]:
-    """What is shown of a reservation that is used to the brim and is not Active."""
+BRIM = Shown(state="Failed", total={GPU: 64, CPU: 1_024_000}, used={GPU: 60, CPU: 1_000})
+
+
+def samples(shown: Shown = BRIM) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """What is shown of a reservation; without another, of one that is used to the brim and is not Active."""
     made = ReservationMetrics()
-    shown = Shown(state="Failed", total={GPU: 64, CPU: 1_024_000}, used={GPU: 60, CPU: 1_000})
     made.show({Reserved("team", "gpus"): shown}, {("nvidia.com/gpu", "no flavor"): 8})
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in made.collect():
@@ -43,6 +45,19 @@ def test_series_have_the_labels_and_units_that_a_ratio_needs() -> None:
     ]
     states = {labels["state"]: value for labels, value in found["capacity_reservation_lifecycle_state"]}
     assert states == {"Active": 0, "Creating": 0, "Deleting": 0, "Failed": 1, "Updating": 0}
+
+
+@pytest.mark.covers("OME-090", "OME-091")
+def test_each_amount_has_both_series_where_one_of_them_is_nothing() -> None:
+    found = samples(Shown(state="Active", total={GPU: 64}, used={CPU: 500}))
+    told = {
+        name.rpartition("_")[2]: {labels["resource"]: value for labels, value in found[name]}
+        for name in ("capacity_reservation_total", "capacity_reservation_allocated")
+    }
+    assert told == {
+        "total": {"nvidia.com/gpu": 64, "cpu": 0},
+        "allocated": {"nvidia.com/gpu": 0, "cpu": 0.5},
+    }
 
 
 @pytest.mark.covers("OME-094")
