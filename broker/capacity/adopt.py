@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, NodeClass
+from broker.capacity.options import capacity_types
 from broker.capacity.plan import order
 from broker.capacity.types import RESERVATION_ID, WELL_KNOWN, allocatable, lacking, node_labels, size_key
 from providers.model import CapacityType, Instance, InstanceType, Odcr
@@ -73,6 +74,8 @@ def satisfies(
     type_ = types.get(instance.instance_type)
     if node_class is None or type_ is None or instance.tags.get(class_tag) != claim.node_class:
         return False
+    if capacity_type(instance) not in capacity_types(claim.requirements):
+        return False  # who says nothing of it takes no spot
     labels = node_labels(
         type_,
         instance.zone,

@@ -47,6 +47,7 @@ def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
         (orphan("i-1"), {"kinds": ["reserved"]}),
         (orphan("i-1", reservation="cr-1"), {"kinds": ["on-demand"]}),
         (orphan("i-1", lifecycle="spot"), {"kinds": ["on-demand"]}),
+        (orphan("i-1", lifecycle="spot"), {}),
         (orphan("i-1"), {"requests": {"cpu": 16.0}}),
         (orphan("i-1", of="other"), {}),
         (instance("i-1"), {}),
@@ -61,6 +62,7 @@ def test_an_orphan_is_adopted_by_a_waiting_claim_that_it_satisfies() -> None:
         "not reserved",
         "reserved",
         "spot",
+        "spot, which nobody asked for",
         "too small",
         "of another class",
         "of no class",
@@ -90,6 +92,19 @@ def test_an_orphan_in_a_reservation_goes_to_a_claim_that_wants_that_reservation(
     assert adopted(orphans, claims, odcr("cr-1"), odcr("cr-2")) == ({"a": "i-2", "b": "i-1"}, [])
     # The reservation may be gone from the description already; its id is still on the instance.
     assert adopted(orphans[1:], claims[:1]) == ({"a": "i-2"}, [])
+
+
+@pytest.mark.covers("KRP-25")
+def test_what_a_claim_asks_of_a_reservation_is_asked_of_an_orphans_too() -> None:
+    key = "karpenter.k8s.aws/capacity-reservation-"
+    inside, outside = orphan("i-1", reservation="cr-1"), orphan("i-2")
+    block = claim("block", (f"{key}type", "In", ["capacity-block"]))
+    lasting = claim("lasting", (f"{key}type", "In", ["default"]))
+    none = claim("none", (f"{key}id", "DoesNotExist", []))
+    assert adopted([inside, outside], [block, lasting, none], odcr("cr-1")) == (
+        {"lasting": "i-1", "none": "i-2"},
+        [],
+    )
 
 
 @pytest.mark.covers("KRP-25")
