@@ -90,6 +90,15 @@ ROWS: Final[list[Row]] = [
         strategies=[FIRST],
     ),
     preempts(
+        "by the second strategy one of each queue at most",
+        {"a": member("all", **ANY, cpu=0), "b": member("all", cpu=0)},
+        {"a1": held("a", -1, cpu=2), **{f"b{each}": held("b", cpu=2) for each in (1, 2, 3, 4)}},
+        asks("a", cpu=5),
+        {},
+        cohorts={"all": shared(cpu=10)},
+        fair=True,
+    ),
+    preempts(
         "exactly its nominal quota is its own, whatever the shares",
         {"a": member("all", **ANY, cpu=2), "b": member("all", weight=100, cpu=0)},
         {"a1": held("a", cpu=1), "b1": held("b", 9, cpu=1)},
