@@ -90,6 +90,32 @@ def told(known: Facts, state: State = "Active", *, was_ready: bool = True) -> di
     return {each.type: each for each in said}
 
 
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"missing_flavors": ("h200",)}, "FlavorNotFound"),
+        ({"refused": ("no room",)}, "QuotaExceeded"),
+        ({"judged": replace(SPEC, problems=("odd",))}, "SpecInvalid"),
+        ({"queue": QueueState(active=False)}, "ClusterQueueInactive"),
+        ({"supplied": HALF}, "InsufficientCapacity"),
+    ],
+)
+def test_a_wrong_annotation_is_told_beside_whatever_else_is_wrong(more: dict[str, Any], reason: str) -> None:
+    troubles = (
+        Trouble(reason="InvalidAnnotation", message="sizing is Max"),
+        Trouble(reason="UnknownAnnotation", message="tenant means nothing"),
+    )
+    known = facts(**more, troubles=troubles)
+    obstacle = next(obstacles(known))
+    assert obstacle.reason == reason
+    line = detail(
+        "Failed", obstacle, verdicts(known, "Failed", obstacle, first=False, was_ready=False), known
+    )
+    for each in troubles:
+        assert line.count(each.said) == 1
+        assert obstacle.message.count(each.said) == 1
+
+
 @pytest.mark.covers("OME-063", "OME-064", "OME-065", "OME-066")
 def test_what_is_well_is_said_in_omes_own_words() -> None:
     said = told(facts())
