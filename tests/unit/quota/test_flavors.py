@@ -21,6 +21,7 @@ LABELS = {"type": "one", "size": "8"}
         (Toleration(key="instance", value="spot", effect="NoExecute"), False),
         (Toleration(value="spot"), True),
         (Toleration(value="other"), False),
+        (Toleration(key="other", value="spot"), False),
         (Toleration(), False),
     ],
 )
@@ -32,6 +33,16 @@ def test_taints_are_tolerated_as_the_scheduler_tolerates_them(toleration: Tolera
     assert misfit(PodSet(), Flavor(name="f", taints=(SPOT,), tolerations=(toleration,))) == misfit(
         PodSet(tolerations=(toleration,)), flavor
     )
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "fits"),
+    [("Gt", "4", True), ("Gt", "5", False), ("Lt", "6", True), ("Lt", "5", False), ("Lt", "few", False)],
+)
+def test_a_taint_of_a_number_is_compared_with_the_toleration_s(operator: str, value: str, fits: bool) -> None:
+    flavor = Flavor(name="f", taints=(Taint(key="failures", value="5"),))
+    toleration = Toleration(key="failures", operator=operator, value=value)
+    assert (misfit(PodSet(tolerations=(toleration,)), flavor) == "") is fits
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
@@ -60,6 +71,8 @@ def test_a_selector_speaks_only_of_the_flavor_s_own_labels(selector: dict[str, s
         ([[Expression("type", "DoesNotExist")]], False),
         ([[Expression("size", "Gt", ("7",))]], True),
         ([[Expression("size", "Lt", ("7",))]], False),
+        ([[Expression("size", "Gt", ("8",))]], False),
+        ([[Expression("size", "Lt", ("8",))]], False),
         ([[Expression("size", "Gt", ("many",))]], False),
         # Of terms any will do; one that says nothing of the flavor's labels does.
         ([[Expression("type", "In", ("two",))], [Expression("size", "In", ("8",))]], True),

@@ -176,11 +176,19 @@ def test_a_weight_of_zero_that_borrows_is_above_all() -> None:
 def test_of_equal_parts_the_first_resource_by_name_is_dominant() -> None:
     parts = {SPOT: quota(0), FlavorResource("h100", "cpu"): quota(0)}
     world = ledger(
-        queue("a", 0, "c", more=parts), queue("idle", 4, "c", more={FlavorResource("h100", "cpu"): quota(8)})
+        queue("a", 0, "c", more=parts),
+        queue("idle", 3, "c", more={FlavorResource("h100", "cpu"): quota(8), SPOT: quota(1)}),
     )
     world.admit(Workload(name="w", queue="a", usage={GPU: 1, SPOT: 1, FlavorResource("h100", "cpu"): 4}))
     found = share(world.node("a"))
     assert (found.value, found.resource) == (500.0, "cpu")
+
+
+def test_what_could_be_lent_of_a_resource_is_of_every_flavor_of_the_tree() -> None:
+    far = Cohort(name="root", quotas={GPU: quota(4), SPOT: quota(5)})
+    world = ledger(far, cohort("left", parent="root"), queue("a", 0, "left"), workload("w", "a", 3))
+    found = share(world.node("a"))
+    assert (found.value, found.published) == (3 * 1000 / 9, 334)
 
 
 def test_rules_of_a_cohort_s_node_preempt_nobody() -> None:
