@@ -64,6 +64,18 @@ ROWS: Final[list[Row]] = [
         [pods(name="a", group="g", cpu=2000), pods(name="b", group="g", cpu=2000)],
         ("Fit", [FIT_TWO, FIT_TWO], 0),
     ),
+    row(
+        "and that each of them may run in",
+        [ONE_TWO],
+        [pods(name="a", group="g", cpu=1000), pods(name="b", group="g", on="two", cpu=1000)],
+        ("Fit", [FIT_TWO, FIT_TWO], 0),
+    ),
+    row(
+        "nothing asked of what the queue does not know needs no flavor",
+        [ONE_TWO],
+        pods(gpu=0),
+        ("Fit", [{}], 0),
+    ),
     # ---- which flavors may be
     row(
         "every flavor has a taint that is not tolerated",
