@@ -1,8 +1,9 @@
-"""What of a class and a claim is in the launch template: every field, none of another's."""
+"""What of a class and a claim is in the launch template, and how long a template is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from broker.capacity.model import Assignment, NodeClass, Option, Pool, Selection
 from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
 from broker.controllers.nodeclaim.translate import planned
 from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings
+from broker.controllers.templates import TemplateSweeper
+from broker.kube.clock import FakeClock
 from providers.model import (
     BlockDevice,
     Bootstrap,
@@ -26,9 +29,8 @@ from providers.model import (
     ReservationTarget,
     SecurityGroup,
     Template,
+    TemplateRef,
 )
-
-pytestmark = pytest.mark.covers("KRP-14")
 
 EFA = "vpc.amazonaws.com/efa"
 SPEC: dict[str, Any] = {
@@ -116,6 +118,7 @@ def made(one: NodeClaim, of: LaunchClass, ec2: Ec2) -> Template:
     return template(of, group, one, provider=provider, cluster=CLUSTER)
 
 
+@pytest.mark.covers("KRP-14")
 def test_a_template_holds_everything_that_its_class_says() -> None:
     ec2 = Ec2()
     assert made(claim(), ready(), ec2) == Template(
@@ -157,6 +160,7 @@ def test_a_template_holds_everything_that_its_class_says() -> None:
     )
 
 
+@pytest.mark.covers("KRP-14")
 def test_what_a_class_leaves_open_is_ec2s_default() -> None:
     found = made(claim(), ready({"placementGroupSelector": {"id": "pg-1"}}), Ec2())
     assert (found.placement_group, found.placement_group_id) == ("", "pg-1")
@@ -168,12 +172,14 @@ def test_what_a_class_leaves_open_is_ec2s_default() -> None:
     assert (found.metadata, found.detailed_monitoring, found.interfaces) == (MetadataOptions(), False, ())
 
 
+@pytest.mark.covers("KRP-14")
 def test_who_asks_for_efa_gets_one_on_each_network_card_of_the_type() -> None:
     assert made(claim(**{EFA: "1"}), ready(), Ec2()).interfaces == tuple(
         NetworkInterface(card=card, device=device, kind="efa") for card, device in ((0, 0), (1, 1), (2, 1))
     )
 
 
+@pytest.mark.covers("KRP-14")
 def test_instances_carry_the_classs_tags_and_the_marks_by_which_they_are_ours() -> None:
     assert instance_tags(ready(), launch="l-1", cluster="blue") == {
         "team": "ml",
@@ -181,3 +187,47 @@ def test_instances_carry_the_classs_tags_and_the_marks_by_which_they_are_ours() 
         "capacity-broker.io/nodeclass": "training",
         "capacity-broker.io/launch": "l-1",
     }
+
+
+class Kept:
+    """A provider's templates."""
+
+    def __init__(self, *refs: TemplateRef) -> None:
+        self.refs = [*refs]
+
+    def templates(self) -> list[TemplateRef]:
+        return [*self.refs]
+
+    def delete_template(self, ref: TemplateRef) -> None:
+        self.refs.remove(ref)
+
+
+@pytest.mark.covers("KRP-13")
+def test_a_template_goes_with_its_class_at_once_and_else_after_a_day_without_use() -> None:
+    clock = FakeClock()
+    long_ago = clock.now() - timedelta(days=9)
+    old = TemplateRef(name="old", owner="gpu", created=long_ago)
+    used = TemplateRef(name="used", owner="gpu", created=long_ago)
+    undated = TemplateRef(name="undated", owner="gpu")
+    others = TemplateRef(name="others", owner="web", created=long_ago)
+    kept, classes = Kept(old, used, undated, others), ["gpu", "web"]
+    provider: Any = kept
+    sweeper = TemplateSweeper(provider, clock=clock, classes=lambda: classes)
+
+    def left() -> list[str]:
+        sweeper.sweep()
+        return [ref.name for ref in kept.refs]
+
+    # What an earlier process used is not known, so its day begins with this one.
+    assert left() == ["old", "used", "undated", "others"]
+    sweeper.used(others)
+    classes.remove("web")
+    assert left() == ["old", "used", "undated"]
+    clock.advance(timedelta(hours=23).total_seconds())
+    sweeper.used(used)
+    kept.refs.append(TemplateRef(name="new", owner="gpu", created=clock.now()))
+    assert left() == ["old", "used", "undated", "new"]
+    clock.advance(timedelta(hours=1).total_seconds())
+    assert left() == ["used", "new"]
+    clock.advance(timedelta(hours=23).total_seconds())
+    assert left() == []
