@@ -8,7 +8,15 @@ from broker.quota.assign import Assignment
 from broker.quota.cycle import Head, _Entry, decide
 from broker.quota.flavors import PodSet
 from broker.quota.ledger import Ledger
-from broker.quota.model import FlavorResource, Fungibility, Mode, Preemption
+from broker.quota.model import (
+    FlavorResource,
+    Fungibility,
+    Mode,
+    Preemption,
+    Queue,
+    ResourceGroup,
+    Workload,
+)
 from broker.quota.order import fairly
 from broker.quota.partial import reduced
 from broker.quota.tree import Tree
@@ -93,6 +101,30 @@ def test_who_waits_to_borrow_keeps_what_it_may_borrow_at_most() -> None:
     assert found(0, 1) == ["Wait", "Admit"]
     assert found(0, 2) == ["Wait", "Wait"]
     assert found(None, 1) == ["Wait", "Wait"]
+
+
+def test_only_what_lacks_is_looked_at_for_victims() -> None:
+    """Of cpu the queue uses all its own, but none of it is asked for: of gpu it may be given back what it
+    lent."""
+    cpu = FlavorResource("h100", "cpu")
+
+    def member(name: str, cpus: int) -> Queue:
+        both = ResourceGroup(frozenset(("cpu", "gpu")), ("h100",))
+        quotas = {GPU: quota(2), cpu: quota(cpus)}
+        return Queue(name=name, cohort="c", groups=(both,), quotas=quotas, preemption=ANY)
+
+    world = ledger(
+        member("a", 1),
+        member("b", 0),
+        member("idle", 0),
+        Workload(name="firm", queue="a", usage={cpu: 1}, priority=9),
+        workload("a1", "a", 1, priority=-1),
+        *(workload(f"b{index}", "b", 1) for index in (1, 2, 3)),
+        workload("used", "idle", 2),
+    )
+    asked = PodSet(requests={"gpu": 2, "cpu": 0})
+    (decision,) = decide(world, [Head(name="h", queue="a", pod_sets=(asked,))], RULES)
+    assert [each.workload.name for each in decision.targets] == ["b1", "a1"]
 
 
 def test_a_victim_that_was_not_enough_is_free_for_the_next() -> None:
