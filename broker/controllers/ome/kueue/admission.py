@@ -105,6 +105,7 @@ class Answerer:
             self._others,
             cohort=self._settings.default_cohort,
             strange=strange,
+            now=self._clock.now(),
         )
         waits = False
         for workload in sorted(found, key=_turn):

@@ -8,11 +8,13 @@ several flavors gets all of them or takes none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from broker.apis.kueue import Workload
 from broker.apis.ome_rules import judge
 from broker.capacity.holdings import Holdings
+from broker.capacity.matching import launchable
 from broker.capacity.sizing import FlavorProblem, flavor_of, supply
 from broker.controllers.ome.kueue.answers import demands, shortage
 from broker.controllers.ome.kueue.ownership import BY_QUEUE, Reservation, queue_name, reserved_of
@@ -41,9 +43,11 @@ class Look:
         *,
         cohort: str,
         strange: Mapping[str, int],
+        now: datetime,
     ) -> None:
         """`strange`: how many slots of EC2's reservations, by id, others have."""
         self._strange = strange
+        self._now = now
         self._reads = reads
         self._types = provider.instance_types()
         self._holdings = holdings
@@ -57,7 +61,10 @@ class Look:
         ]
         for each in reservations:
             reserved = reserved_of(each)
-            spec = judge(each.spec, default_cohort=cohort).spec
+            judged = judge(each.spec, default_cohort=cohort)
+            spec = judged.spec
+            if each.deleting or judged.problems:
+                continue  # it lends nothing, and borrows nothing new
             if spec.cohort:
                 self._members.setdefault(spec.cohort, set()).add(reserved)
                 if spec.allow_borrowing:
@@ -68,7 +75,7 @@ class Look:
     ) -> tuple[list[str], dict[str, tuple[Slots, ...]]]:
         """What is short, and where it is not, which instances of each flavor of EC2's it may use."""
         own = frozenset({reserved})
-        wider = frozenset(self._members.get(self._borrows.get(reserved, ""), own))
+        wider = own.union(self._members.get(self._borrows.get(reserved, ""), ()))
         short: list[str] = []
         used: dict[str, tuple[Slots, ...]] = {}
         done: list[tuple[Room, Placed]] = []
@@ -116,7 +123,7 @@ class Look:
             )
             for reserved in sorted(whose)
             for odcr in self._holdings.of(reserved).get(flavor, ())
-            if odcr.state == "active" and odcr.instance_type in self._types
+            if launchable(odcr, self._now) and odcr.instance_type in self._types
         )
 
     def _room(self, whose: frozenset[Reserved], flavor: str) -> Room:

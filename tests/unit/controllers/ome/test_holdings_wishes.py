@@ -80,6 +80,7 @@ def test_an_object_that_says_nothing_is_watched_and_what_is_bought_is_kept() -> 
     assert (ask.nominal, ask.flavor.instance_types, ask.flavor.zones) == ({GPU: 16.0}, (P5,), ZONES[:1])
 
 
+@pytest.mark.covers("CAP-02", "CAP-03", "OME-095")
 def test_what_the_annotations_say() -> None:
     found = reading(
         {

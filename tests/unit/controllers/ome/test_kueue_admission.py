@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -226,6 +228,41 @@ def test_idle_instances_of_the_cohort_are_for_who_may_borrow() -> None:
     assert world.told("b") == ["Ready"]
     world.asks("b-too", B)
     assert world.told("b-too") == ["Retry"]
+
+
+@pytest.mark.covers("CAP-09")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+        {"spec": {"cohort": "ai", "resourceGroups": []}},
+    ],
+    ids=["deleted", "invalid"],
+)
+def test_who_lends_nothing_any_more_is_counted_for_nobody_else(change: dict[str, dict[str, Any]]) -> None:
+    world = World(a=True)
+    world.holds(B, 2)
+    raw = world.reads.reservations.cache.get(B.name, B.namespace)
+    assert raw is not None
+    wire = raw.wire()
+    changed = {key: {**wire[key], **change.get(key, {})} for key in ("metadata", "spec")}
+    changed["metadata"]["resourceVersion"] = "2"
+    world.reads.reservations.cache.apply("MODIFIED", changed)
+    world.asks("a")
+    world.asks("b", B)
+    assert world.told("a", "b") == ["Retry", "Ready"]
+
+
+@pytest.mark.covers("CAP-07", "CAP-08")
+@pytest.mark.parametrize(("minutes", "told"), [(120, "Ready"), (20, "Retry")])
+def test_a_block_that_is_about_to_end_is_no_room(minutes: int, told: str) -> None:
+    world = World()
+    world.holds(A, 1)
+    (odcr,) = world.holdings[A]["h100"]
+    end = world.clock.now() + timedelta(minutes=minutes)
+    world.holdings[A] = {"h100": (replace(odcr, reservation_type="capacity-block", end=end),)}
+    world.asks("one")
+    assert world.told("one") == [told]
 
 
 def test_who_may_not_borrow_keeps_to_what_is_its_own() -> None:
