@@ -183,7 +183,7 @@ PODS = st.builds(
 
 
 @BOTH
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     case=cases(),
     groups=GROUPS,
