@@ -53,11 +53,18 @@ def machine(stack: Stack, name: str, sort: str, *, has: Mapping[str, str] = NODE
 
 
 def spec(
-    flavor: str = "h100", *, quotas: Mapping[str, str] = RESOURCES, borrow: str = "", **more: Any
+    flavor: str = "h100",
+    *,
+    quotas: Mapping[str, str] = RESOURCES,
+    borrow: str = "",
+    lends: str = "",
+    **more: Any,
 ) -> Json:
     resources = [{"name": name, "nominalQuota": value} for name, value in quotas.items()]
     if borrow:
         resources[0]["borrowingLimit"] = borrow
+    if lends:
+        resources[0]["lendingLimit"] = lends
     groups = [{"coveredResources": [*quotas], "flavors": [{"name": flavor, "resources": resources}]}]
     return {"resourceGroups": groups, **more}
 

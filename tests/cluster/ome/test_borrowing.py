@@ -19,7 +19,7 @@ from broker.kube.client import Request
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.ome.bought import P5
-from tests.cluster.ome.reserved import GPU, reserve
+from tests.cluster.ome.reserved import GPU, reserve, spec
 from tests.cluster.stack import Stack
 
 OWNER, BORROWER = "default/training", "default/research"
@@ -134,7 +134,7 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     stack.until(lambda: not stack.is_true("owner", names.RECLAIMING), "the owner reclaims nothing more")
 
 
-@pytest.mark.covers("OME-036", "OME-037")
+@pytest.mark.covers("OME-036", "OME-037", "OME-040")
 @pytest.mark.parametrize(("limit", "lent"), [("8", 1), ("", 0)])
 def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) -> None:
     odcr = lending(stack, 2, borrow=limit)
@@ -145,6 +145,14 @@ def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) ->
     claim(stack, "more", BORROWER)
     said = stack.until_waiting("more")
     assert ("may borrow no more" if lent else "may not borrow") in said.message
+    if lent:  # it may borrow more, and as much is lent as before
+        lends = spec(P5, quotas={GPU: "16"}, lends="8")
+        stack.client.patch(CapacityReservation.KIND, "training", {"spec": lends}, namespace="default")
+        borrows = spec(P5, quotas={GPU: "0"}, borrow="16")
+        stack.client.patch(CapacityReservation.KIND, "research", {"spec": borrows}, namespace="default")
+        stack.until(
+            lambda: "default/training lends no more" in stack.until_waiting("more").message, "no more is lent"
+        )
     assert stack.aws.free(odcr) == 2 - lent
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from broker.apis.ome import CapacityReservation
 from broker.capacity.entitled_slots import Counted, counted
 from broker.capacity.holdings_model import Ask
 from broker.capacity.sizing import Flavor
+from broker.controllers.ome.borrowing.terms import Said, TermsReader
 from broker.controllers.ome.borrowing.unexplained import SETTLE, Unexplained
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.transports import InProcessTransport
+from broker.settings import Settings
 from providers.model import Gpu, InstanceType
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -62,3 +71,46 @@ def test_quota_and_limits_in_instances(
     flavor = Flavor(name="h100", instance_types=("p5.48xlarge",), zones=("us-east-1a",))
     ask = Ask(flavor=flavor, nominal=nominal)
     assert counted(ask, {"p5.48xlarge": P5}, borrowing=borrowing, lending=lending) == expected
+
+
+def said(deleted: bool = False, **spec: Any) -> Said:
+    """What a reservation of eight H100 machines entitles to."""
+    quota = {"name": GPU, "nominalQuota": "64", "borrowingLimit": "16", "lendingLimit": "8"}
+    plain = {"name": "cpu", "nominalQuota": "384", "borrowingLimit": "1000", "lendingLimit": "0"}
+    groups = [
+        {"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [quota]}]},
+        {"coveredResources": ["cpu"], "flavors": [{"name": "plain", "resources": [plain]}]},
+    ]
+    meta = {"name": "r", "namespace": "a", "uid": "u"} | ({"deletionTimestamp": NOW} if deleted else {})
+    one = CapacityReservation.decode({"metadata": meta, "spec": {"resourceGroups": groups, **spec}})
+    clock = FakeClock()
+    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
+
+    def flavor(name: str) -> Flavor:
+        return Flavor(name=name, instance_types=("p5.48xlarge",), zones=("us-east-1a",))
+
+    (found,) = TermsReader(reads, Settings()).said([one], flavor, {"p5.48xlarge": P5}, 1)
+    return found
+
+
+@pytest.mark.covers("OME-036", "OME-037", "OME-040", "OME-042")
+def test_who_may_borrow_and_lend_how_many_slots_of_each_flavor() -> None:
+    both = said(cohort="c", allowBorrowing=True)
+    assert both.flavors == {
+        "h100": Counted(quota=8, borrowing_limit=2, lending_limit=1),
+        "plain": Counted(quota=2, borrowing_limit=5, lending_limit=0),
+    }
+    assert both.member.borrowing_limit == {"h100": 2, "plain": 5}
+    lends = said(cohort="c")
+    assert {name: each.lending_limit for name, each in lends.flavors.items()} == {"h100": 1, "plain": 0}
+    assert (lends.member.cohort, lends.member.borrowing_limit) == ("c", {})
+    alone = said()
+    assert (alone.member.cohort, alone.member.borrowing_limit) == ("", {})
+    assert {each.quota for each in alone.flavors.values()} == {8, 2}
+
+
+def test_what_is_deleted_or_not_valid_entitles_to_nothing() -> None:
+    assert said(deleted=True).barred == "it is being deleted"
+    wrong = said(allowBorrowing=True)
+    assert wrong.barred.startswith("its spec is not valid: spec.allowBorrowing is true")
+    assert wrong.flavors == {} and wrong.member.cohort == ""
