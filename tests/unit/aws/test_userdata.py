@@ -26,7 +26,7 @@ NODE = Bootstrap(
 
 
 def parts(text: str) -> list[tuple[str, str]]:
-    message = email.message_from_string(text)
+    message = email.message_from_bytes(text.encode())
     assert message.get_content_type() == "multipart/mixed"
     assert message["MIME-Version"] == "1.0"
     found = []
@@ -40,6 +40,39 @@ def parts(text: str) -> list[tuple[str, str]]:
 
 def al2023(custom: str = "", bootstrap: Bootstrap = NODE) -> list[tuple[str, str]]:
     return parts(user_data(family="AL2023", bootstrap=bootstrap, custom=custom))
+
+
+@pytest.mark.covers("KRP-14")
+def test_what_nobody_said_is_not_in_the_node_config() -> None:
+    ((_, text),) = al2023(bootstrap=Bootstrap(cluster_name="blue", endpoint="https://api.example"))
+    assert yaml.safe_load(text)["spec"] == {
+        "cluster": {"name": "blue", "apiServerEndpoint": "https://api.example"}
+    }
+
+
+@pytest.mark.covers("KRP-14")
+@pytest.mark.parametrize(
+    ("headers", "body", "text"),
+    [
+        ("Content-Type: text/x-shellscript", "#!/bin/sh\necho ok", "#!/bin/sh\necho ok"),
+        (
+            "MIME-Version: 1.0\nContent-Type: text/x-shellscript; charset=latin-1\n"
+            "Content-Transfer-Encoding: base64",
+            base64.b64encode("# é".encode("latin-1")).decode(),
+            "# é",
+        ),
+        (
+            "Content-Type: text/x-shellscript\nContent-Transfer-Encoding: base64",
+            base64.b64encode("# é".encode()).decode(),
+            "# é",
+        ),
+    ],
+    ids=["as written", "with its charset", "without one"],
+)
+def test_one_part_with_headers_is_a_part(headers: str, body: str, text: str) -> None:
+    first, last = al2023(f"{headers}\n\n{body}\n")
+    assert first == ("text/x-shellscript", text)
+    assert last[0] == "application/node.eks.aws"
 
 
 @pytest.mark.covers("KRP-14")

@@ -74,6 +74,7 @@ def test_reasons_are_karpenters_where_it_has_one(class_: ErrorClass, reason: str
 def test_a_spot_limit_is_called_by_its_name() -> None:
     assert answer(ErrorClass.QUOTA, option=spot()).reason == "SpotQuotaExceeded"
     assert answer(ErrorClass.QUOTA, option=on_demand()).reason == "VCPULimitExceeded"
+    assert answer(ErrorClass.CAPACITY, option=spot()) == answer(ErrorClass.CAPACITY)
 
 
 @pytest.mark.covers("KRP-18")
