@@ -54,6 +54,33 @@ def test_who_may_not_borrow_still_lends() -> None:
     slots = Slots([lot("a")], [Member(name="a", cohort="ml"), member("b")], [])
     assert slots.peers("a") == frozenset()
     assert slots.lendable(slots.lots["a", "f"]) == 4
+    nothing = Slots([lot("a")], [member("a", borrow=0), member("b")], [])
+    assert (nothing.peers("a"), nothing.borrowable("a", "f")) == (frozenset(), 0)
+    some = Slots([lot("a", lend=2)], [member("a"), member("b")], [holder("b0", "b")])
+    assert some.lendable(some.lots["a", "f"]) == 1
+
+
+@pytest.mark.covers("OME-036", "OME-048")
+@pytest.mark.parametrize(("limit", "expected"), [(1, []), (2, ["b0"])])
+def test_nobody_leaves_where_one_slot_would_take_two(limit: int, expected: Sequence[str]) -> None:
+    """One of its own for its limit, and another for the place."""
+    c = Member(
+        name="c",
+        cohort="ml",
+        borrowing_limit={"f": limit},
+        preemption=Preemption(reclaim=ANY, within="LowerPriority", borrow="LowerPriority"),
+    )
+    held = [holder("c0", "c", "cr-a"), holder("b0", "b", "cr-x")]
+    slots = Slots([lot("a", 2, cr_a=1, cr_x=1)], [member("a"), member("b"), c], held)
+    assert asked(slots, want("w", "c", "cr-x", priority=9)) == expected
+
+
+@pytest.mark.covers("OME-046", "OME-053")
+@pytest.mark.parametrize("reach", [("cr-a", "cr-x"), ("cr-x", "cr-a")])
+def test_of_several_places_that_are_lent_the_least_important_comes_back(reach: tuple[str, ...]) -> None:
+    held = [holder("high", "b", "cr-a", priority=5), holder("low", "b", "cr-x")]
+    slots = Slots([lot("a", 2, cr_a=1, cr_x=1)], [member("a"), member("b")], held)
+    assert asked(slots, want("w", "a", *reach)) == ["low"]
 
 
 def test_quota_beyond_the_hardware_entitles_to_no_more_than_there_is() -> None:
