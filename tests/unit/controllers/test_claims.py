@@ -10,11 +10,13 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim
+from broker.capacity.model import Attempt, Outcome, Pool, Skipped
 from broker.controllers.nodeclaim import ownership, status
-from broker.controllers.nodeclaim.report import would_take
+from broker.controllers.nodeclaim.report import limit, short, would_take
 from broker.controllers.nodeclaim.status import Change
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
+from providers.model import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -160,6 +162,55 @@ def applied(one: NodeClaim, body: dict[str, Any]) -> NodeClaim:
     theirs = [c.wire() for c in one.status.conditions if c.type not in status.OURS]
     mine = body["status"]
     return NodeClaim.decode({**one.wire(), "status": {**mine, "conditions": [*theirs, *mine["conditions"]]}})
+
+
+RESERVED_POOL, PLAIN_POOL = "reserved:p5.48xlarge:us-east-1a:cr-1", "on-demand:p5.48xlarge:us-east-1a"
+
+
+@pytest.mark.covers("KRP-24")
+@pytest.mark.parametrize(
+    ("pool", "outcome", "code", "class_", "said"),
+    [
+        (RESERVED_POOL, Outcome.LAUNCHED, "", None, ("True", "Available")),
+        (RESERVED_POOL, Outcome.ADOPTED, "", None, ("True", "Available")),
+        (PLAIN_POOL, Outcome.LAUNCHED, "", None, None),
+        (RESERVED_POOL, Outcome.SPILLED, "", None, ("False", "LimitExceeded")),
+        (RESERVED_POOL, Outcome.REFUSED, "Code", ErrorClass.RESERVATION_FULL, ("False", "LimitExceeded")),
+        (RESERVED_POOL, Outcome.REFUSED, "Code", ErrorClass.RESERVATION_GONE, ("False", "LimitExceeded")),
+        (RESERVED_POOL, Outcome.REFUSED, "Code", ErrorClass.CAPACITY, ("False", "LimitExceeded")),
+        (RESERVED_POOL, Outcome.REFUSED, "Code", ErrorClass.QUOTA, None),
+        (RESERVED_POOL, Outcome.REFUSED, "Code", ErrorClass.SUBNET, None),
+        (RESERVED_POOL, Outcome.REFUSED, "Code", ErrorClass.THROTTLING, None),
+        (PLAIN_POOL, Outcome.REFUSED, "Code", ErrorClass.CAPACITY, None),
+        (RESERVED_POOL, Outcome.SKIPPED, "ReservationFull", None, ("False", "LimitExceeded")),
+        (RESERVED_POOL, Outcome.SKIPPED, "SlotsTaken", None, ("False", "LimitExceeded")),
+        (
+            RESERVED_POOL,
+            Outcome.SKIPPED,
+            "ShortageRemembered",
+            ErrorClass.CAPACITY,
+            ("False", "LimitExceeded"),
+        ),
+        (RESERVED_POOL, Outcome.SKIPPED, "ShortageRemembered", ErrorClass.QUOTA, None),
+        (RESERVED_POOL, Outcome.SKIPPED, "InstanceTypeMismatch", None, None),
+        (PLAIN_POOL, Outcome.SKIPPED, "ShortageRemembered", ErrorClass.CAPACITY, None),
+    ],
+)
+def test_only_what_concerns_reservations_turns_their_condition(
+    pool: str, outcome: Outcome, code: str, class_: ErrorClass | None, said: tuple[str, str] | None
+) -> None:
+    attempt = Attempt(claim="c", node_class="n", pool=pool, outcome=outcome, at=NOW, code=code, class_=class_)
+    found = limit(attempt)
+    assert (found and (found.type, found.status, found.reason)) == (
+        said and (names.CAPACITY_RESERVATION, *said)
+    )
+    kind, type_, zone = pool.split(":")[:3]
+    where: Any = kind
+    passed = Skipped(
+        pool=Pool(capacity_type=where, instance_type=type_, zone=zone), reason=code, message="", class_=class_
+    )
+    if outcome is Outcome.SKIPPED:
+        assert short([passed]) is (said is not None)
 
 
 def test_a_status_says_all_that_is_ours_and_nothing_of_others() -> None:
