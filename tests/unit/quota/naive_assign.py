@@ -89,13 +89,13 @@ def _offer(world: World, ask: Ask, key: FlavorResource, value: int, rules: Rules
     queue = world.queues[ask.queue]
     if value > world.available(queue.name, key, empty=True):
         return Possibility.NO_FIT, 0
-    level, root = _level(world, queue.name, key, value)
+    distance, root = level(world, queue.name, key, value)
     if value <= max(0, world.available(queue.name, key)):
-        return Possibility.FIT, level
+        return Possibility.FIT, distance
     rule = queue.preemption
     borrowing = rule.borrow != "Never" or (rules.fair and rule.reclaim != "Never")
     if root and value > world.quota(queue.name, key).nominal and not borrowing:
-        return Possibility.NO_FIT, level
+        return Possibility.NO_FIT, distance
     one = Ask(queue=queue.name, amounts={key: value}, priority=ask.priority, queued=ask.queued)
     if rules.fair:
         names = {name for name, _ in preempt_fairly(world, one, frozenset((key,)), rules.strategies)}
@@ -103,15 +103,15 @@ def _offer(world: World, ask: Ask, key: FlavorResource, value: int, rules: Rules
         names = {name for name, _ in preempt(world, one, frozenset((key,)))}
     world.gone.clear()
     world.gone.update({each.name: each for each in world.workloads if each.name in names})
-    level, _ = _level(world, queue.name, key, value)
+    distance, _ = level(world, queue.name, key, value)
     own = any(each.queue == queue.name for each in world.gone.values())
     world.gone.clear()
     if not names:
-        return Possibility.NO_CANDIDATES, level
-    return (Possibility.PREEMPT if own else Possibility.RECLAIM), level
+        return Possibility.NO_CANDIDATES, distance
+    return (Possibility.PREEMPT if own else Possibility.RECLAIM), distance
 
 
-def _level(world: World, name: str, key: FlavorResource, value: int) -> tuple[int, bool]:
+def level(world: World, name: str, key: FlavorResource, value: int) -> tuple[int, bool]:
     """The height of the lowest subtree that holds it, or of the highest; whether that is the root."""
     path = world.path(name)
     if not path or world.used(name, key) + value <= world.subtree(name, key):

@@ -37,6 +37,7 @@ from broker.quota.model import (
     Target,
     Workload,
 )
+from broker.quota.shares import share
 from broker.quota.tree import Tree
 from tests.unit.quota import naive, naive_assign
 
@@ -279,7 +280,10 @@ def test_usage_kept_is_usage_added_up(case: Case) -> None:
             ledger.release(removed.name)
             world.workloads.remove(removed)
         for node in (*ledger.tree.queues.values(), *ledger.tree.cohorts.values()):
+            assert share(node).order == world.share(node.name)
             for key in KEYS:
+                distance, root = naive_assign.level(world, node.name, key, case.ask.priority + 2)
+                assert node.level(key, case.ask.priority + 2) == (distance, not root)
                 assert node.uses(key) == world.used(node.name, key)
                 assert node.quota(key) == world.subtree(node.name, key)
                 assert node.available(key) == world.available(node.name, key)
