@@ -144,4 +144,4 @@ class FakeClock:
         woken = self.advance(seconds) if seconds else 0
         with self._lock:
             # Who ends, or waits for something else, does not come back; it is not waited for long.
-            self._lock.wait_for(lambda: woken > 0 and len(self._waiting) >= before, 0.2 if woken else 0.001)
+            self._lock.wait_for(lambda: woken > 0 and len(self._waiting) >= before, 0.5 if woken else 0.001)
