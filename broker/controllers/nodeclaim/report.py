@@ -35,6 +35,7 @@ RESERVED = "reserved:"
 # Why a better option was passed over, where that means the same of one reservation.
 FULL = frozenset({"ReservationFull", "SlotsTaken", "ShortageRemembered"})
 MOST_PODS = 10
+PREFERENCE = "PreferNoSchedule"  # a taint that keeps no pod off
 NOTHING: Mapping[str, str | None] = {}
 
 _SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, ErrorClass.CAPACITY)
@@ -229,7 +230,7 @@ def would_take(claim: NodeClaim, pod: Pod) -> bool:
             return False
     tolerated = all(
         any(_tolerates(t.key, t.operator, t.value, t.effect, taint) for t in pod.spec.tolerations)
-        for taint in ((x.key, x.value, x.effect) for x in claim.spec.taints)
+        for taint in ((x.key, x.value, x.effect) for x in claim.spec.taints if x.effect != PREFERENCE)
     )
     return tolerated and all(pod.requests[name] <= room[name] for name in pod.requests if name in room)
 

@@ -9,13 +9,16 @@ import pytest
 
 from broker.apis import names
 from broker.apis.core import Pod
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.meta import Object
 from broker.capacity.model import Attempt, Outcome, Pool, Skipped
 from broker.controllers.nodeclaim import ownership, status
-from broker.controllers.nodeclaim.report import limit, short, would_take
+from broker.controllers.nodeclaim.report import Reporter, limit, short, would_take
 from broker.controllers.nodeclaim.status import Change
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
+from broker.kube.cache import Cache
+from broker.kube.clock import FakeClock
 from providers.model import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -302,3 +305,43 @@ def test_taints_of_the_claim_keep_pods_off(toleration: dict[str, str], takes: bo
     one = claim(spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
     assert not would_take(one, pod())
     assert would_take(one, pod(tolerations=[toleration])) is takes
+    assert would_take(claim(spec={"taints": [{"key": "old", "effect": "PreferNoSchedule"}]}), pod())
+
+
+class Told:
+    """A recorder."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str, str]] = []
+
+    def event(self, about: Object, kind: str, reason: str, message: str) -> None:
+        self.events.append((about.name, kind, reason, message))
+
+
+@pytest.mark.covers("KRP-24")
+def test_a_claim_and_its_pods_hear_of_a_refusal_with_the_requests_id() -> None:
+    pods, told = Cache(Pod), Told()
+    pods.replace([{**pod().wire(), "metadata": {"name": n, "namespace": "default"}} for n in "pq"], 1)
+    recorder: Any = told
+    nobody: Any = None
+    reporter = Reporter(nobody, Cache(NodeClaim), Cache(NodePool), pods, clock=FakeClock(), recorder=recorder)
+    refused = Attempt(
+        claim="train-0",
+        node_class="n",
+        pool=RESERVED_POOL,
+        outcome=Outcome.REFUSED,
+        at=NOW,
+        request_id="1-2",
+    )
+    named = claim(metadata={"annotations": {names.PODS: "default/q, default/gone,"}})
+    reporter.say(named, "Warning", "Full", "no slot", [refused])
+    assert told.events == [
+        ("train-0", "Warning", "Full", "no slot (AWS request 1-2)"),
+        ("q", "Warning", "Full", "NodeClaim train-0: no slot (AWS request 1-2)"),
+    ]
+    told.events.clear()
+    reporter.say(claim(), "Warning", "Full", "no slot")
+    assert [name for name, *_ in told.events] == ["train-0", "p", "q"]
+    told.events.clear()
+    reporter.say(claim(), "Normal", "Launched", "instance i-1")
+    assert told.events == [("train-0", "Normal", "Launched", "instance i-1")]
