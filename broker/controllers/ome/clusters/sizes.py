@@ -35,7 +35,8 @@ def sizes(
         name: {key: value for key, value in one.spec.node_labels.items() if key != names.CAPACITY_TYPE}
         for name, one in flavors.items()
     }
-    flavor = flavors_of(labels, types, [zone for zone in settings.buy_zones.split(",") if zone])
+    zones = [each.strip() for each in settings.buy_zones.split(",") if each.strip()]
+    flavor = flavors_of(labels, types, zones)
 
     def of(reserved: object) -> Size:
         mine = reservations.get(reserved) if isinstance(reserved, Reserved) else None

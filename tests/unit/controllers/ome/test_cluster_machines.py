@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import Affinity, DedicatedAICluster
 from broker.capacity.sizing import Sized
 from broker.controllers.ome.clusters.machines import claim, dedicated, mended, name, number
+from broker.controllers.ome.clusters.sizes import sizes
 from broker.controllers.ome.clusters.wanted import Wanted
 from broker.quota.usage import Reserved
+from broker.settings import Settings
 from providers.model import Gpu, InstanceType
 
 Json = dict[str, Any]
@@ -28,6 +31,17 @@ P5 = InstanceType(
 SIZED = Sized(
     count=2, instance_type="p5.48xlarge", counts={"p5.48xlarge": 2, "p5e.48xlarge": 2, "p5.4xlarge": 16}
 )
+
+
+@pytest.mark.parametrize("zones", ["", "us-east-1b, us-east-1a", " us-east-1a ,"])
+@pytest.mark.parametrize(("amount", "count"), [(1, 1), (8, 1), (9, 2), (0, 0)])
+def test_a_flavor_is_counted_in_whole_instances_where_they_are_offered(
+    zones: str, amount: int, count: int
+) -> None:
+    flavor = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
+    types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
+    sized = sizes({"h100": flavor}, {}, types, Settings(buy_zones=zones))(None)("h100", {GPU: amount})
+    assert isinstance(sized, Sized) and sized.count == count
 
 
 def cluster(named: str = "train") -> DedicatedAICluster:
