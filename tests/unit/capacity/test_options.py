@@ -18,7 +18,8 @@ OPEN = Selection(preference="open")
 
 
 def pools(made: Claim, selection: Selection, world: Inventory, **more: Any) -> list[str]:
-    found, _ = options(made, node_class(selection, world, **more), TYPES, world, NOW)
+    types = dict(reversed([*TYPES.items()]))  # in whatever order EC2 tells them
+    found, _ = options(made, node_class(selection, world, **more), types, world, NOW)
     return [str(option.pool) for option in found]
 
 
@@ -56,6 +57,26 @@ def test_not_in_and_exists_are_policies_too() -> None:
     first = [pool.split(":")[0] for pool in pools(not_reserved, OPEN, world)]
     second = [pool.split(":")[0] for pool in pools(anything, OPEN, world)]
     assert (first, second) == (["on-demand", "spot"], ["reserved", "on-demand", "spot"])
+
+
+@pytest.mark.covers("KRP-08")
+@pytest.mark.parametrize("selection", [OPEN, Selection(reservation_id="cr-1"), Selection(group_arn=GROUP)])
+def test_a_reservation_in_a_zone_that_the_claim_does_not_take_is_none_of_its_options(
+    selection: Selection,
+) -> None:
+    world = inventory(odcr("cr-1", zone="us-east-1a"), groups={GROUP: ["cr-1"]})
+    elsewhere = claim(kinds=["reserved"], zones=["us-east-1b"])
+    assert pools(elsewhere, selection, world) == []
+    assert skips(elsewhere, selection, world)["cr-1"][0] == "RequirementsMismatch"
+    by_id = claim("c", ("topology.k8s.aws/zone-id", "In", ["use1-aza"]), kinds=["reserved"])
+    assert len(pools(by_id, selection, world)) == 1
+
+
+@pytest.mark.covers("KRP-08")
+@pytest.mark.parametrize(("tenancy", "fits"), [("default", True), ("dedicated", False)])
+def test_a_claim_that_asks_for_a_tenancy_gets_the_classs_or_nothing(tenancy: str, fits: bool) -> None:
+    wanted = claim("c", ("karpenter.k8s.aws/instance-tenancy", "In", [tenancy]), kinds=["on-demand"])
+    assert bool(pools(wanted, Selection(), inventory())) is fits
 
 
 @pytest.mark.covers("KRP-16")
