@@ -9,6 +9,7 @@ from typing import Any
 
 import boto3
 import pytest
+import structlog
 
 from broker.kube.client import Client
 from broker.kube.embedded import ApiServer, Cluster
@@ -28,6 +29,14 @@ def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     whoever runs this."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path_factory.getbasetemp() / "no-cluster"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
+
+
+@pytest.fixture(autouse=True)
+def _logs() -> Iterator[None]:
+    """A command sets the process's level of logging; other tests of this process read what is logged."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(autouse=True)
