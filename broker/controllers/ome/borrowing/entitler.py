@@ -8,7 +8,7 @@ none exists, nothing is waited for or looked at, and every plan is as free as wi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -17,20 +17,14 @@ from typing import Any, Final
 import structlog
 
 from broker.apis import names
-from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import NOBODYS, Entitlements
-from broker.capacity.holdings import Holdings
 from broker.capacity.model import Inventory
 from broker.controllers.ome.borrowing.promised import cluster_of
 from broker.controllers.ome.borrowing.sight import Given, Sight
 from broker.controllers.ome.clusters.admission import Held
-from broker.controllers.ome.reads import OmeReads
-from broker.kube.cache import Cache
-from broker.kube.clock import Clock
 from broker.kube.informer import Informer
 from broker.quota.joint import Places
-from broker.settings import Settings
 from providers.model import InstanceType
 
 # How long a plan waits for the kinds that it asks before it goes on without.
@@ -42,26 +36,11 @@ _log = structlog.get_logger("borrowing")
 class Entitler:
     """`look` is safe to call from any loop; it asks nobody and writes nothing."""
 
-    def __init__(
-        self,
-        reads: OmeReads,
-        holdings: Callable[[], Holdings | None],
-        claims: Cache[NodeClaim],
-        nodes: Cache[Node],
-        pods: Cache[Pod],
-        *,
-        settings: Settings,
-        clock: Clock,
-        owns: Callable[[NodeClaim], bool],
-        kueue: Callable[[], bool],
-    ) -> None:
-        """`kueue`: whether another counts the quota of dedicated clusters."""
-        self._reads = reads
-        self._holdings = holdings
-        self._clock = clock
-        self._sight = Sight(
-            reads, holdings, claims, nodes, pods, settings=settings, clock=clock, owns=owns, kueue=kueue
-        )
+    def __init__(self, sight: Sight) -> None:
+        self._sight = sight
+        self._reads = sight.reads
+        self._holdings = sight.holdings
+        self._clock = clock = sight.clock
         self._began = clock.monotonic()
         self._turn = threading.Lock()
         self._lock = threading.Lock()
@@ -71,7 +50,7 @@ class Entitler:
         self._left: set[str] = set()
         self._said: set[str] = set()
         self._planned: dict[str, str] = {}
-        claims.on_change(self._changed)
+        sight.claims.on_change(self._changed)
 
     def known(self) -> bool:
         """Whether a plan may be made: what belongs to whom is known, or has not been for too long."""

@@ -17,6 +17,7 @@ from broker.capacity.holdings import Holdings
 from broker.capacity.model import Inventory, Plan
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.ome.borrowing.reclaim import Reclaimer
+from broker.controllers.ome.borrowing.sight import Sight
 from broker.controllers.ome.clusters.keeper import ClusterKeeper, down
 from broker.controllers.ome.deciding import Decider
 from broker.controllers.ome.shared import Shared, looked_at
@@ -39,15 +40,17 @@ class Borrowing:
         kueue: Callable[[], bool],
     ) -> None:
         self._entitler = Entitler(
-            shared.reads,
-            holdings,
-            shared.claims,
-            shared.nodes,
-            shared.pods,
-            settings=shared.settings,
-            clock=shared.clock,
-            owns=shared.owns,
-            kueue=kueue,
+            Sight(
+                shared.reads,
+                holdings,
+                shared.claims,
+                shared.nodes,
+                shared.pods,
+                settings=shared.settings,
+                clock=shared.clock,
+                owns=shared.owns,
+                kueue=kueue,
+            )
         )
         self._reclaimer = Reclaimer(
             shared.client,

@@ -16,6 +16,7 @@ from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.ome.borrowing.entitler import Entitler
+from broker.controllers.ome.borrowing.sight import Sight
 from broker.controllers.ome.holdings.groups import readable
 from broker.controllers.ome.holdings.wishes import Reservation, flavors_of, read
 from broker.controllers.ome.reads import OmeReads
@@ -69,15 +70,17 @@ def entitling(client: Client, provider: CapacityProvider, settings: Settings, cl
         groups = readable((each.group_arn for each in claimants), provider)
         holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=settings.cluster_name)
         entitler = Entitler(
-            reads,
-            lambda: holdings,
-            claims.cache,
-            nodes.cache,
-            pods.cache,
-            settings=settings,
-            clock=clock,
-            owns=lambda _: True,
-            kueue=lambda: True,
+            Sight(
+                reads,
+                lambda: holdings,
+                claims.cache,
+                nodes.cache,
+                pods.cache,
+                settings=settings,
+                clock=clock,
+                owns=lambda _: True,
+                kueue=lambda: True,
+            )
         )
         return entitler.entitlements(waiting, inventory, types)
 

@@ -75,7 +75,7 @@ class Seen:
 
 
 class Sight:
-    """`look` is safe to call from any loop. `kueue`: whether another counts the quota of clusters."""
+    """`look` is safe to call from any loop. `kueue`: whether another counts quota of dedicated clusters."""
 
     def __init__(
         self,
@@ -90,13 +90,13 @@ class Sight:
         owns: Callable[[NodeClaim], bool],
         kueue: Callable[[], bool],
     ) -> None:
-        self._reads = reads
-        self._holdings = holdings
-        self._claims = claims
+        self.reads = reads
+        self.holdings = holdings
+        self.claims = claims
         self._nodes = nodes
         self._pods = pods
         self._settings = settings
-        self._clock = clock
+        self.clock = clock
         self._owns = owns
         self._kueue = kueue
         self._terms = TermsReader(reads, settings)
@@ -120,9 +120,9 @@ class Sight:
         there = self._terms.all()
         if not there:
             return None
-        now = self._clock.now()
-        holdings = self._holdings() or Holdings()
-        flavors = None if self._reads.flavors.missing else self._flavors()
+        now = self.clock.now()
+        holdings = self.holdings() or Holdings()
+        flavors = None if self.reads.flavors.missing else self._flavors()
         zones = [each.strip() for each in self._settings.buy_zones.split(",") if each.strip()]
         said = self._terms.said(
             there, flavors_of(flavors, types, zones), types, self._version(flavors, types)
@@ -144,7 +144,7 @@ class Sight:
             for flavor, each in one.flavors.items()
         ]
         cohorts = [
-            Cohort(name=each.name, parent=each.spec.parent_name) for each in self._reads.cohorts.cache.list()
+            Cohort(name=each.name, parent=each.spec.parent_name) for each in self.reads.cohorts.cache.list()
         ]
         holding = self._holding(types, given, settled={*planning, *given.planned})
         places = Places(
@@ -169,17 +169,17 @@ class Sight:
         self, types: Mapping[str, InstanceType], given: Given, *, settled: Collection[str]
     ) -> Sequence[Holding]:
         """The dedicated clusters, and how many of their instances are there."""
-        clusters = self._reads.clusters.cache.list()
+        clusters = self.reads.clusters.cache.list()
         if not clusters:
             return ()
-        known = reservations(self._reads)
+        known = reservations(self.reads)
         specs, _ = judged(
-            self._reads, default_cohort=self._settings.default_cohort, strict=self._settings.strict
+            self.reads, default_cohort=self._settings.default_cohort, strict=self._settings.strict
         )
-        flavors = flavors_there(self._reads, specs)
+        flavors = flavors_there(self.reads, specs)
         return holding_of(
             clusters,
-            self._claims.list(),
+            self.claims.list(),
             by_name=Names(known),
             flavors=[*flavors.values()],
             sizes=sizes(flavors, known, types, self._settings),
@@ -190,7 +190,7 @@ class Sight:
 
     def entitled(self, seen: Seen) -> Entitlements:
         """What follows for plans, but for whose each claim is."""
-        now, said = self._clock.now(), seen.said
+        now, said = self.clock.now(), seen.said
         slots = seen.places.slots({}, ())
         rules = {one.member.name: one.member.preemption for one in said}
         return Entitlements(
@@ -236,7 +236,7 @@ class Sight:
         return draws, barred, called
 
     def _flavors(self) -> dict[str, Mapping[str, str]]:
-        return {each.name: each.spec.node_labels for each in self._reads.flavors.cache.list()}
+        return {each.name: each.spec.node_labels for each in self.reads.flavors.cache.list()}
 
     def _version(self, flavors: object, types: Mapping[str, InstanceType]) -> int:
         """Changes with the flavors or the instance types."""
@@ -262,8 +262,8 @@ class Sight:
 
     def _exists(self, namespace: str, name: str) -> bool:
         if namespace:
-            return self._reads.reservations.cache.get(name, namespace) is not None
-        return self._reads.cluster_reservations.cache.get(name) is not None
+            return self.reads.reservations.cache.get(name, namespace) is not None
+        return self.reads.cluster_reservations.cache.get(name) is not None
 
     def _holders(
         self, lots: Mapping[str, Lot], given: Given, rules: Mapping[str, Preemption]
@@ -271,7 +271,7 @@ class Sight:
         """Claims whose instances hold a slot that belongs to somebody."""
         held = {}
         top = 0  # whom nobody goes before is not asked whether it may be disturbed
-        for claim in self._claims.list():
+        for claim in self.claims.list():
             if (odcr_id := _held(claim) or given.planned.get(claim.uid, "")) in lots:
                 held[claim.uid] = claim, odcr_id
             elif not claim.status.provider_id:
@@ -347,7 +347,7 @@ class Sight:
         )
 
     def _stuck(self, name: str, now: datetime) -> bool:
-        claim = self._claims.get(name)
+        claim = self.claims.get(name)
         since = claim.metadata.deletion_timestamp if claim is not None else None
         return since is not None and now - since > DRAINING
 

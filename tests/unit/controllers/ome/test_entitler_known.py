@@ -15,6 +15,7 @@ from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.capacity.holdings import Holdings
 from broker.controllers.ome.borrowing.entitler import PATIENCE, Entitler
+from broker.controllers.ome.borrowing.sight import Sight
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -38,15 +39,17 @@ class World:
         self.reads = OmeReads(self.client, clock=self.clock)
         self.holdings: Holdings | None = None
         self.entitler = Entitler(
-            self.reads,
-            lambda: self.holdings,
-            Cache(NodeClaim),
-            Cache(Node),
-            Cache(Pod),
-            settings=Settings(),
-            clock=self.clock,
-            owns=lambda _: True,
-            kueue=lambda: False,
+            Sight(
+                self.reads,
+                lambda: self.holdings,
+                Cache(NodeClaim),
+                Cache(Node),
+                Cache(Pod),
+                settings=Settings(),
+                clock=self.clock,
+                owns=lambda _: True,
+                kueue=lambda: False,
+            )
         )
 
     def read(self, kinds: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.holdings import Holdings
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.ome.borrowing.reclaim import Reclaimer
+from broker.controllers.ome.borrowing.sight import Sight
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -45,15 +46,17 @@ def test_one_that_may_not_be_deleted_keeps_no_other_from_leaving() -> None:
         body = {"metadata": {"name": name}, "spec": {"nodeClassRef": ref, "requirements": []}}
         claims.observe(client.create(NodeClaim.KIND, body))
     entitler = Entitler(
-        OmeReads(client, clock=clock),
-        Holdings,
-        claims,
-        Cache(Node),
-        Cache(Pod),
-        settings=Settings(),
-        clock=clock,
-        owns=lambda _: True,
-        kueue=lambda: False,
+        Sight(
+            OmeReads(client, clock=clock),
+            Holdings,
+            claims,
+            Cache(Node),
+            Cache(Pod),
+            settings=Settings(),
+            clock=clock,
+            owns=lambda _: True,
+            kueue=lambda: False,
+        )
     )
     reclaimer = Reclaimer(
         client,
