@@ -159,15 +159,16 @@ class Images:
         ]
 
     def _of_parameter(self, name: str) -> str:
-        ids = self._ids((name,))
-        if name not in ids:
+        # Asked for by its ARN, or with a version or a label behind it, it is answered under its bare name.
+        found = [*self._ids((name,)).values()]
+        if not found:
             raise ProviderError(
                 "ParameterNotFound",
                 f"amiSelectorTerms ssmParameter {name!r} does not exist in {self._aws.region}",
                 class_=ErrorClass.NOT_FOUND,
                 operation="images",
             )
-        return ids[name]
+        return found[0]
 
     def _ids(self, names: tuple[str, ...]) -> dict[str, str]:
         """Parameter name to its value, for those that exist; one call (SSM takes ten names)."""

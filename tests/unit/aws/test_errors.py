@@ -114,6 +114,7 @@ def test_quota_subnet_and_rate_say_nothing_about_a_reservation(code: str) -> Non
         ("Brandnew", 500, ErrorClass.TRANSIENT),
         ("Brandnew", 503, ErrorClass.TRANSIENT),
         ("Brandnew", 429, ErrorClass.THROTTLING),
+        ("Brandnew", 401, ErrorClass.PERMISSION),
         ("Brandnew", 403, ErrorClass.PERMISSION),
         ("Brandnew", 404, ErrorClass.NOT_FOUND),
         ("Brandnew", 400, ErrorClass.CONFIGURATION),

@@ -304,6 +304,26 @@ def test_an_alias_that_aws_does_not_publish_says_what_was_looked_for() -> None:
     assert caught.value.class_ is ErrorClass.NOT_FOUND
 
 
+@pytest.mark.covers("KRP-14")
+@pytest.mark.parametrize(
+    "asked", ["/golden", "/golden:7", "arn:aws-cn:ssm:cn-north-1:123456789012:parameter/golden"]
+)
+def test_a_parameter_is_found_by_name_by_version_and_by_arn(asked: str) -> None:
+    aws = provider()
+    wire = Wire(aws)
+    images = "<item><imageId>ami-7</imageId></item>"
+    wire.reply("DescribeImages", (200, answer("DescribeImages", f"<imagesSet>{images}</imagesSet>")))
+    with Stubber(aws._aws.ssm) as ssm:
+        # SSM answers under the bare name, whatever it was asked by.
+        parameter = {"Name": "/golden", "Value": "ami-7", "Version": 7}
+        ssm.add_response("get_parameters", {"Parameters": [parameter]}, {"Names": [asked]})
+        assert [image.id for image in aws.images([Selector(ssm_parameter=asked)])] == ["ami-7"]
+        ssm.add_response("get_parameters", {"Parameters": []})
+        with pytest.raises(ProviderError, match="'/other' does not exist in us-east-1") as caught:
+            aws.images([Selector(ssm_parameter="/other")])
+    assert caught.value.class_ is ErrorClass.NOT_FOUND
+
+
 @pytest.mark.covers("KRP-08")
 @pytest.mark.parametrize(
     ("details", "reserved"),
@@ -332,19 +352,19 @@ def test_deprecated_images_come_last_and_a_bare_name_is_not_looked_for_everywher
     aws = provider(clock)
     wire = Wire(aws)
     images = (
-        "<item><imageId>ami-new</imageId><creationDate>2025-12-01T00:00:00.000Z</creationDate>"
+        "<item><imageId>ami-2-new</imageId><creationDate>2025-12-01T00:00:00.000Z</creationDate>"
         "<deprecationTime>2025-12-31T00:00:00.000Z</deprecationTime></item>"
-        "<item><imageId>ami-old</imageId><creationDate>2024-01-01T00:00:00.000Z</creationDate>"
+        "<item><imageId>ami-1-old</imageId><creationDate>2024-01-01T00:00:00.000Z</creationDate>"
         "<deprecationTime>2027-01-01T00:00:00.000Z</deprecationTime></item>"
-        "<item><imageId>ami-mid</imageId><creationDate>2025-01-01T00:00:00.000Z</creationDate>"
+        "<item><imageId>ami-3-mid</imageId><creationDate>2025-01-01T00:00:00.000Z</creationDate>"
         "<platformDetails>SQL Server Web</platformDetails></item>"
     )
     wire.reply("DescribeImages", (200, answer("DescribeImages", f"<imagesSet>{images}</imagesSet>")))
     found = aws.images([Selector(name="node-*")])
     assert [(i.id, i.deprecated, i.platform) for i in found] == [
-        ("ami-mid", False, "Linux with SQL Server Web"),
-        ("ami-old", False, "Linux/UNIX"),
-        ("ami-new", True, "Linux/UNIX"),
+        ("ami-3-mid", False, "Linux with SQL Server Web"),
+        ("ami-1-old", False, "Linux/UNIX"),
+        ("ami-2-new", True, "Linux/UNIX"),
     ]
     (sent,) = wire.sent
     assert {sent["Owner.1"], sent["Owner.2"]} == {"self", "amazon"}
