@@ -32,6 +32,7 @@ def create(
     for name in ("InstanceType", "InstancePlatform", "InstanceCount"):
         if params.get(name) is None:
             raise errors.missing(name)
+    checks.instance_type(params["InstanceType"])
     platform = checks.one_of("InstancePlatform", params["InstancePlatform"], sorted(PLATFORMS))
     criteria = params.get("InstanceMatchCriteria") or "open"
     checks.one_of("InstanceMatchCriteria", criteria, MATCH_CRITERIA)

@@ -6,6 +6,7 @@ Guide, "Work with Capacity Reservations" (who may change what).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -17,6 +18,7 @@ from providers.local.ec2.ledger import Ledger
 from providers.local.ec2.matching import ON_DEMAND
 from providers.local.ec2.reservations import CapacityReservation
 
+TYPE_NAME = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+")
 MOST_AT_ONCE = 1000  # instances in one create, and the largest change in one modify
 
 
@@ -64,6 +66,12 @@ def require_mutable(ledger: Ledger, reservation: CapacityReservation) -> None:
             f"{reservation.id} belongs to the Capacity Reservation Fleet {reservation.fleet_id}; modify or "
             "cancel the fleet instead",
         )
+
+
+def instance_type(value: str) -> None:
+    """A name that no instance type can have; whether a zone has the type is asked elsewhere."""
+    if not TYPE_NAME.fullmatch(value):
+        raise Ec2Error("InvalidParameterValue", f"Invalid value '{value}' for InstanceType.")
 
 
 def count_of(value: Any, *, lowest: int, highest: int | None = MOST_AT_ONCE) -> int:

@@ -18,6 +18,7 @@ from providers.local.ec2 import errors
 
 T = TypeVar("T")
 Value = Callable[[T], Any]
+MOST_VALUES = 200
 
 
 def page_after(ids: Sequence[str], shown: Sequence[str], *, size: int, last: str | None) -> slice:
@@ -48,10 +49,12 @@ def _start(token: str | None) -> int:
     if not token:
         return 0
     try:
-        text = base64.urlsafe_b64decode(token.encode()).decode()
-        return int(text.removeprefix("from:"))
-    except (ValueError, binascii.Error) as bad:
-        raise errors.invalid("NextToken", token, "It is not a token of an earlier answer.") from bad
+        told = re.fullmatch("from:([0-9]+)", base64.urlsafe_b64decode(token.encode()).decode())
+    except (ValueError, binascii.Error):
+        told = None
+    if told is None:
+        raise errors.invalid("NextToken", token, "It is not a token of an earlier answer.")
+    return int(told[1])
 
 
 def check_size(size: int | None, *, lowest: int, highest: int) -> None:
@@ -60,7 +63,11 @@ def check_size(size: int | None, *, lowest: int, highest: int) -> None:
 
 
 def check_filters(filters: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
-    """An unknown filter is refused, also where there is nothing to filter."""
+    """An unknown filter, or too many values, are refused, also where there is nothing to filter."""
+    if sum(len(values) for values in filters.values()) > MOST_VALUES:
+        raise errors.Ec2Error(
+            "FilterLimitExceeded", f"The maximum number of filter values in one call is {MOST_VALUES}"
+        )
     for name in filters:
         if name != "tag-key" and not name.startswith("tag:") and name not in fields:
             raise errors.Ec2Error("InvalidParameterValue", f"The filter '{name}' is invalid")

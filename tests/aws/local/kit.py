@@ -28,12 +28,16 @@ ONCE = Config(
 )
 
 
+# A client other than the SDK: what it asks is for the server to judge.
+UNCHECKED = ONCE.merge(Config(parameter_validation=False))
+
+
 @cache
-def _client(service: str, endpoint: str | None, region: str) -> Any:
+def _client(service: str, endpoint: str | None, region: str, config: Config = ONCE) -> Any:
     session: Any = boto3.Session(
         aws_access_key_id="testing", aws_secret_access_key="testing", region_name=region
     )
-    return session.client(service, endpoint_url=endpoint, config=ONCE)
+    return session.client(service, endpoint_url=endpoint, config=config)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,10 @@ class Aws:
 
     def client(self, service: str = "ec2", *, region: str = REGION) -> Any:
         return _client(service, self.endpoint, region)
+
+    @property
+    def unchecked(self) -> Any:
+        return _client("ec2", self.endpoint, REGION, UNCHECKED)
 
     # ---- reservations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,6 +28,11 @@ from tests.aws.local.kit import (
 )
 
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def tagged(*tags: tuple[str, str]) -> list[dict[str, Any]]:
+    named = [{"Key": key, "Value": value} for key, value in tags]
+    return [{"ResourceType": "capacity-reservation", "Tags": named}]
 
 
 def test_a_new_reservation_shows_all_that_was_asked(aws: Aws, ec2: Any) -> None:
@@ -87,6 +93,8 @@ def test_defaults_and_a_zone_by_its_id(ec2: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "text"),
     [
+        ({"InstanceType": ""}, "InvalidParameterValue", "InstanceType"),
+        ({"InstanceType": "m5"}, "InvalidParameterValue", "Invalid value 'm5' for InstanceType"),
         ({"InstanceCount": 0}, "InvalidParameterValue", "InstanceCount"),
         ({"InstanceCount": 1001}, "InvalidParameterValue", "1001"),
         ({"InstancePlatform": "Plan 9"}, "InvalidParameterValue", "InstancePlatform"),
@@ -98,6 +106,12 @@ def test_defaults_and_a_zone_by_its_id(ec2: Any) -> None:
         ({"EndDateType": "unlimited", "EndDate": WHEN}, "InvalidParameterCombination", "unlimited"),
         ({"EndDate": datetime(2020, 1, 1, tzinfo=UTC)}, "InvalidParameterValue", "future"),
         ({"StartDate": datetime(2020, 1, 1, tzinfo=UTC)}, "InvalidParameterValue", "StartDate"),
+        ({"TagSpecifications": tagged(("aws:x", "y"))}, "InvalidParameterValue", "aws:"),
+        ({"TagSpecifications": tagged(("", "y"))}, "InvalidParameterValue", "must not be empty"),
+        ({"TagSpecifications": tagged(("a", "1"), ("a", "2"))}, "InvalidParameterValue", "Duplicate"),
+        ({"TagSpecifications": tagged(("k" * 129, "y"))}, "InvalidParameterValue", "128"),
+        ({"TagSpecifications": tagged(("a", "v" * 257))}, "InvalidParameterValue", "256"),
+        ({"TagSpecifications": tagged(*((f"k{n}", "") for n in range(51)))}, "TagLimitExceeded", "maximum"),
     ],
 )
 def test_a_create_that_makes_no_sense_is_refused(
@@ -181,8 +195,51 @@ def test_what_describe_refuses(aws: Aws, ec2: Any) -> None:
         ec2.describe_capacity_reservations(CapacityReservationIds=["cr-nothing"])
     with refused("InvalidParameterCombination"):
         ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id], MaxResults=5)
-    with refused("InvalidParameterValue", text="NextToken"):
-        ec2.describe_capacity_reservations(NextToken="nonsense")
+    for token in ("nonsense", b64encode(b"from:-5").decode(), b64encode(b"5").decode()):
+        with refused("InvalidParameterValue", text="NextToken"):
+            ec2.describe_capacity_reservations(NextToken=token)
+    with refused("FilterLimitExceeded", text="200"):
+        ec2.describe_capacity_reservations(
+            Filters=[{"Name": "tag-key", "Values": [f"v{n}" for n in range(201)]}]
+        )
+
+
+@pytest.mark.parametrize(
+    ("action", "asked", "code", "text"),
+    [
+        ("describe_capacity_reservations", {"MaxResults": 0}, "InvalidParameterValue", "1 to 1000"),
+        ("describe_capacity_reservations", {"MaxResults": 1001}, "InvalidParameterValue", "1 to 1000"),
+        ("describe_capacity_reservation_fleets", {"MaxResults": 101}, "InvalidParameterValue", "1 to 100"),
+        ("describe_capacity_blocks", {"MaxResults": 1001}, "InvalidParameterValue", "1 to 1000"),
+        ("get_capacity_reservation_usage", {"MaxResults": 1001}, "InvalidParameterValue", "1 to 1000"),
+        ("get_groups_for_capacity_reservation", {"MaxResults": 0}, "InvalidParameterValue", "1 to 1000"),
+        ("get_groups_for_capacity_reservation", {}, "MissingParameter", "CapacityReservationId"),
+        ("create_capacity_reservation", {}, "MissingParameter", "InstanceType"),
+        ("cancel_capacity_reservation", {}, "MissingParameter", "CapacityReservationId"),
+        (
+            "create_capacity_reservation_by_splitting",
+            {"SourceCapacityReservationId": "cr-" + "0" * 17},
+            "MissingParameter",
+            "InstanceCount",
+        ),
+        ("cancel_capacity_reservation_fleets", {}, "MissingParameter", "CapacityReservationFleetIds"),
+        ("describe_capacity_reservation_billing_requests", {}, "MissingParameter", "Role"),
+        ("create_fleet", {"Type": "instant"}, "MissingParameter", "LaunchTemplateConfigs"),
+        (
+            "create_capacity_reservation_fleet",
+            {"TotalTargetCapacity": 1, "InstanceTypeSpecifications": [{"InstancePlatform": "Plan 9"}]},
+            "InvalidParameterValue",
+            "InstanceTypeSpecifications.InstancePlatform",
+        ),
+    ],
+)
+def test_what_the_service_model_says_is_asked_of_every_client(
+    aws: Aws, action: str, asked: dict[str, Any], code: str, text: str
+) -> None:
+    if "get_" in action and code != "MissingParameter":
+        asked = {**asked, "CapacityReservationId": aws.reserve(aws.client())}
+    with refused(code, text=text):
+        getattr(aws.unchecked, action)(**asked)
 
 
 def test_another_region_has_its_own_reservations(aws: Aws, ec2: Any) -> None:

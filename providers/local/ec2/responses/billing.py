@@ -51,7 +51,6 @@ class BillingAssignments(CapacityReservations):
         self.error_on_dryrun()
         role = checks.one_of("Role", self._get_param("Role"), FILTERS)
         size = self._get_int_param("MaxResults")
-        pages.check_size(size, lowest=1, highest=1000)
         ids, filters = self._get_param("CapacityReservationIds", []), self._filters_from_querystring()
         pages.check_filters(filters, FILTERS[role])
         found = [

@@ -120,6 +120,5 @@ class CapacityBlocks(CapacityReservations):
         self, member: str, found: Sequence[Any], describe: Callable[[Any], dict[str, Any]]
     ) -> ActionResult:
         size = self._get_int_param("MaxResults")
-        pages.check_size(size, lowest=1, highest=1000)
         shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
         return answers.Named({member: [describe(row) for row in shown], "NextToken": token})

@@ -18,7 +18,7 @@ from moto.ec2.responses import EC2Response
 from moto.moto_api._internal import mock_random
 
 from providers.local import services
-from providers.local.ec2 import idempotency, request, templates
+from providers.local.ec2 import idempotency, request, shapes, templates
 from providers.local.ec2.errors import Ec2Error
 from providers.local.faults import Fault
 from providers.local.iam import ec2 as ec2_needs
@@ -87,6 +87,7 @@ class Pipeline(EC2Response):
                 return self._refuse(refused)
 
     def _answer(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
+        shapes.check(action, params)
         key = idempotency.key_of(
             action, self.current_account, self.region, params, self._zone(action, params)
         )

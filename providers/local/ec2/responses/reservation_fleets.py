@@ -40,7 +40,6 @@ class CapacityReservationFleets(CapacityReservations):
     def describe_capacity_reservation_fleets(self) -> ActionResult:
         self.error_on_dryrun()
         size = self._get_int_param("MaxResults")
-        pages.check_size(size, lowest=1, highest=100)
         ids = self._get_param("CapacityReservationFleetIds", [])
         own = [f for f in world().reservation_fleets.values() if f.backend is self.ec2_backend]
         filters = self._filters_from_querystring()

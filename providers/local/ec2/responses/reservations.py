@@ -70,7 +70,6 @@ class CapacityReservations(Pipeline):
             raise errors.combination(
                 "The parameter capacityReservationIds cannot be used with the parameter maxResults"
             )
-        pages.check_size(size, lowest=1, highest=1000)
         here, backend = world(), self.ec2_backend
         if ids:
             found = [backend.find_reservation(reservation_id) for reservation_id in dict.fromkeys(ids)]
@@ -149,6 +148,11 @@ class CapacityReservations(Pipeline):
         for occupant in reservation.slots.occupants.values():
             if self.current_account in (reservation.owner_id, occupant.want.account_id):
                 used[occupant.want.account_id] = used.get(occupant.want.account_id, 0) + 1
+        usages, token = pages.page(
+            [{"AccountId": account, "UsedInstanceCount": count} for account, count in used.items()],
+            size=self._get_int_param("MaxResults"),
+            token=self._get_param("NextToken"),
+        )
         return ActionResult(
             {
                 "CapacityReservationId": reservation.id,
@@ -156,9 +160,8 @@ class CapacityReservations(Pipeline):
                 "TotalInstanceCount": view.total,
                 "AvailableInstanceCount": view.available,
                 "State": view.state,
-                "InstanceUsages": [
-                    {"AccountId": account, "UsedInstanceCount": count} for account, count in used.items()
-                ],
+                "InstanceUsages": usages,
+                "NextToken": token,
                 **{name: shown[name] for name in INTERRUPTIBLE if name in shown},
             }
         )
@@ -222,7 +225,6 @@ class CapacityReservations(Pipeline):
             if pages.passes(quote, filters, fields, backend.tags.get(quote.id, {}))
         ]
         size = self._get_int_param("MaxResults")
-        pages.check_size(size, lowest=1, highest=1000)
         shown, token = pages.page(found, size=size, token=self._get_param("NextToken"))
         described = [quotes.describe(quote, now, self.tags_of(quote.id)) for quote in shown]
         return answers.Named({f"{member}s": described, "NextToken": token})
