@@ -7,6 +7,10 @@ ONCE   ?=
 WORKERS ?= 2
 B       ?= launch plan storm steady restart startup quota reservations
 
+# What a process compiled, the next one finds, wherever the shell would have each of them compile it anew.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
+
 .DEFAULT_GOAL := help
 
 $(VENV)/.installed: requirements.lock pyproject.toml

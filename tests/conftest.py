@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -26,6 +27,13 @@ LONGEST = ("tests/peers/", "tests/benchmarks/", "tests/faults/", "tests/cluster/
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), 99))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: walking through it for garbage was a seventh of a run."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)
