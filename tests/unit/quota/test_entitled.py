@@ -183,6 +183,31 @@ def test_what_is_promised_to_one_is_not_given_to_another() -> None:
     assert standings(found) == {"mine": "Preempting", "small": "Waiting"}
 
 
+def test_who_was_within_its_quota_does_not_leave_for_what_its_queue_was_lent_a_moment_ago() -> None:
+    """The newcomer borrows what x2 then asks for: the next look takes it from whoever borrows then."""
+    found = decided(
+        queue("a", 2, "c", preemption=RECLAIM),
+        queue("b", 4, "c"),
+        workload("old", "b", 4, priority=-1),
+        want("x1", "a", 1),
+        want("new", "b", 1),
+        want("x2", "a", 1, queued=1.0),
+    )
+    assert standings(found) == {"x1": "Admitted", "new": "Admitted", "x2": "Waiting"}
+    assert not found.evictions
+
+
+def test_a_claim_that_its_queue_s_quota_covers_counts_although_others_have_it() -> None:
+    queues = [queue("a", 2, "c", preemption=RECLAIM), queue("b", 2, "c")]
+    held = [workload("borrows", "b", 4)]
+    wants = [want("cluster", "a", 1)]
+    alone = entitle(queues, [], holders=held, wants=wants, rules=RULES)
+    assert (standings(alone), list(alone.evictions)) == ({"cluster": "Preempting"}, ["borrows"])
+    claim = workload("claim", "a", 2)
+    beside = entitle(queues, [], holders=held, wants=wants, rules=RULES, claimed=[claim])
+    assert (standings(beside), list(beside.evictions)) == ({"cluster": "Waiting"}, [])
+
+
 def test_who_is_leaving_is_not_admitted_again_before_it_has_left() -> None:
     found = decided(queue("r", 8), workload("a", "r", 4, evicted=True), want("a", "r", 4))
     assert not found.verdicts
