@@ -368,5 +368,13 @@ def test_deprecated_images_come_last_and_a_bare_name_is_not_looked_for_everywher
     ]
     (sent,) = wire.sent
     assert {sent["Owner.1"], sent["Owner.2"]} == {"self", "amazon"}
+    assert sent["IncludeDeprecated"] == "true"
     aws.images([Selector(name="node-*", owner="123456789012")])
     assert wire.sent[1]["Owner.1"] == "123456789012" and "Owner.2" not in wire.sent[1]
+    aws.images([Selector(id="ami-9"), Selector(tags={"team": "ml"})])
+    asked = [{key: value for key, value in sent.items() if "Value" in key} for sent in wire.sent[2:]]
+    assert asked == [
+        {"Filter.1.Value.1": "ami-9", "Filter.2.Value.1": "available"},
+        {"Filter.1.Value.1": "ml", "Filter.2.Value.1": "available"},
+    ]
+    assert not any("Owner.1" in sent for sent in wire.sent[2:])
