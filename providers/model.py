@@ -159,6 +159,7 @@ class InstanceType:
     neuron_cores: int = 0
     efa_interfaces: int = 0
     network_cards: int = 1
+    interfaces_per_card: tuple[int, ...] = ()  # by the card's index; empty: unknown
     max_pods: int = 110
     enis: int = 0  # of the default network card; 0: unknown
     addresses_per_eni: int = 0

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from broker.capacity.fitting import unfit
 from broker.capacity.matching import ends_at, launchable
 from broker.capacity.model import Inventory, NodeClass, Option, Pool
 from broker.capacity.suits import Suits
@@ -88,12 +89,14 @@ def _numbered(values: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
 class Catalog:
     """What all claims of one class choose from, worked out once: types smallest first, options in order.
 
-    `imageless` are the types that the class has no image for. Each option is `made` once.
+    `imageless` are the types that the class has no image for, `unfit` others that it cannot launch, each with
+    the reason. Each option is `made` once.
     """
 
     node_class: NodeClass
     candidates: Mapping[str, Candidate]
     imageless: Mapping[str, str]
+    unfit: Mapping[str, str]
     zones: Mapping[str, Mapping[str, str]]
     reserved: tuple[Live, ...]
     places: Mapping[str, tuple[Place, ...]]  # by type
@@ -108,7 +111,9 @@ def catalog(
     """What claims of this class choose from now."""
     tenancy = {TENANCY: node_class.tenancy or "default"}
     ordered = sorted(types.values(), key=size_key)
-    served = {each.name for each in ordered if image_for(node_class, each)}
+    pictured = {each.name for each in ordered if image_for(node_class, each)}
+    wrong = {each.name: why for each in ordered if each.name in pictured and (why := unfit(each, node_class))}
+    served = pictured - wrong.keys()
     candidates = {
         each.name: Candidate(
             type=each, labels=type_labels(each) | tenancy, allocatable=allocatable(each, node_class)
@@ -129,8 +134,9 @@ def catalog(
             each.name: f"the class has no image for {each.architecture}"
             + (" with its accelerators" if each.gpus or each.neurons else "")
             for each in ordered
-            if each.name not in served
+            if each.name not in pictured
         },
+        unfit=wrong,
         zones=zones,
         reserved=reserved,
         places=_places(reserved, node_class, made),

@@ -132,6 +132,7 @@ class NodeClass:
     kubelet: Kubelet = Kubelet()
     overhead: Overhead = USUAL
     interfaces: tuple[NetworkInterface, ...] = ()
+    tracks_connections: bool = False
     not_ready: str = ""
 
     @property

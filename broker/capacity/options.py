@@ -165,7 +165,8 @@ def unsuited(claim: Claim, instance_type: str, known: Catalog) -> str:
     """Why a type does not suit a claim."""
     candidate = known.candidates.get(instance_type)
     if candidate is None:
-        return known.imageless.get(instance_type, "EC2 does not describe this instance type here")
+        why = known.imageless.get(instance_type) or known.unfit.get(instance_type)
+        return why or "EC2 does not describe this instance type here"
     return (
         claim.requirements.accepts(candidate.labels, among=_TYPE_KEYS)
         or fits(claim.requests, candidate.allocatable)
@@ -175,7 +176,8 @@ def unsuited(claim: Claim, instance_type: str, known: Catalog) -> str:
 
 def dropped(claim: Claim, known: Catalog) -> dict[str, int]:
     """How many types each requirement (with what it leaves), and each request, excludes; the most first."""
-    counts = Counter({"image": len(known.imageless)} if known.imageless else {})
+    left_out = {"image": len(known.imageless), "the class": len(known.unfit)}
+    counts = Counter({key: count for key, count in left_out.items() if count})
     for each in known.candidates.values():
         counts.update(claim.requirements.unmet(each.labels, among=_TYPE_KEYS))
         counts.update(f"requests of {name}" for name in lacking(claim.requests, each.allocatable))

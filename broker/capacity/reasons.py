@@ -88,7 +88,7 @@ def reclaiming(
 
 def _nothing(claim: Claim, prospect: Prospect, known: Catalog, skipped: Sequence[Skipped]) -> tuple[str, str]:
     """Why there is no option at all."""
-    considered = len(known.candidates) + len(known.imageless)
+    considered = len(known.candidates) + len(known.imageless) + len(known.unfit)
     if not prospect.suited:
         why = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
         return "NoCompatibleInstanceTypes", f"none of {considered} instance types suits: {why}"

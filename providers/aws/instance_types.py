@@ -75,6 +75,7 @@ def instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> In
         neuron_cores=_neuron_cores(item),
         efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
         network_cards=network.get("MaximumNetworkCards", 1),
+        interfaces_per_card=_per_card(network),
         max_pods=_max_pods(network),
         enis=_enis(network),
         addresses_per_eni=network.get("Ipv4AddressesPerInterface", 1),
@@ -125,6 +126,14 @@ def _enis(network: NetworkInfoTypeDef) -> int:
         (c.get("MaximumNetworkInterfaces", 0) for c in cards if c.get("NetworkCardIndex", 0) == default),
         network.get("MaximumNetworkInterfaces", 0),
     )
+
+
+def _per_card(network: NetworkInfoTypeDef) -> tuple[int, ...]:
+    cards = {
+        card.get("NetworkCardIndex", 0): card.get("MaximumNetworkInterfaces", 0)
+        for card in network.get("NetworkCards", [])
+    }
+    return tuple(cards.get(index, 0) for index in range(max(cards, default=-1) + 1))
 
 
 def _max_pods(network: NetworkInfoTypeDef) -> int:

@@ -49,7 +49,7 @@ def test_the_interfaces_that_the_class_names(stack: Stack) -> None:
         ipPrefixCount=1,
     )
     stack.start()
-    stack.claim(types=("m5.large",), capacity=(ON_DEMAND,))
+    stack.claim(types=(P5,), capacity=(ON_DEMAND,))
     stack.until_launched("c-0")
     primary, second = only_template(stack)["NetworkInterfaces"]
     assert (primary["InterfaceType"], second["InterfaceType"]) == ("interface", "efa-only")

@@ -197,6 +197,7 @@ def launch_class(
         instance_store_raid0=node_class.spec.instance_store_policy == "RAID0",
         overhead=overhead,
         interfaces=interfaces(node_class),
+        tracks_connections=node_class.spec.connection_tracking is not None,
     )
     # EC2's word for it is the images'; without them the family's.
     platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}

@@ -1,0 +1,35 @@
+"""Instance types that a class cannot launch whatever a claim asks for: EC2 refuses them, or no node joins.
+
+Invariant: a type is left out only for what is known of it; a field that EC2 did not describe refuses nothing.
+The checks are Karpenter's (pkg/providers/instancetype/compatibility).
+"""
+
+from __future__ import annotations
+
+from broker.capacity.model import NodeClass
+from providers.model import InstanceType
+
+
+def unfit(type_: InstanceType, node_class: NodeClass) -> str:
+    """Why the class cannot launch this type; empty where it can."""
+    if node_class.family == "AL2023" and type_.name.startswith("a1."):
+        return "AL2023 does not run on a1 instances"
+    if node_class.tracks_connections and type_.hypervisor != "nitro":
+        return "connectionTracking needs Nitro instances"
+    return _interfaces(type_, node_class)
+
+
+def _interfaces(type_: InstanceType, node_class: NodeClass) -> str:
+    per_card = type_.interfaces_per_card
+    for each in node_class.interfaces if per_card else ():
+        if each.card >= len(per_card):
+            return f"networkInterfaces names network card {each.card}, and it has {len(per_card)}"
+        if each.device >= per_card[each.card]:
+            return (
+                f"networkInterfaces names device {each.device} of network card {each.card}, "
+                f"which has {per_card[each.card]} interfaces"
+            )
+    efas = sum(each.kind == "efa-only" for each in node_class.interfaces)
+    if efas > type_.efa_interfaces:
+        return f"networkInterfaces has {efas} of type efa-only, and it has {type_.efa_interfaces}"
+    return ""

@@ -1,0 +1,72 @@
+"""Types that a class cannot launch, as in Karpenter's table of compatibility, and what claims are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.capacity.fitting import unfit
+from broker.capacity.model import Selection
+from broker.capacity.options import options
+from providers.model import NetworkInterface
+
+from .builders import NOW, claim, inventory, node_class, odcr, type_
+
+
+def nic(card: int, device: int, kind: Any = "interface") -> NetworkInterface:
+    return NetworkInterface(card=card, device=device, kind=kind)
+
+
+BIG = {"interfaces_per_card": (2, 1), "efa_interfaces": 1}
+
+
+@pytest.mark.covers("KRP-14")
+@pytest.mark.parametrize(
+    ("described", "asked", "why"),
+    [
+        ({}, {}, ""),
+        ({"name": "a1.large"}, {"family": "AL2023"}, "AL2023 does not run on a1 instances"),
+        ({"name": "a1.large"}, {"family": "Bottlerocket"}, ""),
+        ({"hypervisor": "nitro"}, {"tracks_connections": True}, ""),
+        ({"hypervisor": "xen"}, {"tracks_connections": True}, "connectionTracking needs Nitro instances"),
+        ({"hypervisor": ""}, {"tracks_connections": True}, "connectionTracking needs Nitro instances"),
+        ({"hypervisor": "xen"}, {}, ""),
+        (BIG, {"interfaces": (nic(0, 0), nic(0, 1), nic(1, 0))}, ""),
+        (BIG, {"interfaces": (nic(0, 0), nic(2, 0))}, "networkInterfaces names network card 2, and it has 2"),
+        (
+            BIG,
+            {"interfaces": (nic(0, 0), nic(1, 1))},
+            "networkInterfaces names device 1 of network card 1, which has 1 interfaces",
+        ),
+        (BIG, {"interfaces": (nic(0, 0), nic(0, 1, "efa-only"))}, ""),
+        (
+            BIG,
+            {"interfaces": (nic(0, 0), nic(0, 1, "efa-only"), nic(1, 0, "efa-only"))},
+            "networkInterfaces has 2 of type efa-only, and it has 1",
+        ),
+        (
+            {"interfaces_per_card": (3,)},
+            {"interfaces": (nic(0, 0), nic(0, 1, "efa-only"))},
+            "networkInterfaces has 1 of type efa-only, and it has 0",
+        ),
+        ({}, {"interfaces": (nic(0, 0), nic(4, 9))}, ""),  # EC2 did not describe its cards
+    ],
+)
+def test_which_types_a_class_cannot_launch(described: Any, asked: Any, why: str) -> None:
+    given = {"name": "m5.large", **described}
+    assert unfit(type_(given.pop("name"), **given), node_class(**asked)) == why
+
+
+@pytest.mark.covers("KRP-14", "KRP-24")
+def test_a_type_that_the_class_cannot_launch_is_no_option_and_its_reservation_says_why() -> None:
+    world = inventory(odcr("cr-1", "t2.micro"))
+    types = {
+        name: type_(name, hypervisor=kind) for name, kind in (("t2.micro", "xen"), ("m5.large", "nitro"))
+    }
+    of = node_class(Selection(reservation_id="cr-1"), world, tracks_connections=True)
+    found, skipped = options(claim(), of, types, world, NOW)
+    assert {option.pool.instance_type for option in found} == {"m5.large"}
+    assert [(each.reason, each.message) for each in skipped] == [
+        ("InstanceTypeMismatch", "t2.micro: connectionTracking needs Nitro instances")
+    ]
