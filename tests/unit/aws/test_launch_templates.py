@@ -15,6 +15,7 @@ from providers.model import (
     BlockDevice,
     ConnectionTracking,
     ErrorClass,
+    MetadataOptions,
     NetworkInterface,
     ProviderError,
     ReservationTarget,
@@ -168,6 +169,7 @@ def test_everything_of_the_class_reaches_ec2() -> None:
         tags={"team": "ml"},
     )
     data = template_data(template)
+    assert data["ImageId"] == "ami-1"
     assert base64.b64decode(data["UserData"]) == b"#!/bin/sh"
     assert data["SecurityGroupIds"] == ["sg-1", "sg-2"]
     assert data["IamInstanceProfile"] == {"Name": "nodes"}
@@ -205,6 +207,23 @@ def test_everything_of_the_class_reaches_ec2() -> None:
         "volume",
         "network-interface",
     }
+    assert all(spec["Tags"] == [{"Key": "team", "Value": "ml"}] for spec in data["TagSpecifications"])
+
+
+@pytest.mark.covers("KRP-14")
+def test_what_a_class_leaves_open_is_not_said() -> None:
+    plain = template_data(Template(image_id="ami-1"))
+    assert plain.keys() == {"ImageId", "MetadataOptions", "Monitoring", "Placement"}
+    assert (plain["Monitoring"], plain["Placement"]) == ({"Enabled": False}, {"Tenancy": "default"})
+    other = MetadataOptions(
+        http_endpoint="disabled",
+        http_tokens="optional",
+        http_put_response_hop_limit=5,
+        http_protocol_ipv6="enabled",
+    )
+    said = template_data(Template(image_id="ami-1", metadata=other))["MetadataOptions"]
+    assert (said["HttpEndpoint"], said["HttpTokens"]) == ("disabled", "optional")
+    assert (said["HttpPutResponseHopLimit"], said["HttpProtocolIpv6"]) == (5, "enabled")
 
 
 def test_a_public_address_moves_the_groups_to_the_interface() -> None:
