@@ -15,10 +15,12 @@ from typing import Final
 
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
 
-# Names that Kubernetes used before these labels were stable; a claim may still carry them.
+# Other names of these labels, which a claim may carry: Kubernetes' from before they were stable, and the EBS
+# driver's on volumes (karpenter pkg/apis/v1/labels.go, its AWS provider's pkg/operator).
 _RENAMED: Final = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "topology.ebs.csi.aws.com/zone": "topology.kubernetes.io/zone",
     "beta.kubernetes.io/arch": "kubernetes.io/arch",
     "beta.kubernetes.io/os": "kubernetes.io/os",
     "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",

@@ -103,6 +103,9 @@ def test_listed_values_are_those_allowed(written: list[Written]) -> None:
         ([("k", "Exists", ()), ("k", "DoesNotExist", ())], "k: no value satisfies Exists and DoesNotExist"),
         ([("k", "In", ["a"]), ("k", "NotIn", ["a"])], "k: no value satisfies In [a] and NotIn [a]"),
         ([("k", "In", ["x"]), ("k", "Gte", ["1"])], "k: no value satisfies In [x] and Gte [1]"),
+        ([("cpu", "Lt", ["0"])], "cpu: no value satisfies Lt [0]"),
+        ([("cpu", "Gte", ["9"]), ("cpu", "Lte", ["8"])], "cpu: no value satisfies Gte [9] and Lte [8]"),
+        ([("cpu", "Gt", ["8"]), ("cpu", "Lt", ["9"])], "cpu: no value satisfies Gt [8] and Lt [9]"),
         (
             [("k", "Gt", ["1"]), ("k", "Lt", ["3"]), ("k", "NotIn", ["2"])],
             "k: no value satisfies Gt [1] and Lt [3] and NotIn [2]",
@@ -165,11 +168,14 @@ def test_requirements_on_labels_that_the_claim_brings_itself_are_left_to_it() ->
     ("old", "new"),
     [
         ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+        ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+        ("topology.ebs.csi.aws.com/zone", "topology.kubernetes.io/zone"),
         ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
+        ("beta.kubernetes.io/os", "kubernetes.io/os"),
         ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
     ],
 )
-def test_names_from_before_the_labels_were_stable_mean_the_stable_ones(old: str, new: str) -> None:
+def test_other_names_of_a_label_mean_the_same(old: str, new: str) -> None:
     requirements = Requirements.of([(old, "In", ["a", "b"]), (new, "In", ["b", "c"])])
     assert list(requirements) == [new]
     assert requirements.values(new) == frozenset({"b"})
