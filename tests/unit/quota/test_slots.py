@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.quota.lots import Holder, Lot, Member, Want
+from broker.quota.lots import Holder, Lot, Member, Promise, Want
 from broker.quota.model import UNLIMITED, Cohort, Policy, Preemption
 from broker.quota.slots import Slots
 
@@ -109,12 +109,19 @@ def test_who_gives_back_first(rule: Policy, priority: int, expected: Sequence[st
     assert asked(slots, *(want(f"w{n}", priority=priority) for n in range(3))) == expected
 
 
-def test_who_leaves_already_or_a_slot_that_is_free_spares_the_others() -> None:
-    held = [holder("b0", "b", leaving=True), holder("b1", "b")]
+@pytest.mark.parametrize("spared", [False, True], ids=["", "though it might not be asked"])
+def test_who_leaves_already_or_a_slot_that_is_free_spares_the_others(spared: bool) -> None:
+    held = [holder("b0", "b", leaving=True, spared=spared), holder("b1", "b")]
     members = [member("a"), member("b")]
     assert asked(Slots([lot("a", 2)], members, held), want()) == []
     assert asked(Slots([lot("a", 2)], members, held), want(), want("more")) == ["b1"]
     assert asked(Slots([lot("a", 3)], members, held), want(), want("more")) == []
+
+
+def test_a_cluster_is_promised_of_others_no_more_than_its_queue_may_borrow() -> None:
+    promise = Promise(cluster="x", queue="b", flavor="f", count=2)
+    slots = Slots([lot("a")], [member("a"), member("b", borrow=1)], [], promises=[promise])
+    assert slots.lendable(slots.lots["a", "f"]) == 3
 
 
 def test_only_slots_that_the_claim_can_use_are_taken_back() -> None:
