@@ -25,10 +25,14 @@ log = structlog.get_logger(__name__)
 
 
 class contained:  # noqa: N801 it reads as a statement: `with contained("handler", object=key):`
-    """Runs a block whose bug goes no further; `error` tells of it afterwards."""
+    """Runs a block whose bug goes no further; `error` tells of it afterwards, in words.
+
+    The exception itself would hold the frame that holds this, and all that the block worked on with it, until
+    the collector comes by.
+    """
 
     def __init__(self, where: str, **context: object) -> None:
-        self.error: Exception | None = None
+        self.error = ""
         self._where, self._context = where, context
 
     def __enter__(self) -> Self:
@@ -39,7 +43,7 @@ class contained:  # noqa: N801 it reads as a statement: `with contained("handler
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        self.error = error
+        self.error = str(error) or type(error).__name__
         BUGS.labels(self._where).inc()
         log.error("a bug in the broker, contained", where=self._where, exc_info=error, **self._context)
         return True

@@ -26,8 +26,8 @@ _NO_POLICY = "the retry policy asked for the wait of an error that is never repe
 
 
 def _class(state: tenacity.RetryCallState) -> ErrorClass | None:
-    error = state.outcome.exception() if state.outcome else None
-    return error.class_ if isinstance(error, ProviderError) else None
+    found: ErrorClass | None = state.outcome.result() if state.outcome else None
+    return found
 
 
 class _Repeated(tenacity.retry_base):
@@ -50,5 +50,21 @@ class _Wait(wait_base):
 
 def call(function: Callable[[], T], *, sleep: Callable[[float], None]) -> T:
     """Calls until it succeeds, fails for good, or its class's attempts are used up; then the last error."""
-    policy = tenacity.Retrying(retry=_Repeated(), wait=_Wait(), sleep=sleep, reraise=True)
-    return policy(function)
+    got: list[T] = []
+    last: list[ProviderError] = []
+
+    # Tenacity's states are cycles: they are told the class alone. One that held an answer, or an error with
+    # the frames of all callers, would keep it until the collector comes by.
+    def tried() -> ErrorClass | None:
+        last.clear()
+        try:
+            got.append(function())
+        except ProviderError as error:
+            last.append(error)
+            return error.class_
+        return None
+
+    tenacity.Retrying(retry=_Repeated(), wait=_Wait(), sleep=sleep)(tried)
+    if last:
+        raise last.pop()
+    return got.pop()

@@ -26,5 +26,8 @@ def each(items: Iterable[T], write: Callable[[T], None]) -> None:
             raise
         except ApiError as error:
             first = first or error
-    if first is not None:
-        raise first
+    try:
+        if first is not None:
+            raise first
+    finally:
+        del first  # its traceback has this frame: neither would go before the collector came by

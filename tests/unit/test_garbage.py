@@ -1,0 +1,118 @@
+"""What fails again and again leaves nothing behind that only the collector would find.
+
+A pass holds thousands of objects; one that fails each time would leave them all to a collector that seldom
+comes by (the thresholds are set high).
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from broker.controllers.nodeclaim.writers import MANY, Writers
+from broker.controllers.reservations.each import each
+from broker.kube.bugs import contained
+from broker.kube.clock import FakeClock
+from broker.kube.controller import attempt
+from broker.kube.errors import Forbidden
+from providers.aws import retry
+from providers.model import ErrorClass, ProviderError
+
+
+class Much:
+    """What a pass works on."""
+
+
+@pytest.fixture
+def writers() -> Iterator[Writers]:
+    made = Writers("test")
+    yield made
+    made.close()
+
+
+def refused(_item: object) -> None:
+    raise Forbidden(403, "Forbidden", "no")
+
+
+def asked_of_ec2() -> None:
+    def refuses() -> None:
+        raise ProviderError("InternalError", "no", class_=ErrorClass.TRANSIENT)
+
+    retry.call(refuses, sleep=lambda _: None)
+
+
+@pytest.mark.parametrize("many", [1, MANY])
+def test_a_write_that_is_refused(writers: Writers, many: int) -> None:
+    left(lambda: writers.each(refused, range(many)))
+
+
+def test_one_write_of_many(writers: Writers) -> None:
+    left(lambda: writers.each(lambda n: refused(n) if n == 3 else None, range(MANY)))
+
+
+def test_one_of_several_objects() -> None:
+    left(lambda: each(range(3), refused))
+
+
+def test_a_call_that_is_repeated_in_vain() -> None:
+    left(asked_of_ec2)
+
+
+def test_an_answer_that_is_used_no_more() -> None:
+    gc.disable()
+    try:
+        ref = weakref.ref(retry.call(Much, sleep=lambda _: None))
+        assert ref() is None
+    finally:
+        gc.enable()
+
+
+def test_a_bug_in_a_reconcile() -> None:
+    def has_a_bug(ref: list[weakref.ref[Much]]) -> None:
+        much = Much()
+        ref.append(weakref.ref(much))
+        raise ZeroDivisionError(much)
+
+    ref: list[weakref.ref[Much]] = []
+    gc.disable()
+    try:
+        outcome = attempt("test", lambda: has_a_bug(ref), clock=FakeClock(), expected=())
+        assert outcome.failed
+        assert ref[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_contained_bug_is_told_in_words() -> None:
+    with contained("test") as bug:
+        raise ZeroDivisionError("by nothing")
+    assert bug.error == "by nothing"
+    with contained("test") as bug:
+        raise KeyboardInterruptAlike
+    assert bug.error == "KeyboardInterruptAlike"
+
+
+class KeyboardInterruptAlike(Exception):
+    """Says nothing of itself."""
+
+
+def left(fails: Callable[[], object]) -> None:
+    """Fails if what worked on much when `fails` failed is still there."""
+
+    def works(ref: list[weakref.ref[Much]]) -> None:
+        much = Much()
+        ref.append(weakref.ref(much))
+        fails()
+
+    ref: list[weakref.ref[Much]] = []
+    gc.disable()
+    try:
+        with pytest.raises((Forbidden, ProviderError)) as caught:
+            works(ref)
+        del caught
+        assert ref[0]() is None
+    finally:
+        gc.enable()
