@@ -475,7 +475,9 @@ def test_while_its_group_cannot_be_read_what_is_in_there_is_not_bought_again(
     state = process.broker.ome.holdings.state(RESERVED)
     told = {each.reason: each.message for each in state.problems}
     assert (team.made(), state.obtained) == ([], int(read_before))
-    assert told.keys() == (set() if read_before else {"GroupNotRead", "NothingBought"})
+    # Its own group cannot be read either.
+    assert told.keys() == ({"GroupNotRead"} if read_before else {"GroupNotRead", "NothingBought"})
+    assert "AccessDenied" in told["GroupNotRead"]
     team.control.clear_faults()
     process.until(lambda: team.grouped() == [there], "it is adopted")
     assert team.made() == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -43,7 +43,6 @@ class Groups:
         self._cluster = cluster
         self._read: dict[str, tuple[ReservationGroup | None, datetime]] = {}
         self._last: dict[str, ReservationGroup] = {}
-        self.errors: dict[str, ProviderError] = {}
 
     def name(self, reserved: Reserved) -> str:
         """Of the group that the broker keeps for it."""
@@ -68,11 +67,9 @@ class Groups:
                 group = self._provider.group(arn)
             except ProviderError as error:
                 if error.class_ is not ErrorClass.NOT_FOUND:
-                    self.errors[arn] = error
                     raise
                 group = None
                 self._last.pop(arn, None)
-            self.errors.pop(arn, None)
             self._read[arn] = (group, now)
             if group is not None:
                 self._last[arn] = group
@@ -98,8 +95,3 @@ class Groups:
     def forget(self, arn: str) -> None:
         """It was changed: the next look reads it."""
         self._read.pop(arn, None)
-
-    def keep(self, arns: Mapping[str, object]) -> None:
-        """Forgets all others."""
-        self._read = {arn: read for arn, read in self._read.items() if arn in arns}
-        self.errors = {arn: error for arn, error in self.errors.items() if arn in arns}

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from broker.capacity.holdings import Holdings, belongs
+from broker.capacity.holdings import Holdings, Problem, belongs
 from broker.capacity.holdings_model import Change, FlavorCount, HoldingsPlan, Regroup, Wish
 from broker.capacity.holdings_plan import observed, plan
 from broker.capacity.holdings_stand import unused
@@ -36,7 +36,7 @@ from broker.kube.events import Recorder
 from broker.quota.usage import Reserved
 from broker.settings import Settings
 from providers.base import CapacityProvider
-from providers.model import InstanceType, Odcr, ProviderError, ReservationGroup
+from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 
 NOT_YET = 1.0
 ROUNDS = 200  # plans in a pass: more than halving over every place of a flavor takes
@@ -88,6 +88,7 @@ class HoldingsKeeper:
         self._cluster = settings.cluster_name
         self._read_with: tuple[object, object] = (None, None)
         self._read: dict[tuple[str, str], Reading] = {}
+        self._ungrouped: dict[Reserved, Problem] = {}  # whose own group could not be read, and why
         self._idle = Idle(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._parting = Parting(recorder, region=settings.region, cluster=self._cluster)
         self._actor = Actor(client, provider, self._groups, clock=clock, recorder=recorder)
@@ -155,6 +156,7 @@ class HoldingsKeeper:
         claimants = [each.claimant for each in readings.values()]
         holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=self._cluster, unread=unread)
         no_room = self._no_room()
+        self._ungrouped = {}
         like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
         readings = {
             reserved: replace(
@@ -223,6 +225,10 @@ class HoldingsKeeper:
             return replace(wish, group=self._groups.look(self._groups.arn(wish.reserved, like=like), now))
         except ProviderError as error:
             _log.warning("group not read", reservation=str(wish.reserved), error=str(error))
+            if error.class_ not in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
+                group = self._groups.name(wish.reserved)
+                why = f"group {group}, which the broker keeps for it, could not be read: {error}"
+                self._ungrouped[wish.reserved] = Problem(reason="GroupNotRead", message=why)
             return replace(wish, groups=False)
 
     def _adopted(
@@ -334,6 +340,7 @@ class HoldingsKeeper:
             else:
                 counts = outlook.counts
                 problems += [*outlook.problems, *self._actor.problems(reserved, now)]
+                problems += [each for each in (self._ungrouped.get(reserved),) if each is not None]
             states[reserved] = HoldingState(
                 managed=reading.managed,
                 flavors=counts,

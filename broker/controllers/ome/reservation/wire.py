@@ -22,6 +22,8 @@ from broker.controllers.ome.reservation.sources import (
 from broker.quota.usage import Holder, Reserved
 
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
+# What keeps a deleted reservation's purchases from being given back.
+STUCK = frozenset({"InstancesRunning", "NothingBought", "ChangeRefused", "GroupNotRead"})
 # Why a flavor means no instances of EC2's, which is no trouble where nothing is to be bought.
 OF_FLAVORS = frozenset(
     {
@@ -63,7 +65,9 @@ def sources(
         ]
         found += kueue.left(reserved)
         if not holdings.settled(reserved, uid=one.uid):
-            found.append(holdings.state(reserved).detail or "its EC2 reservations are looked at")
+            state = holdings.state(reserved)
+            stuck = "; ".join(each.message for each in state.problems if each.reason in STUCK)
+            found.append(stuck or state.detail or "its EC2 reservations are looked at")
         return found
 
     return Sources(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.apis.ome import RESERVATION_CONDITIONS, ReservationSpec, ReservationStatus
+from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation, ReservationSpec, ReservationStatus
 from broker.apis.ome_rules import Judged, judge
 from broker.apis.units import MOST
 from broker.capacity.holdings import Holdings, Problem
@@ -356,6 +356,28 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
     cap = Problem(reason="SpendingCapReached", message="8 more")
     managed = HoldingState(managed=True, flavors=short, problems=(cap,))
     assert asked(managed) == ([], ["InsufficientCapacity", "SpendingCapReached"])
+
+
+@pytest.mark.covers("CAP-04", "OME-021")
+@pytest.mark.parametrize(
+    ("reason", "detail", "waits_for"),
+    [
+        ("InstancesRunning", "", "instances still run in cr-1"),
+        ("GroupNotRead", "", "instances still run in cr-1"),
+        ("FlavorUnmatched", "", "its EC2 reservations are looked at"),
+        ("FlavorUnmatched", "1 of 2", "1 of 2"),
+    ],
+)
+def test_what_a_deleted_one_waits_for_in_ec2_is_said(reason: str, detail: str, waits_for: str) -> None:
+    holdings, clock = HoldingsView(), FakeClock()
+    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
+    told_ = Problem(reason=reason, message="instances still run in cr-1")
+    state = HoldingState(managed=True, problems=(told_,), detail=detail)
+    holdings.publish(Holdings(), {Reserved("a", "r"): state}, {})
+    made = sources(holdings, KueueView(reads), ClusterView(reads.clusters.cache, known=list))
+    one = CapacityReservation.decode({"metadata": {"name": "r", "namespace": "a", "uid": "u"}})
+    (left,) = made.left
+    assert left(one) == [waits_for]
 
 
 @pytest.mark.covers("OME-068")
