@@ -135,6 +135,8 @@ def test_who_is_spared_and_who_is_of_another_cohort_is_never_asked() -> None:
     slots = Slots([lot("a", 3)], [member("a"), member("b"), member("x", cohort="other")], held)
     assert asked(slots, want()) == []
     assert slots.takers(slots.lots["a", "f"]) == ()
+    # Two of three hold outsiders, one the spared.
+    assert (slots.lots["a", "f"].slots, slots.room(slots.lots["a", "f"])) == ({"cr-a": 1}, 0)
 
 
 def test_both_are_named_with_their_paths() -> None:
