@@ -62,9 +62,9 @@ class Run:
 
 
 def a_minute(server: Server, clock: FakeClock, *, threads: int) -> None:
-    """Passes until the lease was renewed after it, each second when so many threads have had theirs."""
+    """Passes until the lease was renewed after it, each second when just so many threads wait for it."""
     while spec(server)["renewTime"] <= "2026-01-01T00:01:00":
-        clock.threads(threads)
+        clock.until(lambda: len(vars(clock)["_waiting"]) == threads)
         clock.advance(1)
 
 
