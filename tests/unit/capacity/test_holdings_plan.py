@@ -217,6 +217,24 @@ def test_refused_it_is_asked_in_the_next_zone_then_for_half(
 
 
 @pytest.mark.covers("CAP-05")
+def test_it_is_asked_again_when_the_first_of_the_refusals_ends() -> None:
+    no = ProviderError("InsufficientInstanceCapacity", "no", class_=ErrorClass.CAPACITY)
+    given = refused((P5, A, 1)).record(P5, B, 1, no, NOW + minutes(1))
+    found = planned(wish(), refusals=given, now=NOW + minutes(2))
+    assert (buys(found), found.again) == ([], NOW + minutes(3))
+
+
+@pytest.mark.covers("CAP-04")
+@pytest.mark.parametrize(("named", "ended"), [(("h100",), {"cr-2": 0}), (("h100", "gone"), {})])
+def test_nothing_is_given_back_while_a_flavor_means_nothing(
+    named: tuple[str, ...], ended: dict[str, int]
+) -> None:
+    """What fits none today may be of the flavor whose ResourceFlavor is not there."""
+    there = (ours("cr-1", 8), ours("cr-2", 1, kind="m5.xlarge", flavor="old"))
+    assert changes(planned(wish(flavor_names=named, cancels=True), there=there)) == ended
+
+
+@pytest.mark.covers("CAP-05")
 def test_what_was_obtained_is_kept_and_shown_while_the_rest_is_refused() -> None:
     there = (ours("cr-1", 4, zone=B),)
     found = planned(wish(), there=there, refusals=refused((P5, A, 1), (P5, B, 1)))
@@ -357,6 +375,12 @@ def test_what_may_have_been_bought_unseen_is_the_dearest_that_there_was_room_for
         assert sum(each[2] for each in buys(planned(wish(), lost, caps=Caps(dollars=dollars)))) == left
     capped = planned(wish(), lost, caps=Caps(dollars=1000.0, instances_each=4))
     assert buys(capped) == [(P5, A, 4)], "it never had room for more than four"
+
+
+def test_nothing_may_have_been_bought_of_a_flavor_that_is_offered_nowhere_any_more() -> None:
+    gone = Flavor(name="h100", instance_types=(P5,), zones=("us-east-1z",))
+    found = planned(wish(8), wish(8, gone, OTHER, unsure=True))
+    assert [each.reserved for each in found.purchases] == [TEAM]
 
 
 def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars() -> None:
