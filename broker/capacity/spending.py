@@ -75,9 +75,9 @@ class Spending:
     def perhaps(self, reserved: Reserved, counts: Mapping[str, int]) -> None:
         """One of these, of a type each, may be bought and not shown yet: no more than there was room for."""
         most = {name: min(count, self.room(reserved, name)) for name, count in counts.items()}
-        name = max(sorted(most), key=lambda each: (most[each] * (self._price(each) or 0), most[each]))
-        if not most[name]:
+        if not any(most.values()):
             return
+        name = max(sorted(most), key=lambda each: (most[each] * (self._price(each) or 0), most[each]))
         self.add(reserved, name, most[name])
         for whose in {EVERYBODY, reserved}:
             self._perhaps[whose] += most[name]
