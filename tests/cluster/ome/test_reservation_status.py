@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from broker.apis import names
@@ -52,7 +54,7 @@ def eight(stack: Stack) -> None:
 
 @pytest.mark.covers(
     "OME-016", "OME-017", "OME-018", "OME-020", "OME-021", "OME-022", "OME-023", "OME-024", "OME-026",
-    "OME-027", "OME-029", "OME-090", "OME-092", "OME-093",
+    "OME-027", "OME-029", "OME-031", "OME-090", "OME-092", "OME-093",
 )  # fmt: skip
 def test_from_creating_to_its_end(stack: Stack) -> None:
     eight(stack)
@@ -70,9 +72,11 @@ def test_from_creating_to_its_end(stack: Stack) -> None:
     stack.until(lambda: sample("capacity_reservation_lifecycle_state", state="Active") == 1, "its state")
     assert sample("capacity_reservation_lifecycle_state", state="Failed") == 0
 
+    began = stack.clock.now()
     cordon(stack, "n-3")
     out = {GPU: "56", "memory": "14Ti", "cpu": "896"}
     stack.until(lambda: amounts(says(stack), "allocatable") == out, "one node is out", step=10)
+    assert stack.clock.now() - began >= timedelta(seconds=30), "it has lasted"
     status = says(stack)
     assert amounts(status, "capacity") == RESOURCES
     assert status["capacityReservationLifecycleState"] == "Active"
