@@ -97,7 +97,8 @@ def test_every_loop_is_shown() -> None:
 # Words in the code that look like reasons and are none: kinds, operators, statuses, outcomes, families.
 WORDS = """
 True False Unknown Normal Warning Valid Ready Available LimitExceeded Resolved Mirrored Not NotNeeded
-Exists DoesNotExist Equal In NotIn Gt Gte Lt Lte Mi Gi Ti NoSchedule NoExecute Failed Succeeded PodScheduled
+Exists DoesNotExist Equal In NotIn Gt Gte Lt Lte Mi Gi Ti NoSchedule NoExecute PreferNoSchedule Failed
+Succeeded PodScheduled
 Unschedulable CreateCapacityReservation
 CapacityReservationsReady EC2NodeClass NodeClaim DaemonSet Node Windows Custom Bottlerocket Outpost
 Adopted Launched Refused Skipped Spilled NoInstances SpilledToOnDemand
