@@ -184,6 +184,34 @@ def test_a_refusal_in_a_placement_group_is_read_back_as_that_groups() -> None:
         assert [str(each.scope) for each in found.lasting(now)] == [scope]
 
 
+@pytest.mark.covers("CAP-17")
+@pytest.mark.parametrize("refused_last", [True, False])
+def test_what_ec2_answered_last_holds_whichever_claim_records_it(refused_last: bool) -> None:
+    now = datetime.now(UTC)
+    first, last = now - timedelta(minutes=2), now - timedelta(minutes=1)
+    there = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=2, available=1)
+    pool = f"reserved:{P5}:us-east-1a:cr-1"
+    answers = {
+        "a": attempt(pool, Outcome.LAUNCHED, at=first if refused_last else last),
+        "b": attempt(
+            pool,
+            at=last if refused_last else first,
+            code="InsufficientInstanceCapacity",
+            class_=ErrorClass.CAPACITY,
+        ),
+    }
+    claims = []
+    for name, answered in answers.items():
+        document = claim(name)
+        document["metadata"]["annotations"] = {ATTEMPTS: dump([answered])}
+        claims.append(NodeClaim.decode(document))
+    for order in (claims, claims[::-1]):
+        found = remembered(order, Inventory(odcrs={there.id: there}, described=now), now)
+        assert [str(each.scope) for each in found.lasting(now)] == (
+            ["reservation:cr-1"] if refused_last else []
+        )
+
+
 def test_every_pool_of_one_refusal_is_remembered(world: World, training: Cluster) -> None:
     """A fleet asks many pools at once; each that refused is short, not the first alone."""
     client, kubeconfig = training
