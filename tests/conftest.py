@@ -30,10 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected stays: walking through it for garbage was a seventh of a run."""
+    """What is imported and collected stays: to walk through it for garbage was a twelfth of a run."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)

@@ -38,10 +38,34 @@ def trusts(bundle: bytes, kept: Kept, at: datetime, name: str = NAME) -> bool:
     return True
 
 
+class Looks:
+    """What was served to whom, from when until when.
+
+    A chain is valid from one moment to another, so who trusts it at the first and at the last look trusts it
+    at every look between.
+    """
+
+    def __init__(self) -> None:
+        self.spans: dict[tuple[bytes, int], tuple[Kept, datetime, datetime]] = {}
+
+    def at(self, now: datetime, *pairs: tuple[bytes, Kept]) -> None:
+        for bundle, of in pairs:
+            assert of.serving is not None
+            key = bundle, of.serving.certificate.serial_number
+            _, first, last = self.spans.get(key, (of, now, now))
+            self.spans[key] = of, min(first, now), max(last, now)
+
+    def end(self) -> None:
+        for (bundle, _), (of, *span) in self.spans.items():
+            for at in span:
+                assert trusts(bundle, of, at), at
+
+
 def test_whoever_is_an_hour_behind_is_trusted_and_trusts_for_three_years() -> None:
-    now, before = START, None
+    now = START
     kept = turn(Kept(), names=[NAME], now=now)
     served, signed, most = set(), set(), 0
+    looks = Looks()
     while now < START + 3 * CA_LIFE:
         was, kept = kept, turn(kept, names=[NAME], now=now)
         assert kept.serving is not None
@@ -49,12 +73,12 @@ def test_whoever_is_an_hour_behind_is_trusted_and_trusts_for_three_years() -> No
         signed.add(kept.serving.certificate.issuer)
         most = max(most, len(kept.authorities))
         # Both ways: an API server that has the last bundle, a replica that serves the last certificate.
-        for bundle, of in ((kept.bundle, kept), (was.bundle, kept), (kept.bundle, was)):
-            assert trusts(bundle, of, now), now
+        looks.at(now, (kept.bundle, kept), (was.bundle, kept), (kept.bundle, was))
         # Where the API server's clock is behind.
-        assert trusts(kept.bundle, kept, now - SKEW)
-        before, now = kept, now + 7 * HOUR
-    assert before is not None
+        looks.at(now - SKEW, (kept.bundle, kept))
+        now += 7 * HOUR
+    looks.end()
+    assert len(looks.spans) > len(served)
     assert 12 <= len(served) <= 20
     assert (len(signed), most) == (5, 2)
 
