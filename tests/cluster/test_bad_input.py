@@ -380,7 +380,7 @@ def test_expired_credentials(stack: Stack, code: str) -> None:
 
 def test_one_broken_object_never_stops_the_others(stack: Stack) -> None:
     """Every kind of mistake at once, and claims that have nothing to do with them."""
-    odcr = stack.aws.odcr(count=2)
+    odcr = stack.aws.odcr(count=3)  # also for bad-data, which would else be told that it is full
     stack.node_class("good", id_=odcr)
     stack.node_class("no-subnet", id_=odcr, subnetSelectorTerms=[NO_SUBNET])
     stack.node_class("bad-spec", annotations={names.RESERVATION_SPEC: "{"})
