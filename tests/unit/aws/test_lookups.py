@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from providers.aws.cache import TtlCache
 from providers.aws.filters import batches, of_terms
 from providers.aws.images import platform, published
+from providers.aws.reservations import odcr
 from providers.model import Accelerator, ErrorClass, Gpu, Image, InstanceType, ProviderError, Selector
 
 from .support import ManualClock, Wire, answer, provider
@@ -322,6 +323,14 @@ def test_a_parameter_is_found_by_name_by_version_and_by_arn(asked: str) -> None:
         with pytest.raises(ProviderError, match="'/other' does not exist in us-east-1") as caught:
             aws.images([Selector(ssm_parameter="/other")])
     assert caught.value.class_ is ErrorClass.NOT_FOUND
+
+
+@pytest.mark.covers("KRP-29")
+def test_a_reservation_of_ultraservers_is_known_by_its_launch_status() -> None:
+    item: Any = {"CapacityReservationId": "cr-1", "ReservationType": "capacity-block"}
+    assert not odcr(item).ultraserver
+    item["LaunchStatus"] = "launchable"
+    assert odcr(item).ultraserver
 
 
 @pytest.mark.covers("KRP-08")
