@@ -17,6 +17,7 @@ from broker.capacity.holdings import (
     TAG_RESERVATION,
     Claimant,
     belongs,
+    made_here,
 )
 from broker.capacity.holdings_model import (
     MOST,
@@ -619,3 +620,13 @@ def test_the_group_has_just_what_the_reservation_holds(
 def test_a_plan_that_has_nothing_to_do_has_no_step() -> None:
     assert not planned(wish(), there=(ours("cr-1", 8),)).steps
     assert planned(wish()).steps
+
+
+@pytest.mark.covers("CAP-04", "CAP-06")
+@pytest.mark.parametrize(("cluster", "made"), [("blue", True), ("green", False), (None, False)])
+def test_only_what_this_clusters_broker_made_is_its_to_change(cluster: str | None, made: bool) -> None:
+    one = ours("cr-1", 8)
+    tags = {key: value for key, value in one.tags.items() if key != TAG_CLUSTER}
+    tags |= {TAG_CLUSTER: cluster} if cluster else {}
+    assert made_here(replace(one, tags=tags), "blue") is made
+    assert not made_here(replace(one, tags={**tags, TAG_MANAGED: "terraform"}), "blue")
