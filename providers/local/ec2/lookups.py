@@ -2,20 +2,47 @@
 
 The answers are moto's; only the way to them is shorter. moto scans all instances for one id and all tags of
 all resources for one resource's tags, several times a launch, so that each launch is slower than the one
-before.
+before. It also makes a Region's 1,300 images anew for each account, by way of a volume and a snapshot each.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
+from moto import settings
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.amis import Ami
-from moto.ec2.models.elastic_block_store import Volume
+from moto.ec2.models.elastic_block_store import Snapshot, Volume
 from moto.ec2.models.instances import Instance
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 
 WILDCARDS = frozenset("*?[\\")
+Made = TypeVar("Made", Ami, Snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """A Region's images as an account first sees them; whoever has them changes copies."""
+
+    amis: Mapping[str, Ami]
+    tags: Mapping[str, Mapping[str, str]]
+
+
+@lru_cache
+def _stock(region_name: str, account_id: str) -> Stock:
+    made = EC2Backend(region_name, account_id)
+    return Stock(made.amis, {id_: made.tags[id_] for id_ in made.amis if made.tags.get(id_)})
+
+
+def _copied(original: Made, backend: Any, **other: Any) -> Made:
+    made: Any = type(original).__new__(type(original))
+    vars(made).update(vars(original), ec2_backend=backend, **other)
+    return cast(Made, made)
 
 
 class QuickLookups(EC2Backend):
@@ -33,6 +60,29 @@ class QuickLookups(EC2Backend):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         self.__init__(*begin_with)  # type: ignore[misc]
         return getattr(self, name)
+
+    def _load_amis(self) -> None:
+        if "MOTO_AMIS_PATH" in os.environ or not settings.ec2_load_default_amis():
+            super()._load_amis()
+            return
+        stock = _stock(self.region_name, self.account_id)
+        for id_, ami in stock.amis.items():
+            snapshot = _copied(  # its volume is gone, and cannot be changed
+                ami.ebs_snapshot,
+                self,
+                create_volume_permission_groups=set(),
+                create_volume_permission_userids=set(),
+            )
+            self.snapshots[snapshot.id] = snapshot
+            self.amis[id_] = _copied(
+                ami,
+                self,
+                ebs_snapshot=snapshot,
+                launch_permissions=[dict(each) for each in ami.launch_permissions],
+                product_codes=copy(ami.product_codes),
+            )
+        for id_, tags in stock.tags.items():
+            self.tags[id_] = dict(tags)
 
     def get_instance(self, instance_id: str) -> Instance:
         return self._known(instance_id) or super().get_instance(instance_id)

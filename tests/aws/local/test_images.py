@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto import mock_aws
+from moto.ec2.models import EC2Backend
 
-from tests.aws.local.kit import Aws, run
+from providers.local import Control, install
+from providers.local.ec2.lookups import QuickLookups
+from tests.aws.local.kit import LINUX, Aws, run
 
 AL2023 = "/aws/service/eks/optimized-ami/1.33/amazon-linux-2023"
 BOTTLEROCKET = "/aws/service/bottlerocket/aws-k8s-1.33"
@@ -69,3 +73,42 @@ def test_what_is_not_published_is_not_found(aws: Aws) -> None:
 def test_nobody_sees_them_who_did_not_ask(ec2: Any) -> None:
     names = [found.get("Name", "") for found in ec2.describe_images(Owners=["amazon"])["Images"]]
     assert not [name for name in names if "al2023-x86_64-standard" in name or name.startswith("bottlerocket")]
+
+
+def test_what_a_test_does_to_an_image_the_next_account_does_not_see() -> None:
+    """moto would make all images anew; here they are copies."""
+    install()
+    for _ in range(2):
+        with mock_aws():
+            ec2 = Aws(None, Control()).client()
+            found = image(ec2, LINUX)
+            assert (found["Public"], found.get("Tags", [])) == (True, [])
+            (snapshot,) = (each["Ebs"]["SnapshotId"] for each in found["BlockDeviceMappings"])
+            assert ec2.describe_snapshots(SnapshotIds=[snapshot])["Snapshots"][0]["VolumeSize"] == 15
+            everybody = {"Remove": [{"Group": "all"}]}
+            ec2.modify_image_attribute(ImageId=LINUX, LaunchPermission=everybody)
+            ec2.create_tags(Resources=[LINUX, snapshot], Tags=[{"Key": "seen", "Value": "yes"}])
+            ec2.modify_snapshot_attribute(
+                SnapshotId=snapshot, OperationType="remove", CreateVolumePermission=everybody
+            )
+            assert image(ec2, LINUX)["Tags"] == [{"Key": "seen", "Value": "yes"}]
+            assert not image(ec2, LINUX)["Public"]
+            ec2.deregister_image(ImageId=LINUX)
+            ec2.delete_snapshot(SnapshotId=snapshot)
+
+
+def test_images_are_as_moto_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    install()
+    with mock_aws():
+        ours = Aws(None, Control()).client().describe_images()["Images"]
+    monkeypatch.setattr(QuickLookups, "_load_amis", EC2Backend._load_amis)
+    with mock_aws():
+        motos = Aws(None, Control()).client().describe_images()["Images"]
+    for each in (*ours, *motos):
+        del each["CreationDate"]  # of most, when they were made here
+        for mapping in each["BlockDeviceMappings"]:
+            assert mapping["Ebs"].pop("SnapshotId").startswith("snap-")
+    assert ours == motos
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+    with mock_aws():
+        assert Aws(None, Control()).client().describe_images()["Images"] == []
