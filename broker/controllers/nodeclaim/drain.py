@@ -21,8 +21,9 @@ NO_SCHEDULE = "NoSchedule"
 STUCK = timedelta(minutes=1)
 STATIC_POD = "kubernetes.io/config.mirror"
 CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?)(ms|h|m|s)")
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+_LONGEST = 2**63 / 1e9  # of Go's durations, in seconds
+_PART = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({'|'.join(sorted(_UNITS, key=len, reverse=True))})")
 _DURATION = re.compile(rf"\+?(?:{_PART.pattern})+")
 
 
@@ -43,14 +44,15 @@ def kept(pod: Pod, now: datetime) -> bool:
     if said == "true":
         return True
     length = _seconds(said)
-    if length is None or length <= 0:
+    if not 0 < length < _LONGEST:
         return False  # no duration: it says nothing, as in Karpenter
     return pod.status.start_time is None or now - pod.status.start_time < timedelta(seconds=length)
 
 
-def _seconds(text: str) -> float | None:
+def _seconds(text: str) -> float:
+    """0 of what is no duration."""
     if not _DURATION.fullmatch(text):
-        return None
+        return 0.0
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 

@@ -113,6 +113,11 @@ def test_nobody_goes_while_one_of_the_group_before_still_ends() -> None:
         (pod(keep="-5m", age=1), False),
         (pod(keep="5 minutes", age=1), False),
         (pod(keep="5", age=1), False),
+        (pod(keep=".5h", age=1799), True),
+        (pod(keep="500000000µs", age=499), True),
+        (pod(keep="2562047h", age=1), True),
+        (pod(keep="2562048h", age=1), False),  # more than Go's durations hold
+        (pod(keep=f"{'9' * 400}h", age=1), False),
     ],
 )
 def test_who_says_do_not_disrupt_is_waited_for_and_not_evicted(given: Pod, stays: bool) -> None:
