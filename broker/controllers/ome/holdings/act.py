@@ -252,9 +252,10 @@ class Actor:
         metadata = {"uid": uid, "annotations": {names.BUYING: str(mark)}}
         kind, namespace = reading.one.KIND, reading.one.namespace or None
         answer = self._client.patch(kind, reading.one.name, {"metadata": metadata}, namespace=namespace)
-        if answer["metadata"].get("deletionTimestamp"):
-            raise Leaves(reading.one.key)
         self._marks[uid] = mark
+        if answer["metadata"].get("deletionTimestamp"):
+            self._spent.add(uid)  # the object is asked again before anything is bought
+            raise Leaves(reading.one.key)
         self._spent.discard(uid)
         return mark
 
