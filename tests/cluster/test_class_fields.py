@@ -88,8 +88,10 @@ def test_a_placement_group_and_a_reservation_in_it(stack: Stack, by: str) -> Non
 def test_a_placement_group_that_is_not_there_is_named(stack: Stack) -> None:
     stack.node_class(preference="none", placementGroupSelector={"id": "pg-0123456789abcdef0"})
     stack.start()
-    said = stack.until_class(names.LAUNCHABLE, "False")
-    assert "pg-0123456789abcdef0" in said.message
+    stack.claim(capacity=(ON_DEMAND,))
+    said = stack.until_class(names.LAUNCHABLE, "False", reason="PlacementGroupNotFound")
+    assert said.message.startswith("spec.placementGroupSelector: placement group 'pg-0123456789abcdef0'")
+    assert "pg-0123456789abcdef0" in stack.until_waiting("c-0", "PlacementGroupNotFound").message
 
 
 @pytest.mark.covers("KRP-23")

@@ -24,7 +24,7 @@ from broker.capacity.matching import resolve_class
 from broker.capacity.model import USUAL, Inventory, NodeClass, Overhead, ReservationTerm, Selection
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
 from providers.base import CapacityProvider
-from providers.model import Image, ProviderError, SecurityGroup, Selector, Subnet
+from providers.model import ErrorClass, Image, ProviderError, SecurityGroup, Selector, Subnet
 
 # Whose user data the broker writes.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
@@ -255,7 +255,12 @@ def _placement_group_arn(node_class: EC2NodeClass, provider: CapacityProvider) -
     wanted = node_class.spec.placement_group_selector
     if wanted is None:
         return ""
-    return provider.placement_group_arn(name=wanted.name, id_=wanted.id)
+    try:
+        return provider.placement_group_arn(name=wanted.name, id_=wanted.id)
+    except ProviderError as error:
+        if error.class_ is not ErrorClass.NOT_FOUND:
+            raise
+        raise Unresolved("PlacementGroupNotFound", f"spec.placementGroupSelector: {error.message}") from error
 
 
 def _nothing(field: str, terms: Sequence[Model]) -> str:
