@@ -62,7 +62,10 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
         asked = client()
         items, _version = asked.list(OnDemandCapacityReservation.KIND)
     except (ApiError, ConfigurationError) as error:
-        return Seen(), f"whose slots idle since when is told by tags alone: {error}"
+        return (
+            Seen(),
+            f"whose slots they are is told by tags alone, and since when they idle is unknown: {error}",
+        )
     records = {one.name: one.status for one in map(OnDemandCapacityReservation.decode, items)}
     claimants: list[holdings.Claimant] = []
     for model in MODELS:

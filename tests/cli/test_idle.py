@@ -165,7 +165,7 @@ def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World
     assert result.exit_code == 0
     assert f"id: {world.odcr}" in result.stdout
     assert "since: null" in result.stdout
-    assert "whose slots idle since when is told by tags alone" in result.stderr
+    assert "whose slots they are is told by tags alone, and since when they idle is unknown" in result.stderr
 
 
 def test_nothing_idle_is_said(world: World, cluster: Cluster) -> None:
