@@ -21,6 +21,7 @@ from broker.controllers.nodeclaim.loops import LONGEST, NodeClaimLoops
 from broker.controllers.nodeclaim.takeover import TakeOver
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
+from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.ome.loops import OmeLoops
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import Shared
@@ -235,6 +236,7 @@ class Broker:
             recorder=self.recorder,
             owns=self._owns,
             short=self.launcher.announced,
+            placement=self._placement,
             describe=lambda: self._polls.add("notice"),
         )
         queue = settings.interruption_queue
@@ -300,6 +302,12 @@ class Broker:
         for node_class in self.read.classes.cache.list():
             self._class_queue.add(node_class.name)
         self._launches.add("inventory")
+
+    def _placement(self, claim: NodeClaim) -> str:
+        try:
+            return self._nodeclass.ready(claim.spec.node_class_ref.name).plan.placement
+        except Unresolved:
+            return ""  # nothing is launched from it now
 
     def _class_resolved(self, name: str) -> None:
         self._launches.add(name)

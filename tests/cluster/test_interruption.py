@@ -105,8 +105,9 @@ def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: 
 
 @pytest.mark.covers("KRP-19")
 def test_a_pool_that_took_its_instance_back_is_not_asked_before_its_time(stack: Stack, queue: Queue) -> None:
-    """EC2 would give another spot instance at once, and take it soon."""
-    stack.node_class(preference="none", zones=(A,))
+    """EC2 would give another spot instance at once, also in its placement group, and take it soon."""
+    stack.aws.ec2.create_placement_group(GroupName="ring", Strategy="cluster")
+    stack.node_class(preference="none", zones=(A,), placementGroupSelector={"name": "ring"})
     stack.claim("c-0", capacity=(SPOT,))
     stack.start(interruption_queue=QUEUE)
     stack.until_ready("c-0")

@@ -110,8 +110,10 @@ class NoticeKeeper:
         recorder: Recorder,
         owns: Callable[[NodeClaim], bool],
         short: Announce,
+        placement: Callable[[NodeClaim], str],
         describe: Callable[[], None],
     ) -> None:
+        """`placement`: of the launches of a claim's class, as in their pools."""
         self._client = client
         self._claims = claims
         self._nodes = nodes
@@ -119,6 +121,7 @@ class NoticeKeeper:
         self._recorder = recorder
         self._owns = owns
         self._short = short  # hears of a pool that gives nothing more
+        self._placement = placement
         self._describe = describe  # asks for a new description of the reservations
 
     def take(self, message: QueueMessage) -> None:
@@ -149,7 +152,7 @@ class NoticeKeeper:
 
     def _answer(self, claim: NodeClaim, notice: Notice, answer: Answer) -> None:
         odcr = claim.labels.get(names.RESERVATION_ID, "")
-        if scope := _scope(claim, notice):
+        if scope := self._scope(claim, notice):
             self._short(scope, code=answer.reason, message=notice.type)
         if answer.drains:
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
@@ -164,16 +167,18 @@ class NoticeKeeper:
         pool = claim.labels.get(names.NODEPOOL, "")
         _DRAINED.labels(notice.kind, "drain" if answer.drains else "tell", pool).inc()
 
-
-def _scope(claim: NodeClaim, notice: Notice) -> Scope | None:
-    """The pool that EC2 takes the claim's instance back into: it gives no other soon."""
-    if notice.kind is NoticeKind.RESERVATION_INTERRUPTION:
-        odcr = claim.labels.get(names.RESERVATION_ID)
-        return Scope("reservation", odcr) if odcr else None
-    type_, zone = claim.labels.get(names.INSTANCE_TYPE), claim.labels.get(names.ZONE)
-    if notice.kind is not NoticeKind.SPOT_INTERRUPTION or not type_ or not zone:
-        return None
-    return Scope("pool", str(Pool(capacity_type="spot", instance_type=type_, zone=zone)))
+    def _scope(self, claim: NodeClaim, notice: Notice) -> Scope | None:
+        """The pool that EC2 takes the claim's instance back into: it gives no other soon."""
+        if notice.kind is NoticeKind.RESERVATION_INTERRUPTION:
+            odcr = claim.labels.get(names.RESERVATION_ID)
+            return Scope("reservation", odcr) if odcr else None
+        type_, zone = claim.labels.get(names.INSTANCE_TYPE), claim.labels.get(names.ZONE)
+        if notice.kind is not NoticeKind.SPOT_INTERRUPTION or not type_ or not zone:
+            return None
+        placed = self._placement(claim)
+        return Scope(
+            "pool", str(Pool(capacity_type="spot", instance_type=type_, zone=zone, placement=placed))
+        )
 
 
 def by_instance(claim: NodeClaim) -> list[str]:
