@@ -17,6 +17,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
 from broker.capacity.entitlement import NOBODYS
 from broker.capacity.model import USUAL, Claim, Inventory, NodeClass, Overhead, Plan, Solution
+from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS
@@ -93,7 +94,7 @@ def rows(
         seconds=seconds,
         timer=timer,
     )
-    return [_row(claim, result, found.refused) for claim in claims], result.solution
+    return [_row(claim, result, found) for claim in claims], result.solution
 
 
 def check(objects: Iterable[Object], *, where: str) -> None:
@@ -214,8 +215,8 @@ def _inventory(
     return Inventory(odcrs=odcrs, groups=groups, described=now), errors
 
 
-def _row(claim: NodeClaim, result: Plan, refused: Mapping[str, str]) -> dict[str, Any]:
-    why = refused.get(claim.name)
+def _row(claim: NodeClaim, result: Plan, found: Considered) -> dict[str, Any]:
+    why = found.refused.get(claim.name)
     made = unplanned(why) if why else decided(result, claim.uid)
     more = f" and {len(made.rest) - 3} more" if len(made.rest) > 3 else ""
     return {
@@ -224,7 +225,7 @@ def _row(claim: NodeClaim, result: Plan, refused: Mapping[str, str]) -> dict[str
         "decision": made.sentence,
         "pool": str(made.option.pool) if made.option else "-",
         "then": (", ".join(str(o.pool) for o in made.rest[:3]) + more) if made.option else "-",
-        "why": _why(made),
+        "why": _why(made, _misfits(claim, made, found)),
         "launches": made.option is not None,
     }
 
@@ -234,10 +235,21 @@ def told(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, **{key: short(row[key]) for key in ("pool", "then", "why")}} for row in rows]
 
 
-def _why(made: Decision) -> str:
+def _misfits(claim: NodeClaim, made: Decision, found: Considered) -> list[str]:
+    """Why its class has no reservation at all, of a claim that would take one and goes elsewhere."""
+    if made.option is None or made.option.pool.capacity_type == "reserved":
+        return []
+    wanted = next(one for one in found.waiting if one.name == claim.name)
+    resolved = found.classes[wanted.node_class].resolved
+    if resolved.usable or "reserved" not in capacity_types(wanted.requirements):
+        return []
+    return [f"{one.reason}: {one.message}" for one in resolved.misfits[:5]]
+
+
+def _why(made: Decision, misfits: Iterable[str]) -> str:
     if made.option is None:
         return made.sentence
     told = [
         f"{each.pool}: {because(each.reason, each.message, pool=str(each.pool))}" for each in made.skipped
     ]
-    return "; ".join(told) or "the best option that it has"
+    return "; ".join([*told, *misfits]) or "the best option that it has"

@@ -106,6 +106,19 @@ def test_plan_names_the_field_and_the_value(
         assert word in rows[0]["why"]
 
 
+def test_plan_of_a_claim_that_falls_back_says_why_its_class_has_no_reservation(
+    world: World, tmp_path: Path
+) -> None:
+    gone = {"capacityReservationTarget": {"capacityReservationId": "cr-0ffffffffffffffff"}}
+    manifest = node_class(world, capacityReservationSpec=gone)
+    claims = [claim("c-0", "reserved", "on-demand"), claim("c-1", "on-demand")]
+    code, rows = planned(world, files(tmp_path, manifest, *claims))
+    assert code == 0
+    assert rows[0]["pool"].startswith("on-demand:")
+    assert rows[0]["why"].startswith("ReservationNotFound: ") and "cr-0ffffffffffffffff" in rows[0]["why"]
+    assert rows[1]["why"] == "the best option that it has", "it asks for none"
+
+
 def test_plan_of_a_claim_without_its_class(world: World, tmp_path: Path) -> None:
     code, rows = planned(world, files(tmp_path, claim("c-0")))
     assert code == 1
