@@ -1,6 +1,7 @@
 """Instance types that a class cannot launch whatever a claim asks for: EC2 refuses them, or no node joins.
 
-Invariant: a type is left out only for what is known of it; a field that EC2 did not describe refuses nothing.
+Invariant: network cards that EC2 did not describe leave no type out. A type without a hypervisor, as bare
+metal, is not Nitro here, and one of which EC2 names no EFA has none.
 The checks are Karpenter's (pkg/providers/instancetype/compatibility).
 """
 
