@@ -22,6 +22,7 @@ from providers.model import (
     LaunchResult,
     Odcr,
     OdcrRequest,
+    PlacementGroup,
     QueueMessage,
     ReservationGroup,
     SecurityGroup,
@@ -92,8 +93,8 @@ class CapacityProvider(Protocol):
     def instance_profile(self, *, role: str, profile: str) -> str:
         """The instance profile to launch with: `profile` as given, or the one named by the role."""
 
-    def placement_group_arn(self, *, name: str = "", id_: str = "") -> str:
-        """The ARN of the placement group of that name or id, as reservations name it."""
+    def placement_group(self, *, name: str = "", id_: str = "") -> PlacementGroup:
+        """The placement group of that name in the account, or of that id anywhere."""
 
     def ensure_template(self, template: Template, *, owner: str) -> TemplateRef:
         """The launch template that holds exactly this, made if missing; `owner` is the class's name."""

@@ -160,6 +160,7 @@ class InstanceType:
     efa_interfaces: int = 0
     network_cards: int = 1
     interfaces_per_card: tuple[int, ...] = ()  # by the card's index; empty: unknown
+    ena: bool = True
     max_pods: int = 110
     enis: int = 0  # of the default network card; 0: unknown
     addresses_per_eni: int = 0
@@ -168,6 +169,8 @@ class InstanceType:
     local_storage_gb: int = 0
     local_nvme: bool = True  # whether its disks, if it has any, are NVMe
     market_types: frozenset[str] = frozenset({"on-demand", "spot"})
+    placement_strategies: frozenset[str] = frozenset({"cluster", "partition", "spread"})
+    nested_virtualization: bool = False
     cpu_manufacturer: str = ""  # as EC2 writes it; empty where unknown
     clock_mhz: int = 0  # sustained; 0: unknown
     neuron_name: str = ""
@@ -192,6 +195,14 @@ class Selector:
     owner: str = ""
     alias: str = ""
     ssm_parameter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementGroup:
+    """`strategy` is cluster, partition or spread; `arn` is what reservations name it by."""
+
+    arn: str
+    strategy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,16 @@ def unfit(type_: InstanceType, node_class: NodeClass) -> str:
         return "AL2023 does not run on a1 instances"
     if node_class.tracks_connections and type_.hypervisor != "nitro":
         return "connectionTracking needs Nitro instances"
+    if node_class.nested_virtualization and not type_.nested_virtualization:
+        return "cpuOptions.nestedVirtualization is enabled, and its processors do not have it"
+    if node_class.placement_strategy not in {"", *type_.placement_strategies}:
+        return f"EC2 takes it into no placement group with the {node_class.placement_strategy} strategy"
     return _interfaces(type_, node_class)
 
 
 def _interfaces(type_: InstanceType, node_class: NodeClass) -> str:
+    if node_class.interfaces and not type_.ena:
+        return "networkInterfaces needs instances with ENA"
     per_card = type_.interfaces_per_card
     for each in node_class.interfaces if per_card else ():
         if each.card >= len(per_card):

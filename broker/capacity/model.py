@@ -133,6 +133,8 @@ class NodeClass:
     overhead: Overhead = USUAL
     interfaces: tuple[NetworkInterface, ...] = ()
     tracks_connections: bool = False
+    placement_strategy: str = ""
+    nested_virtualization: bool = False
     not_ready: str = ""
 
     @property

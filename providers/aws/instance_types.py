@@ -76,6 +76,7 @@ def instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> In
         efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
         network_cards=network.get("MaximumNetworkCards", 1),
         interfaces_per_card=_per_card(network),
+        ena=network.get("EnaSupport") != "unsupported",
         max_pods=_max_pods(network),
         enis=_enis(network),
         addresses_per_eni=network.get("Ipv4AddressesPerInterface", 1),
@@ -95,6 +96,9 @@ def instance_type(item: InstanceTypeInfoTypeDef, *, zones: frozenset[str]) -> In
         branch_interfaces=branch_interfaces(name),
         encryption_in_transit=network.get("EncryptionInTransitSupported", False),
         market_types=frozenset(item.get("SupportedUsageClasses", [])),
+        placement_strategies=frozenset(item.get("PlacementGroupInfo", {}).get("SupportedStrategies", [])),
+        nested_virtualization="nested-virtualization"
+        in item.get("ProcessorInfo", {}).get("SupportedFeatures", []),
     )
 
 

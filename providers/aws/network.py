@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from providers.aws import filters
 from providers.aws.clients import Aws
-from providers.model import ErrorClass, ProviderError, SecurityGroup, Selector, Subnet
+from providers.model import ErrorClass, PlacementGroup, ProviderError, SecurityGroup, Selector, Subnet
 
 PAGE = 1000
 
@@ -44,8 +44,8 @@ def security_groups(aws: Aws, terms: Sequence[Selector]) -> list[SecurityGroup]:
     return sorted(found.values(), key=lambda group: group.id)
 
 
-def placement_group_arn(aws: Aws, *, name: str, id_: str) -> str:
-    """The ARN of the placement group of that name in the account, or of that id anywhere."""
+def placement_group(aws: Aws, *, name: str, id_: str) -> PlacementGroup:
+    """The placement group of that name in the account, or of that id anywhere."""
     wanted, field = (id_, "GroupId") if id_ else (name, "GroupName")
     try:
         answer = (
@@ -61,7 +61,7 @@ def placement_group_arn(aws: Aws, *, name: str, id_: str) -> str:
         raise _no_group(aws, wanted, request_id=error.request_id) from error
     for item in answer["PlacementGroups"]:
         if item.get(field) == wanted:
-            return item.get("GroupArn", "")
+            return PlacementGroup(arn=item.get("GroupArn", ""), strategy=item.get("Strategy", ""))
     raise _no_group(aws, wanted)
 
 

@@ -44,6 +44,7 @@ from providers.model import (
     LaunchResult,
     Odcr,
     OdcrRequest,
+    PlacementGroup,
     ProviderError,
     QueueMessage,
     ReservationGroup,
@@ -171,8 +172,8 @@ class AwsProvider:
     def instance_profile(self, *, role: str, profile: str) -> str:
         return self._profiles.resolve(role=role, profile=profile)
 
-    def placement_group_arn(self, *, name: str = "", id_: str = "") -> str:
-        return network.placement_group_arn(self._aws, name=name, id_=id_)
+    def placement_group(self, *, name: str = "", id_: str = "") -> PlacementGroup:
+        return network.placement_group(self._aws, name=name, id_=id_)
 
     def ensure_template(self, template: Template, *, owner: str) -> TemplateRef:
         return self._templates.ensure(template, owner=owner)

@@ -70,6 +70,6 @@ class TypeStore:
 def _type(item: dict[str, Any]) -> InstanceType:
     item["gpus"] = tuple(Gpu(**gpu) for gpu in item["gpus"])
     item["interfaces_per_card"] = tuple(item["interfaces_per_card"])
-    for name in ("zones", "market_types"):
+    for name in ("zones", "market_types", "placement_strategies"):
         item[name] = frozenset(item[name])
     return InstanceType(**item)

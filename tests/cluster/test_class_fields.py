@@ -59,13 +59,17 @@ def test_the_interfaces_that_the_class_names(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-14")
-def test_cpu_options_and_the_context_of_the_fleet(stack: Stack) -> None:
+def test_cpu_options_and_the_context_of_the_fleet(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the two types only one can run virtual machines, and it is the dearer one."""
+    monkeypatch.setattr("tests.cluster.stack.OFFERED", ("m5.large", "m7i.large"))
+    monkeypatch.setattr("tests.cluster.stack.Provider.known", {})
     stack.node_class(
         preference="none", cpuOptions={"nestedVirtualization": "enabled"}, context="a-context-of-ec2s"
     )
     stack.start()
-    stack.claim(capacity=(ON_DEMAND,))
+    stack.claim(types=("m5.large", "m7i.large"), capacity=(ON_DEMAND,))
     stack.until_launched("c-0")
+    assert stack.instance("c-0")["InstanceType"] == "m7i.large"
     assert only_template(stack)["CpuOptions"] == {"NestedVirtualization": "enabled"}
     (fleet,) = stack.control.log("CreateFleet")
     assert fleet["params"]["Context"] == "a-context-of-ec2s"

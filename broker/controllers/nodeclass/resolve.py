@@ -24,7 +24,7 @@ from broker.capacity.matching import resolve_class
 from broker.capacity.model import USUAL, Inventory, NodeClass, Overhead, ReservationTerm, Selection
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, Image, ProviderError, SecurityGroup, Selector, Subnet
+from providers.model import ErrorClass, Image, PlacementGroup, ProviderError, SecurityGroup, Selector, Subnet
 
 # Whose user data the broker writes.
 FAMILIES = ("AL2023", "Bottlerocket", "Custom")
@@ -66,7 +66,7 @@ class Surroundings:
     images: tuple[Image, ...]
     family: str
     instance_profile: str
-    placement_group_arn: str = ""
+    placement_group: PlacementGroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def looked_up(
         images=(),
         family=_family(node_class),
         instance_profile="",
-        placement_group_arn=_placement_group_arn(node_class, provider),
+        placement_group=_placement_group(node_class, provider),
     )
     try:
         found = replace(found, images=tuple(provider.images(_images(node_class))))
@@ -185,12 +185,14 @@ def launch_class(
         settings, devices = kubelet(node_class), block_devices(node_class, around.family)
     except ValueError as error:
         raise Unresolved("InvalidQuantity", f"spec.kubelet or spec.blockDeviceMappings: {error}") from error
+    cpu = node_class.spec.cpu_options
     plan = NodeClass(
         name=node_class.name,
         selection=selection(node_class),
         subnets=around.subnets,
         images=around.images,
-        placement_group_arn=around.placement_group_arn,
+        placement_group_arn=around.placement_group.arn if around.placement_group else "",
+        placement_strategy=around.placement_group.strategy if around.placement_group else "",
         family=around.family,
         kubelet=settings,
         block_devices=devices,
@@ -198,6 +200,7 @@ def launch_class(
         overhead=overhead,
         interfaces=interfaces(node_class),
         tracks_connections=node_class.spec.connection_tracking is not None,
+        nested_virtualization=cpu is not None and cpu.nested_virtualization == "enabled",
     )
     # EC2's word for it is the images'; without them the family's.
     platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}
@@ -251,12 +254,12 @@ def _family(node_class: EC2NodeClass) -> str:
     return AMI_FAMILIES.get(alias.partition("@")[0], "Custom")
 
 
-def _placement_group_arn(node_class: EC2NodeClass, provider: CapacityProvider) -> str:
+def _placement_group(node_class: EC2NodeClass, provider: CapacityProvider) -> PlacementGroup | None:
     wanted = node_class.spec.placement_group_selector
     if wanted is None:
-        return ""
+        return None
     try:
-        return provider.placement_group_arn(name=wanted.name, id_=wanted.id)
+        return provider.placement_group(name=wanted.name, id_=wanted.id)
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND:
             raise

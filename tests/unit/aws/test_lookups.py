@@ -14,7 +14,16 @@ from providers.aws.cache import TtlCache
 from providers.aws.filters import batches, of_terms
 from providers.aws.images import platform, published
 from providers.aws.reservations import odcr
-from providers.model import Accelerator, ErrorClass, Gpu, Image, InstanceType, ProviderError, Selector
+from providers.model import (
+    Accelerator,
+    ErrorClass,
+    Gpu,
+    Image,
+    InstanceType,
+    PlacementGroup,
+    ProviderError,
+    Selector,
+)
 
 from .support import ManualClock, Wire, answer, provider
 
@@ -220,14 +229,15 @@ def test_a_placement_group_by_its_name() -> None:
     aws = provider()
     wire = Wire(aws)
     arn = "arn:aws:ec2:us-east-1:123456789012:placement-group/ring"
-    item = f"<item><groupId>pg-1</groupId><groupName>ring</groupName><groupArn>{arn}</groupArn></item>"
+    said = {"groupId": "pg-1", "groupName": "ring", "groupArn": arn, "strategy": "cluster"}
+    item = "".join(("<item>", *(f"<{key}>{value}</{key}>" for key, value in said.items()), "</item>"))
     found = f"<placementGroupSet>{item}</placementGroupSet>"
     wire.reply("DescribePlacementGroups", (200, answer("DescribePlacementGroups", found)))
-    assert aws.placement_group_arn(name="ring") == arn
-    assert aws.placement_group_arn(id_="pg-1") == arn
+    assert aws.placement_group(name="ring") == PlacementGroup(arn=arn, strategy="cluster")
+    assert aws.placement_group(id_="pg-1").arn == arn
     assert wire.of("DescribePlacementGroups")[-1]["GroupId.1"] == "pg-1"
     with pytest.raises(ProviderError, match="'other' does not exist") as caught:
-        aws.placement_group_arn(name="other")
+        aws.placement_group(name="other")
     assert caught.value.class_ is ErrorClass.NOT_FOUND
 
 

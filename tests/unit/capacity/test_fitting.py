@@ -51,6 +51,21 @@ BIG = {"interfaces_per_card": (2, 1), "efa_interfaces": 1}
             "networkInterfaces has 1 of type efa-only, and it has 0",
         ),
         ({}, {"interfaces": (nic(0, 0), nic(4, 9))}, ""),  # EC2 did not describe its cards
+        ({"ena": False}, {"interfaces": (nic(0, 0),)}, "networkInterfaces needs instances with ENA"),
+        ({"ena": False}, {}, ""),
+        (
+            {},
+            {"nested_virtualization": True},
+            "cpuOptions.nestedVirtualization is enabled, and its processors do not have it",
+        ),
+        ({"nested_virtualization": True}, {"nested_virtualization": True}, ""),
+        (
+            {"placement_strategies": frozenset({"partition", "spread"})},
+            {"placement_strategy": "cluster"},
+            "EC2 takes it into no placement group with the cluster strategy",
+        ),
+        ({"placement_strategies": frozenset({"spread"})}, {"placement_strategy": "spread"}, ""),
+        ({"placement_strategies": frozenset()}, {}, ""),
     ],
 )
 def test_which_types_a_class_cannot_launch(described: Any, asked: Any, why: str) -> None:
