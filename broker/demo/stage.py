@@ -124,7 +124,7 @@ def line(attempt: Attempt) -> str:
         case _:
             colour, rest = "yellow", attempt.code
     word = str(attempt.outcome).lower()
-    return f"[{colour}]{attempt.claim:<11} {word:<8}[/{colour}] {pool:<36} {rest}"
+    return f"[{colour}]{attempt.claim:<14} {word:<8}[/{colour}] {pool:<36} {rest}"
 
 
 def hints(kubeconfig: Path, endpoint: str, *commands: str) -> str:
