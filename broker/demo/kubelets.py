@@ -35,6 +35,7 @@ class Kubelets:
         self._provider = provider
         self._clock = clock
         self._every = every
+        self._joined: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
 
@@ -47,18 +48,20 @@ class Kubelets:
 
     def step(self) -> None:
         """Nodes for instances that run, none for those that do not. Raises ApiError, ProviderError."""
+        # Nodes first: one that is let go once its instance has ended would be made again otherwise.
+        nodes = {node.name: node for node in map(Node.decode, self._client.list(Node.KIND)[0])}
         running = {_node_name(i): i for i in self._provider.instances() if i.state == "running"}
         types = self._provider.instance_types()
-        nodes = {node.name: node for node in map(Node.decode, self._client.list(Node.KIND)[0])}
         for name, instance in running.items():
             if name not in nodes:
+                self._joined.add(name)
                 self._client.create(Node.KIND, _node(name, instance, types[instance.instance_type]))
             elif (ready := condition(nodes[name].status.conditions, names.READY)) and ready.status != "True":
                 self._client.patch(
                     Node.KIND, name, {"status": {"conditions": [self._ready(True)]}}, subresource="status"
                 )
         for name, node in nodes.items():
-            if name not in running and names.REGISTERED in node.labels:
+            if name not in running and (names.REGISTERED in node.labels or name in self._joined):
                 try:
                     self._client.delete(Node.KIND, name, uid=node.uid)
                 except NotFound:

@@ -1,0 +1,65 @@
+"""The machines that demos and tests play."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from broker.apis.core import Node
+from broker.demo.kubelets import Kubelets
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.transports import InProcessTransport
+from providers.model import Instance, InstanceType
+
+RUNNING = Instance(
+    id="i-1",
+    state="running",
+    instance_type="m5.large",
+    zone="us-east-1a",
+    private_dns_name="ip-1.internal",
+)
+
+
+class Ec2:
+    """One instance; `after` it was described, a broker is quicker than the machine."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.there: Sequence[Instance] = [RUNNING]
+        self.quick = False
+
+    def instances(self) -> Sequence[Instance]:
+        found = self.there
+        if self.quick:
+            self.there = []
+            for node in self.client.list(Node.KIND)[0]:
+                self.client.delete(Node.KIND, node["metadata"]["name"])
+        return found
+
+    def instance_types(self) -> dict[str, InstanceType]:
+        return {"m5.large": InstanceType(name="m5.large", vcpus=2, memory_mib=8192)}
+
+
+def test_a_node_that_ends_meanwhile_stays_away_and_one_that_comes_too_late_goes() -> None:
+    client = Client(InProcessTransport(Cluster()), field_manager="test")
+    ec2 = Ec2(client)
+    kubelets = Kubelets(client, cast(Any, ec2), clock=FakeClock())
+
+    def nodes() -> list[str]:
+        return [node["metadata"]["name"] for node in client.list(Node.KIND)[0]]
+
+    kubelets.step()
+    kubelets.step()
+    assert nodes() == [RUNNING.private_dns_name]
+    ec2.quick = True
+    kubelets.step()
+    assert nodes() == []
+
+    ec2.quick, ec2.there = False, [RUNNING]
+    kubelets.step()
+    assert nodes() == [RUNNING.private_dns_name]
+    ec2.there = []  # before anybody had registered it
+    kubelets.step()
+    assert nodes() == []
