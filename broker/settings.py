@@ -35,6 +35,11 @@ def _option(help_: str, *, about: str, envvar: str) -> Any:
     return typer.Option(help=help_, envvar=envvar, show_envvar=True, rich_help_panel=about)
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """What an option names with commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a person may set; see `capacity-broker run --help`."""
@@ -312,6 +317,11 @@ class Settings:
         str,
         _option("json or console; auto means console on a terminal.", about=LOG, envvar="BROKER_LOG_FORMAT"),
     ] = "auto"
+
+    @property
+    def bought_zones(self) -> tuple[str, ...]:
+        """`buy_zones`, each by itself."""
+        return listed(self.buy_zones)
 
     @property
     def overhead(self) -> Overhead:

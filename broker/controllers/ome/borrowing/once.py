@@ -55,8 +55,7 @@ def entitling(client: Client, provider: CapacityProvider, settings: Settings, cl
         waiting: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
     ) -> Entitlements:
         labels = {each.name: each.spec.node_labels for each in reads.flavors.cache.list()}
-        zones = [each.strip() for each in settings.buy_zones.split(",") if each.strip()]
-        flavors = flavors_of(None if reads.flavors.missing else labels, types, zones)
+        flavors = flavors_of(None if reads.flavors.missing else labels, types, settings.bought_zones)
         found: list[Reservation] = [
             *reads.reservations.cache.list(),
             *reads.cluster_reservations.cache.list(),

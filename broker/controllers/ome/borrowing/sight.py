@@ -123,9 +123,11 @@ class Sight:
         now = self.clock.now()
         holdings = self.holdings() or Holdings()
         flavors = None if self.reads.flavors.missing else self._flavors()
-        zones = [each.strip() for each in self._settings.buy_zones.split(",") if each.strip()]
         said = self._terms.said(
-            there, flavors_of(flavors, types, zones), types, self._version(flavors, types)
+            there,
+            flavors_of(flavors, types, self._settings.bought_zones),
+            types,
+            self._version(flavors, types),
         )
         lots = self._owned(holdings, inventory)
         rules = {one.member.name: one.member.preemption for one in said}

@@ -35,8 +35,7 @@ def sizes(
         name: {key: value for key, value in one.spec.node_labels.items() if key != names.CAPACITY_TYPE}
         for name, one in flavors.items()
     }
-    zones = [each.strip() for each in settings.buy_zones.split(",") if each.strip()]
-    flavor = flavors_of(labels, types, zones)
+    flavor = flavors_of(labels, types, settings.bought_zones)
 
     def of(reserved: object) -> Size:
         mine = reservations.get(reserved) if isinstance(reserved, Reserved) else None

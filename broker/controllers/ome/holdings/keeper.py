@@ -34,7 +34,7 @@ from broker.kube.controller import Again
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.quota.usage import Reserved
-from broker.settings import Settings
+from broker.settings import Settings, listed
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 
@@ -82,8 +82,8 @@ class HoldingsKeeper:
         self._clock = clock
         self._describe = describe
         self._no_room = refusals  # why a namespace has no room for a reservation
-        self._zones = _listed(settings.buy_zones)
-        self._cost_labels = _listed(settings.cost_labels)
+        self._zones = settings.bought_zones
+        self._cost_labels = listed(settings.cost_labels)
         self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
         self._cluster = settings.cluster_name
         self._read_with: tuple[object, object] = (None, None)
@@ -379,7 +379,3 @@ def _detail(counts: Mapping[str, FlavorCount]) -> str:
 def _age(reading: Reading) -> tuple[datetime, Reserved]:
     """Who was there first is served first."""
     return reading.one.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), reading.reserved
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
