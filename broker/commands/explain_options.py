@@ -29,9 +29,7 @@ from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.ome.borrowing.once import Entitle
 from broker.oncall.journal import load
 from providers.base import CapacityProvider
-from providers.model import CapacityType, ErrorClass
-
-KINDS: Mapping[str, CapacityType] = {"reserved": "reserved", "on-demand": "on-demand", "spot": "spot"}
+from providers.model import ErrorClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,26 +127,17 @@ def _served(shortages: Shortages, attempt: Attempt, inventory: Inventory) -> Sho
 
 def _option(text: str, inventory: Inventory) -> Option | None:
     """The option that a pool's name stands for; None for a name that somebody made up."""
-    where, _, placement = text.partition("@")
-    kind, _, rest = where.partition(":")
-    instance_type, _, rest = rest.partition(":")
-    zone, _, reservation = rest.partition(":")
-    if kind not in KINDS or not instance_type or not zone:
+    pool = Pool.named(text)
+    if pool is None:
         return None
-    pool = Pool(
-        capacity_type=KINDS[kind],
-        instance_type=instance_type,
-        zone=zone,
-        reservation=reservation,
-        placement=placement,
-    )
-    if kind != "reserved":
+    if pool.capacity_type != "reserved":
         return Option(pool=pool)
+    reservation = pool.reservation
     group = inventory.groups.get(reservation)
     there = [
         odcr.id
         for odcr in inventory.odcrs.values()
-        if (odcr.instance_type, odcr.zone) == (instance_type, zone)
+        if (odcr.instance_type, odcr.zone) == (pool.instance_type, pool.zone)
         and (
             odcr.id == reservation
             or (group is not None and odcr.id in group.member_ids)
