@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
@@ -71,10 +71,17 @@ def _bytes(text: str) -> bytes:
         raise ValueError(f"{text!r} is not base64") from error
 
 
-def _compared(read: Callable[[str], Any], holds: Callable[[Any, Any], bool]) -> Test:
+def _compared(
+    read: Callable[[str], Any],
+    holds: Callable[[Any, Any], bool],
+    *,
+    of_policy: Callable[[str], Any] | None = None,
+) -> Test:
+    """`of_policy` reads what the policy says, written in another way than what requests have."""
+
     def test(pattern: str, value: str) -> bool:
         try:
-            wanted = read(pattern)
+            wanted = (of_policy or read)(pattern)
         except ValueError as error:
             raise BadPolicy(f"a condition of a policy: {error}") from error
         try:
@@ -85,17 +92,11 @@ def _compared(read: Callable[[str], Any], holds: Callable[[Any, Any], bool]) -> 
     return test
 
 
-def _within(pattern: str, value: str) -> bool:
-    try:
-        block = ip_network(pattern, strict=False)
-    except ValueError as error:
-        raise BadPolicy(f"a condition of a policy: {error}") from error
-    try:
-        return ip_address(value) in block
-    except ValueError:
-        return False
+def _inside(address: Any, block: Any) -> bool:
+    return address in block
 
 
+_WITHIN: Final = _compared(ip_address, _inside, of_policy=partial(ip_network, strict=False))
 _ORDERS: Final[Mapping[str, tuple[Callable[[Any, Any], bool], bool]]] = {
     "Equals": (operator.eq, False),
     "NotEquals": (operator.eq, True),
@@ -118,8 +119,8 @@ OPERATORS: Final[Mapping[str, tuple[Test, bool]]] = {
     "ArnNotLike": (like, True),
     "Bool": (_same_in_any_case, False),
     "BinaryEquals": (_compared(_bytes, operator.eq), False),
-    "IpAddress": (_within, False),
-    "NotIpAddress": (_within, True),
+    "IpAddress": (_WITHIN, False),
+    "NotIpAddress": (_WITHIN, True),
     **{
         f"{kind}{name}": (_compared(read, holds), negated)
         for kind, read in (("Numeric", _number), ("Date", _moment))
