@@ -88,7 +88,7 @@ class HoldingsKeeper:
         self._cluster = settings.cluster_name
         self._read_with: tuple[object, object] = (None, None)
         self._read: dict[tuple[str, str], Reading] = {}
-        self._ungrouped: dict[Reserved, Problem] = {}  # whose own group could not be read, and why
+        self._ungrouped: dict[Reserved, tuple[Problem, ...]] = {}  # whose group was not read, and why
         self._idle = Idle(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._parting = Parting(recorder, region=settings.region, cluster=self._cluster)
         self._actor = Actor(client, provider, self._groups, clock=clock, recorder=recorder)
@@ -228,7 +228,7 @@ class HoldingsKeeper:
             if error.class_ not in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
                 group = self._groups.name(wish.reserved)
                 why = f"group {group}, which the broker keeps for it, could not be read: {error}"
-                self._ungrouped[wish.reserved] = Problem(reason="GroupNotRead", message=why)
+                self._ungrouped[wish.reserved] = (Problem(reason="GroupNotRead", message=why),)
             return replace(wish, groups=False)
 
     def _adopted(
@@ -340,7 +340,7 @@ class HoldingsKeeper:
             else:
                 counts = outlook.counts
                 problems += [*outlook.problems, *self._actor.problems(reserved, now)]
-                problems += [each for each in (self._ungrouped.get(reserved),) if each is not None]
+                problems += self._ungrouped.get(reserved, ())
             states[reserved] = HoldingState(
                 managed=reading.managed,
                 flavors=counts,

@@ -8,7 +8,7 @@ something of the spec is taken otherwise than it is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.apis import names, spelling
@@ -119,22 +119,8 @@ class Facts:
 def obstacles(facts: Facts) -> Iterator[Obstacle]:
     """What stands in the way, what decides first first."""
     noted = [each.said for each in facts.troubles if each.reason in OF_ANNOTATIONS]
-    if facts.judged.problems:
-        told = "; ".join([*facts.judged.problems, *noted])
-        yield Obstacle(kind=Kind.SPEC, reason="SpecInvalid", message=told)
-    if facts.refused:
-        yield Obstacle(kind=Kind.SPEC, reason="QuotaExceeded", message="; ".join([*facts.refused, *noted]))
-    if facts.missing_flavors:
-        told = (
-            f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
-            "its instances, or correct the flavor's name; without Kueue, a flavor is named after its "
-            "instance type, such as p5.48xlarge"
-        )
-        yield Obstacle(kind=Kind.QUEUE, reason="FlavorNotFound", message="; ".join([told, *noted]))
-    if facts.queue is not None and not facts.queue.active:
-        said = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
-        told = "; ".join([f"its ClusterQueue is not active: {said}", *noted])
-        yield Obstacle(kind=Kind.QUEUE, reason="ClusterQueueInactive", message=told)
+    for each in _before_hardware(facts):
+        yield replace(each, message="; ".join([each.message, *noted]))
     lacking = short(facts.nominal, facts.share.supplied)
     if decides := {key: value for key, value in lacking.items() if key in facts.deciding}:
         waits = any(each.pending for each in facts.troubles) or bool(facts.pending)
@@ -157,6 +143,27 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
             reason="OverUse",
             message=f"{told}: nothing is evicted for it, and nothing more is admitted until it fits; end "
             "some of status.associationUsages, or raise nominalQuota",
+        )
+
+
+def _before_hardware(facts: Facts) -> Iterator[Obstacle]:
+    """What keeps anybody from looking at what is there: the spec, its flavors, its queue."""
+    if facts.judged.problems:
+        yield Obstacle(kind=Kind.SPEC, reason="SpecInvalid", message="; ".join(facts.judged.problems))
+    if facts.refused:
+        yield Obstacle(kind=Kind.SPEC, reason="QuotaExceeded", message="; ".join(facts.refused))
+    if facts.missing_flavors:
+        yield Obstacle(
+            kind=Kind.QUEUE,
+            reason="FlavorNotFound",
+            message=f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
+            "its instances, or correct the flavor's name; without Kueue, a flavor is named after its "
+            "instance type, such as p5.48xlarge",
+        )
+    if facts.queue is not None and not facts.queue.active:
+        said = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
+        yield Obstacle(
+            kind=Kind.QUEUE, reason="ClusterQueueInactive", message=f"its ClusterQueue is not active: {said}"
         )
 
 
