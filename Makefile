@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 ONCE   ?=
 WORKERS ?= 2
+SECONDS ?= 180
+SEEDS   ?= 2000
 B       ?= launch plan storm steady restart startup quota reservations
 
 # What a process compiled, the next one finds, wherever the shell would have each of them compile it anew.
@@ -26,7 +28,7 @@ else
 endif
 	@touch $@
 
-.PHONY: help demo teams-demo karpenter-demo test bench moto-suite unit lint types contracts generated acceptance controlplane peers lock clean
+.PHONY: help fuzz demo teams-demo karpenter-demo test bench simulate soak moto-suite unit lint types contracts generated acceptance controlplane peers lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +49,17 @@ test: $(VENV)/.installed ## Every test that this machine can run; says what it l
 	@echo "Left out: moto's own tests with the extension installed (four minutes): make moto-suite"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not moto_suite" $(ARGS)
 
+simulate: $(VENV)/.installed ## New seeds of the simulated world, printed, for SECONDS=180
+	$(BIN)/python -m tests.simulation --seconds $(SECONDS) --keep-going $(ARGS)
+
+soak: $(VENV)/.installed ## As many new seeds of the simulated world as wanted (SEEDS=2000)
+	nice $(BIN)/python -m tests.simulation --seeds $(SEEDS) --keep-going $(ARGS)
+
 moto-suite: $(VENV)/.installed ## moto's own tests with local AWS's extension installed
 	$(BIN)/python -m tests.moto_suite.run
+
+fuzz: $(VENV)/.installed ## Hostile objects of every kind beside a running broker (OBJECTS=10000, SEED=1)
+	OBJECTS=$(or $(OBJECTS),10000) $(BIN)/python -m pytest tests/cluster/test_fuzz.py -q -s -m "not real" $(ARGS)
 
 bench: $(VENV)/.installed ## The figures of docs/figures.md, measured here (B=launch measures one)
 	@for b in $(B); do echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; done

@@ -87,7 +87,7 @@ class Front:
         fields = parse_qs(body.decode()) if body.startswith(b"Action=") else {}
         action = fields["Action"][0] if fields else path.partition("?")[0].strip("/")
         with self._lock:
-            self.calls[action] += 1
+            self.calls[f"{action} DryRun" if fields.get("DryRun") == ["true"] else action] += 1
         if action == "DescribeInstances":
             return self._instances(fields, headers, body)
         if not (LIST.match(action) or action.startswith(("list-", "get-"))):

@@ -12,8 +12,9 @@ import gc
 import heapq
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any, Final
 
 from benchmarks.figures import Figure, run
 from benchmarks.quota_world import (
@@ -26,15 +27,19 @@ from benchmarks.quota_world import (
     plain_preempt,
     queues,
 )
+from broker.quota.assign import Rules
 from broker.quota.classical import preempt
 from broker.quota.cycle import Decision, Head, Outcome, decide
 from broker.quota.fair import preempt_fairly
+from broker.quota.flavors import PodSet
 from broker.quota.ledger import Ledger
 from broker.quota.model import Ask, Workload
 from broker.quota.tree import Tree
 from broker.quota.waiting import Waiting
 
 NEEDED = frozenset((KEY,))
+# One round over 2,000 queues when shares were compared anew, all of them, after each winner.
+BEFORE: Final[dict[str, Any]] = {"baseline": 19.8, "of": "all shares compared anew after each winner"}
 KUEUE = (
     42.4  # admissions a second: kueue v0.20, test/performance/scheduler/configs/large-scale, 50,000 / 1,179 s
 )
@@ -119,7 +124,7 @@ class Rounds:
 
 def measure(*, small: bool) -> Sequence[Figure]:
     """Decisions about entitlement, in the shape of Kueue's large-scale test."""
-    return [*_rounds(small), *_preemptions(small)]
+    return [*_rounds(small), *_one_round(small), *_preemptions(small)]
 
 
 def _rounds(small: bool) -> list[Figure]:
@@ -155,6 +160,38 @@ def _rounds(small: bool) -> list[Figure]:
         Figure(name="API writes that these need, not timed", measured=writes),
         Figure(name="deciding all of it", measured=rounds.seconds, unit="s"),
     ]
+
+
+def _one_round(small: bool) -> list[Figure]:
+    """A head in each queue of one cohort, half of them beyond their quota; others lend them the rest, or have
+    to take theirs back."""
+    many = 200 if small else 2000
+    figures = []
+    for fair in (False, True):
+        rules = replace(RULES, fair=fair)
+        name = f"one round over {many:,} queues in a cohort, {'fair sharing' if fair else 'classical'}"
+        seconds = _seconds(Ledger(Tree(queues(1, many))), many, rules)
+        figures.append(Figure(name=name, measured=seconds, unit="s", most=1, **(BEFORE if fair else {})))
+    seconds = _seconds(admitted(1, many, 20 * many), many, RULES)
+    name = f"one round over {many:,} queues in a full cohort, classical"
+    return [*figures, Figure(name=name, measured=seconds, unit="s", most=1)]
+
+
+def _seconds(ledger: Ledger, many: int, rules: Rules) -> float:
+    made = [
+        Head(
+            name=f"head-{number:04}",
+            queue=name,
+            pod_sets=(PodSet(requests={"cpu": (16_000, 24_000)[number % 2]}),),
+            priority=(50, 100, 200)[number % 3],
+            queued=float(number % 7),
+        )
+        for number, name in enumerate(sorted(ledger.tree.queues))
+    ]
+    began = time.thread_time()
+    if len(decide(ledger, made, rules)) != many:
+        raise AssertionError("a head got no decision")
+    return time.thread_time() - began
 
 
 def _plain_rate(cohorts: int, each: int, many: int) -> float:

@@ -8,6 +8,7 @@ another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor as Threads
 from typing import Any
 
 from broker.apis.karpenter import NodeClaim
@@ -19,14 +20,17 @@ from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.loops import LONGEST, NodeClaimLoops
 from broker.controllers.nodeclaim.takeover import TakeOver
+from broker.controllers.nodeclaim.translate import asked_tenancy
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
+from broker.controllers.nodeclass.network import NetworkReader
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.ome.loops import OmeLoops
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import Shared
 from broker.controllers.prices import EVERY as PRICES
 from broker.controllers.prices import PriceKeeper
+from broker.controllers.profiles import ProfileSweeper
 from broker.controllers.reservations.loops import ReservationLoops
 from broker.controllers.templates import TemplateSweeper
 from broker.informers import Informers
@@ -36,6 +40,7 @@ from broker.kube.clock import Clock
 from broker.kube.controller import Again, Controller
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
+from broker.kube.isolation import Isolation
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
 from broker.kube.queue import WorkQueue
 from broker.kube.singleton import Singleton
@@ -50,17 +55,25 @@ LEASE = "capacity-broker"
 # What /metrics shows.
 REGISTRIES = (REGISTRY, KUBE_REGISTRY)
 SWEEP = 60.0
+AT_LIMIT = "/at-limit"  # no class has this name
 
 
 class Broker:
     """Everything that runs while this process leads."""
 
     def __init__(
-        self, client: Client, provider: CapacityProvider, settings: Settings, *, clock: Clock
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        settings: Settings,
+        *,
+        clock: Clock,
+        threads: Threads | None = None,
     ) -> None:
+        """`threads` makes the calls that launch; the broker's own where none is given."""
         self.journal = Journal()
         self.read = Informers(client, clock=clock)
-        self._informers: tuple[Informer[Any], ...] = tuple(self.read.named.values())
+        self.informers: tuple[Informer[Any], ...] = tuple(self.read.named.values())
         self._ownership = TakeOver(
             client, self.read.leases.cache, enabled=settings.take_over_karpenter, clock=clock
         )
@@ -77,6 +90,7 @@ class Broker:
             recorder=self.recorder,
             describe=lambda: self._polls.add("class"),
             overhead=settings.overhead,
+            network=NetworkReader(client, configured=settings.service_range).read,
         )
         self._sweeper = TemplateSweeper(
             provider,
@@ -85,6 +99,12 @@ class Broker:
                 *(c.name for c in self.read.classes.cache.list()),
                 *self.read.classes.cache.broken,
             ],
+        )
+        self._profiles = ProfileSweeper(
+            provider,
+            clock=clock,
+            classes=self.read.classes.cache.list,
+            unreadable=lambda: self.read.classes.cache.broken,
         )
         held = ClassFinalizer(
             client,
@@ -111,10 +131,12 @@ class Broker:
             recorder=self.recorder,
             owns=self._owns,
             used=self._sweeper.used,
+            sweep=self._templates_at_limit,
             dirty=lambda name: self._class_queue.add(name),
             describe=lambda: self._polls.add("launch"),
             entitling=lambda: self.ome.borrowing,
             synced=self.read.synced,
+            threads=threads,
         )
         self.launcher, self._launches = self._nodeclaims.launcher, self._nodeclaims.launches
         reservations = ReservationLoops(
@@ -133,7 +155,7 @@ class Broker:
             synced=self.read.synced,
             every=settings.poll_seconds,
         )
-        self._informers += reservations.informers
+        self.informers += reservations.informers
         self.ome = OmeLoops(
             Shared(
                 client=client,
@@ -152,7 +174,7 @@ class Broker:
                 synced=self.read.synced,
             )
         )
-        self._informers += self.ome.informers
+        self.informers += self.ome.informers
         advisor = AdvisorLoops(
             client,
             provider,
@@ -168,12 +190,13 @@ class Broker:
             enabled=settings.advise,
             keep_definition=settings.keep_definition,
         )
-        self._informers += advisor.informers
+        self.informers += advisor.informers
         self._polls = Batcher[str]("inventory", clock=clock)
         self._sweeps = Batcher[str]("templates", clock=clock)
+        self._profile_sweeps = Batcher[str]("profiles", clock=clock)
         self._class_queue = WorkQueue[str]("nodeclass", clock=clock, longest=LONGEST)
         self._hold_queue = WorkQueue[str]("finalizer", clock=clock, longest=LONGEST)
-        self._loops: tuple[Singleton[Any] | Controller[str], ...] = (
+        self.loops: tuple[Singleton[Any] | Controller[str], ...] = (
             Singleton(
                 "inventory",
                 self._poll,
@@ -210,6 +233,15 @@ class Broker:
                 every=SWEEP,
                 expected=expected,
             ),
+            Singleton(
+                "profiles",
+                self._sweep_profiles,
+                batcher=self._profile_sweeps,
+                clock=clock,
+                synced=self.read.synced,
+                every=SWEEP,
+                expected=expected,
+            ),
             *reservations.loops,
             *advisor.loops,
             *self.ome.loops,
@@ -227,7 +259,7 @@ class Broker:
         if not settings.aws_endpoint:  # what stands in for AWS has prices of nothing
             keeper = PriceKeeper(provider, clock=clock)
             batcher = Batcher[str]("prices", clock=clock)
-            self._loops += (Singleton("prices", keeper.run, batcher=batcher, clock=clock, every=PRICES),)
+            self.loops += (Singleton("prices", keeper.run, batcher=batcher, clock=clock, every=PRICES),)
         notices = NoticeKeeper(
             client,
             self.read.claims.cache,
@@ -240,31 +272,35 @@ class Broker:
             describe=lambda: self._polls.add("notice"),
         )
         queue = settings.interruption_queue
-        self._reader = (
+        self.reader = (
             QueueReader(provider, queue, notices.take, clock=clock, synced=self.read.synced)
             if queue
             else None
         )
+        self.isolation = Isolation((each.cache for each in self.informers), self.recorder, clock=clock)
+        for loop in self.loops:
+            loop.isolate = self.isolation.leave_out
+        self.read.system.on_change(lambda _, new: provider.identify(new.uid) if new else None)
         self._wire()
 
     def start(self) -> None:
-        for informer in self._informers:
+        for informer in self.informers:
             informer.start()
         self.recorder.start()
-        for loop in self._loops:
+        for loop in self.loops:
             loop.start()
-        if self._reader is not None:
-            self._reader.start()
+        if self.reader is not None:
+            self.reader.start()
 
     def stop(self) -> None:
         """Lets what is under way end, then stops reading."""
-        if self._reader is not None:
-            self._reader.stop()
-        for loop in reversed(self._loops):
+        if self.reader is not None:
+            self.reader.stop()
+        for loop in reversed(self.loops):
             loop.stop()
         self._nodeclaims.close()
         self.recorder.stop()
-        for informer in self._informers:
+        for informer in self.informers:
             informer.stop()
 
     def ready(self) -> Mapping[str, bool]:
@@ -281,7 +317,7 @@ class Broker:
         self.read.claims.on_change(self._nodeclaims.claim_changed)
         self.read.nodes.on_change(self._nodeclaims.node_changed)
         self.inventory.on_change(self._inventory_changed)
-        self._nodeclass.on_change(self._class_resolved)
+        self._nodeclass.on_change(self._nodeclaims.class_resolved)
 
     def _class_changed(self, old: EC2NodeClass | None, new: EC2NodeClass | None) -> None:
         one = new or old
@@ -291,6 +327,7 @@ class Broker:
         self._hold_queue.add(one.name)
         if new is None:
             self._sweeps.add(one.name)
+            self._profile_sweeps.add(one.name)
             self._launches.add(one.name)
 
     def _claim_came_or_went(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
@@ -305,12 +342,10 @@ class Broker:
 
     def _placement(self, claim: NodeClaim) -> str:
         try:
-            return self._nodeclass.ready(claim.spec.node_class_ref.name).plan.placement
+            plan = self._nodeclass.ready(claim.spec.node_class_ref.name).plan
+            return plan.of_tenancy(asked_tenancy(claim)).placement
         except Unresolved:
             return ""  # nothing is launched from it now
-
-    def _class_resolved(self, name: str) -> None:
-        self._launches.add(name)
 
     def _poll(self, _items: Sequence[str]) -> Again | None:
         if self._ownership.look():
@@ -324,7 +359,15 @@ class Broker:
             self._inventory_changed()
         return None
 
-    def _sweep(self, _items: Sequence[str]) -> Again | None:
+    def _sweep(self, items: Sequence[str]) -> Again | None:
         give_back()
-        self._sweeper.sweep()
+        self.isolation.readmit()
+        self._sweeper.sweep(at_limit=AT_LIMIT in items)
         return None
+
+    def _sweep_profiles(self, _items: Sequence[str]) -> Again | None:
+        self._profiles.sweep()
+        return None
+
+    def _templates_at_limit(self) -> None:
+        self._sweeps.add(AT_LIMIT)

@@ -7,6 +7,7 @@ not be asked (a bad option, no such claim, no credentials, no cluster, no permis
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -71,11 +72,24 @@ def _client(settings: Settings) -> Client:
     )
 
 
+def _region(settings: Settings) -> str:
+    """The Region: the flag's or AWS_REGION's, else the one that the SDK finds. Raises ValueError."""
+    from providers.aws.clients import configured_region
+
+    region = settings.region or configured_region(settings.aws_profile or None)
+    if not region:
+        raise ValueError(
+            "no AWS Region is set: give --region, set AWS_REGION or AWS_DEFAULT_REGION, or give the profile "
+            f"{settings.aws_profile or 'default'!r} of the AWS configuration a `region`"
+        )
+    return region
+
+
 def _provider(settings: Settings, **more: Any) -> AwsProvider:
     from providers.aws import AwsProvider
 
     return AwsProvider(
-        region=settings.region,
+        region=_region(settings),
         endpoint_url=settings.aws_endpoint or None,
         profile=settings.aws_profile or None,
         **more,
@@ -118,6 +132,7 @@ def run_command(settings: Settings) -> None:
     from broker.kube.version import ServerVersion
     from broker.run import serve
 
+    settings = replace(settings, region=_region(settings))
     aws, client = CollectorRegistry(auto_describe=True), _client(settings)
     version = ServerVersion(client, clock=SystemClock())
     version()  # without an API server nothing is begun
@@ -127,6 +142,7 @@ def run_command(settings: Settings) -> None:
         registry=aws,
         kubernetes_version=version,
         isolated_vpc=settings.isolated_vpc,
+        offers=settings.offers,
     )
     serve(settings, client, provider, registries=[aws])
 
@@ -178,7 +194,7 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
         timer=clock.monotonic,
         where="in the files" if alone else "in the files or the cluster",
         overhead=settings.overhead,
-        entitle=entitling(client, provider, settings, clock),
+        entitle=entitling(client, settings, clock),
     )
     told = plan.told(rows) if output is Format.TABLE else rows
     show(told, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
@@ -205,7 +221,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
         lambda: _planned_with(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
         now=SystemClock().now(),
         overhead=settings.overhead,
-        entitle=lambda provider: entitling(client, provider, settings, SystemClock()),
+        entitle=lambda _: entitling(client, settings, SystemClock()),
     )
     if output is not Format.TABLE:
         show_one(explain.document(one, found), format_=output)
@@ -235,7 +251,7 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
         show(found, columns=inventory.COLUMNS, format_=output)
         return
     rows = inventory.told(found)
-    nothing = f"no capacity reservation in {settings.region}"
+    nothing = f"no capacity reservation in {_region(settings)}"
     show(rows, columns=inventory.COLUMNS, extra=inventory.EXTRA, format_=output, nothing=nothing)
     if found:
         typer.echo(inventory.total(found))

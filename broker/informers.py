@@ -9,6 +9,7 @@ from broker.apis.coordination import Lease
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import Namespace
 from broker.controllers.interruption.notices import BY_INSTANCE, by_instance
 from broker.controllers.nodeclaim.ownership import KARPENTER_LEASE_SELECTOR
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
@@ -16,6 +17,7 @@ from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.nodeclass.finalizer import BY_CLASS, by_class
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.identity import SYSTEM_SELECTOR
 from broker.kube.informer import Informer
 
 
@@ -39,6 +41,7 @@ class Informers:
             client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]}
         )
         self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
+        self.system = Informer(client, Namespace, clock=clock, field_selector=SYSTEM_SELECTOR)
         self.leases = Informer(client, Lease, clock=clock, field_selector=KARPENTER_LEASE_SELECTOR)
 
     @property
@@ -50,7 +53,9 @@ class Informers:
             "nodes": self.nodes,
             "pods": self.pods,
             "leases": self.leases,
+            "cluster": self.system,
         }
 
     def synced(self) -> bool:
-        return all(each.synced for each in self.named.values())
+        # Without the cluster's UID nothing could be told from what another cluster of this name made.
+        return all(each.synced for each in self.named.values()) and len(self.system.cache.list()) > 0

@@ -13,21 +13,26 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry
 
-from broker import logs, memory
+from broker import files, logs, memory
 from broker.app import LEASE, REGISTRIES, Broker
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
+from broker.kube.errors import ApiError
+from broker.kube.identity import NAMESPACE, cluster_uid, compare, pin
 from broker.kube.lease import Elector
 from broker.oncall.http import HttpServer
 from broker.oncall.metrics import tune_collector
 from broker.settings import Settings
 from providers.base import CapacityProvider
+from providers.model import CLUSTER_NAME, ProviderError
 
 if TYPE_CHECKING:
     from broker.admission.webhook import Webhook
 
 # In a pod, the CA of the cluster's own API server.
 SERVICE_ACCOUNT_CA = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
+# Seconds between two tries to find out what this broker would act on.
+UNKNOWN = 5.0
 
 _log = structlog.get_logger("app")
 
@@ -41,7 +46,8 @@ def serve(
 ) -> None:
     """Runs until SIGTERM or SIGINT; `registries` are shown on /metrics besides the broker's own.
 
-    Raises ValueError for a bad setting, OSError for a taken port."""
+    Raises ValueError for a bad setting, IdentityDiffers for a cluster, account or Region that is not the
+    pinned one, OSError for a taken port."""
     if not settings.cluster_ca and SERVICE_ACCOUNT_CA.is_file():
         settings = replace(settings, cluster_ca=b64encode(SERVICE_ACCOUNT_CA.read_bytes()).decode())
     for option, value in (
@@ -51,10 +57,18 @@ def serve(
     ):
         if not value:
             raise ValueError(f"{option} is empty: nodes cannot join without it")
-    _ = settings.overhead, settings.caps  # a wrong one is told before anything starts
+    if not CLUSTER_NAME.fullmatch(settings.cluster_name):
+        raise ValueError(
+            f"--cluster-name (CLUSTER_NAME) is {settings.cluster_name!r:.120}: give the EKS cluster's name "
+            "(letters, digits, - and _, 100 at most)"
+        )
+    # A wrong one is refused before anything starts.
+    _ = settings.overhead, settings.caps, settings.offers, settings.adopters, settings.service_range
+    _ = settings.strategies
     logs.configure(level=settings.log_level, format_=settings.log_format)
     tune_collector()
     memory.share()
+    files.allow_many()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -113,9 +127,24 @@ def lead(
     stop: threading.Event,
     running: Callable[[Broker | None], None],
 ) -> None:
-    """Runs brokers, one a term of leadership, until `stop` is set. `running` hears of each."""
+    """Runs brokers, one a term of leadership, until `stop` is set. `running` hears of each.
+
+    There is one Lease in a cluster, whatever the settings say. Before anything else a leader compares what it
+    acts on with what is pinned (broker.kube.identity). Raises IdentityDiffers, with the Lease given back; a
+    process that differs from the start does not even stand for election.
+    """
+
+    def facts() -> Mapping[str, str]:
+        return {
+            "clusterUID": cluster_uid(client),
+            "accountID": provider.account_id(),
+            "region": settings.region,
+        }
 
     def term(lost: threading.Event, writer: Client) -> None:
+        while not _known(lambda: pin(writer, facts())):
+            if clock.wait(lost, UNKNOWN):
+                return
         broker = Broker(writer, provider, settings, clock=clock)
         running(broker)
         broker.start()
@@ -125,10 +154,12 @@ def lead(
             running(None)
             broker.stop()
 
+    _known(lambda: compare(client, facts()))
     if not settings.leader_election:
-        term(stop, client)
+        _log.warning("--no-leader-election: this replica never leads, so it launches and changes nothing")
+        clock.wait(stop)
         return
-    elector = Elector(client, LEASE, settings.namespace, settings.identity, clock)
+    elector = Elector(client, LEASE, NAMESPACE, settings.identity, clock)
 
     def end() -> None:
         clock.wait(stop)
@@ -136,3 +167,13 @@ def lead(
 
     threading.Thread(target=end, name="end of election", daemon=True).start()
     elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))
+
+
+def _known(look: Callable[[], object]) -> bool:
+    """Whether cluster and account could be asked what they are."""
+    try:
+        look()
+    except (ApiError, ProviderError) as error:
+        _log.warning("cluster, account and Region are not known yet: not leading", error=str(error))
+        return False
+    return True

@@ -11,12 +11,17 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from broker.capacity.holdings import Adopters
 from broker.capacity.holdings_model import Caps
 from broker.capacity.model import Overhead
+from broker.quota.fair import ALLOWED
+from broker.quota.model import Strategy
+from providers.model import PLAIN_OFFER
 
 # What options are about: the headings under which `--help` shows them.
 NODES: Final = "Cluster that instances join"
@@ -60,9 +65,21 @@ class Settings:
         ),
     ] = ""
     service_cidr: Annotated[
-        str, _option("Service CIDR that nodes are told.", about=NODES, envvar="CLUSTER_SERVICE_CIDR")
-    ] = "10.100.0.0/16"
-    region: Annotated[str, _option("AWS region.", about=AWS, envvar="AWS_REGION")] = "us-east-1"
+        str,
+        _option(
+            "Service CIDR that nodes are told; empty: the cluster's own. Any other one is refused.",
+            about=NODES,
+            envvar="CLUSTER_SERVICE_CIDR",
+        ),
+    ] = ""
+    region: Annotated[
+        str,
+        _option(
+            "AWS Region; empty: that of AWS_DEFAULT_REGION, then of the profile. One must be set.",
+            about=AWS,
+            envvar="AWS_REGION",
+        ),
+    ] = ""
     aws_endpoint: Annotated[
         str,
         _option("One endpoint for all of AWS; empty means AWS itself.", about=AWS, envvar="AWS_ENDPOINT_URL"),
@@ -82,13 +99,21 @@ class Settings:
         str, _option("Context of the kubeconfig.", about=KUBERNETES, envvar="BROKER_CONTEXT")
     ] = ""
     namespace: Annotated[
-        str, _option("Namespace of the broker's Lease.", about=REPLICA, envvar="BROKER_NAMESPACE")
+        str,
+        _option(
+            "Namespace of the webhook's Service and certificates.", about=REPLICA, envvar="BROKER_NAMESPACE"
+        ),
     ] = "kube-system"
     identity: Annotated[
         str, _option("Name of this replica in the Lease.", about=REPLICA, envvar="HOSTNAME")
     ] = socket.gethostname()
     leader_election: Annotated[
-        bool, _option("Only the holder of the Lease acts.", about=REPLICA, envvar="BROKER_LEADER_ELECTION")
+        bool,
+        _option(
+            "Stand for election: the holder of the Lease acts. Off: this replica only answers the webhook.",
+            about=REPLICA,
+            envvar="BROKER_LEADER_ELECTION",
+        ),
     ] = True
     http_host: Annotated[
         str, _option("Address of /metrics, /healthz and /readyz.", about=REPLICA, envvar="BROKER_HTTP_HOST")
@@ -249,9 +274,17 @@ class Settings:
     buy_dollars_each: Annotated[
         float,
         _option(
-            "The same for each CapacityReservation; 0: it has no limit of its own.",
+            "The same for each CapacityReservation; 0: a quarter of --buy-dollars; inf: no limit of its own.",
             about=BUYING,
             envvar="BROKER_BUY_DOLLARS_EACH",
+        ),
+    ] = 0.0
+    buy_dollars_namespace: Annotated[
+        float,
+        _option(
+            "The same for all of a namespace; 0: half of --buy-dollars; inf: no limit of its own.",
+            about=BUYING,
+            envvar="BROKER_BUY_DOLLARS_NAMESPACE",
         ),
     ] = 0.0
     buy_instances: Annotated[
@@ -265,11 +298,44 @@ class Settings:
     buy_instances_each: Annotated[
         int,
         _option(
-            "The same for each CapacityReservation; 0: only dollars limit it.",
+            "The same for each CapacityReservation; 0: a quarter of --buy-instances, rounded up.",
             about=BUYING,
             envvar="BROKER_BUY_INSTANCES_EACH",
         ),
     ] = 0
+    buy_instances_namespace: Annotated[
+        int,
+        _option(
+            "The same for all of a namespace; 0: half of --buy-instances, rounded up.",
+            about=BUYING,
+            envvar="BROKER_BUY_INSTANCES_NAMESPACE",
+        ),
+    ] = 0
+    buy_platforms: Annotated[
+        str,
+        _option(
+            "Platforms, with commas, that a CapacityReservation's annotation may have bought.",
+            about=BUYING,
+            envvar="BROKER_BUY_PLATFORMS",
+        ),
+    ] = PLAIN_OFFER[0]
+    buy_tenancies: Annotated[
+        str,
+        _option(
+            "Tenancies, with commas, that a CapacityReservation's annotation may have bought.",
+            about=BUYING,
+            envvar="BROKER_BUY_TENANCIES",
+        ),
+    ] = PLAIN_OFFER[1]
+    adopt_by_annotation: Annotated[
+        str,
+        _option(
+            "Namespaces, with commas, whose CapacityReservations may adopt EC2 reservations and groups by "
+            "annotation; NAMESPACE=ID or NAMESPACE=ARN: only that one; *: all, and cluster-wide ones.",
+            about=RESERVATIONS,
+            envvar="BROKER_ADOPT_BY_ANNOTATION",
+        ),
+    ] = ""
     buy_zones: Annotated[
         str,
         _option(
@@ -292,6 +358,15 @@ class Settings:
             "Labels of a CapacityReservation, with commas, that become tags of what is bought for it.",
             about=BUYING,
             envvar="BROKER_COST_LABELS",
+        ),
+    ] = ""
+    fair_sharing: Annotated[
+        str,
+        _option(
+            "Preemption strategies of fair sharing between reservations of a cohort, as in Kueue's "
+            "fairSharing.preemptionStrategies, with commas; empty: no fair sharing.",
+            about=CLUSTERS,
+            envvar="BROKER_FAIR_SHARING",
         ),
     ] = ""
     dedicated_node_class: Annotated[
@@ -324,6 +399,45 @@ class Settings:
         return listed(self.buy_zones)
 
     @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The strategies of fair sharing; none: quota is not shared fairly. Raises ValueError, which names
+        the option."""
+        given = listed(self.fair_sharing)
+        found = next((each for each in ((), *ALLOWED) if each == given), None)
+        if found is None:
+            allowed = " or ".join(",".join(each) for each in ALLOWED)
+            raise ValueError(
+                f"--fair-sharing (BROKER_FAIR_SHARING) is {self.fair_sharing!r:.120}: write {allowed}, or "
+                "leave it empty for no fair sharing"
+            )
+        return found
+
+    @property
+    def service_range(self) -> IPv4Network | IPv6Network | None:
+        """Raises ValueError, which names the option."""
+        if not self.service_cidr:
+            return None
+        try:
+            return ip_network(self.service_cidr)
+        except ValueError as error:
+            raise ValueError(
+                f"--service-cidr is a CIDR block such as 10.100.0.0/16, or empty: {error}"
+            ) from error
+
+    @property
+    def adopters(self) -> Adopters:
+        """Raises ValueError, which names the option."""
+        return Adopters.parse(listed(self.adopt_by_annotation))
+
+    @property
+    def offers(self) -> frozenset[tuple[str, str]]:
+        """Each platform and tenancy that may be bought. Raises ValueError, which names the option."""
+        tenancies = listed(self.buy_tenancies)
+        if unknown := set(tenancies) - {"default", "dedicated"}:
+            raise ValueError(f"--buy-tenancies has {', '.join(sorted(unknown))}: write default, dedicated")
+        return frozenset((platform, each) for platform in listed(self.buy_platforms) for each in tenancies)
+
+    @property
     def overhead(self) -> Overhead:
         """Raises ValueError, which names the option."""
         return Overhead(vm_memory_percent=self.vm_memory_overhead_percent, reserved_enis=self.reserved_enis)
@@ -334,17 +448,21 @@ class Settings:
         given = {
             "--buy-dollars": self.buy_dollars,
             "--buy-dollars-each": self.buy_dollars_each,
+            "--buy-dollars-namespace": self.buy_dollars_namespace,
             "--buy-instances": self.buy_instances,
             "--buy-instances-each": self.buy_instances_each,
+            "--buy-instances-namespace": self.buy_instances_namespace,
         }
         for option, value in given.items():
             if not value >= 0:
                 raise ValueError(f"{option} is a limit from 0 on, not {value}")
         return Caps(
             dollars=self.buy_dollars,
-            dollars_each=self.buy_dollars_each or math.inf,
+            dollars_each=self.buy_dollars_each or self.buy_dollars / 4,
+            dollars_namespace=self.buy_dollars_namespace or self.buy_dollars / 2,
             instances=self.buy_instances or math.inf,
-            instances_each=self.buy_instances_each or math.inf,
+            instances_each=self.buy_instances_each or math.ceil(self.buy_instances / 4) or math.inf,
+            instances_namespace=self.buy_instances_namespace or math.ceil(self.buy_instances / 2) or math.inf,
         )
 
 

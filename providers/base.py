@@ -2,7 +2,7 @@
 
 Every call raises ProviderError and nothing else. Calls that change something are idempotent: by token
 (launch, create_reservation), by name (template, group), by id (terminate, tag, resize). None of them retries
-a refusal about capacity. What does not carry this cluster's tag is never resized, cancelled or deleted: that
+a refusal about capacity. What does not carry this cluster's tags is never resized, cancelled or deleted: that
 is a ProviderError of class CONFIGURATION.
 """
 
@@ -20,9 +20,12 @@ from providers.model import (
     InstanceType,
     LaunchRequest,
     LaunchResult,
+    Market,
     Odcr,
     OdcrRequest,
+    Override,
     PlacementGroup,
+    ProfileRef,
     QueueMessage,
     ReservationGroup,
     SecurityGroup,
@@ -36,6 +39,10 @@ from providers.model import (
 
 class CapacityProvider(Protocol):
     """EC2 and Resource Groups, or something that answers like them."""
+
+    def identify(self, cluster_uid: str) -> None:
+        """Names the cluster beyond its name: what is made from now on carries its UID as well, and what
+        carries another UID is another cluster's, whatever its name."""
 
     def account_id(self) -> str:
         """The account that the credentials belong to (12 digits)."""
@@ -57,6 +64,9 @@ class CapacityProvider(Protocol):
 
     def cancel_reservation(self, id_: str) -> None:
         """Gives a reservation of ours back; one that has ended, or that EC2 does not know, is success."""
+
+    def group_tags(self, arn: str) -> Mapping[str, str]:
+        """The tags of a group. Class NOT_FOUND when there is none."""
 
     def create_group(self, *, name: str, tags: Mapping[str, str]) -> ReservationGroup:
         """The group of that name, made if missing, with its members. A group of that name without this
@@ -90,8 +100,17 @@ class CapacityProvider(Protocol):
     def user_data(self, *, family: str, bootstrap: Bootstrap, custom: str) -> str:
         """The family's user data (AL2023, Bottlerocket, Custom) with the user's own merged in."""
 
+    def kubelet_not_applied(self, *, family: str, kubelet: Collection[str]) -> Sequence[str]:
+        """The kubelet's fields that the family's user data leaves out."""
+
     def instance_profile(self, *, role: str, profile: str) -> str:
         """The instance profile to launch with: `profile` as given, or the one named by the role."""
+
+    def instance_profiles(self) -> Sequence[ProfileRef]:
+        """The instance profiles that the broker made for this cluster in this Region (and nobody else's)."""
+
+    def delete_instance_profile(self, ref: ProfileRef) -> bool:
+        """Deletes one of ours that no instance runs with; False: one does. One that is gone is success."""
 
     def placement_group(self, *, name: str = "", id_: str = "") -> PlacementGroup:
         """The placement group of that name in the account, or of that id anywhere."""
@@ -105,14 +124,28 @@ class CapacityProvider(Protocol):
     def delete_template(self, ref: TemplateRef) -> None:
         """Deletes one of ours; a template that is gone already is success."""
 
+    def try_launch(
+        self,
+        template: Template,
+        *,
+        owner: str,
+        overrides: Sequence[Override],
+        market: Market,
+        tags: Mapping[str, str],
+    ) -> str:
+        """A launch as a dry run, one override at a time, until one is allowed (empty). If a policy denies all
+        of them: the denial of the first, the action in front. Raises any other refusal; launches nothing."""
+
     def launch(self, request: LaunchRequest) -> LaunchResult:
         """One fleet call. Refusals of single pools are in the result; a refusal of the call is raised."""
 
     def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
-        """This broker's instances in every state EC2 still shows; with `ids`, those only."""
+        """Instances with the cluster's name in every state that EC2 still shows, less those with another
+        cluster's UID; with `ids`, those only, whose ever they are (`Instance.ownership`)."""
 
     def terminate(self, ids: Collection[str]) -> None:
-        """Terminates; an instance that is gone already is success."""
+        """Terminates; an instance that is gone already is success. One that EC2 refuses to terminate keeps no
+        other alive: it is in the error's `refused`, with the reason."""
 
     def tag(self, ids: Collection[str], tags: Mapping[str, str]) -> None:
         """Adds tags to resources."""

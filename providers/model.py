@@ -7,6 +7,7 @@ All times are timezone-aware UTC; memory is in MiB; prices are US dollars an hou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +21,8 @@ Accelerator = Literal["none", "nvidia", "neuron", "none-or-neuron"]
 CapacityType = Literal["reserved", "on-demand", "spot"]
 Preference = Literal["open", "none", "capacity-reservations-only"]
 Market = Literal["on-demand", "spot", "capacity-block", "interruptible-capacity-reservation"]
+# By its tags a resource carries this cluster's UID, another cluster's UID or name, or no UID at all.
+Ownership = Literal["ours", "foreign", "unproven"]
 
 
 class Unchanged(Enum):
@@ -29,10 +32,24 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
+# Platform and tenancy that EC2 assumes where a request names none.
+PLAIN_OFFER: Final = ("Linux/UNIX", "default")
 # EC2 gives none of these back to use (EC2 API Reference, CapacityReservation, State).
 ENDED_STATES: Final = frozenset(
     {"cancelling", "cancelled", "expired", "failed", "payment-failed", "unsupported"}
 )
+
+
+CLUSTER_NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
+
+
+def owned_prefix(cluster: str) -> str:
+    """First part of the names of the groups and instance profiles that the broker makes for a cluster.
+
+    The IAM policy allows changes under this prefix only. A cluster's name has no dot (EKS API Reference,
+    CreateCluster, name), so the prefix of `demo` covers nothing of `demo-eu`.
+    """
+    return f"capacity-broker.{cluster}."
 
 
 class ErrorClass(StrEnum):
@@ -41,11 +58,16 @@ class ErrorClass(StrEnum):
     CAPACITY = "capacity"  # the type is out of capacity in that zone and market
     RESERVATION_FULL = "reservation-full"  # healthy reservation, no free slot
     RESERVATION_GONE = "reservation-gone"  # unknown, not shared, cancelled, expired or not usable now
-    UNSUPPORTED = "unsupported"  # the type is not offered there
+    NOT_OFFERED = "not-offered"  # the zone does not have the type
+    UNSUPPORTED = "unsupported"  # EC2 does not support what the class asks for with this type
+    SPREAD_FULL = "spread-full"  # the spread placement group has all its instances in that zone
     SUBNET = "subnet"  # the subnet has no free address
-    QUOTA = "quota"  # an account limit
+    QUOTA = "quota"  # a vCPU limit of the account
+    LIMIT = "limit"  # any other limit of the account
+    TEMPLATE_LIMIT = "template-limit"  # the limit of launch templates
     THROTTLING = "throttling"  # the request rate, not capacity
     TEMPLATE_GONE = "template-gone"  # the launch template vanished
+    PROFILE_UNKNOWN = "profile-unknown"  # EC2 does not know the instance profile (yet)
     NOT_FOUND = "not-found"  # any other thing that is not there
     CONFIGURATION = "configuration"  # the request itself is wrong
     PERMISSION = "permission"  # credentials or policy
@@ -57,7 +79,8 @@ class ProviderError(Exception):
 
     `code` is the provider's own code (EC2's error code), `class_` what it is about, `request_id` what
     AWS support asks for (empty where no reply came). `lost`: this call, or one that it repeats, may have been
-    carried out all the same.
+    carried out all the same. `refused`: in a call about several resources, the refused resources with their
+    reasons; the call was carried out for the others.
     """
 
     def __init__(
@@ -70,6 +93,7 @@ class ProviderError(Exception):
         self.request_id = request_id
         self.operation = operation
         self.lost = class_ is ErrorClass.TRANSIENT
+        self.refused: Mapping[str, ProviderError] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +107,7 @@ class Odcr:
     available: int
     arn: str = ""
     owner_id: str = ""
+    billing_owner_id: str = ""  # the account billed for unused slots; empty: the owner's
     zone_id: str = ""
     platform: str = "Linux/UNIX"
     tenancy: str = "default"
@@ -96,7 +121,9 @@ class Odcr:
     placement_group_arn: str = ""
     outpost_arn: str = ""
     ultraserver: bool = False
+    unlaunchable: bool = False  # EC2's LaunchStatus, which only reservations of UltraServers have
     tags: Mapping[str, str] = field(default_factory=dict)
+    ownership: Ownership = "ours"
 
     @property
     def idle(self) -> int:
@@ -127,11 +154,15 @@ class OdcrRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationGroup:
-    """A Resource Groups group of ODCRs; `member_ids` are the ids of the reservations in it."""
+    """A Resource Groups group of ODCRs; `member_ids` are the ids of the reservations in it.
+
+    `tags` are there where they were asked for (`CapacityProvider.group_tags`).
+    """
 
     arn: str
     name: str
     member_ids: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +177,9 @@ class Gpu:
 class InstanceType:
     """DescribeInstanceTypes and its offerings. `zones` are those that offer the type.
 
-    `max_pods` is the VPC CNI's limit: enis * (ipv4_per_eni - 1) + 2. `on_demand_price` is None where unknown.
+    `max_pods` is the VPC CNI's limit: enis * (ipv4_per_eni - 1) + 2. `on_demand_price` is that of Linux/UNIX
+    on default tenancy in US dollars an hour, None where unknown; `other_prices` are those of other platforms
+    and tenancies, by platform, then tenancy.
     """
 
     name: str
@@ -179,7 +212,14 @@ class InstanceType:
     branch_interfaces: int = 0  # for pods with security groups of their own
     encryption_in_transit: bool = False
     on_demand_price: float | None = None
+    other_prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     spot_prices: Mapping[str, float] = field(default_factory=dict)  # zone -> price
+
+    def price(self, platform: str, tenancy: str) -> float | None:
+        """On-Demand price of one instance in US dollars an hour; None where it is unknown."""
+        if (platform, tenancy) == PLAIN_OFFER:
+            return self.on_demand_price
+        return self.other_prices.get(platform, {}).get(tenancy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,11 +370,21 @@ class Template:
     associate_public_ip: bool | None = None
     interfaces: tuple[NetworkInterface, ...] = ()  # none: the one that EC2 makes
     ipv4_prefix_count: int | None = None
+    ipv6_prefix_count: int | None = None
+    primary_ipv6: bool = False  # an IPv6 address by which the node is reached: in an IPv6 cluster
     connection_tracking: ConnectionTracking | None = None
     nested_virtualization: str = ""
     market: Market = "on-demand"
     target: ReservationTarget = ReservationTarget()
     tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRef:
+    """An instance profile that the broker made, for a role."""
+
+    name: str
+    role: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,11 +449,13 @@ class Instance:
     subnet_id: str = ""
     reservation_id: str = ""
     lifecycle: str = ""  # "", spot, capacity-block, interruptible-capacity-reservation
+    tenancy: str = "default"
     architecture: Literal["amd64", "arm64"] = "amd64"
     private_dns_name: str = ""
     launched: datetime | None = None
     described: bool = True  # False: launched, but EC2 does not show it yet, so reservation_id is unknown
     tags: Mapping[str, str] = field(default_factory=dict)
+    ownership: Ownership = "ours"
 
     @property
     def alive(self) -> bool:

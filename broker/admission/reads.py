@@ -1,10 +1,14 @@
-"""What the webhook asks the API server while it judges: read anew each time, since a cache lags behind the
-create before, and reservations are created rarely."""
+"""What the webhook reads from the API server while it judges.
+
+Invariant: however many reviews come, at most `RATE` reads a second reach the API server. Below that rate each
+review reads anew, since a cache lags behind the create or delete before it.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -14,34 +18,86 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAIClusterProfile
 from broker.kube.client import Client
+from broker.kube.clock import Clock
 from broker.kube.errors import ApiError, NotFound
 
 Json = dict[str, Any]
 O = TypeVar("O", bound=Object)  # noqa: E741
+V = TypeVar("V")
+RATE: Final = 30  # reads a second
+KEPT: Final = 10.0  # seconds
 
 
-class LiveReads:
-    """`client` should give up before the API server gives up on the webhook."""
+class RecentReads:
+    """`client` should give up before the API server gives up on the webhook. Threads may share it."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, *, clock: Clock) -> None:
+        def quotas(namespace: str) -> Sequence[ResourceQuota]:
+            return _read(lambda: client.list(ResourceQuota.KIND, namespace=namespace)[0], ResourceQuota)
+
+        def reservations(namespace: str) -> Sequence[CapacityReservation]:
+            kind = CapacityReservation.KIND
+            return _read(lambda: client.list(kind, namespace=namespace)[0], CapacityReservation)
+
+        def profile(name: str) -> DedicatedAIClusterProfile | None:
+            def ask() -> list[Json]:
+                try:
+                    return [client.get(DedicatedAIClusterProfile.KIND, name)]
+                except NotFound:
+                    return []
+
+            return next(iter(_read(ask, DedicatedAIClusterProfile)), None)
+
+        rate = _Rate(clock)
+        self._quotas = _Recent(quotas, rate=rate, clock=clock)
+        self._reservations = _Recent(reservations, rate=rate, clock=clock)
+        self._profiles = _Recent(profile, rate=rate, clock=clock)
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
-        return _read(lambda: self._client.list(ResourceQuota.KIND, namespace=namespace)[0], ResourceQuota)
+        return self._quotas.get(namespace)
 
     def reservations(self, namespace: str) -> Sequence[CapacityReservation]:
-        return _read(
-            lambda: self._client.list(CapacityReservation.KIND, namespace=namespace)[0], CapacityReservation
-        )
+        return self._reservations.get(namespace)
 
     def profile(self, name: str) -> DedicatedAIClusterProfile | None:
-        def ask() -> list[Json]:
-            try:
-                return [self._client.get(DedicatedAIClusterProfile.KIND, name)]
-            except NotFound:
-                return []
+        return self._profiles.get(name)
 
-        return next(iter(_read(ask, DedicatedAIClusterProfile)), None)
+
+class _Rate:
+    """At most `RATE` reads begin within any one second of the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._second, self._begun = clock, 0, 0
+
+    def allows(self) -> bool:
+        second = int(self._clock.monotonic())
+        if second != self._second:
+            self._second, self._begun = second, 0
+        self._begun += 1
+        return self._begun <= RATE
+
+
+class _Recent(Generic[V]):
+    """Values by key: read anew while the rate allows it, else as last read within `KEPT` seconds."""
+
+    def __init__(self, read: Callable[[str], V], *, rate: _Rate, clock: Clock) -> None:
+        self._read, self._rate, self._clock = read, rate, clock
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[V, float]] = {}
+
+    def get(self, key: str) -> V:
+        """Raises Unknown."""
+        with self._lock:
+            now = self._clock.monotonic()
+            self._known = {name: (value, at) for name, (value, at) in self._known.items() if now - at < KEPT}
+            if not self._rate.allows():
+                if key not in self._known:
+                    raise Unknown("too many reviews at once: try again in a second")
+                return self._known[key][0]
+        value = self._read(key)
+        with self._lock:
+            self._known[key] = (value, now)
+        return value
 
 
 def _read(ask: Callable[[], list[Json]], model: type[O]) -> Sequence[O]:

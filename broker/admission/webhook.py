@@ -20,7 +20,7 @@ from prometheus_client import Counter, Gauge
 from broker.admission import certificates, keeper
 from broker.admission.certificates import Kept
 from broker.admission.keeper import Keeper
-from broker.admission.reads import LiveReads
+from broker.admission.reads import RecentReads
 from broker.admission.review import NotAReview, answer
 from broker.admission.rules import KINDS, Rules
 from broker.kube.batch import Batcher
@@ -33,12 +33,14 @@ from broker.web import WebServer
 
 EVERY: Final = 60.0  # seconds between two looks at certificates and registration
 LARGEST: Final = 8 << 20  # bytes of a review, which holds two objects
+AT_ONCE: Final = 16  # reviews under way; API servers go on without the answer to one more
+BODY: Final = 5.0  # seconds in which a review arrives
 # Keys are handed to the TLS library as files; here they never come to a disk.
 _MEMORY: Final = Path("/dev/shm")
 
 REVIEWS = Counter(
     "capacity_broker_webhook_reviews",
-    "Reviews that the webhook answered, by kind and outcome: admitted, warned, refused, failed.",
+    "Reviews that the webhook answered, by kind and outcome: admitted, warned, refused, failed, busy.",
     ["kind", "outcome"],
     registry=REGISTRY,
 )
@@ -66,11 +68,12 @@ class Webhook:
         url: bool = False,
     ) -> None:
         # It must have an answer before the API server gives up on it.
-        reads = LiveReads(client.replace(timeout=keeper.SECONDS / 2))
+        reads = RecentReads(client.replace(timeout=keeper.SECONDS / 2), clock=clock)
         self._rules = Rules(reads=reads, default_cohort=default_cohort, strict=strict)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._serving: Kept | None = None
+        self._under_way = 0  # in the server's thread only
         self.server = WebServer(
             [web.post(keeper.PATH, self._review)],
             host=host,
@@ -113,11 +116,20 @@ class Webhook:
         self._serving = kept
 
     async def _review(self, request: web.Request) -> web.Response:
+        if self._under_way >= AT_ONCE:
+            REVIEWS.labels("unknown", "busy").inc()
+            return web.Response(status=429, text=f"{AT_ONCE} reviews are under way already: try again\n")
+        self._under_way += 1
         try:
-            body = orjson.loads(await request.read())
+            async with asyncio.timeout(BODY):
+                content = await request.read()
+            return await asyncio.to_thread(self._answer, orjson.loads(content))
+        except TimeoutError:
+            return web.Response(status=408, text=f"the review was not complete within {BODY:.0f} s\n")
         except orjson.JSONDecodeError as error:
             return web.Response(status=400, text=f"not JSON: {error}\n")
-        return await asyncio.to_thread(self._answer, body)
+        finally:
+            self._under_way -= 1
 
     def _answer(self, body: Any) -> web.Response:
         kind = _kind(body)

@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time, quantities
+from broker.apis.meta import Condition, Kind, MicroTime, Model, Object, Quantity, Time
 from broker.apis.schema import crd
+from broker.text import quantities
 
 LABEL_KEY = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(\/))?"
@@ -156,6 +157,14 @@ class Pod(Object):
         running = _sum([sidecars, *(_requests(container.resources) for container in self.spec.containers)])
         counted = _max(peak, running) | quantities(self.spec.resources.requests)
         return _sum([counted, quantities(self.spec.overhead), {"pods": 1.0}])
+
+
+class ConfigMap(Object):
+    KIND: ClassVar[Kind] = Kind(
+        group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True
+    )
+
+    data: dict[str, str] = Field(default_factory=dict)
 
 
 def _requests(resources: Resources) -> dict[str, float]:

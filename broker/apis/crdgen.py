@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -25,9 +25,11 @@ from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass, EC2NodeClassV1Beta1
 from broker.apis.meta import Model, Object
-from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.names import BROKER
+from broker.apis.ome import OME, CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.apis.schema import Crd
+from broker.text import LONGEST_SCALAR
 
 Schema = dict[str, Any]
 
@@ -40,6 +42,10 @@ SCALARS: Mapping[type, Schema] = {
     bool: {"type": "boolean"},
     datetime: {"type": "string", "format": "date-time"},
 }
+# Kinds that are the broker's to define, and what a person can write in them where the model sets no limit.
+OWN: Final = (OME, BROKER)
+LONGEST_TEXT: Final = 1024
+MOST_ENTRIES: Final = 64
 # Those of every object, which a structural schema names and does not describe.
 ENVELOPE: Schema = {
     "apiVersion": {"type": "string", "description": "Version of this object's schema."},
@@ -262,6 +268,32 @@ def _type(annotation: Any) -> Schema:
     raise TypeError(f"no CRD schema for {annotation!r}")
 
 
+def _limited(schema: Schema) -> Schema:
+    """The schema with a limit on everything in it that a person can make long."""
+    limited = {**schema}
+    if schema.get("x-kubernetes-int-or-string"):
+        limited.setdefault("maxLength", LONGEST_SCALAR)
+    elif schema.get("type") == "string" and "enum" not in schema:
+        limited.setdefault("maxLength", LONGEST_TEXT)
+    elif schema.get("type") == "array":
+        limited.setdefault("maxItems", MOST_ENTRIES)
+        limited["items"] = _limited(schema["items"])
+    elif "additionalProperties" in schema:
+        limited.setdefault("maxProperties", MOST_ENTRIES)
+        limited["additionalProperties"] = _limited(schema["additionalProperties"])
+    elif "properties" in schema:
+        limited["properties"] = {name: _limited(field) for name, field in schema["properties"].items()}
+    return limited
+
+
+def _root(model: type[Object]) -> Schema:
+    """The schema of a kind; Karpenter's and Kueue's kinds have the limits that their own definitions have."""
+    schema = structural(model)
+    if model.KIND.group in OWN and "spec" in schema["properties"]:
+        schema["properties"]["spec"] = _limited(schema["properties"]["spec"])
+    return schema
+
+
 def definition(entry: Definition) -> Schema:
     """The CustomResourceDefinition object."""
     kind = entry.versions[0].KIND
@@ -289,7 +321,7 @@ def definition(entry: Definition) -> Schema:
                     "served": True,
                     "storage": model is entry.versions[0],
                     "additionalPrinterColumns": [column.wire() for column in entry.columns],
-                    "schema": {"openAPIV3Schema": structural(model)},
+                    "schema": {"openAPIV3Schema": _root(model)},
                     "subresources": {"status": {}, **({"scale": dict(entry.scale)} if entry.scale else {})},
                 }
                 for model in entry.versions

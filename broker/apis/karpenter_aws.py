@@ -191,7 +191,7 @@ class EC2NodeClassSpec(Model):
     ] = ()
     connection_tracking: Annotated[ConnectionTracking | None, crd()] = None
     cpu_options: Annotated[CpuOptions | None, crd()] = None
-    kubelet: Annotated[Kubelet | None, crd()] = None
+    kubelet: Annotated[Kubelet | None, crd(x_kubernetes_preserve_unknown_fields=True)] = None
     instance_store_policy: Annotated[str, crd("What is done with instance-store disks.", enum=["RAID0"])] = ""
     placement_group_selector: Annotated[PlacementGroupSelector | None, crd()] = None
     context: Annotated[str, crd("Reserved by EC2 (CreateFleet's Context).")] = ""

@@ -15,6 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from broker.apis.reservation_spec import CapacityReservationSpec, validate_reservation_spec
+from broker.text import InvalidText, decode_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +33,9 @@ class Accepted:
 def load(annotation: str | None) -> Accepted | None:
     """None where there is no copy, or none that the broker could have made."""
     try:
-        said = orjson.loads(annotation or "")
+        said = decode_object(annotation or "")
         spec = CapacityReservationSpec.model_validate(said["spec"])
         accepted = Accepted(spec=spec, definition=str(said["definition"]))
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValidationError):
+    except (InvalidText, KeyError, TypeError, ValidationError):
         return None
     return None if validate_reservation_spec(spec) else accepted

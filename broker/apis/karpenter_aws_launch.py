@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from broker.apis.meta import QUANTITY, Model, Text
 from broker.apis.schema import Crd, Rule, crd
@@ -163,7 +163,13 @@ Thresholds = dict[str, Annotated[str, crd(pattern=THRESHOLD)]]
 
 
 class Kubelet(Model):
-    """The kubelet's configuration on the nodes."""
+    """The kubelet's configuration on the nodes.
+
+    Any field of KubeletConfiguration, as in Karpenter's main; those below have limits of their own, and the
+    others go to the nodes as they are written.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(

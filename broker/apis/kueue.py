@@ -28,6 +28,7 @@ ACTIVE: Final = "Active"
 QUOTA_RESERVED: Final = "QuotaReserved"
 ADMITTED: Final = "Admitted"
 EVICTED: Final = "Evicted"
+REQUEUED: Final = "Requeued"
 FINISHED: Final = "Finished"
 PODS_READY: Final = "PodsReady"
 
@@ -187,8 +188,17 @@ class AdmissionCheck(Object):
     status: AdmissionCheckStatus = AdmissionCheckStatus()
 
 
+class PodSetResources(Model):
+    requests: dict[str, Quantity] = Field(default_factory=dict)
+
+
+class PodSetContainer(Model):
+    resources: PodSetResources = PodSetResources()
+
+
 class PodSetSpec(Model):
     node_selector: dict[str, str] = Field(default_factory=dict)
+    containers: tuple[PodSetContainer, ...] = ()
 
 
 class PodSetTemplate(Model):
@@ -244,11 +254,22 @@ class ReclaimablePod(Model):
     count: Annotated[int, crd(required=True)] = 0
 
 
+class RequeueState(Model):
+    """Kueue queues an evicted workload again once `requeue_at` is gone."""
+
+    count: int | None = None
+    requeue_at: Time | None = None
+
+
 class WorkloadStatus(Model):
+    """`accumulated_past_execution_time_seconds` is there once the workload was admitted and is no longer."""
+
     conditions: Conditions = ()
     admission: Admission | None = None
     admission_checks: Annotated[tuple[AdmissionCheckState, ...], crd(**_by("name"))] = ()
     reclaimable_pods: Annotated[tuple[ReclaimablePod, ...], crd(**_by("name"))] = ()
+    requeue_state: RequeueState | None = None
+    accumulated_past_execution_time_seconds: int | None = None
 
 
 class Workload(Object):

@@ -8,18 +8,16 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
-from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
 from broker.apis.schema import Rule, crd
+from broker.text import bounded
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
@@ -97,8 +95,8 @@ def _micros(value: datetime) -> str:
 
 
 # metav1.Time is written in whole seconds; metav1.MicroTime is refused without exactly six digits.
-Time = Annotated[datetime, PlainSerializer(_seconds, when_used="json")]
-MicroTime = Annotated[datetime, PlainSerializer(_micros, when_used="json")]
+Time = Annotated[datetime, AfterValidator(bounded), PlainSerializer(_seconds, when_used="json")]
+MicroTime = Annotated[datetime, AfterValidator(bounded), PlainSerializer(_micros, when_used="json")]
 
 # JSON may hold a quantity or an int-or-string as a number; here it is always text.
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)]
@@ -110,40 +108,6 @@ Quantity = Annotated[
     Text,
     crd(anyOf=[{"type": "integer"}, {"type": "string"}], pattern=QUANTITY, x_kubernetes_int_or_string=True),
 ]
-
-# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-SCALES = {f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)}
-SCALES |= {suffix: Decimal(1000) ** power for power, suffix in enumerate("num", -3)}
-SCALES |= {suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)}
-
-
-_NUMBER = re.compile(
-    rf"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:({'|'.join(SCALES)})|[eE]([+-]?[0-9]{{1,18}}))?", re.ASCII
-)
-
-
-@lru_cache(maxsize=4096)
-def exact(text: str) -> Decimal:
-    """`100m`, `2Gi`, `1e3` in base units: cores, bytes, counts."""
-    found = _NUMBER.fullmatch(text)
-    if found is None:
-        raise ValueError(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
-    number, suffix, exponent = found.groups()
-    power = max(-99, min(int(exponent or 0), 99))  # beyond these it is more than anything, or next to nothing
-    return Decimal(number) * SCALES.get(suffix, Decimal(1)) * Decimal(10) ** power
-
-
-_MOST = Decimal(10) ** 99
-
-
-@lru_cache(maxsize=4096)
-def quantity(text: str) -> float:
-    """As `exact`, for who needs no more than a float has; never without end."""
-    return float(max(-_MOST, min(exact(text), _MOST)))
-
-
-def quantities(values: Mapping[str, str]) -> dict[str, float]:
-    return {name: quantity(value) for name, value in values.items()}
 
 
 class OwnerReference(Model):

@@ -123,11 +123,11 @@ GANG_SIZE: Final = "capacity-broker.io/gang-size"
 PRIORITY: Final = "capacity-broker.io/priority"
 PODS: Final = "capacity-broker.io/pods"
 LAUNCH: Final = "capacity-broker.io/launch"
-LAUNCH_REQUEST: Final = "capacity-broker.io/launch-request"
 # Written by the broker on a claim: what was tried for it.
 ATTEMPTS: Final = "capacity-broker.io/attempts"
 EXPECT: Final = "capacity-broker.io/expect"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
+TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
 # `namespace/name` or the name of a ClusterCapacityReservation.
 DRAWS_FROM: Final = "capacity-broker.io/draws-from"
@@ -135,8 +135,6 @@ DRAWS_FROM: Final = "capacity-broker.io/draws-from"
 DEDICATED: Final = "capacity-broker.io/dedicated-cluster"
 # On a DedicatedAICluster, its profile or its reservation: the EC2NodeClass that its instances launch with.
 NODE_CLASS: Final = "capacity-broker.io/node-class"
-# On a Workload that the broker queued for a DedicatedAICluster: what it asks for, by resource.
-ASKED: Final = "capacity-broker.io/asked"
 # On a CapacityReservation: Observe (count what exists) or Manage (create, resize, cancel EC2's).
 RESERVATION_POLICY: Final = "capacity-broker.io/reservation-policy"
 DELETION_POLICY: Final = "capacity-broker.io/deletion-policy"
@@ -145,10 +143,6 @@ END_DATE: Final = "capacity-broker.io/end-date"
 SIZING: Final = "capacity-broker.io/sizing"
 PLATFORM: Final = "capacity-broker.io/platform"
 TENANCY: Final = "capacity-broker.io/tenancy"
-# Written by the broker before it buys: from then on EC2 may have more than it shows.
-BUYING: Final = "capacity-broker.io/buying"
-# Written by the broker where it gives idle slots back: how many fewer are wanted, at which generation.
-RELEASED: Final = "capacity-broker.io/released"
 # On a CapacityReservation: EC2 reservations (ids, with commas) and a group that belong to it.
 ADOPT_IDS: Final = "capacity-broker.io/reservation-ids"
 ADOPT_GROUP: Final = "capacity-broker.io/reservation-group-arn"
@@ -170,6 +164,7 @@ TAG_MANAGED: Final = "capacity-broker.io/managed-by"
 TAG_COMPARTMENT: Final = "capacity-broker.io/compartment"
 TAG_LAUNCH: Final = LAUNCH
 TAG_NODECLASS: Final = "capacity-broker.io/nodeclass"
+TAG_TRIAL: Final = "capacity-broker.io/trial"  # of a launch that is only tried
 # On reservations: followed by the cluster's and the class's name.
 TAG_ADVISED: Final = ADVISED
 
@@ -189,8 +184,6 @@ _OF_RESERVATIONS: Final = (
     ADMISSION,
     STOP_POLICY,
     NODE_CLASS,
-    BUYING,
-    RELEASED,
 )
 ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "CapacityReservation": _OF_RESERVATIONS,
@@ -198,12 +191,12 @@ ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "DedicatedAICluster": (NODE_CLASS,),
     "DedicatedAIClusterProfile": (NODE_CLASS,),
     "EC2NodeClass": (RESERVATION_SPEC, ACCEPTED_SPEC, ADVISED),
-    "NodeClaim": (*_OF_CLAIMS, TAG_FLAVOR, LAUNCH, LAUNCH_REQUEST, ATTEMPTS),
+    "NodeClaim": (*_OF_CLAIMS, TAG_FLAVOR, LAUNCH, ATTEMPTS),
     "NodePool": _OF_CLAIMS,
     "Namespace": (DRAWS_FROM,),
 }
 # Of these, what decides what is bought of EC2, on which terms, and what is given back.
-BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS, BUYING, RELEASED}
+BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS}
 
 # Condition types. Karpenter's on a NodeClaim; its own on an EC2NodeClass are never written by the broker.
 LAUNCHED: Final = "Launched"
@@ -215,6 +208,8 @@ DRAINED: Final = "Drained"
 PREEMPTED: Final = "Preempted"
 RECLAIMING: Final = "Reclaiming"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"
+# On claims that are kept though EC2 does not list their instance.
+INSTANCE_LISTED: Final = "InstanceListed"
 # Ours: the first on claim, class and pool, the others on the class alone.
 CAPACITY_RESERVATION: Final = "CapacityReservation"
 RESERVATION_SPEC_VALID: Final = "CapacityReservationSpecValid"

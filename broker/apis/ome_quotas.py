@@ -37,17 +37,27 @@ class Limit:
     name: str
     hard: str
 
+    def free(self, used: int) -> int:
+        return units(self.name, self.hard) - used
+
     def refusal(self, used: int, wanted: int) -> str:
-        """Why `wanted` does not fit beside `used`; empty where it does."""
-        free = units(self.name, self.hard) - used
-        if wanted <= free:
-            return ""
-        way = "delete another reservation" if self.name == COUNTED else "reserve less"
+        """Why `wanted` does not fit beside `used`."""
         return (
             f"ResourceQuota {self.quota} allows {self.key} {self.hard}, of which "
-            f"{written(self.name, max(free, 0))} is free and {written(self.name, wanted)} is wanted: "
-            f"{way}, or have the ResourceQuota raised"
+            f"{written(self.name, max(self.free(used), 0))} is free and {written(self.name, wanted)} is "
+            f"wanted: {self._way}, or have the ResourceQuota raised"
         )
+
+    def brief_refusal(self, _used: int, wanted: int) -> str:
+        """As `refusal`, without the namespace's numbers, for a reader who may have no right to them."""
+        return (
+            f"ResourceQuota {self.quota} has no room for {written(self.name, wanted)} of {self.key}: "
+            f"{self._way}, or have the ResourceQuota raised (kubectl describe resourcequota {self.quota})"
+        )
+
+    @property
+    def _way(self) -> str:
+        return "delete another reservation" if self.name == COUNTED else "reserve less"
 
 
 def over_quota(
@@ -60,7 +70,7 @@ def over_quota(
     mine = [each for each in reservations if each.namespace == namespace] if limits else []
     for each in sorted(mine, key=lambda r: (r.metadata.creation_timestamp or _FIRST, r.name)):
         wanted = amounts(each)
-        if found := _refusals(limits, used, wanted):
+        if found := tuple(limit.refusal(*numbers) for limit, *numbers in _exceeded(limits, used, wanted)):
             told[each.name] = found
         else:
             _add(used, wanted)
@@ -73,13 +83,17 @@ def growth(
     reservations: Iterable[CapacityReservation],
     limits: Iterable[Limit],
 ) -> tuple[str, ...]:
-    """Why its namespace has no room for what is new in `new` or grows; what stays or shrinks needs none."""
+    """Why its namespace has no room for what is new in `new` or grows; what stays or shrinks needs none.
+
+    The text is without numbers: the webhook cannot know who sent a review.
+    """
     had: Mapping[str, int] = amounts(old) if old is not None else {}
     used: Used = {}
     for each in reservations:
         if each.namespace == new.namespace and each.name != new.name:
             _add(used, amounts(each))
-    return _refusals(limits, used, {n: v for n, v in amounts(new).items() if v > had.get(n, 0)})
+    wanted = {name: amount for name, amount in amounts(new).items() if amount > had.get(name, 0)}
+    return tuple(limit.brief_refusal(*numbers) for limit, *numbers in _exceeded(limits, used, wanted))
 
 
 def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
@@ -106,11 +120,14 @@ def _limits(quota: ResourceQuota) -> Iterator[Limit]:
             yield Limit(quota.name, key, name, hard)
 
 
-def _refusals(limits: Iterable[Limit], used: Mapping[str, int], wanted: Mapping[str, int]) -> tuple[str, ...]:
-    found = (
-        each.refusal(used.get(each.name, 0), wanted[each.name]) for each in limits if each.name in wanted
-    )
-    return tuple(why for why in found if why)
+def _exceeded(
+    limits: Iterable[Limit], used: Mapping[str, int], wanted: Mapping[str, int]
+) -> Iterator[tuple[Limit, int, int]]:
+    """Each limit without room, what is used of it and what is wanted."""
+    for limit in limits:
+        taken, more = used.get(limit.name, 0), wanted.get(limit.name)
+        if more is not None and more > limit.free(taken):
+            yield limit, taken, more
 
 
 def _add(total: Used, more: Mapping[str, int]) -> None:

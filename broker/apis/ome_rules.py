@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from broker.apis.meta import exact
 from broker.apis.ome import (
     GROUPS_RULE,
     PREEMPTION_RULE,
@@ -25,6 +24,7 @@ from broker.apis.ome import (
     ResourceGroup,
     ResourceQuota,
 )
+from broker.text import exact
 
 # Kueue's ClusterQueue takes no more (apis/kueue/v1beta1/clusterqueue_types.go; in all groups together, and
 # pairs within one: pkg/webhooks/clusterqueue_webhook.go).

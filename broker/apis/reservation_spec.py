@@ -8,7 +8,6 @@ annotation), with one message for both: a test runs one table of cases through t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pydantic import ValidationError
 from broker.apis import names
 from broker.apis.meta import Model
 from broker.apis.schema import Rule, crd
+from broker.text import InvalidText, decode_object, shortened
 
 FIELD = "spec.capacityReservationSpec"
 
@@ -151,7 +151,7 @@ def validate_reservation_spec(
         return tuple(
             Problem(
                 field=".".join((where, *map(str, item["loc"]))),
-                value=repr(item["input"]),
+                value=shortened(item["input"]),
                 message=f"has the wrong type: {item['msg']}",
             )
             for item in error.errors()
@@ -187,7 +187,7 @@ def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[Problem]:
         ]
     for wrong, rule, field, value in found:
         if wrong:
-            yield Problem(field=field, value=repr(value), message=rule.message)
+            yield Problem(field=field, value=shortened(value), message=rule.message)
 
 
 def _fits(pattern: str, text: str, longest: int) -> bool:
@@ -213,11 +213,9 @@ def reservation_ask(field: CapacityReservationSpec | None, *, annotation: str | 
     if annotation is None:
         return ReservationAsk()
     try:
-        raw = json.loads(annotation)
-    except json.JSONDecodeError as error:
-        return _unreadable(annotation, f"is not JSON ({error})")
-    if not isinstance(raw, dict):
-        return _unreadable(annotation, "is not a JSON object")
+        raw = decode_object(annotation)
+    except InvalidText as error:
+        return _unreadable(annotation, str(error))
     if problems := validate_reservation_spec(raw, where=ANNOTATION):
         return ReservationAsk(problems=problems)
     return ReservationAsk(spec=CapacityReservationSpec.model_validate(raw))
@@ -230,4 +228,4 @@ def _checked(spec: CapacityReservationSpec, *, where: str) -> ReservationAsk:
 
 def _unreadable(text: str, what: str) -> ReservationAsk:
     message = f"{what}: write a capacityReservationSpec as JSON, such as {EXAMPLE}"
-    return ReservationAsk(problems=(Problem(field=ANNOTATION, value=repr(text), message=message),))
+    return ReservationAsk(problems=(Problem(field=ANNOTATION, value=shortened(text), message=message),))

@@ -21,10 +21,7 @@ NEAR: Final = 0.75  # of difflib's ratio; `tenant` is so near to `tenancy`, `per
 # The broker's own: nobody meant to write these.
 _WRITTEN: Final = frozenset(
     {
-        names.BUYING,
-        names.RELEASED,
         names.LAUNCH,
-        names.LAUNCH_REQUEST,
         names.ATTEMPTS,
         names.TAG_FLAVOR,
         names.ACCEPTED_SPEC,

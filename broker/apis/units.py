@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING
 from functools import lru_cache
 from typing import Final
 
-from broker.apis.meta import SCALES, exact
+from broker.text import SCALES, exact
 
 CPU: Final = "cpu"
 MOST: Final = 2**63 - 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, NodeClass
-from broker.capacity.options import capacity_types
+from broker.capacity.options import capacity_types, tenancy
 from broker.capacity.plan import order
 from broker.capacity.types import RESERVATION_ID, WELL_KNOWN, allocatable, lacking, node_labels, size_key
 from providers.model import CapacityType, Instance, InstanceType, Odcr
@@ -76,13 +76,15 @@ def satisfies(
         return False
     if capacity_type(instance) not in capacity_types(claim.requirements):
         return False  # who says nothing of it takes no spot
+    if instance.tenancy != (tenancy(claim.requirements) or node_class.tenancy):
+        return False
     labels = node_labels(
         type_,
         instance.zone,
         zone_id=instance.zone_id,
         capacity_type=capacity_type(instance),
         odcr=odcrs.get(instance.reservation_id) if instance.reservation_id else None,
-        tenancy=node_class.tenancy,
+        tenancy=instance.tenancy,
     )
     if instance.reservation_id:
         labels[RESERVATION_ID] = instance.reservation_id

@@ -1,9 +1,9 @@
 """What the broker does about a refusal: one answer for each class of error.
 
-Invariant: an answer marks only what the error is about. A quota or a subnet never marks a reservation, a
-throttled or failed call marks nothing, and a wrong or forbidden request stops the claim instead of being
-tried elsewhere. A refusal of the whole call is answered as one of a single pool. Condition reasons are
-Karpenter's where it has one for the case.
+Invariant: an answer marks only what the error is about. A quota or a subnet never marks a reservation. A
+throttled or failed call marks nothing, nor does a limit that is no vCPU quota. A wrong or forbidden request
+stops the claim instead of being tried elsewhere. A refusal of the whole call is answered as one of a single
+pool. Condition reasons are Karpenter's where it has one for the case.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from datetime import datetime
 from typing import Final, Literal
 
 from broker.capacity.launches import Distribution, LaunchGroup
-from broker.capacity.model import Inventory, Option
-from broker.capacity.shortages import Scope, Shortages, quota_scope
+from broker.capacity.model import Inventory, Option, Pool
+from broker.capacity.shortages import Scope, Shortages, class_scope, placement_scope, quota_scope
 from providers.model import ErrorClass, LaunchError, ProviderError
 
 SPILLED: Final = "SpilledToOnDemand"  # no code of EC2's: it launches elsewhere without a word
 
-Marks = Literal["capacity", "subnet", "quota", "nothing"]
+Marks = Literal["capacity", "class", "placement", "subnet", "quota", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """`marks`: what is remembered as short. `elsewhere`: the claim's other options may be tried at once.
     `stops`: the claim waits for somebody to change something. `repeats`: the same call is made again, later.
-    `refresh`: EC2 is to be described anew first. `reason` is the condition's, `next_step` a sentence.
+    `refresh`: EC2 is to be described anew first. `sweep`: launch templates that nothing uses are deleted now.
+    `reason` is the condition's, `by_code`: with the error's own code instead. `quiet`: no event, since it
+    passes by itself. `next_step` is a sentence.
     """
 
     marks: Marks
@@ -37,6 +39,9 @@ class Answer:
     stops: bool = False
     repeats: bool = False
     refresh: bool = False
+    sweep: bool = False
+    by_code: bool = False
+    quiet: bool = False
 
 
 ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
@@ -59,12 +64,25 @@ ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
         reason="ReservationNotUsable",
         next_step="reservations are described anew; the claim's other options are tried",
     ),
-    ErrorClass.UNSUPPORTED: Answer(
+    ErrorClass.NOT_OFFERED: Answer(
         marks="capacity",
         elsewhere=True,
-        reason="InstanceTypeUnsupported",
+        reason="InstanceTypeNotOffered",
         next_step="the type is not offered there: left out for hours, a reservation for minutes; "
         "other options are tried",
+    ),
+    ErrorClass.UNSUPPORTED: Answer(
+        marks="class",
+        elsewhere=True,
+        reason="InstanceTypeUnsupported",
+        next_step="EC2 does not support what the class asks for with this type: correct the class or exclude "
+        "the type; other options are tried",
+    ),
+    ErrorClass.SPREAD_FULL: Answer(
+        marks="placement",
+        elsewhere=True,
+        reason="SpreadPlacementGroupFull",
+        next_step="the spread placement group takes no more instances in this zone; other zones are tried",
     ),
     ErrorClass.SUBNET: Answer(
         marks="subnet",
@@ -77,6 +95,22 @@ ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
         elsewhere=True,
         reason="VCPULimitExceeded",
         next_step="ask AWS for a higher limit in Service Quotas; types under other limits are tried",
+    ),
+    ErrorClass.LIMIT: Answer(
+        marks="nothing",
+        stops=True,
+        by_code=True,
+        reason="AccountLimitExceeded",
+        next_step="ask AWS for a higher limit in Service Quotas, or free some of what it limits",
+    ),
+    ErrorClass.TEMPLATE_LIMIT: Answer(
+        marks="nothing",
+        stops=True,
+        sweep=True,
+        by_code=True,
+        reason="LaunchTemplateLimitExceeded",
+        next_step="launch templates of the broker's that nothing uses are deleted now; delete others, or ask "
+        "AWS for a higher limit",
     ),
     ErrorClass.THROTTLING: Answer(
         marks="nothing",
@@ -96,6 +130,14 @@ ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
         refresh=True,
         reason="LaunchTemplateNotFound",
         next_step="the launch template is made again, then the call",
+    ),
+    ErrorClass.PROFILE_UNKNOWN: Answer(
+        marks="nothing",
+        repeats=True,
+        quiet=True,
+        reason="InstanceProfileNotReady",
+        next_step="EC2 knows a new instance profile within a minute, and the launch is tried again; correct "
+        "spec.instanceProfile if there is none of that name",
     ),
     ErrorClass.NOT_FOUND: Answer(
         marks="nothing",
@@ -119,24 +161,29 @@ ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
 }
 
 
-def answer(class_: ErrorClass, *, option: Option | None = None) -> Answer:
-    """What to do about an error of this class. With the option, a spot limit is called by its name."""
+def answer(class_: ErrorClass, *, option: Option | None = None, code: str = "") -> Answer:
+    """What to do about an error of this class. With the option, a spot limit is called by its name; with the
+    code, any other limit by its code."""
     found = ANSWERS[class_]
     if class_ is ErrorClass.QUOTA and option is not None and option.pool.capacity_type == "spot":
-        return Answer(
-            marks=found.marks,
-            elsewhere=found.elsewhere,
-            reason="SpotQuotaExceeded",
-            next_step=found.next_step,
-        )
+        return replace(found, reason="SpotQuotaExceeded")
+    if found.by_code and code:
+        # A condition's reason has no full stop, a code may have.
+        return replace(found, reason=code.replace(".", ""))
     return found
 
 
 def scopes(
-    class_: ErrorClass, option: Option, *, subnet_id: str = "", spills: bool = False
+    class_: ErrorClass,
+    option: Option,
+    *,
+    node_class: str = "",
+    subnet_id: str = "",
+    spills: bool = False,
 ) -> tuple[Scope, ...]:
     """What an error of this class about this option marks as short; empty where it marks nothing.
 
+    `node_class`: the class that was launched from.
     A group or an open match that is full means that all its reservations of the type and zone are.
     `spills`: EC2 was free to go on to On-Demand, so its refusal is about that pool too.
     """
@@ -147,17 +194,24 @@ def scopes(
             return (Scope("subnet", subnet_id),) if subnet_id else ()
         case "quota":
             return (quota_scope(option.pool),)
-        case "capacity":
-            pass
+        case "class":
+            pools = (option.pool, _plain(option.pool)) if spills else (option.pool,)
+            return tuple(class_scope(node_class, pool) for pool in pools)
+        case "placement" if scope := placement_scope(option.pool):
+            return (scope,)
     pool = option.pool
     if pool.capacity_type != "reserved":
         return (Scope("pool", str(pool)),)
     named = option.odcr_ids or ((pool.reservation,) if pool.reservation else ())
     marked = tuple(Scope("reservation", each) for each in named) or (Scope("pool", str(pool)),)
-    if spills and class_ in (ErrorClass.CAPACITY, ErrorClass.UNSUPPORTED):
-        plain = replace(pool, capacity_type="on-demand", reservation="")
-        return (*marked, Scope("pool", str(plain)))
+    if spills and class_ in (ErrorClass.CAPACITY, ErrorClass.NOT_OFFERED):
+        return (*marked, Scope("pool", str(_plain(pool))))
     return marked
+
+
+def _plain(pool: Pool) -> Pool:
+    """The pool that EC2 goes on to by itself."""
+    return replace(pool, capacity_type="on-demand", reservation="")
 
 
 def remember(
@@ -167,12 +221,13 @@ def remember(
     *,
     inventory: Inventory,
     now: datetime,
+    node_class: str = "",
     subnet_id: str = "",
     spills: bool = False,
 ) -> Shortages:
     """The shortages after this error about this option; `subnet_id` where the error does not name it."""
     about = error.subnet_id if isinstance(error, LaunchError) and error.subnet_id else subnet_id
-    for scope in scopes(error.class_, option, subnet_id=about, spills=spills):
+    for scope in scopes(error.class_, option, node_class=node_class, subnet_id=about, spills=spills):
         free = inventory.free(scope.key) if scope.kind == "reservation" else 0
         shortages = shortages.record(
             scope, class_=error.class_, code=error.code, now=now, free=free, message=error.message
@@ -180,9 +235,18 @@ def remember(
     return shortages
 
 
-def launched(shortages: Shortages, option: Option, *, reservation_id: str, subnet_id: str = "") -> Shortages:
+def launched(
+    shortages: Shortages,
+    option: Option,
+    *,
+    reservation_id: str,
+    node_class: str = "",
+    subnet_id: str = "",
+) -> Shortages:
     """The shortages after a launch of this option that came to run in `reservation_id` (or in none)."""
-    through: list[Scope] = [quota_scope(option.pool)]
+    through: list[Scope] = [quota_scope(option.pool), class_scope(node_class, option.pool)]
+    if placed := placement_scope(option.pool):
+        through.append(placed)
     if reservation_id:
         through.append(Scope("reservation", reservation_id))
     elif option.pool.capacity_type != "reserved":
@@ -214,7 +278,11 @@ def learn(
         instance = pair.instance
         option = group.option(instance.instance_type, instance.zone)
         shortages = launched(
-            shortages, option, reservation_id=instance.reservation_id, subnet_id=instance.subnet_id
+            shortages,
+            option,
+            reservation_id=instance.reservation_id,
+            node_class=group.node_class,
+            subnet_id=instance.subnet_id,
         )
     for option in dict.fromkeys(passed_by(group, dealt)):
         shortages = spilled(shortages, option, now=now)
@@ -225,6 +293,7 @@ def learn(
             group.option(error.instance_type, error.zone),
             inventory=inventory,
             now=now,
+            node_class=group.node_class,
             subnet_id=group.subnet(error.instance_type, error.zone),
             spills=group.spills,
         )
@@ -259,12 +328,17 @@ _FOREMOST: Final = (
     ErrorClass.PERMISSION,
     ErrorClass.CONFIGURATION,
     ErrorClass.NOT_FOUND,
+    ErrorClass.TEMPLATE_LIMIT,
+    ErrorClass.LIMIT,
+    ErrorClass.PROFILE_UNKNOWN,
     ErrorClass.QUOTA,
     ErrorClass.SUBNET,
     ErrorClass.RESERVATION_GONE,
     ErrorClass.RESERVATION_FULL,
     ErrorClass.CAPACITY,
+    ErrorClass.SPREAD_FULL,
     ErrorClass.UNSUPPORTED,
+    ErrorClass.NOT_OFFERED,
     ErrorClass.TEMPLATE_GONE,
     ErrorClass.THROTTLING,
     ErrorClass.TRANSIENT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import compress
 from typing import Final
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.capacity.fitting import unfit
-from broker.capacity.matching import ends_at, launchable
+from broker.capacity.matching import begins_by, ends_at, launchable
 from broker.capacity.model import Inventory, NodeClass, Option, Pool
 from broker.capacity.suits import Suits
 from broker.capacity.types import (
@@ -99,6 +99,7 @@ class Catalog:
     unfit: Mapping[str, str]
     zones: Mapping[str, Mapping[str, str]]
     reserved: tuple[Live, ...]
+    soon: tuple[tuple[Live, datetime], ...]  # those that take no launches yet, and until when they may
     places: Mapping[str, tuple[Place, ...]]  # by type
     plain: Mapping[CapacityType, Plain]
     suits: Suits
@@ -139,6 +140,11 @@ def catalog(
         unfit=wrong,
         zones=zones,
         reserved=reserved,
+        soon=tuple(
+            (_live(replace(odcr, state="active", unlaunchable=False), node_class, candidates, zones, now), by)
+            for each in node_class.resolved.pending
+            if (by := begins_by(odcr := inventory.odcrs.get(each.id, each), now))
+        ),
         places=_places(reserved, node_class, made),
         plain={kind: Plain(_plain(kind, candidates, zones, node_class.placement)) for kind in _PLAIN},
         suits=Suits(
@@ -247,6 +253,11 @@ def _option(
     if key not in made:
         made[key] = _new_option(reservation, odcrs, placement)
     return made[key]
+
+
+def named(odcr: Odcr, known: Catalog) -> Option:
+    """The option that names one reservation."""
+    return _option(odcr.id, [odcr], known.made)
 
 
 def _new_option(reservation: str, odcrs: Sequence[Odcr], placement: str) -> Option:

@@ -32,12 +32,14 @@ class Lot(NamedTuple):
 
 class Borrower(NamedTuple):
     """Whoever holds a slot of a lot and could give it back, and the queue that it draws from. `coming`: it is
-    on its way out already. Without `odcr_id` it is promised one of any."""
+    on its way out already, `leaves_for` which claim (by name) if that is known. Without `odcr_id` it is
+    promised one of any."""
 
     odcr_id: str
     priority: int
     coming: bool = False
     queue: str = ""
+    leaves_for: str = ""
 
 
 class Rule(NamedTuple):
@@ -47,6 +49,9 @@ class Rule(NamedTuple):
     within: bool = False
     lower: bool = False
     threshold: int | None = None
+
+
+NO_RULE: Final = Rule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +74,17 @@ _NONE: Final = Terms()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entitlements:
-    """`lots` of EC2 reservations by id; whoever `disputes` one keeps all from it, himself included.
+    """`lots` of EC2 reservations by id.
 
     `draws` tells the queue of each claim (by uid) that draws from one. `borrow`: by a queue and a flavor, how
     many more slots of others it may take. `peers` are those that it may borrow from. `names` are those that
     people write; `barred` says of a queue why it is entitled to nothing; `rules` whom its claims preempt.
-    `held` are claims (by uid) for which quota is held already.
+    `held` are claims (by uid) for which quota is held already; `nominated` those that others were told to
+    leave for: they come before all others.
     """
 
     lots: Mapping[str, Lot] = field(default_factory=dict)
     terms: Mapping[Lot, Terms] = field(default_factory=dict)
-    disputed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     draws: Mapping[str, str] = field(default_factory=dict)
     borrow: Mapping[Lot, int] = field(default_factory=dict)
     peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -87,19 +92,18 @@ class Entitlements:
     barred: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
+    nominated: frozenset[str] = frozenset()
 
     @property
     def owned(self) -> bool:
         """Whether anything belongs to anybody."""
-        return bool(self.lots or self.disputed)
+        return bool(self.lots)
 
     def of(self, lot: Lot) -> Terms:
         return self.terms.get(lot, _NONE)
 
     def right(self, queue: str, odcr_id: str) -> Right | None:
         """As what a claim of this queue (empty: of none) may have a slot of the reservation at all."""
-        if odcr_id in self.disputed:
-            return None
         lot = self.lots.get(odcr_id)
         if lot is None:
             return "free"
@@ -111,9 +115,6 @@ class Entitlements:
 
     def why_not(self, queue: str, odcr_id: str) -> str:
         """Why a claim of this queue may not have a slot of the reservation."""
-        if odcr_id in self.disputed:
-            names = " and ".join(self.name(each) for each in self.disputed[odcr_id])
-            return f"reservation {odcr_id} is claimed by {names}, and nobody has it until it is left to one"
         lot = self.lots[odcr_id]
         whose = f"reservation {odcr_id} belongs to {self.name(lot.owner)}"
         if not queue:
@@ -142,6 +143,10 @@ class Entitlements:
         if terms.room <= 0:
             return QUOTA_REACHED, f"all {slots} that {self.name(lot.owner)} has quota for are taken"
         return None
+
+    def rule(self, uid: str) -> Rule:
+        """What claims of the claim's reservation may preempt."""
+        return self.rules.get(self.draws.get(uid, ""), NO_RULE)
 
     def name(self, queue: str) -> str:
         """As people write it."""

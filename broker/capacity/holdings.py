@@ -1,11 +1,12 @@
 """Which of EC2's reservations belong to which CapacityReservation, and in which flavor.
 
-Invariant: an EC2 reservation belongs to at most one CapacityReservation. One that names a CapacityReservation
-in its own tag belongs to that, whoever else names it: an annotation in some namespace takes nothing away.
-Anything else that two of them name belongs to neither, and both are told. What another cluster's broker made
-is never taken. A group that could not be read is not one that is not there. One that fits no flavor, or two
-alike, is held by nobody and told: it is neither dropped nor counted twice. Nothing here decides to change
-anything.
+Invariant: an EC2 reservation belongs to at most one CapacityReservation. It belongs to the one that its own
+tag names, or the tag of a group that this one names; or to one that names it in an annotation, if the
+operator allows that namespace to. An annotation that is not allowed takes nothing and keeps nothing from its
+holder. Of several that claim one the holder keeps it; without a holder the oldest gets it. What another
+cluster's broker made is taken only by an annotation that is allowed. A group that could not be read is not
+one that is not there. One that fits no flavor, or two alike, is held by nobody and told: it is neither
+dropped nor counted twice. Nothing here decides to change anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 from broker.capacity.sizing import Flavor
@@ -23,6 +25,7 @@ TAG_RESERVATION: Final = "capacity-broker.io/reservation"
 TAG_FLAVOR: Final = "capacity-broker.io/flavor"
 TAG_MANAGED: Final = "capacity-broker.io/managed-by"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
+ANY: Final = "*"
 BROKER: Final = "capacity-broker"  # the value of the last but one on what the broker made
 
 
@@ -31,6 +34,7 @@ class Claimant:
     """A CapacityReservation as it claims EC2's: by its name in a tag, by id, by a group's ARN.
 
     `flavors` are those that its spec names and that mean something; `flavor_names` all that it names.
+    `created` is when the object was; None counts as last.
     """
 
     reserved: Reserved
@@ -38,6 +42,42 @@ class Claimant:
     flavors: Mapping[str, Flavor] = field(default_factory=dict)
     ids: frozenset[str] = frozenset()
     group_arn: str = ""
+    created: datetime | None = None
+
+    @property
+    def age(self) -> tuple[datetime, Reserved]:
+        """The oldest first."""
+        return self.created or datetime.max.replace(tzinfo=UTC), self.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Adopters:
+    """The operator's list of who may adopt what by annotation: ids and ARNs by namespace; ANY for all."""
+
+    allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, entries: Iterable[str]) -> Adopters:
+        """Entries are `NAMESPACE`, `NAMESPACE=ID`, `NAMESPACE=ARN` or `*`. Raises ValueError."""
+        allowed: dict[str, frozenset[str]] = {}
+        for entry in entries:
+            namespace, given, what = entry.partition("=")
+            if not namespace.strip() or (given and not what.strip().startswith(("cr-", "arn:"))):
+                raise ValueError(
+                    f"--adopt-by-annotation has {entry!r}: write NAMESPACE, NAMESPACE=cr-0123456789abcdef0, "
+                    "NAMESPACE=ARN of a group, or *"
+                )
+            added = {what.strip() if given else ANY}
+            allowed[namespace.strip()] = allowed.get(namespace.strip(), frozenset()) | added
+        return cls(allowed)
+
+    def allow(self, namespace: str, what: str) -> bool:
+        """Whether a CapacityReservation there (empty: a cluster-wide one) may adopt the id or group."""
+        return any(entry in (ANY, what) for key in (ANY, namespace) for entry in self.allowed.get(key, ()))
+
+
+NOBODY: Final = Adopters()
+ANYBODY: Final = Adopters({ANY: frozenset({ANY})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +90,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """What belongs to whom: EC2 reservations that have not ended, in whatever state EC2 shows them."""
+    """What belongs to whom: EC2 reservations that have not ended, in whatever state EC2 shows them.
+
+    `refused` are the claims to a reservation that it does not belong to, by its id.
+    """
 
     odcrs: Mapping[Reserved, Mapping[str, tuple[Odcr, ...]]] = field(default_factory=dict)
     owner: Mapping[str, Reserved] = field(default_factory=dict)
     flavor: Mapping[str, str] = field(default_factory=dict)
-    disputed: Mapping[str, tuple[Reserved, ...]] = field(default_factory=dict)
+    refused: Mapping[str, tuple[Reserved, ...]] = field(default_factory=dict)
     problems: Mapping[Reserved, tuple[Problem, ...]] = field(default_factory=dict)
 
     def of(self, reserved: Reserved) -> Mapping[str, tuple[Odcr, ...]]:
@@ -70,15 +113,20 @@ def belongs(
     *,
     cluster: str = "",
     unread: Mapping[str, str] | None = None,
+    adopters: Adopters = NOBODY,
+    holders: Mapping[str, Reserved] | None = None,
 ) -> Holdings:
-    """Whose each of EC2's reservations is. `groups` are those that a claimant names, by ARN; `unread` those
-    of which nothing is known, and why."""
+    """Whose each of EC2's reservations is.
+
+    `groups` are those that a claimant names, by ARN; `unread` those of which nothing is known, and why.
+    `holders` had a reservation when it was last decided, by its id.
+    """
     claimants = {each.reserved: each for each in reservations}
-    named = _named(claimants.values(), groups)
+    allowed, refused = _named(claimants.values(), groups, adopters)
     seen: dict[str, Odcr] = {}
     owner: dict[str, Reserved] = {}
     flavor: dict[str, str] = {}
-    disputed: dict[str, tuple[Reserved, ...]] = {}
+    lost: dict[str, tuple[Reserved, ...]] = {}
     problems: dict[Reserved, list[Problem]] = defaultdict(list)
     held: dict[Reserved, dict[str, list[Odcr]]] = defaultdict(lambda: defaultdict(list))
     for odcr in sorted(odcrs, key=lambda each: each.id):
@@ -86,24 +134,25 @@ def belongs(
         if odcr.state in ENDED_STATES:
             continue
         tagged = _tagged(odcr, claimants, cluster)
-        claims = sorted({*named.get(odcr.id, ()), *tagged})
-        if tagged or made_here(odcr, cluster):
-            for other in claims:
-                if other not in tagged:
-                    problems[other].append(_others(odcr))
-            claims = tagged
-        if len(claims) > 1:
-            disputed[odcr.id] = tuple(claims)
-            for each in claims:
-                problems[each].append(_disputed(odcr, claims))
-        elif claims:
-            owner[odcr.id] = claims[0]
-            name = _flavor(odcr, claimants[claims[0]])
+        claims = sorted(allowed.get(odcr.id, ()), key=lambda each: claimants[each].age)
+        holder = (holders or {}).get(odcr.id)
+        first = next(iter(claims), None) if holder not in claims else holder
+        chosen = tagged if tagged is not None or made_here(odcr, cluster) else first
+        losing = {*claims, *refused.get(odcr.id, ())} - {chosen}
+        for other in sorted(losing):
+            problems[other].append(
+                _disputed(odcr, chosen) if other in claims or tagged is not None else _unallowed(odcr, other)
+            )
+        if losing and tagged is None:
+            lost[odcr.id] = tuple(sorted(losing))
+        if chosen is not None:
+            owner[odcr.id] = chosen
+            name = _flavor(odcr, claimants[chosen])
             if isinstance(name, Problem):
-                problems[claims[0]].append(name)
+                problems[chosen].append(name)
             else:
                 flavor[odcr.id] = name
-                held[claims[0]][name].append(odcr)
+                held[chosen][name].append(odcr)
     for each in claimants.values():
         problems[each.reserved] += _absent(each, seen, groups, unread or {})
     return Holdings(
@@ -113,34 +162,50 @@ def belongs(
         },
         owner=owner,
         flavor=flavor,
-        disputed=disputed,
+        refused=lost,
         problems={reserved: tuple(some) for reserved, some in problems.items() if some},
     )
 
 
 def made_here(odcr: Odcr, cluster: str) -> bool:
     """Whether this cluster's broker made it, and so may change and end it."""
-    return odcr.tags.get(TAG_MANAGED) == BROKER and odcr.tags.get(TAG_CLUSTER) == cluster
+    named = odcr.tags.get(TAG_MANAGED) == BROKER and odcr.tags.get(TAG_CLUSTER) == cluster
+    return named and odcr.ownership != "foreign"
+
+
+def named_in(odcr: Odcr) -> Reserved | None:
+    """The CapacityReservation that the reservation's own tag names."""
+    namespace, _, name = odcr.tags.get(TAG_RESERVATION, "").rpartition("/")
+    return Reserved(namespace, name) if name else None
 
 
 def _named(
-    claimants: Iterable[Claimant], groups: Mapping[str, ReservationGroup]
-) -> Mapping[str, list[Reserved]]:
-    found: dict[str, list[Reserved]] = defaultdict(list)
+    claimants: Iterable[Claimant], groups: Mapping[str, ReservationGroup], adopters: Adopters
+) -> tuple[Mapping[str, set[Reserved]], Mapping[str, set[Reserved]]]:
+    """Who claims what in annotations, by id: those that may, and those that may not."""
+    allowed: dict[str, set[Reserved]] = defaultdict(set)
+    refused: dict[str, set[Reserved]] = defaultdict(set)
     for each in claimants:
+        for id_ in each.ids:
+            may = adopters.allow(each.reserved.namespace, id_)
+            (allowed if may else refused)[id_].add(each.reserved)
         group = groups.get(each.group_arn)
-        for id_ in each.ids.union(group.member_ids if group else ()):
-            found[id_].append(each.reserved)
-    return found
+        if group is None:
+            continue
+        may = group.tags.get(TAG_RESERVATION) == str(each.reserved)
+        may = may or adopters.allow(each.reserved.namespace, each.group_arn)
+        for id_ in group.member_ids:
+            (allowed if may else refused)[id_].add(each.reserved)
+    return allowed, {id_: some - allowed.get(id_, set()) for id_, some in refused.items()}
 
 
-def _tagged(odcr: Odcr, claimants: Mapping[Reserved, Claimant], cluster: str) -> list[Reserved]:
+def _tagged(odcr: Odcr, claimants: Mapping[Reserved, Claimant], cluster: str) -> Reserved | None:
     """Whose name the reservation carries. Another cluster may have reservations of the same names."""
-    namespace, _, name = odcr.tags.get(TAG_RESERVATION, "").rpartition("/")
-    said = Reserved(namespace, name)
-    if said not in claimants or odcr.tags.get(TAG_CLUSTER, cluster) != cluster:
-        return []
-    return [said]
+    reserved = named_in(odcr)
+    elsewhere = odcr.ownership == "foreign" or odcr.tags.get(TAG_CLUSTER, cluster) != cluster
+    if reserved not in claimants or elsewhere:
+        return None
+    return reserved
 
 
 def _flavor(odcr: Odcr, claimant: Claimant) -> str | Problem:
@@ -166,19 +231,21 @@ def _flavor(odcr: Odcr, claimant: Claimant) -> str | Problem:
     )
 
 
-def _disputed(odcr: Odcr, claims: Iterable[Reserved]) -> Problem:
+def _disputed(odcr: Odcr, holder: Reserved | None) -> Problem:
+    where = f"belongs to {holder}" if holder else "is kept for the CapacityReservation that its tag names"
     return Problem(
         reason="ReservationDisputed",
-        message=f"{odcr.id} is claimed by {' and '.join(map(str, claims))}, so none of them gets it: "
-        f"give it the tag {TAG_RESERVATION} with one's name, or leave it to one in annotations and groups",
+        message=f"{odcr.id} {where} and stays with it: take it out of this reservation's annotations and "
+        f"group, or give it the tag {TAG_RESERVATION} with this one's name",
     )
 
 
-def _others(odcr: Odcr) -> Problem:
+def _unallowed(odcr: Odcr, claimant: Reserved) -> Problem:
+    where = f"namespace {claimant.namespace}" if claimant.namespace else "cluster-wide reservations"
     return Problem(
-        reason="ReservationDisputed",
-        message=f"{odcr.id} belongs to {odcr.tags.get(TAG_RESERVATION)} by its tag and stays with it: "
-        f"take it out of this reservation's annotations and group, or change its tag {TAG_RESERVATION}",
+        reason="AdoptionNotAllowed",
+        message=f"{odcr.id} is not adopted: give it, or its group, the tag {TAG_RESERVATION}={claimant} in "
+        f"AWS; or have the broker's --adopt-by-annotation allow {where}",
     )
 
 

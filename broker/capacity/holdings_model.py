@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from broker.capacity.holdings import Problem
+from broker.capacity.purchases import PurchaseIntent
 from broker.capacity.sizing import Flavor, Sizing
 from broker.quota.usage import Reserved
 from providers.model import UNCHANGED, MatchCriteria, ReservationGroup, Tenancy, Unchanged
@@ -48,12 +49,10 @@ class Wish:
 
     `asks` are the flavors that mean something; `flavor_names` all that the spec names: nothing of a flavor
     that means nothing today is changed. `deleted`: the object is; `cancels`: what is no longer wanted at all
-    is given back rather than kept. `unsure`: a purchase may have been made that EC2 does not show yet.
-    `ready`: the object will not go unseen. `held`: why nothing may be bought for it now, in words for people;
-    `frozen`: why nothing at all of it may be changed, which is as good as `held`; `refused`: EC2's answer for
-    which nothing is asked for a while.
-    `groups`: whether it is known which group it has; then `group` is that group as last read, or None where
-    there is none.
+    is given back rather than kept. `ready`: the object will not go unseen. `held`: why nothing may be bought
+    for it now, in words for people; `frozen`: why nothing at all of it may be changed, which is as good as
+    `held`; `refused`: EC2's answer for which nothing is asked for a while. `groups`: whether it is known
+    which group it has; then `group` is that group as last read, or None where there is none.
     """
 
     reserved: Reserved
@@ -62,7 +61,6 @@ class Wish:
     terms: Terms = Terms()
     deleted: bool = False
     cancels: bool = False
-    unsure: bool = False
     ready: bool = True
     held: str = ""
     frozen: str = ""
@@ -73,17 +71,25 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The most that the broker may hold of what it bought: instances, and dollars an hour."""
+    """The most that the broker may hold of what it bought: instances, and dollars an hour.
+
+    In all, for each CapacityReservation, and for each namespace (cluster-wide ones count as one).
+    """
 
     instances: float = math.inf
     instances_each: float = math.inf
+    instances_namespace: float = math.inf
     dollars: float = 0.0
     dollars_each: float = math.inf
+    dollars_namespace: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchase:
-    """More instances: a new reservation, or with `odcr_id` one that grows to `total`."""
+    """More instances: a new reservation, or with `odcr_id` one that grows to `total`.
+
+    `repeats`: the call that it makes again, since nobody knows whether it was carried out.
+    """
 
     reserved: Reserved
     flavor: str
@@ -92,6 +98,7 @@ class Purchase:
     count: int
     odcr_id: str = ""
     total: int = 0
+    repeats: PurchaseIntent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

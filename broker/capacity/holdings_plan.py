@@ -1,12 +1,12 @@
 """What to buy of EC2, change and give back, so that each managed CapacityReservation has its instances.
 
-Invariant: nothing is bought that is held already, in any state, or that may have been bought unseen; nothing
-beyond the caps, which count that too; nothing where EC2 just refused as many. Only what this cluster's broker
-made is changed or ended, never below the instances that run in it, and what is replaced only after its
-replacement is active. Capacity blocks are used and never purchased. Taken again and again, with what each
-step came to, the plan comes to an end: what is obtained is kept, what is refused is asked elsewhere, then in
-halves, then later. EC2 gives a reservation whole or not at all (CreateCapacityReservation,
-InsufficientInstanceCapacity).
+Invariant: nothing is bought that is held already, in any state, that may have been bought unseen, or that was
+held and is no longer described; nothing beyond the caps, which count that too; nothing where EC2 just refused
+as many. Only what this cluster's broker made is changed or ended, never below the instances that run in it,
+and what is replaced only after its replacement is active. Capacity blocks are used and never purchased. Taken
+again and again, with what each step came to, the plan comes to an end: what is obtained is kept, what is
+refused is asked elsewhere, then in halves, then later. EC2 gives a reservation whole or not at all
+(CreateCapacityReservation, InsufficientInstanceCapacity).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from datetime import datetime
 from broker.capacity.holdings import TAG_FLAVOR, Holdings, Problem, made_here
 from broker.capacity.holdings_model import (
     MOST,
+    SETTLE,
     Ask,
     Caps,
     Change,
@@ -30,6 +31,7 @@ from broker.capacity.holdings_model import (
 )
 from broker.capacity.holdings_stand import ACTIVE, UNAVAILABLE, Stand, given_back, stand, surplus
 from broker.capacity.model import Inventory
+from broker.capacity.purchases import LEDGER, HeldRecord, PurchaseIntent
 from broker.capacity.refusals import Refusals
 from broker.capacity.shortages import Shortage
 from broker.capacity.sizing import size
@@ -51,15 +53,25 @@ def plan(
     caps: Caps,
     cluster: str,
     now: datetime,
+    intents: Iterable[PurchaseIntent] = (),
+    lost: Iterable[HeldRecord] = (),
 ) -> HoldingsPlan:
-    """The next steps. Of the wishes, those that come first are served first where a cap is short."""
+    """The next steps. Of the wishes, those that come first are served first where a cap is short.
+
+    `intents`: purchases of which it is not known what became of them; `lost`: what was held and is not
+    described at all. Both count against the caps, whether their reservation still wants them or not.
+    """
     planner = _Planner(
-        inventory, holdings, types=types, refusals=refusals, caps=caps, cluster=cluster, now=now
+        inventory,
+        holdings,
+        types=types,
+        refusals=refusals,
+        caps=caps,
+        cluster=cluster,
+        now=now,
+        intents=intents,
+        lost=lost,
     )
-    wishes = list(wishes)
-    for wish in wishes:
-        if wish.unsure:
-            planner.perhaps(wish)
     outlooks: dict[Reserved, Outlook] = {}
     for wish in wishes:
         outlooks[wish.reserved] = planner.deleted(wish) if wish.deleted else planner.wanted(wish)
@@ -102,6 +114,8 @@ class _Planner:
         caps: Caps,
         cluster: str,
         now: datetime,
+        intents: Iterable[PurchaseIntent],
+        lost: Iterable[HeldRecord],
     ) -> None:
         self._inventory = inventory
         self._holdings = holdings
@@ -112,6 +126,16 @@ class _Planner:
         self._spending = Spending(
             inventory.odcrs.values(), holdings.owner, cluster=cluster, types=types, caps=caps
         )
+        self._intents: dict[Reserved, list[PurchaseIntent]] = {}
+        for intent in intents:
+            if count := intent.unshown(inventory.odcrs):
+                self._intents.setdefault(intent.reserved, []).append(intent)
+                self._spending.add(intent.reserved, intent.instance_type, intent, count, shown=False)
+        self._lost: dict[Reserved, list[HeldRecord]] = {}
+        for record in lost:
+            self._lost.setdefault(record.reserved, []).append(record)
+            if record.bought:
+                self._spending.add(record.reserved, record.instance_type, record, record.total, shown=False)
         self._made: dict[Reserved, list[Odcr]] = {}
         self._owned: dict[Reserved, list[str]] = {}
         for id_, reserved in holdings.owner.items():
@@ -123,14 +147,6 @@ class _Planner:
         self.changes: list[Change] = []
         self.regroups: list[Regroup] = []
         self.again: datetime | None = None
-
-    def perhaps(self, wish: Wish) -> None:
-        """Counts what may have been bought for it unseen: the dearest that each flavor still lacks."""
-        for name, ask in wish.asks.items():
-            held = self._holdings.of(wish.reserved).get(name, ())
-            at = stand(ask, wish.terms, held, types=self._types, cluster=self._cluster)
-            kinds = {each for each, _ in ask.flavor.places(self._types)}
-            self._spending.perhaps(wish.reserved, {each: min(at.more(each), MOST) for each in kinds})
 
     def wanted(self, wish: Wish) -> Outlook:
         """A reservation that is there: bought for, trimmed, grouped."""
@@ -172,7 +188,7 @@ class _Planner:
             if refusal is not None:
                 told = f"{refusal.message}; {_TO_DO[refusal.class_]}"
                 count = replace(count, code=refusal.code, message=told)
-            waits = not wish.held and (not wish.ready or wish.unsure or bool(wish.refused))
+            waits = not wish.held and (not wish.ready or wish.reserved in self._intents or bool(wish.refused))
             if refusal is not None or len(self.purchases) > before or (waits and at.share < 1):
                 count = replace(count, buying=True)
             counts[name] = count
@@ -199,7 +215,7 @@ class _Planner:
             self.regroups.append(Regroup(reserved=wish.reserved, drop=True))
         waiting = {odcr.id for odcr in left} - {each.odcr_id for each in changes if not each.count}
         problems = [Problem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
-        settled = not left and wish.groups and wish.group is None and not wish.unsure
+        settled = not left and wish.groups and wish.group is None and wish.reserved not in self._intents
         return Outlook(problems=tuple(problems), settled=settled)
 
     def _untouched(self, wish: Wish) -> Outlook:
@@ -209,35 +225,87 @@ class _Planner:
             for name, count in observed(wish, self._holdings, types=self._types).items()
         }
         why = f"nothing is bought, changed or given back: {wish.frozen}"
-        return Outlook(counts=counts, problems=(Problem(reason="NothingBought", message=why),))
+        return Outlook(counts=counts, problems=(Problem(reason="PurchaseSkipped", message=why),))
 
-    def _disputed(self, wish: Wish, ask: Ask) -> str:
-        """Why nothing is bought for the flavor while it may hold more than it is known to."""
-        for id_, claims in sorted(self._holdings.disputed.items()):
+    def _refused(self, wish: Wish, ask: Ask) -> str:
+        """Why nothing is bought for the flavor while the object names what would serve it."""
+        for id_, claims in sorted(self._holdings.refused.items()):
             odcr = self._inventory.odcrs[id_]
             if wish.reserved in claims and (
                 odcr.tags.get(TAG_FLAVOR) == ask.flavor.name or ask.flavor.admits(odcr)
             ):
-                return f"{id_} would serve it, and {' and '.join(map(str, claims))} claim it"
+                return f"{id_} would serve it, and is not adopted although the reservation names it"
         return ""
+
+    def _gone(self, wish: Wish, ask: Ask) -> str:
+        """Why nothing is bought for the flavor while what it had is not described: it may be there."""
+        flavor = ask.flavor
+        ids = [
+            record.id
+            for record in self._lost.get(wish.reserved, ())
+            if record.flavor == flavor.name
+            or (
+                record.instance_type in flavor.instance_types
+                and (record.zone in flavor.zones or record.zone_id in flavor.zones)
+            )
+        ]
+        return f"{', '.join(ids)} {_GONE}" if ids else ""
+
+    def _repeated(self, wish: Wish, ask: Ask, at: Stand) -> PurchaseIntent | None:
+        """A purchase for the flavor whose fate is unknown, if it is wanted just as it was sent."""
+        places, terms = set(ask.flavor.places(self._types)), wish.terms
+        for intent in self._intents.get(wish.reserved, ()):
+            if (
+                intent.flavor != ask.flavor.name
+                or (intent.instance_type, intent.zone) not in places
+                or intent.unshown(self._inventory.odcrs) > at.more(intent.instance_type)
+                or self._spending.room(wish.reserved, intent.instance_type, intent) < 0
+            ):
+                continue
+            odcr = next((each for each in at.placed if each.id == intent.odcr_id), None)
+            grows = odcr is not None and odcr.state == ACTIVE
+            sent = (intent.platform, intent.tenancy, intent.match_criteria, intent.end, dict(intent.tags))
+            asked = (terms.platform, terms.tenancy, terms.match_criteria, terms.end, dict(terms.tags))
+            if grows if intent.odcr_id else sent == asked:
+                return intent
+        return None
+
+    def _unsure(self, wish: Wish, ask: Ask) -> bool:
+        """Whether a purchase was sent a moment ago that may serve the flavor, and is not sent again."""
+        return any(
+            intent.at + SETTLE > self._now
+            and (intent.flavor == ask.flavor.name or intent.flavor not in wish.asks)
+            for intent in self._intents.get(wish.reserved, ())
+        )
 
     def _buy(self, wish: Wish, ask: Ask, at: Stand, problems: list[Problem]) -> Shortage | None:
         """The next purchase for a flavor, if there can be one; else what EC2 said to it."""
         if not wish.ready:
             return None
-        why = wish.held or _unlike(wish, ask, at) or self._disputed(wish, ask) or wish.refused
-        why = why or (_UNSURE if wish.unsure else "")
+        why = (
+            wish.held
+            or _unlike(wish, ask, at)
+            or self._refused(wish, ask)
+            or self._gone(wish, ask)
+            or wish.refused
+        )
+        repeated = self._repeated(wish, ask, at)
+        if not why and repeated is None and self._unsure(wish, ask):
+            why = _UNSURE
         if wish.terms.end is not None and wish.terms.end <= self._now:
             why = f"its end, {wish.terms.end:%Y-%m-%dT%H:%M:%SZ}, has passed: set a later one, or none"
         if why:
-            problems.append(Problem(reason="NothingBought", message=f"flavor {ask.flavor.name}: {why}"))
+            problems.append(Problem(reason="PurchaseSkipped", message=f"flavor {ask.flavor.name}: {why}"))
+            return None
+        if repeated is not None:
+            self.purchases.append(_again(repeated))
             return None
         places = list(ask.flavor.places(self._types))
         wanted = {name: at.more(name) for name, _ in places}
-        room = {name: self._spending.room(wish.reserved, name) for name in wanted}
+        room = {name: max(0, self._spending.room(wish.reserved, name, wish.terms)) for name in wanted}
         first = places[0][0]
         if room[first] < wanted[first]:
-            problems.append(self._spending.problem(wish.reserved, first, wanted[first]))
+            problems.append(self._spending.problem(wish.reserved, first, wish.terms, wanted[first]))
         most = {name: min(wanted[name], room[name], MOST) for name in wanted}
         refusal: Shortage | None = None
         for halved in range(max(most.values()).bit_length()):
@@ -263,7 +331,7 @@ class _Planner:
             key=lambda odcr: (odcr.total, odcr.id),
             default=None,
         )
-        self._spending.add(wish.reserved, name, count)
+        self._spending.add(wish.reserved, name, wish.terms, count)
         self.purchases.append(
             Purchase(
                 reserved=wish.reserved,
@@ -303,9 +371,27 @@ _TO_DO: Mapping[ErrorClass, str] = {
     ErrorClass.CAPACITY: "it is asked again, also elsewhere and for fewer: nothing is to be done, or let the "
     "flavor be in more zones or of more types",
     ErrorClass.QUOTA: "ask AWS for a higher limit in Service Quotas, or lower the quota of the reservation",
-    ErrorClass.UNSUPPORTED: "correct the type or the zone in the nodeLabels of the flavor",
+    ErrorClass.NOT_OFFERED: "correct the type or the zone in the nodeLabels of the flavor",
+    ErrorClass.UNSUPPORTED: "correct the type, the platform or the tenancy that is asked for",
 }
 _UNSURE = "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
+_GONE = (
+    "was held and EC2 does not describe it at all, not even as ended: it counts as held until EC2 does, or "
+    f"until an operator removes its key from ConfigMap kube-system/{LEDGER}"
+)
+
+
+def _again(intent: PurchaseIntent) -> Purchase:
+    return Purchase(
+        reserved=intent.reserved,
+        flavor=intent.flavor,
+        instance_type=intent.instance_type,
+        zone=intent.zone,
+        count=intent.count,
+        odcr_id=intent.odcr_id,
+        total=intent.total,
+        repeats=intent,
+    )
 
 
 def _unlike(wish: Wish, ask: Ask, at: Stand) -> str:
@@ -317,7 +403,10 @@ def _unlike(wish: Wish, ask: Ask, at: Stand) -> str:
         )
     tenancy = ask.flavor.labels.get(TENANCY, wish.terms.tenancy)
     if tenancy != wish.terms.tenancy:
-        return f"it would have tenancy {wish.terms.tenancy}, and {TENANCY} is {tenancy}: correct one of them"
+        return (
+            f"it would have tenancy {wish.terms.tenancy}, and {TENANCY} of the flavor is {tenancy}: "
+            "nothing could use it, correct one of them"
+        )
     if at.unlike:
         ids = ", ".join(sorted(odcr.id for odcr in at.unlike))
         return f"{ids} was bought for it and is not as its labels say (another zone id?): correct them {mend}"

@@ -2,8 +2,10 @@
 
 Invariant: slots are never said to idle longer than they were seen to. EC2 keeps no history of free slots, so
 "since" begins when at least so many are first seen free; when more become free it begins anew for all, when
-some are taken it stays. A free slot costs what an On-Demand Instance of its type costs (EC2 User Guide,
-"Capacity Reservation pricing and billing"); one of a reservation that is not active costs nothing.
+some are taken it stays. A free slot costs what an On-Demand Instance of its type, platform and tenancy costs
+(EC2 User Guide, "Capacity Reservation pricing and billing"). It costs this account nothing if the reservation
+is not active, if it is a capacity block, which is paid in advance ("Capacity Blocks pricing and billing"), or
+if another account is billed for unused slots ("Billing assignment for shared Capacity Reservations").
 """
 
 from __future__ import annotations
@@ -13,9 +15,15 @@ from datetime import datetime
 from providers.model import InstanceType, Odcr
 
 
-def idle_cost(odcr: Odcr, type_: InstanceType | None) -> float | None:
-    """US dollars an hour; None while the price is not known."""
-    price = type_.on_demand_price if type_ else None
+def idle_cost(odcr: Odcr, type_: InstanceType | None, *, account: str = "") -> float | None:
+    """US dollars an hour that free slots cost `account`; None while the price is not known.
+
+    An empty `account` is the owner's.
+    """
+    owner = odcr.owner_id or account
+    if odcr.reservation_type == "capacity-block" or (odcr.billing_owner_id or owner) != (account or owner):
+        return 0.0
+    price = type_.price(odcr.platform, odcr.tenancy) if type_ else None
     return None if price is None else odcr.idle * price
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from broker.capacity.catalog import image_for
 from broker.capacity.model import Assignment, Claim, NodeClass, Option, Pool
-from broker.capacity.options import any_reservation, on_demand_too
+from broker.capacity.options import any_reservation, on_demand_too, tenancy
 from broker.capacity.plan import order
 from broker.capacity.shortages import Scope, Shortages
 from broker.capacity.template import target_for
@@ -60,6 +60,7 @@ class LaunchGroup:
     wave: int = 0
     gang: str = ""
     minimum: int = 0
+    tenancy: str = ""  # empty: the class's
 
     @property
     def count(self) -> int:
@@ -134,6 +135,7 @@ class _Key(NamedTuple):
     pools: tuple[Pool, ...]
     gang: str
     template: str
+    tenancy: str
 
 
 def group(
@@ -153,11 +155,13 @@ def group(
         # A plan gives equal claims one and the same tuple of further options, so its identity will do.
         alike = (claim.node_class, claim.requirements, assignment.option, id(assignment.rest))
         if alike not in keys:
-            keys[alike] = _key(assignment, node_classes[claim.node_class], types)
+            node_class = node_classes[claim.node_class].of_tenancy(tenancy(claim.requirements))
+            keys[alike] = _key(assignment, node_class, types)
         members[keys[alike]._replace(gang=claim.gang, template=claim.template)].append(assignment)
     groups = []
     for key in sorted(members, key=lambda each: (each.wave, order(members[each][0].claim))):
-        overrides = _overrides(key, members[key][0], node_classes[key.node_class], shortages, now)
+        node_class = node_classes[key.node_class].of_tenancy(key.tenancy)
+        overrides = _overrides(key, members[key][0], node_class, shortages, now)
         for start in range(0, len(members[key]), MAX_INSTANCES):
             part = tuple(members[key][start : start + MAX_INSTANCES])
             groups.append(
@@ -172,6 +176,7 @@ def group(
                     wave=key.wave,
                     gang=key.gang,
                     minimum=len(part) if key.gang else 0,
+                    tenancy=key.tenancy,
                 )
             )
     return groups
@@ -256,6 +261,7 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
         pools=_pools(assignment, node_class, image, types),
         gang=assignment.claim.gang,
         template=assignment.claim.template,
+        tenancy=node_class.tenancy,
     )
 
 

@@ -60,12 +60,13 @@ class Lent:
     """What follows for the claims (by uid) that the plan so far gave no slot.
 
     `dealt`: the reservation of each that has a slot now; `whole`: gangs that launch by that; `awaited`: those
-    that wait to have a slot back.
+    that wait to have a slot back; `kept`: the reservation of each that keeps a slot while its gang waits.
     """
 
     dealt: Mapping[str, str] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
     awaited: Mapping[str, Awaited] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 def rationed(wishes: Mapping[str, Wish], entitlements: Entitlements, inventory: Inventory) -> Inventory:
@@ -137,10 +138,22 @@ class Lender:
         self._inventory = inventory
         self._absent = absent
         self._dealt = Counter(dealt.values())
+        # Claims that others left for were dealt slots of other owners before this.
+        borrowed = Counter(
+            Lot(queue, lot.flavor)
+            for uid, odcr_id in dealt.items()
+            if (lot := entitlements.lots.get(odcr_id)) and (queue := entitlements.draws[uid]) != lot.owner
+        )
+        self._lent_to = Counter(
+            lot
+            for uid, odcr_id in dealt.items()
+            if (lot := entitlements.lots.get(odcr_id)) and entitlements.draws[uid] != lot.owner
+        )
+        self._names = {claims[uid].name for uid in wishes if uid not in dealt}
         self._waiting = [uid for uid in wishes if uid not in dealt and self._concerned(uid)]
         self._ids = _lots(entitlements)
         self._left = {lot: self._after(lot, entitlements.of(lot)) for lot in self._ids}
-        self._borrow = dict(entitlements.borrow)
+        self._borrow = {lot: count - borrowed[lot] for lot, count in entitlements.borrow.items()}
         self._borrowers = {lot: list(entitlements.of(lot).borrowers) for lot in self._ids}
         self._kinds = {uid: self._kinds_of(uid) for uid in self._waiting}
         edges = {kind: kind.slots for kinds in self._kinds.values() for kind in kinds}
@@ -155,10 +168,11 @@ class Lender:
         self._own: dict[str, str] = {}
         self._whole: set[str] = set()
         self._awaited: dict[str, Awaited] = {}
+        self._keeps: dict[str, str] = {}
 
     def run(self) -> Lent:
         items = _items(self._waiting, self._wishes, gangs=self._absent)
-        for gang, uids in sorted(items, key=lambda item: not any(map(self._in_quota, item[1]))):
+        for gang, uids in sorted(items, key=self._turn):
             if not self._take(gang, uids):
                 self._wait(gang, uids)
         lent = {
@@ -166,7 +180,15 @@ class Lender:
             for kind, uids in self._lent.items()
             for uid, odcr_id in zip(uids, _units(self._flow.taken(kind)), strict=True)
         }
-        return Lent(dealt=lent | self._own, whole=frozenset(self._whole), awaited=self._awaited)
+        return Lent(
+            dealt=lent | self._own, whole=frozenset(self._whole), awaited=self._awaited, kept=self._keeps
+        )
+
+    def _turn(self, item: tuple[str, Sequence[str]]) -> tuple[bool, bool]:
+        """Claims that others left for come first, then those within quota."""
+        _, uids = item
+        later = not any(uid in self._entitlements.nominated for uid in uids)
+        return later, not any(map(self._in_quota, uids))
 
     def _concerned(self, uid: str) -> bool:
         prospect = self._prospects[uid]
@@ -174,10 +196,12 @@ class Lender:
         return bool(some) or self._wishes[uid].gang in self._absent
 
     def _after(self, lot: Lot, terms: Terms) -> _Left:
-        """A lot's terms after what its owner's claims got in the plan so far."""
-        taken = sum(self._dealt[odcr_id] for odcr_id in self._ids[lot])
+        """A lot's terms after what claims got in the plan so far."""
+        taken, lent = sum(self._dealt[odcr_id] for odcr_id in self._ids[lot]), self._lent_to[lot]
         room = terms.room - taken
-        return _Left(quota=terms.quota - taken, room=room, lendable=min(terms.lendable, room))
+        return _Left(
+            quota=terms.quota - taken + lent, room=room, lendable=max(0, min(terms.lendable - lent, room))
+        )
 
     def _free(self, odcr_id: str) -> int:
         lent = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
@@ -250,8 +274,10 @@ class Lender:
         """Slots to have back for these; a gang keeps what else it has found, so that nobody borrows it."""
         before = self._save() if gang else None
         found: dict[str, Awaited] = {}
+        keeps: dict[str, str] = {}
         for uid in uids:
-            if gang and self._keep(uid):
+            if gang and (slot := self._keep(uid)):
+                keeps[uid] = slot
                 continue
             if back := self._back(uid):
                 found[uid] = back
@@ -259,6 +285,8 @@ class Lender:
                 self._restore(before)
                 return
         self._awaited |= found
+        if found:
+            self._keeps |= keeps
 
     def _back(self, uid: str) -> Awaited | None:
         queue, prospect = self._entitlements.draws.get(uid, ""), self._prospects[uid]
@@ -269,8 +297,12 @@ class Lender:
             if any(self._free(each) > 0 for each in reach) and self._has_room(lot, queue):
                 continue  # not others are in its way
             borrowers = self._borrowers[lot]
-            for place, each in enumerate(borrowers):
+            name = self._claims[uid].name
+            places = enumerate(borrowers)
+            for place, each in sorted(places, key=lambda item: (item[1].leaves_for != name, item[0])):
                 if each.odcr_id and each.odcr_id not in reach:
+                    continue
+                if each.leaves_for not in ("", name) and each.leaves_for in self._names:
                     continue
                 if (spends := self._gives(each, uid, lot, queue)) is None:
                     continue
@@ -294,8 +326,9 @@ class Lender:
         claim, rule = self._claims[uid], self._entitlements.rules.get(queue, Rule())
         lower = each.priority < claim.priority
         waits = not self._wishes[uid].rank.falls_back
+        decided = each.coming and each.leaves_for == claim.name
         if each.queue == queue:
-            return False if waits and lower and rule.within else None
+            return False if decided or (waits and lower and rule.within) else None
         if lot.owner == queue:
             back = self._entitlements.of(lot).reclaim
             gives = each.coming or back == "Any" or (back == "LowerPriority" and lower)
@@ -303,6 +336,7 @@ class Lender:
         limit = Lot(queue, lot.flavor)
         gives = waits and lower and rule.lower and each.queue != lot.owner
         gives = gives and (rule.threshold is None or each.priority <= rule.threshold)
+        gives = gives or decided
         return limit if gives and self._borrow.get(limit, 0) > 0 else None
 
     def _close(self, lot: Lot) -> None:

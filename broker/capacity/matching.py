@@ -11,16 +11,20 @@ What depends on the claim (instance type, resources, labels) is decided in `opti
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from broker.capacity.model import Inventory, Misfit, NodeClass, ReservationTerm, Resolved, Selection
+from broker.capacity.types import TENANCY
 from providers.model import Odcr
 
 # EC2 begins to terminate a block's instances 30 minutes before its end, 60 for UltraServers.
 BLOCK_DRAIN: Final = timedelta(minutes=40)
 ULTRASERVER_DRAIN: Final = timedelta(minutes=70)
+
+# "pending: ... it can take up to 5 minutes" (EC2 API Reference, CapacityReservation, State).
+PENDING_MOST: Final = timedelta(minutes=5)
 
 NOT_FOUND: Final = "InvalidCapacityReservationId.NotFound"
 WRONG_STATE: Final = "InvalidCapacityReservationState"
@@ -123,6 +127,19 @@ def launchable(odcr: Odcr, now: datetime) -> bool:
     return _state_misfit(odcr, now) is None and odcr.state not in _STARTING
 
 
+def begins_by(odcr: Odcr, now: datetime) -> datetime | None:
+    """Until when it is worth waiting for a reservation that takes no launches yet: EC2 makes it launchable
+    within five minutes of its creation or start. None if that is further away, or is over."""
+    if odcr.state == "active":
+        return now + PENDING_MOST  # so it became since the class was resolved, which is resolved again now
+    if odcr.state not in ("pending", "scheduled") or (odcr.state == "scheduled" and odcr.start is None):
+        return None
+    moments = [each for each in (odcr.created, odcr.start) if each is not None]
+    begins = max(moments, default=now)
+    by = begins + PENDING_MOST
+    return by if begins <= now + PENDING_MOST and by > now else None
+
+
 def _selected(selection: Selection, inventory: Inventory, account_id: str) -> tuple[list[Odcr], list[Misfit]]:
     """The reservations meant, and those that are meant by name but cannot be seen."""
     if selection.reservation_id:
@@ -206,6 +223,12 @@ def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
     if odcr.end is not None and odcr.end <= now:
         message = f"reservation {odcr.id} ended at {_at(odcr.end)}, it is {_at(now)}"
         return Misfit(id=odcr.id, reason="ReservationExpired", message=message, code=WRONG_STATE)
+    if odcr.unlaunchable and odcr.state == "active":
+        message = (
+            f"reservation {odcr.id} of an UltraServer is active, but its launch status is unlaunchable: "
+            "nothing is launched into it until EC2 shows it launchable"
+        )
+        return Misfit(id=odcr.id, reason="ReservationNotLaunchable", message=message)
     last = ends_at(odcr)
     if odcr.end is not None and last is not None and last <= now:
         message = (
@@ -226,7 +249,9 @@ def _place_misfit(odcr: Odcr, place: _Place, *, by_group: bool) -> Misfit | None
     if odcr.platform not in place.platforms:
         return misfit("PlatformMismatch", "platform", odcr.platform, place.platforms, "class has no image")
     if odcr.tenancy != place.tenancy:
-        return misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
+        found = misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
+        way = f"claims whose {TENANCY} must be {odcr.tenancy} are launched into it"
+        return replace(found, message=f"{found.message} unless a claim asks otherwise: {way}")
     if odcr.outpost_arn:
         if odcr.outpost_arn not in place.outposts:
             nothing = "class has no subnet on an Outpost"

@@ -7,7 +7,7 @@ and the one record of what was tried.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -121,6 +121,7 @@ class NodeClass:
     name: str
     selection: Selection
     resolved: Resolved = Resolved()
+    dedicated: Resolved = Resolved()  # what it resolved to for claims that require dedicated tenancy
     subnets: tuple[Subnet, ...] = ()
     images: tuple[Image, ...] = ()
     tenancy: str = "default"
@@ -136,6 +137,13 @@ class NodeClass:
     placement_strategy: str = ""
     nested_virtualization: bool = False
     not_ready: str = ""
+
+    def of_tenancy(self, tenancy: str) -> NodeClass:
+        """The class as claims that insist on a tenancy (empty: on none) launch from it: EC2 runs nothing in a
+        reservation of another tenancy."""
+        if tenancy in ("", self.tenancy):
+            return self
+        return replace(self, tenancy=tenancy, resolved=self.dedicated)
 
     @property
     def placement(self) -> str:
@@ -285,7 +293,8 @@ class Solution:
 class Plan:
     """Claims assigned to pools; `skipped` tells for each claim (by uid) the better options it did not get.
 
-    `awaited`: claims (by uid) that wait to have slots of their reservation back, which others hold.
+    `awaited`: claims (by uid) that wait to have slots of their reservation back, which others hold; `kept`:
+    the reservation of each claim that keeps a free slot meanwhile, since others of its gang wait.
     """
 
     assignments: tuple[Assignment, ...] = ()
@@ -293,6 +302,7 @@ class Plan:
     skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
     solution: Solution = Solution()
     awaited: Mapping[str, Awaited] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +322,7 @@ class Inventory:
     def free(self, odcr_id: str) -> int:
         """Slots that may be planned: EC2's available count, and what came free, less what was taken."""
         odcr = self.odcrs.get(odcr_id)
-        if odcr is None:
+        if odcr is None or odcr.unlaunchable:
             return 0
         # The description may show what came free already.
         room = min(odcr.total, odcr.available + self.credits.get(odcr_id, 0))

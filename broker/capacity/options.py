@@ -15,7 +15,16 @@ from datetime import datetime
 from itertools import compress
 from typing import Final
 
-from broker.capacity.catalog import FOREVER, Candidate, Catalog, Live, Place, catalog, of_place
+from broker.capacity.catalog import (
+    FOREVER,
+    Candidate,
+    Catalog,
+    Live,
+    Place,
+    catalog,
+    named,
+    of_place,
+)
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Skipped
 from broker.capacity.requirements import Requirements
 from broker.capacity.types import (
@@ -24,6 +33,7 @@ from broker.capacity.types import (
     RESERVATION_ID,
     RESERVATION_INTERRUPTIBLE,
     RESERVATION_TYPE,
+    TENANCY,
     WELL_KNOWN,
     ZONE,
     ZONE_ID,
@@ -50,6 +60,13 @@ def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
     if CAPACITY_TYPE not in requirements:
         return ("reserved", "on-demand")
     return tuple(kind for kind in _ORDER if requirements.allows(CAPACITY_TYPE, kind))
+
+
+def tenancy(requirements: Requirements) -> str:
+    """The tenancy that a claim insists on: dedicated if its requirement leaves no other. Empty if it launches
+    with its class's, as claims do that do not mention it."""
+    only = TENANCY in requirements and not requirements.allows(TENANCY, "default")
+    return "dedicated" if only and requirements.allows(TENANCY, "dedicated") else ""
 
 
 def on_demand_too(requirements: Requirements) -> bool:
@@ -80,7 +97,7 @@ def options(
     now: datetime,
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The claim's options in order, and the reservations of its class that are none, each with the reason."""
-    known = catalog(node_class, types, inventory, now)
+    known = catalog(node_class.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
     suited = suitable(claim.requirements, claim.requests, known)
     return choose(claim.requirements, suited, known), tuple(misfits(claim, suited, known))
 
@@ -143,6 +160,44 @@ def misfits(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterat
             yield _skip(odcr, "RequirementsMismatch", unwanted)
 
 
+def offered(
+    claim: Claim,
+    known: Catalog,
+    *,
+    capacity_type: CapacityType,
+    reservation: str,
+    instance_type: str,
+    zone: str,
+) -> Option | None:
+    """The option of a claim that draws from this pool, whether it has room or not; None if it has none.
+
+    An option of one reservation is found also where launches go by group or by open match.
+    """
+    suited = [
+        each
+        for each in suitable(claim.requirements, claim.requests, known)
+        if each.type.name == instance_type
+    ]
+    found: Iterable[Option] = choose(claim.requirements, suited, known)
+    if capacity_type == "reserved" and reservation and not reservation.startswith("arn:"):
+        ids = {id_ for _, id_ in wanted(claim, suited, known)}
+        found = [
+            named(live.odcr, known)
+            for live in known.reserved
+            if live.odcr.id == reservation and live.odcr.id in ids
+        ]
+    place = (capacity_type, reservation, instance_type, zone)
+    return next(
+        (
+            each
+            for each in found
+            if (each.pool.capacity_type, each.pool.reservation, each.pool.instance_type, each.pool.zone)
+            == place
+        ),
+        None,
+    )
+
+
 def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:
     if kinds:
         return f"the claim takes {' or '.join(kinds)} only"
@@ -159,6 +214,19 @@ def wanted(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterato
         fits_in = live.odcr.instance_type in names and not live.problem
         if fits_in and not claim.requirements.unmet(live.labels, among=_PLACE_KEYS):
             yield _pool(live.odcr), live.odcr.id
+
+
+def soon(
+    requirements: Requirements, suited: Sequence[Candidate], known: Catalog
+) -> Iterator[tuple[Odcr, datetime]]:
+    """The reservations of the class that would suit and take no launches yet, and until when they may."""
+    if "reserved" not in capacity_types(requirements):
+        return
+    names = {each.type.name for each in suited}
+    for live, by in known.soon:
+        fits_in = live.odcr.instance_type in names and not live.problem
+        if fits_in and not requirements.unmet(live.labels, among=_PLACE_KEYS):
+            yield live.odcr, by
 
 
 def unsuited(claim: Claim, instance_type: str, known: Catalog) -> str:

@@ -6,20 +6,22 @@ is given. Among all such assignments this one is the best, in this order: most c
 higher priority first; fewest claims that wait; least on-demand cost; smallest instances; soonest-ending
 reservations; then the older claim before the newer. Where time was too short for that, `Plan.solution` says
 so, and how far from it the plan can be. Where reservations belong to somebody, this is so of what is left to
-each by `entitlements`; what owners leave of theirs is lent afterwards (see `lending`).
+each by `entitlements`; what owners leave of theirs is lent afterwards (see `lending`). A claim that would
+be launched outside reservations waits, if a reservation that begins within minutes has a slot for it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from broker.capacity import reasons
 from broker.capacity.catalog import FOREVER
 from broker.capacity.dealing import deal, lacking
-from broker.capacity.entitlement import NOBODYS, Entitlements
+from broker.capacity.entitlement import NOBODYS, Entitlements, Lot
+from broker.capacity.flow import Flow
 from broker.capacity.lending import Lender, Lent, rationed
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
 from broker.capacity.problem import Rank, Wish, problem_of
@@ -27,7 +29,7 @@ from broker.capacity.prospects import Prospect, Shops
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS, solve
-from providers.model import InstanceType
+from providers.model import InstanceType, Odcr
 
 
 def plan(
@@ -87,14 +89,23 @@ def plan(
             option = prospect.drawing(dealt[claim.uid]) if claim.uid in dealt else prospect.plain
             if option is not None:
                 chosen[claim.uid] = option
+    pending = _pending(waiting, chosen, prospects, broken, lent.awaited)
+    for name in {named[uid].gang for uid in pending} - {""}:
+        lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
+        broken[name] = _Broken(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
+    for claim in waiting:
+        if claim.uid in pending or claim.gang in broken:
+            chosen.pop(claim.uid, None)
     alike: dict[tuple[int, Requirements, frozenset[tuple[str, float]]], Unplaced] = {}
     for claim in waiting:
         if claim.uid not in unplaced and claim.uid not in chosen:
-            prospect, known = prospects[claim.uid], shops.known(claim.node_class)
+            prospect, known = prospects[claim.uid], shops.known(claim)
             asked = (id(prospect), claim.requirements, frozenset(claim.requests.items()))
             if asked not in alike:
                 alike[asked] = reasons.unplaced(claim, prospect, known, inventory)
             unplaced[claim.uid] = replace(alike[asked], claim=claim)
+            if claim.uid in pending:
+                unplaced[claim.uid] = reasons.pending(unplaced[claim.uid], *pending[claim.uid])
     for name, found in broken.items():
         considered = [claim for claim in gangs[name] if claim.uid in prospects]
         unplaced |= reasons.gang_incomplete(name, considered, found.lacking, unplaced, found.message)
@@ -107,6 +118,7 @@ def plan(
         skipped=skipped,
         solution=solution,
         awaited=lent.awaited,
+        kept=lent.kept,
     )
 
 
@@ -154,7 +166,9 @@ def _wishes(
     entitlements: Entitlements,
 ) -> dict[str, Wish]:
     """What is to be solved. A gang stands where its first claim does, and binds if one may not fall back.
-    Claims for which quota is held come before all others that draw from a reservation."""
+    Claims that others left for come first, and may take what is lent to them beside the slots of owners.
+    Claims for which quota is held come before others of their priority; before all others, if none of their
+    reservation may preempt another there: the order in which slots would be taken back."""
     dearest = max(
         (each.plain.price for each in prospects.values() if each.plain and each.plain.price), default=0.0
     )
@@ -167,9 +181,12 @@ def _wishes(
         name: (max(claim.priority for claim in gang), min(claim.created or FOREVER for claim in gang))
         for name, gang in gangs.items()
     }
-    held = entitlements.held
+    held, nominated = entitlements.held, entitlements.nominated
     others = entitlements.draws.keys() - held if held else ()
-    top = max((1 + each.priority for each in waiting if each.uid in others), default=0)
+    top = max((each.priority for each in waiting if each.uid in others), default=0)
+    most = max((each.priority for each in waiting), default=0)
+    first = {gang for gang, some in gangs.items() if any(claim.uid in nominated for claim in some)}
+    lends = _Lends(entitlements) if nominated else None
     wishes: dict[str, Wish] = {}
     for claim in waiting:
         if claim.uid not in prospects or claim.gang in broken:
@@ -177,13 +194,73 @@ def _wishes(
         prospect = prospects[claim.uid]
         gang = claim.gang if claim.gang in binding else ""
         priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
-        priority = max(priority, top) if claim.uid in held else priority
+        if claim.uid in nominated or claim.gang in first:
+            priority = most + 1
+        elif claim.uid in held and not entitlements.rule(claim.uid).within:
+            priority = max(priority, top)
         plain = prospect.plain
         # An unknown price counts as the dearest that is known.
         cost = 0.0 if plain is None else dearest if plain.price is None else plain.price
-        rank = Rank(priority=-priority, falls_back=plain is not None, cost=-cost, created=created, gang=gang)
-        wishes[claim.uid] = Wish(slots=prospect.slots, rank=rank, gang=gang)
+        rank = Rank(
+            priority=-priority,
+            unheld=claim.uid not in held,
+            falls_back=plain is not None,
+            cost=-cost,
+            created=created,
+            gang=gang,
+        )
+        slots: Collection[str] = prospect.slots
+        if lends is not None and priority > most:
+            slots = (*slots, *lends.to(claim.uid, prospect))
+        wishes[claim.uid] = Wish(slots=slots, rank=rank, gang=gang)
     return wishes
+
+
+class _Lends:
+    """Slots of other owners that claims may take together with the owners, since others left for them."""
+
+    def __init__(self, entitlements: Entitlements) -> None:
+        self._entitlements = entitlements
+        self._lendable = {lot: terms.lendable for lot, terms in entitlements.terms.items()}
+        self._borrow = dict(entitlements.borrow)
+
+    def to(self, uid: str, prospect: Prospect) -> Sequence[str]:
+        """Of the first lot that still lends to the claim, by the limits of both."""
+        queue = self._entitlements.draws.get(uid, "")
+        for lot in dict.fromkeys(self._entitlements.lots[each] for each in prospect.lent):
+            limit = Lot(queue, lot.flavor)
+            if self._lendable[lot] > 0 and self._borrow.get(limit, 0) > 0:
+                self._lendable[lot] -= 1
+                self._borrow[limit] -= 1
+                return [each for each in prospect.lent if self._entitlements.lots[each] == lot]
+        return ()
+
+
+def _pending(
+    waiting: Iterable[Claim],
+    chosen: Mapping[str, Option],
+    prospects: Mapping[str, Prospect],
+    broken: Mapping[str, _Broken],
+    awaited: Collection[str],
+) -> dict[str, tuple[Odcr, datetime]]:
+    """Claims without a slot for which a reservation that begins within minutes has one, and until when they
+    wait for it: what is launched beside it on demand would be paid for twice."""
+
+    def waits(claim: Claim) -> bool:
+        if claim.uid not in prospects or claim.uid in awaited or not prospects[claim.uid].soon:
+            return False
+        if claim.gang in broken and broken[claim.gang].message:
+            return False  # it is not there yet
+        return claim.uid not in chosen or chosen[claim.uid].pool.capacity_type != "reserved"
+
+    claims = [claim for claim in waiting if waits(claim)]
+    found = {odcr.id: (odcr, by) for claim in claims for odcr, by in prospects[claim.uid].soon}
+    flow: Flow[str, str] = Flow(
+        {claim.uid: [odcr.id for odcr, _ in prospects[claim.uid].soon] for claim in claims},
+        {id_: odcr.total for id_, (odcr, _) in found.items()},
+    )
+    held = [claim for claim in claims if flow.add(claim.uid)]
+    return {claim.uid: found[next(iter(flow.taken(claim.uid)))] for claim in held}
 
 
 def _told(
@@ -203,7 +280,7 @@ def _told(
         prospect = prospects[claim.uid]
         key = (id(prospect), id(option))
         if key not in told:
-            told[key] = reasons.passed(claim, prospect, option, shops.known(claim.node_class), inventory)
+            told[key] = reasons.passed(claim, prospect, option, shops.known(claim), inventory)
         rest, better = told[key]
         assignments.append(Assignment(claim=claim, option=option, rest=rest))
         if better:

@@ -4,8 +4,9 @@ Invariant: a bundle's claims are interchangeable (the same slots, the same rank)
 of one slot class (the same claims reach them, the same size of instance, the same end). Nothing here depends
 on the order in which anything was given.
 
-Rank, best first: priority; whoever has no other way than a slot; whoever would cost most on demand; the
-older; then gang by gang. Slot classes, best first: the smaller instance, then the sooner end.
+Rank, best first: priority (above all: claims that others left for); claims that quota is held for; claims
+that have no other way than a slot; those that would cost most on demand; the older; then gang by gang. Slot
+classes, best first: the smaller instance, then the sooner end.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Rank(NamedTuple):
     """Who comes first where slots run out: the smaller tuple. `cost` is that of the way without a slot."""
 
     priority: int  # negated
+    unheld: bool  # no quota is held for it
     falls_back: bool
     cost: float  # negated; 0 without a fallback
     created: datetime

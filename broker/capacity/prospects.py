@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from broker.capacity.catalog import Candidate, Catalog, catalog
 from broker.capacity.entitlement import NOBODYS, RESERVED_FOR_OTHERS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
-from broker.capacity.options import choose, suitable, wanted
+from broker.capacity.options import choose, soon, suitable, tenancy, wanted
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortage, Shortages
 from providers.model import InstanceType, Odcr
@@ -49,7 +49,7 @@ class Prospect:
 
     `lent` are slots of other owners, apart from `slots`; `own` are the reservations (by id) of the owner that
     it draws from, whether they have room or not, and `others` those that it may borrow from; `withheld` are
-    those that it may not go into.
+    those that it may not go into; `soon` those that take no launches yet, and the time by which they may.
     """
 
     options: tuple[Option, ...]
@@ -63,6 +63,7 @@ class Prospect:
     own: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     withheld: tuple[Skipped, ...] = ()
+    soon: tuple[tuple[Odcr, datetime], ...] = ()
 
     def drawing(self, odcr_id: str) -> Option:
         """The option that draws from a reservation."""
@@ -89,17 +90,18 @@ class Shops:
         self._now = now
         self._entitlements = entitlements
         self._owned = entitlements.owned
-        self._known: dict[str, Catalog] = {}
+        self._known: dict[tuple[str, str], Catalog] = {}
         self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]], str], Prospect] = {}
         self._prospects: dict[_Need, Prospect] = {}
         self._states: dict[int, _State] = {}
-        self._calms: dict[str, bool] = {}
+        self._calms: dict[tuple[str, str], bool] = {}
 
-    def known(self, name: str) -> Catalog:
-        if name not in self._known:
-            node_class = self._node_classes[name]
-            self._known[name] = catalog(node_class, self._types, self._inventory, self._now)
-        return self._known[name]
+    def known(self, claim: Claim) -> Catalog:
+        key = (claim.node_class, tenancy(claim.requirements))
+        if key not in self._known:
+            node_class = self._node_classes[claim.node_class].of_tenancy(key[1])
+            self._known[key] = catalog(node_class, self._types, self._inventory, self._now)
+        return self._known[key]
 
     def prospect(self, claim: Claim) -> Prospect:
         """The same object for claims that are interchangeable."""
@@ -107,7 +109,7 @@ class Shops:
         exact = (claim.node_class, claim.requirements, frozenset(claim.requests.items()), queue)
         if exact in self._exact:
             return self._exact[exact]
-        known = self.known(claim.node_class)
+        known = self.known(claim)
         suited = suitable(claim.requirements, claim.requests, known)
         need = _Need(claim.node_class, claim.requirements, tuple(map(id, suited)), queue)
         if need not in self._prospects:
@@ -117,7 +119,12 @@ class Shops:
             if self._owned:
                 withheld = self._withheld(claim, suited, known, queue)
                 found = replace(found, withheld=tuple(islice(withheld, MOST_WITHHELD)))
-            self._prospects[need] = found
+            pending = [
+                each
+                for each in soon(claim.requirements, suited, known)
+                if not self._owned or self._may_wait(queue, each[0].id)
+            ]
+            self._prospects[need] = replace(found, soon=tuple(pending)) if pending else found
         self._exact[exact] = self._prospects[need]
         return self._exact[exact]
 
@@ -172,6 +179,13 @@ class Shops:
 
         return whose
 
+    def _may_wait(self, queue: str, odcr_id: str) -> bool:
+        """Whether a reservation is the queue's own, within its quota, or belongs to nobody."""
+        right = self._entitlements.right(queue, odcr_id)
+        if right != "own":
+            return right not in (None, "lent")
+        return self._entitlements.limit(queue, self._entitlements.lots[odcr_id]) is None
+
     def _limit(self, option: Option, queue: str) -> Skipped | None:
         """Why quota or limits leave nothing of the option to this queue now."""
         found = self._entitlements.limit(queue, self._entitlements.lots[option.odcr_ids[0]])
@@ -188,11 +202,11 @@ class Shops:
 
     def _calm(self, known: Catalog) -> bool:
         """Whether nothing outside reservations is short, so that none of it needs a look."""
-        name = known.node_class.name
-        if name not in self._calms:
+        key = (known.node_class.name, known.node_class.tenancy)
+        if key not in self._calms:
             plain = (option for some in known.plain.values() for option in some.options)
-            self._calms[name] = all(self._state(option, known).refused is None for option in plain)
-        return self._calms[name]
+            self._calms[key] = all(self._state(option, known).refused is None for option in plain)
+        return self._calms[key]
 
     def _state(self, option: Option, known: Catalog) -> _State:
         """Whether the option may be asked, through which reservations, and if not, why and until when."""
@@ -207,7 +221,9 @@ class Shops:
             return _State(refused=_full(option, self._inventory))
         subnets = [each.id for each in known.node_class.subnets if each.zone == option.pool.zone]
         through = replace(option, odcr_ids=tuple(free))
-        if short := self._shortages.active(through, self._now, subnet_ids=subnets):
+        if short := self._shortages.active(
+            through, self._now, node_class=known.node_class.name, subnet_ids=subnets
+        ):
             return _State(refused=_short(option, short), until=short.until)
         return _State(slots=self._shortages.open_reservations(free, self._now))
 

@@ -7,6 +7,8 @@ would have to change first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from itertools import chain, islice
 from typing import Final
 
@@ -16,6 +18,7 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped, 
 from broker.capacity.options import dropped, misfits, plain_kinds
 from broker.capacity.prospects import Prospect
 from broker.capacity.types import ZONE
+from providers.model import Odcr
 
 MOST_TOLD: Final = 20  # of what a claim was not given; more is noise
 
@@ -84,6 +87,15 @@ def reclaiming(
         )
     skipped = tuple(islice(_why_not(prospect.options, prospect, inventory), MOST_TOLD))
     return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
+
+
+def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
+    """Why a claim waits for a reservation that takes no launches yet."""
+    message = (
+        f"reservation {odcr.id} ({odcr.instance_type} in {odcr.zone}) is about to begin, and EC2 makes it "
+        f"launchable within five minutes: before {by:%Y-%m-%dT%H:%M:%SZ} nothing is launched beside it"
+    )
+    return replace(waits, reason="ReservationPending", message=message, retry_at=by)
 
 
 def _nothing(claim: Claim, prospect: Prospect, known: Catalog, skipped: Sequence[Skipped]) -> tuple[str, str]:

@@ -17,7 +17,9 @@ from broker.capacity.shortages import Scope, Shortage, Shortages
 from providers.model import ErrorClass, ProviderError
 
 # Answers that say something of a place; any other is about the request or the moment.
-OF_A_PLACE: Final = frozenset({ErrorClass.CAPACITY, ErrorClass.QUOTA, ErrorClass.UNSUPPORTED})
+OF_A_PLACE: Final = frozenset(
+    {ErrorClass.CAPACITY, ErrorClass.QUOTA, ErrorClass.NOT_OFFERED, ErrorClass.UNSUPPORTED}
+)
 _ANYWHERE: Final = "*"
 
 
@@ -33,7 +35,7 @@ class Refusals:
         """After a refusal, whose class is one of OF_A_PLACE."""
         if error.class_ is ErrorClass.QUOTA:
             zone = _ANYWHERE
-        if error.class_ is ErrorClass.UNSUPPORTED:
+        if error.class_ is ErrorClass.NOT_OFFERED:
             count = 1
         return Refusals(
             self.shortages.record(

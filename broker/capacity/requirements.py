@@ -8,10 +8,11 @@ whole numbers. A label that is missing satisfies NotIn and DoesNotExist and noth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from broker.text import InvalidText, decode_whole
 
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
 
@@ -25,7 +26,7 @@ _RENAMED: Final = {
     "beta.kubernetes.io/os": "kubernetes.io/os",
     "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
 }
-_WHOLE_NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)  # a label's value cannot begin with a sign
+_MOST: Final = 10**18 - 1
 
 
 class InvalidRequirement(ValueError):
@@ -257,7 +258,11 @@ def _exhausted(low: int, high: int, except_: frozenset[str]) -> bool:
 
 
 def _number(value: str) -> int | None:
-    return int(value) if _WHOLE_NUMBER.fullmatch(value) and len(value) <= 18 else None
+    """None for a sign too: a label's value cannot begin with one."""
+    try:
+        return decode_whole(value, least=0, most=_MOST) if value[:1].isdigit() else None
+    except InvalidText:
+        return None
 
 
 def _text(requirement: Requirement) -> str:

@@ -3,10 +3,11 @@
 Invariant: a pool that refused is not asked again before its time, and a pool that goes on refusing is asked
 ever more rarely: three minutes, doubled at each repeat up to thirty. A shortage of a reservation ends earlier
 only when a description of EC2's taken after the refusal shows slots that were not there at the refusal.
-What is not offered at all waits for hours; an account's limit waits a quarter of an hour. Where there is a
-reservation its type is offered: what EC2 calls unsupported there is the request, which may soon be mended.
+What is not offered at all waits for hours; an account's vCPU limit waits a quarter of an hour. Where there is
+a reservation its type is offered: a refusal there is forgotten as soon as any other.
 
-A shortage belongs to what refused: a reservation, a (capacity type, instance type, zone), a subnet, a quota.
+A shortage belongs to what refused: a reservation, a (capacity type, instance type, zone), such a pool as one
+class asks for it, a placement group in a zone, a subnet, a quota.
 What refuses a launch in a placement group or of a tenancy is that type and zone for the same group and
 tenancy alone, as in Karpenter's cache of unavailable offerings (pkg/cache/unavailableofferings.go).
 """
@@ -26,7 +27,7 @@ CAP: Final = timedelta(minutes=30)
 # How long after its end a shortage still counts as "again" when the pool refuses once more.
 MEMORY: Final = timedelta(minutes=30)
 _FIXED: Final[Mapping[ErrorClass, timedelta]] = {
-    ErrorClass.UNSUPPORTED: timedelta(hours=6),
+    ErrorClass.NOT_OFFERED: timedelta(hours=6),
     ErrorClass.QUOTA: timedelta(minutes=15),
 }
 _REMEMBERED: Final = frozenset(
@@ -34,7 +35,9 @@ _REMEMBERED: Final = frozenset(
         ErrorClass.CAPACITY,
         ErrorClass.RESERVATION_FULL,
         ErrorClass.RESERVATION_GONE,
+        ErrorClass.NOT_OFFERED,
         ErrorClass.UNSUPPORTED,
+        ErrorClass.SPREAD_FULL,
         ErrorClass.SUBNET,
         ErrorClass.QUOTA,
     }
@@ -45,7 +48,7 @@ _QUOTA_FAMILIES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("g", "gr", "vt"), "g"),
 }
 
-ScopeKind = Literal["reservation", "pool", "subnet", "quota"]
+ScopeKind = Literal["reservation", "pool", "class", "placement", "subnet", "quota"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -162,17 +165,25 @@ class Shortages:
         return shortage if shortage is not None and shortage.until > now else None
 
     def active(
-        self, option: Option | Pool, now: datetime, *, subnet_ids: Collection[str] = ()
+        self,
+        option: Option | Pool,
+        now: datetime,
+        *,
+        node_class: str = "",
+        subnet_ids: Collection[str] = (),
     ) -> Shortage | None:
         """The shortage that keeps an option from being asked: of those that last, the one that ends last.
 
         A reserved option is short when all its reservations are. `subnet_ids` are the class's in the option's
-        zone: the option is short when all of them are.
+        zone: the option is short when all of them are. `node_class` is the class that is launched from.
         """
         if not self.by_scope:
             return None
         pool, odcr_ids = (option.pool, option.odcr_ids) if isinstance(option, Option) else (option, ())
-        found = [self.get(Scope("pool", str(pool)), now), self.get(quota_scope(pool), now)]
+        through = [Scope("pool", str(pool)), quota_scope(pool), class_scope(node_class, pool)]
+        if placed := placement_scope(pool):
+            through.append(placed)
+        found = [self.get(scope, now) for scope in through]
         reservations = odcr_ids or ((pool.reservation,) if pool.reservation else ())
         for kind, keys in (("reservation", reservations), ("subnet", subnet_ids)):
             found.append(_soonest(self._each(kind, keys, now)))
@@ -202,6 +213,17 @@ class Shortages:
 def quota_scope(pool: Pool) -> Scope:
     """The account limit that a launch into the pool counts against."""
     return Scope("quota", f"{pool.capacity_type}:{quota_family(pool.instance_type)}")
+
+
+def class_scope(node_class: str, pool: Pool) -> Scope:
+    """What a class asks for of the pool: another class may ask for something else of it."""
+    return Scope("class", f"{node_class}:{pool}")
+
+
+def placement_scope(pool: Pool) -> Scope | None:
+    """The placement group in the zone, which counts instances of every type; None where there is no group."""
+    group = pool.placement.rpartition(",")[2]
+    return Scope("placement", f"{group}:{pool.zone}") if group else None
 
 
 def quota_family(instance_type: str) -> str:

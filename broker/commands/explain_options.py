@@ -103,7 +103,7 @@ def _attempts(claims: Iterable[NodeClaim]) -> Iterator[Attempt]:
 def _refused(
     shortages: Shortages, attempt: Attempt, class_: ErrorClass, option: Option, inventory: Inventory
 ) -> Shortages:
-    for scope in scopes(class_, option):
+    for scope in scopes(class_, option, node_class=attempt.node_class):
         shortages = shortages.record(
             scope,
             class_=class_,
@@ -122,7 +122,8 @@ def _served(shortages: Shortages, attempt: Attempt, inventory: Inventory) -> Sho
     if attempt.outcome is Outcome.SPILLED:
         return spilled(shortages, option, now=attempt.at)
     named = option.pool.reservation
-    return launched(shortages, option, reservation_id=named if named.startswith("cr-") else "")
+    held = named if named.startswith("cr-") else ""
+    return launched(shortages, option, reservation_id=held, node_class=attempt.node_class)
 
 
 def _option(text: str, inventory: Inventory) -> Option | None:
@@ -167,7 +168,7 @@ def _rows(
             yield _row(option, found.inventory, verdict="skipped", reason="SlotsTaken")
         else:
             yield _row(option, found.inventory, verdict="then")
-    unfit = misfits(claim, prospect.suited, shops.known(claim.node_class))
+    unfit = misfits(claim, prospect.suited, shops.known(claim))
     for skipped in chain(prospect.withheld, unfit):
         yield _row(Option(pool=skipped.pool), found.inventory, verdict="unfit", skipped=skipped)
 

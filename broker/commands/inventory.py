@@ -22,12 +22,11 @@ from broker.capacity import holdings
 from broker.capacity.idle import idle_cost
 from broker.commands.output import age
 from broker.controllers.ome.holdings import wishes
-from broker.controllers.ome.holdings.groups import readable
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import ConfigurationError
 from providers.base import CapacityProvider
-from providers.model import InstanceType, Odcr
+from providers.model import Odcr
 
 # What a person sees; machines get every key of a row. Those of EXTRA are left out where they do not fit.
 COLUMNS = {
@@ -83,7 +82,7 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
 def _claimant(one: wishes.Reservation) -> holdings.Claimant:
     """Which flavor a reservation is in does not matter to whose it is."""
     flavors = wishes.flavors_of({}, {}, ())
-    return wishes.read(one, flavors, default_cohort="", strict=False, cost_labels=()).claimant
+    return wishes.as_decided(one, flavors)
 
 
 def rows(provider: CapacityProvider, seen: Seen, *, cluster: str = "", now: datetime) -> list[dict[str, Any]]:
@@ -91,21 +90,24 @@ def rows(provider: CapacityProvider, seen: Seen, *, cluster: str = "", now: date
     CapacityReservations are seen. Raises ProviderError."""
     types, found = provider.instance_types(), provider.reservations()
     claimants = seen.claimants or ()
-    groups = readable((each.group_arn for each in claimants), provider)
-    held = holdings.belongs(found, groups, claimants, cluster=cluster)
+    held = holdings.belongs(found, {}, claimants, cluster=cluster, adopters=holdings.ANYBODY)
     ordered = sorted(found, key=lambda o: (o.state != "active", o.instance_type, o.zone, o.id))
-    return [_row(odcr, types, seen, held, cluster, now) for odcr in ordered]
+    account = provider.account_id()
+    return [
+        _row(odcr, idle_cost(odcr, types.get(odcr.instance_type), account=account), seen, held, cluster, now)
+        for odcr in ordered
+    ]
 
 
 def _row(
     odcr: Odcr,
-    types: Mapping[str, InstanceType],
+    cost: float | None,
     seen: Seen,
     held: holdings.Holdings,
     cluster: str,
     now: datetime,
 ) -> dict[str, Any]:
-    cost, status = idle_cost(odcr, types.get(odcr.instance_type)), seen.records.get(odcr.id)
+    status = seen.records.get(odcr.id)
     # More are free than the broker has seen: since when those are, nobody knows.
     since = status.idle_since if odcr.idle and status and status.available >= odcr.idle else None
     owner, tagged = held.owner.get(odcr.id), odcr.tags.get(names.TAG_RESERVATION, "")
@@ -132,7 +134,6 @@ def _row(
         "reservation": reservation,
         "reservation_exists": exists,
         "other_cluster": elsewhere,
-        "disputed": [str(each) for each in held.disputed.get(odcr.id, ())],
         "flavor": odcr.tags.get(names.TAG_FLAVOR, ""),
         "made_by": _maker(odcr),
         "account": odcr.owner_id,
@@ -168,8 +169,6 @@ def told(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _owner(row: Mapping[str, Any]) -> str:
-    if row["disputed"]:
-        return f"disputed: {', '.join(row['disputed'])}"
     if row["other_cluster"]:
         return f"{row['reservation']} (cluster {row['other_cluster']})"
     if row["reservation_exists"] is False:

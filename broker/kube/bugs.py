@@ -12,6 +12,7 @@ from typing import Self
 import structlog
 from prometheus_client import Counter
 
+from broker.kube.culprit import culprit
 from broker.kube.metrics import REGISTRY
 
 BUGS = Counter(
@@ -25,7 +26,8 @@ log = structlog.get_logger(__name__)
 
 
 class contained:  # noqa: N801 it reads as a statement: `with contained("handler", object=key):`
-    """Runs a block whose bug goes no further; `error` tells of it afterwards, in words.
+    """Runs a block whose bug goes no further; `error` tells of it afterwards, in words, and `culprit` is the
+    object that it was about, if one can be found.
 
     The exception itself would hold the frame that holds this, and all that the block worked on with it, until
     the collector comes by.
@@ -33,6 +35,7 @@ class contained:  # noqa: N801 it reads as a statement: `with contained("handler
 
     def __init__(self, where: str, **context: object) -> None:
         self.error = ""
+        self.culprit: object | None = None
         self._where, self._context = where, context
 
     def __enter__(self) -> Self:
@@ -44,6 +47,7 @@ class contained:  # noqa: N801 it reads as a statement: `with contained("handler
         if not isinstance(error, Exception):
             return False
         self.error = str(error) or type(error).__name__
+        self.culprit = culprit(trace)
         BUGS.labels(self._where).inc()
         log.error("a bug in the broker, contained", where=self._where, exc_info=error, **self._context)
         return True

@@ -5,14 +5,14 @@ to a write of our own, whichever comes first; a handler hears of every change af
 compare as integers (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions, since
 1.35 a promise, before that a fact of etcd).
 
-An object that cannot be decoded is kept out and listed in `broken`; handlers see it go like one that was
-deleted, so who destroys things for want of an object looks there first.
+An object that cannot be decoded, or that a pass failed on (`leave_out`), is kept out and listed in `broken`;
+handlers see it go like one that was deleted, so who destroys things for want of an object looks there first.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -24,8 +24,11 @@ from broker.apis.meta import Object
 from broker.kube.bugs import contained
 from broker.kube.lean import decode
 from broker.kube.metrics import REGISTRY
+from broker.kube.remains import Remains
+from broker.text import shortened
 
 T = TypeVar("T", bound=Object)
+TOLD = 8  # at most so many faults of one object
 Raw = Mapping[str, Any]
 Indexes = Mapping[str, Callable[[T], Iterable[str]]]
 Values = list[T]
@@ -43,12 +46,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T]):
-    """One object of a list, decoded; `error` where it cannot be."""
+    """One object of a list, decoded; `remains` where it cannot be."""
 
     key: str
     version: int
     value: T | None
-    error: str = ""
+    remains: Remains | None = None
 
 
 class Cache(Generic[T]):
@@ -72,7 +75,9 @@ class Cache(Generic[T]):
         self._writes = threading.RLock()  # held while handlers run, so that they hear changes in order
         self._lock = threading.Lock()  # held for moments: readers never wait for a handler
         self._objects: dict[str, T] = {}
-        self._broken: dict[str, str] = {}
+        self._broken: dict[str, Remains] = {}
+        self._left_out: dict[str, T] = {}  # those of them that were decoded
+        self._reporters: list[Callable[[Remains], None]] = []
         self._versions: dict[str, int] = {}  # key → version, of objects and broken ones
         self._gone: dict[str, int] = {}  # key → version at which our own write ended it
         self._found: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
@@ -104,7 +109,40 @@ class Cache(Generic[T]):
     def broken(self) -> Mapping[str, str]:
         """Key → what is wrong with it."""
         with self._lock:
-            return dict(self._broken)
+            return {key: remains.error for key, remains in self._broken.items()}
+
+    @property
+    def remains(self) -> Sequence[Remains]:
+        """What is known of each object that is kept out."""
+        with self._lock:
+            return tuple(self._broken.values())
+
+    def on_left_out(self, reporter: Callable[[Remains], None]) -> None:
+        """Calls `reporter` for each object that is kept out from now on."""
+        self._reporters.append(reporter)
+
+    def holds(self, value: Object) -> bool:
+        """Whether this very version of the object is here."""
+        known = self._objects.get(value.key) if isinstance(value, self._model) else None
+        return known is not None and known.metadata.resource_version == value.metadata.resource_version
+
+    def leave_out(self, value: T, error: str, now: float) -> bool:
+        """Keeps the object out as it is, until it changes or is readmitted; whether it was here."""
+        with self._writes:
+            if not self.holds(value):
+                return False
+            remains = Remains.of_object(value, error, now)
+            self._put(Read(value.key, self._versions[value.key], None, remains))
+            self._left_out[value.key] = value
+            return True
+
+    def readmit(self, before: float) -> None:
+        """Takes back the objects that were left out before this time of the monotonic clock."""
+        with self._writes:
+            for key, value in [*self._left_out.items()]:
+                remains = self._broken.get(key)
+                if remains is not None and remains.since is not None and remains.since < before:
+                    self._put(Read(key, self._versions[key], value))
 
     def on_change(self, handler: Handler[T]) -> None:
         """Calls `handler(old, new)` after each change, and now for each object that is here."""
@@ -177,7 +215,7 @@ class Cache(Generic[T]):
         key, version = key_of(raw), version_of(raw)
         with self._lock:
             if version and version == self._versions.get(key):
-                return Read(key, version, self._objects.get(key), self._broken.get(key, ""))
+                return Read(key, version, self._objects.get(key), self._broken.get(key))
         return self._decode(key, version, raw)
 
     def replace(self, raws: Iterable[Raw], version: int) -> None:
@@ -204,25 +242,31 @@ class Cache(Generic[T]):
             self.progress(version)
 
     def _put(self, read: Read[T]) -> None:
-        key, new, error = read.key, read.value, read.error
+        key, new, remains = read.key, read.value, read.remains
         entries = {} if new is None else self._values(key, new)
-        if entries is None:
-            new, error, entries = None, "an index cannot read it; see the log", {}
+        if entries is None and new is not None:
+            remains = Remains.of_object(new, "an index cannot read it; see the log", 0.0)
+            new, entries = None, {}
         with self._lock:
             old = self._objects.pop(key, None)
             self._unindex(key, old)
             self._versions[key] = read.version
             self._broken.pop(key, None)
-            if new is None:
-                self._broken[key] = error
-            else:
+            self._left_out.pop(key, None)
+            if remains is not None:
+                self._broken[key] = remains
+            if new is not None:
                 self._objects[key] = new
-                for name, values in entries.items():
+                for name, values in (entries or {}).items():
                     for value in values:
                         self._found[name].setdefault(value, {})[key] = new
         self._measure()
-        if new is None:
-            log.warning("object left out: it cannot be decoded", kind=self._kind, object=key, error=error)
+        if remains is not None:
+            why = "it cannot be decoded" if remains.since is None else "a pass failed on it"
+            log.warning(f"object left out: {why}", kind=self._kind, object=key, error=remains.error)
+            for reporter in self._reporters:
+                with contained("left out", kind=self._kind, object=key):
+                    reporter(remains)
         if old is not None or new is not None:
             self._tell(self._handlers, key, old, new)
 
@@ -232,6 +276,7 @@ class Cache(Generic[T]):
             self._unindex(key, old)
             self._versions.pop(key, None)
             self._broken.pop(key, None)
+            self._left_out.pop(key, None)
         self._measure()
         if old is not None:
             self._tell(self._handlers, key, old, None)
@@ -241,10 +286,12 @@ class Cache(Generic[T]):
             return Read(key, version, decode(self._model, raw))
         except ValidationError as error:
             said = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {e['input']!r:.100}"
-                for e in error.errors(include_url=False, include_context=False)
+                f"{'.'.join(map(str, e['loc'])) or key}: {e['msg']}, got {shortened(e['input'], 100)}"
+                for e in error.errors(include_url=False, include_context=False)[:TOLD]
             )
-            return Read(key, version, None, said)
+        except Exception as error:  # noqa: BLE001 such as RecursionError: nothing in an object may stop the stream
+            said = f"{type(error).__name__}: {error}"
+        return Read(key, version, None, Remains.of_raw(self._model.KIND, raw, said))
 
     def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
         with contained("index", kind=self._kind, object=key):
@@ -254,9 +301,10 @@ class Cache(Generic[T]):
     def _unindex(self, key: str, old: T | None) -> None:
         if old is None:
             return
-        for name, values in self._indexes.items():
-            found = self._found[name]
-            for value in frozenset(values(old)):
+        entries = self._values(key, old)
+        for name, found in self._found.items():
+            there = (value for value, objects in found.items() if key in objects)
+            for value in frozenset(there) if entries is None else entries[name]:
                 found[value].pop(key)
                 if not found[value]:
                     del found[value]

@@ -16,6 +16,7 @@ import structlog
 from prometheus_client import Counter, Histogram
 from urllib3.exceptions import HTTPError
 
+from broker.apis.meta import Object
 from broker.kube.bugs import contained
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError, Conflict, TooManyRequests
@@ -23,7 +24,10 @@ from broker.kube.metrics import REGISTRY
 from broker.kube.queue import K, ShutDown, WorkQueue
 
 Errors = tuple[type[Exception], ...]
+# Leaves the object that a pass failed on out of the caches; whether it was in one.
+Isolate = Callable[[object, str], bool]
 SYNC_POLL = 0.1
+ISOLATED = 64  # objects at most that one pass leaves out before it backs off
 
 # What may go wrong outside; callers add their provider's error.
 EXPECTED: Errors = (ApiError, OSError, HTTPError)
@@ -39,6 +43,11 @@ SECONDS = Histogram(
 )
 
 log = structlog.get_logger(__name__)
+
+
+def isolate_nothing(_suspect: object, _error: str) -> bool:
+    """For a loop that runs by itself."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +67,28 @@ class Outcome:
 
 
 def attempt(
-    name: str, work: Callable[[], Again | None], *, clock: Clock, expected: Errors, **context: object
+    name: str,
+    work: Callable[[], Again | None],
+    *,
+    clock: Clock,
+    expected: Errors,
+    isolate: Isolate = isolate_nothing,
+    **context: object,
 ) -> Outcome:
-    """Calls `work`, measures it, and says how it went."""
+    """Calls `work`, measures it, and says how it went.
+
+    If it failed on one object, `isolate` leaves that object out, and `work` is called again.
+    """
     began = clock.monotonic()
     outcome = Outcome(failed=True)
-    with contained(name, **context) as bug:
-        outcome = _call(name, work, expected, context)
+    for _ in range(ISOLATED):
+        with contained(name, **context) as bug:
+            outcome = _call(name, work, expected, context)
+        left_out = False
+        with contained("isolation", **context):
+            left_out = bug.culprit is not None and isolate(bug.culprit, bug.error)
+        if not left_out:
+            break
     SECONDS.labels(name).observe(clock.monotonic() - began)
     result = (
         "bug" if bug.error else "error" if outcome.failed else "done" if outcome.again is None else "again"
@@ -112,6 +136,7 @@ class Controller(Generic[K]):
         self._synced = synced
         self._expected = (*EXPECTED, *expected)
         self._stop = threading.Event()
+        self.isolate: Isolate = isolate_nothing
         self._threads = [
             threading.Thread(target=self._work, name=f"{name} {n}", daemon=True) for n in range(workers)
         ]
@@ -129,6 +154,11 @@ class Controller(Generic[K]):
             if thread.ident is not None:
                 thread.join(None if deadline is None else max(0.0, deadline - self._clock.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def synced(self) -> bool:
+        """Whether every cache that a reconcile reads is complete."""
+        return self._synced()
 
     def step(self) -> bool:
         """Works on one ready key in the caller's thread; whether there was one. For tests and single runs."""
@@ -155,6 +185,7 @@ class Controller(Generic[K]):
                 lambda: self._reconcile(key),
                 clock=self._clock,
                 expected=self._expected,
+                isolate=lambda suspect, error: not _is(key, suspect) and self.isolate(suspect, error),
                 key=str(key),
                 failures=self.queue.failures(key),
             )
@@ -166,3 +197,8 @@ class Controller(Generic[K]):
                 self.queue.add_after(key, outcome.again)
         finally:
             self.queue.done(key)
+
+
+def _is(key: object, suspect: object) -> bool:
+    """Whether the suspect is what the reconcile is about: that one backs off, and stops no other."""
+    return isinstance(suspect, Object) and suspect.key == str(key)

@@ -16,7 +16,7 @@ import structlog
 from broker.kube.backoff import Backoff, Random
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
-from broker.kube.controller import EXPECTED, SYNC_POLL, Again, Errors, attempt
+from broker.kube.controller import EXPECTED, SYNC_POLL, Again, Errors, Isolate, attempt, isolate_nothing
 from broker.kube.queue import K
 
 FIRST, LONGEST = 0.2, 60.0  # seconds of back-off
@@ -46,6 +46,7 @@ class Singleton(Generic[K]):
         self._synced = synced
         self._every = every
         self._expected = (*EXPECTED, *expected)
+        self.isolate: Isolate = isolate_nothing
         self._backoff = Backoff(first=FIRST, longest=LONGEST, random=random)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
@@ -72,21 +73,36 @@ class Singleton(Generic[K]):
                 return
             wait = self.step(items)
 
+    @property
+    def synced(self) -> bool:
+        """Whether every cache that a run reads is complete."""
+        return self._synced()
+
     def step(self, items: Sequence[K]) -> float | None:
         """One run, in the caller's thread; seconds until the next if no item comes before."""
+        failed, wait = self.once(items)
+        if not failed:
+            return wait
+        self._clock.wait(self._stop, wait)
+        self.batcher.add(*items)
+        return 0.0
+
+    def once(self, items: Sequence[K]) -> tuple[bool, float | None]:
+        """One run, without the wait after a failure: whether it failed, and seconds until the next run.
+
+        After a failure the caller adds the items to the batcher again, once the seconds have passed.
+        """
         outcome = attempt(
             self.name,
             lambda: self._run(items),
             clock=self._clock,
             expected=self._expected,
+            isolate=lambda suspect, error: self.isolate(suspect, error),
             items=len(items),
             failures=self._backoff.failures,
         )
         if not outcome.failed:
             self._backoff.reset()
             asked = [after for after in (outcome.again, self._every) if after is not None]
-            return min(asked) if asked else None
-        delay = self._backoff.next(at_least=outcome.wait)
-        self._clock.wait(self._stop, delay)
-        self.batcher.add(*items)
-        return 0.0
+            return False, min(asked) if asked else None
+        return True, self._backoff.next(at_least=outcome.wait)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import datetime
 
 import orjson
 import structlog
@@ -17,6 +16,7 @@ from prometheus_client import Counter
 
 from broker.capacity.model import Attempt, Outcome
 from broker.oncall.metrics import REGISTRY
+from broker.text import decode_json, decode_time
 from providers.model import ErrorClass
 
 ON_CLAIM = 16
@@ -108,14 +108,14 @@ def dump(attempts: Iterable[Attempt]) -> str:
 def load(text: str, *, claim: str, node_class: str) -> list[Attempt]:
     """Reads what `dump` wrote; text that somebody edited into something else is no attempts."""
     try:
-        rows = orjson.loads(text or "[]")
+        rows = decode_json(text or "[]")
         return [
             Attempt(
                 claim=claim,
                 node_class=node_class,
                 pool=row["pool"],
                 outcome=Outcome(row["outcome"]),
-                at=datetime.fromisoformat(row["at"]),
+                at=decode_time(row["at"]),
                 code=row.get("code", ""),
                 class_=ErrorClass(row["class"]) if "class" in row else None,
                 message=row.get("message", ""),

@@ -27,6 +27,11 @@ def allowed(
     entries = ledger.using(queue, keys, evicted=evicted)
     if queue != ask.queue:
         entries = (each for each in entries if not each[3].home)
+    return by_policy(entries, policy, ask)
+
+
+def by_policy(entries: Iterator[Entry], policy: Policy, ask: Ask) -> Iterator[Entry]:
+    """Of workloads in the order of preemption those that the policy allows."""
     return entries if policy == "Any" else _lower(entries, ask, equal=policy == "LowerOrNewerEqualPriority")
 
 

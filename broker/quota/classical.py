@@ -17,19 +17,21 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
-from broker.quota.candidates import Keys, allowed, borrowers, fits
-from broker.quota.ledger import Entry, Ledger
+from broker.quota.candidates import Keys, allowed, borrowers, by_policy, fits
+from broker.quota.ledger import Entry, Ledger, Merged
 from broker.quota.model import Amounts, Ask, Reason, Target, Workload
 from broker.quota.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A queue to take from. `common`: the lowest cohort that it shares with the preemptor's."""
+    """Queues to take from: the borrowing ones below a cohort that are not below `besides` too, or, without a
+    cohort, the preemptor's own. `cohort`: the lowest that they share with the preemptor's."""
 
-    node: Node
-    common: Node | None
+    cohort: Node | None
+    besides: Node
     advantage: bool
 
 
@@ -45,14 +47,25 @@ class _Case:
 
     def entries(self, source: _Source, *, evicted: bool, near: bool | None = None) -> Iterator[Entry]:
         """`near`: those alone that may be in the preemptor's machines, or those that are not."""
-        rule = self.node.preemption
-        policy = rule.within if source.node is self.node else rule.reclaim
-        found = allowed(
-            self.ledger, source.node.name, self.needed, evicted=evicted, policy=policy, ask=self.ask
-        )
-        if near is None:
-            return found
-        return (each for each in found if near is (not each[3].at or self.ask.queue in each[3].at))
+        rule, ledger, cohort = self.node.preemption, self.ledger, source.cohort
+        if cohort is None:
+            return allowed(
+                ledger, self.node.name, self.needed, evicted=evicted, policy=rule.within, ask=self.ask
+            )
+        found = (each for each in self.merged(cohort, evicted=evicted) if self._from(source, each[3]))
+        if near is not None:
+            found = (each for each in found if near is (not each[3].at or self.ask.queue in each[3].at))
+        return by_policy(found, rule.reclaim, self.ask)
+
+    def merged(self, cohort: Node, *, evicted: bool) -> Merged:
+        queues = borrowers(cohort, self.needed, besides=())
+        return self.ledger.merged(cohort, self.needed, queues, evicted=evicted)
+
+    def _from(self, source: _Source, workload: Workload) -> bool:
+        """Whether a workload below the source's cohort is of the source, and not at home."""
+        if workload.home or workload.queue == self.node.name:
+            return False
+        return source.besides is self.node or source.besides not in self.ledger.node(workload.queue).path()
 
     def any_of(self, sources: list[_Source]) -> bool:
         return any(
@@ -65,11 +78,16 @@ class _Case:
 def preempt(ledger: Ledger, ask: Ask, needed: Keys) -> tuple[Target, ...]:
     """Whom to preempt so that `ask`, which does not fit now, does; nobody when nothing would help."""
     node = ledger.node(ask.queue)
-    advantaged, others = _sources(node, ask.amounts, needed)
-    case = _Case(ledger, ask, needed, node, (advantaged, others, [_Source(node, None, False)]))
-    for borrow in _attempts(case):
-        if targets := _attempt(case, borrow=borrow):
-            return targets
+    advantaged, others = _sources(node, ask.amounts)
+    case = _Case(ledger, ask, needed, node, (advantaged, others, [_Source(None, node, False)]))
+    with ledger.still():
+        for source in (*advantaged, *others):
+            for evicted in ledger.turns:
+                if source.cohort is not None:
+                    case.merged(source.cohort, evicted=evicted)  # as it is before anything is taken
+        for borrow in _attempts(case):
+            if targets := _attempt(case, borrow=borrow):
+                return targets
     return ()
 
 
@@ -86,7 +104,7 @@ def _attempts(case: _Case) -> tuple[bool, ...]:
     return (True, False) if with_advantage else (False, True)
 
 
-def _sources(node: Node, amounts: Amounts, needed: Keys) -> tuple[list[_Source], list[_Source]]:
+def _sources(node: Node, amounts: Amounts) -> tuple[list[_Source], list[_Source]]:
     """The borrowing queues of the tree: those over which the incoming workload has the advantage, the
     others.
     """
@@ -97,9 +115,7 @@ def _sources(node: Node, amounts: Amounts, needed: Keys) -> tuple[list[_Source],
     advantage, rest = node.holds(amounts)
     visited = node
     for ancestor in node.path():
-        found = advantaged if advantage else others
-        for each in borrowers(ancestor, needed, besides=(visited, node)):
-            found.append(_Source(each, ancestor, advantage))
+        (advantaged if advantage else others).append(_Source(ancestor, visited, advantage))
         held, rest = ancestor.holds(rest)
         advantage = advantage or held
         visited = ancestor
@@ -137,27 +153,34 @@ def _walk(
     """The candidates of one class in order. A queue that may no longer be taken from is left for good:
     usage only falls during an attempt, and the priorities of a queue's candidates only rise.
     """
-    heads: list[tuple[Entry, int, Iterator[Entry]]] = []
-    for number, source in enumerate(sources):
-        entries = case.entries(source, evicted=evicted, near=near)
-        if (first := next(entries, None)) is not None:
-            heads.append((first, number, entries))
-    heapq.heapify(heads)
-    while heads:
-        (_, _, _, workload), number, entries = heads[0]
-        if (reason := _reason(case, sources[number], workload, borrow=borrow)) is None:
-            heapq.heappop(heads)
+    streams = [
+        zip(case.entries(source, evicted=evicted, near=near), repeat(number))
+        for number, source in enumerate(sources)
+        if not _closed(case, source, borrow=borrow)
+    ]
+    left: set[str] = set()
+    for (_, _, _, workload), number in streams[0] if len(streams) == 1 else heapq.merge(*streams):
+        if workload.queue in left:
             continue
-        if (following := next(entries, None)) is None:
-            heapq.heappop(heads)
+        if (reason := _reason(case, sources[number], workload, borrow=borrow)) is None:
+            left.add(workload.queue)
         else:
-            heapq.heapreplace(heads, (following, number, entries))
-        yield Target(workload, reason)
+            yield Target(workload, reason)
+
+
+def _closed(case: _Case, source: _Source, *, borrow: bool) -> bool:
+    """Whether the policy allows no victim from this source, so that its workloads need not be read."""
+    return (
+        source.cohort is not None
+        and not source.advantage
+        and borrow
+        and case.node.preemption.borrow == "Never"
+    )
 
 
 def _reason(case: _Case, source: _Source, workload: Workload, *, borrow: bool) -> Reason | None:
     """Why the workload may be taken now, or None."""
-    if source.node is case.node:
+    if source.cohort is None:
         return Reason.IN_QUEUE
     reason = Reason.RECLAIM
     if not source.advantage:
@@ -165,10 +188,11 @@ def _reason(case: _Case, source: _Source, workload: Workload, *, borrow: bool) -
             reason = Reason.RECLAIM_WHILE_BORROWING
         elif borrow:
             return None
-    if not source.node.over_quota(case.needed):
+    node = case.ledger.node(workload.queue)
+    if not node.over_quota(case.needed):
         return None
-    for cohort in source.node.path():
-        if cohort is source.common:
+    for cohort in node.path():
+        if cohort is source.cohort:
             break
         if not cohort.over_quota(case.needed):
             return None

@@ -12,7 +12,7 @@ earlier one waits for the next round, where Kueue would judge it again in the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -90,6 +90,7 @@ class _Round:
     promised: set[str] = field(default_factory=set)
     added: list[tuple[Node, Amounts]] = field(default_factory=list)
     removed: list[tuple[Node, Amounts]] = field(default_factory=list)
+    _seen: tuple[int, int] = (0, 0)
 
     def add(self, node: Node, amounts: Amounts) -> None:
         node.add(amounts)
@@ -101,6 +102,12 @@ class _Round:
             node.remove(each.workload.usage)
             self.removed.append((node, each.workload.usage))
             self.promised.add(each.workload.name)
+
+    def changed(self) -> Iterator[Node]:
+        """The queues that were added to or taken from since the last call."""
+        added, removed = self.added[self._seen[0] :], self.removed[self._seen[1] :]
+        self._seen = len(self.added), len(self.removed)
+        return (node for node, _ in (*added, *removed))
 
     def undo(self) -> None:
         for node, amounts in self.added:
@@ -116,17 +123,20 @@ def decide(ledger: Ledger, heads: Iterable[Head], rules: Rules) -> list[Decision
     decisions: list[Decision] = []
     entries: list[_Entry] = []
     first: dict[str, str] = {}
-    for head in heads:
-        if (before := first.setdefault(head.queue, head.name)) != head.name:
-            raise ValueError(f"queue {head.queue} has two heads, {before} and {head.name}; give one a round")
-        entry = _nominate(ledger, head, rules)
-        if isinstance(entry, Decision):
-            decisions.append(entry)
-        else:
-            entries.append(entry)
+    with ledger.still():
+        for head in heads:
+            if (before := first.setdefault(head.queue, head.name)) != head.name:
+                raise ValueError(
+                    f"queue {head.queue} has two heads, {before} and {head.name}; give one a round"
+                )
+            entry = _nominate(ledger, head, rules)
+            if isinstance(entry, Decision):
+                decisions.append(entry)
+            else:
+                entries.append(entry)
     this = _Round(ledger)
     try:
-        for entry in order.fairly(entries) if rules.fair else order.classical(entries):
+        for entry in order.fairly(entries, this.changed) if rules.fair else order.classical(entries):
             decisions.append(_settle(this, entry))
     finally:
         this.undo()

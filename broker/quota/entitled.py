@@ -4,7 +4,8 @@ Invariant: what is held never exceeds a queue's nominal quota and what it may bo
 tree are kept: `now`, with everybody who holds quota, and `later`, without those on their way out. Whom to
 preempt is decided on `later`, by Kueue's rules (`broker.quota.cycle`), so that nobody is preempted for
 room that is being made already; quota is given only where it fits `now`, so that nothing is held twice
-while somebody leaves. What was promised to one is not given to another in the same decision.
+while somebody leaves. What was promised to one is not given to another, in the same decision or in a later
+one: those that others leave for are nominated, and come first.
 
 Who holds quota already and wants more asks for the rest, in the flavors that it holds: a cluster in two
 flavors would be two clusters. The same state gives the same answer: nothing is remembered in between.
@@ -12,9 +13,10 @@ flavors would be two clusters. The same state gives the same answer: nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
+from typing import Final
 
 from broker.quota.assign import Rules, assign
 from broker.quota.candidates import fits
@@ -35,6 +37,8 @@ from broker.quota.model import (
 from broker.quota.tree import Node, Tree
 from broker.quota.waiting import Waiting
 
+# Times that a decision is made anew without what was given and lost again in it; the last one stands.
+PASSES: Final = 4
 # A label that only flavors in here have: the flavor's own name. No label of Kubernetes is written so.
 _PIN = "#flavor"
 
@@ -48,6 +52,15 @@ class Want:
     pods: PodSet
     priority: int = 0
     queued: float = 0.0
+
+
+class _Turn(Enum):
+    """The order in which wants are judged."""
+
+    NOMINATED = auto()
+    NEW = auto()
+    GROWTH = auto()
+    LAST = auto()
 
 
 class Standing(StrEnum):
@@ -104,11 +117,25 @@ def entitle(
     wants: Iterable[Want],
     rules: Rules,
     claimed: Iterable[Workload] = (),
+    nominated: Collection[str] = (),
 ) -> Entitled:
-    """`holders` hold quota, also those that are `evicted` and have not left; those of a queue that is not
-    there any more count for nothing. `claimed` will hold some soon: each counts as far as its queue has it,
-    or there is room for it."""
-    return _Decision(queues, cohorts, holders, claimed, rules).of(wants)
+    """Decides about all wants. `holders` hold quota, also those that are `evicted` and have not left; those
+    of a queue that is not there any more count for nothing. `claimed` will hold some soon: each counts as far
+    as its queue has it, or there is room for it. `nominated` are the wants and the claimed, by name, that
+    room was made for by an earlier decision: they come before all others, so the room is given to nothing
+    else.
+
+    A want that gets quota here and loses it to a later one is judged again, last, as if it had come last:
+    otherwise workloads would be evicted for a want that gets nothing."""
+    there, soon, wanting = [*holders], [*claimed], [*wants]
+    last: frozenset[str] = frozenset()
+    for _ in range(PASSES):
+        decision = _Decision(queues, cohorts, there, rules)
+        found = decision.of(wanting, soon, nominated=frozenset(nominated), last=last)
+        if decision.beaten <= last:
+            break
+        last |= decision.beaten
+    return found
 
 
 class _Decision:
@@ -117,7 +144,6 @@ class _Decision:
         queues: Sequence[Queue],
         cohorts: Sequence[Cohort],
         holders: Iterable[Workload],
-        claimed: Iterable[Workload],
         rules: Rules,
     ) -> None:
         self._rules = replace(
@@ -133,13 +159,11 @@ class _Decision:
         self._held: dict[str, Workload] = {}
         for each in holders:
             self._hold(each)
-        for each in claimed:
-            later = self._later.tree.queues.get(each.queue)
-            if later is not None and (_covered(later, each.usage) or fits(later, each.usage, borrow=True)):
-                self._hold(each)
+        self.beaten: set[str] = set()  # those that got quota in this decision and lost it to others
         self._given: dict[str, Verdict] = {}
         self._evictions: dict[str, Eviction] = {}
         self._wants: dict[str, Want] = {}
+        self._nominated: frozenset[str] = frozenset()
 
     def _hold(self, each: Workload) -> None:
         if (node := self._now.queues.get(each.queue)) is None:
@@ -150,20 +174,42 @@ class _Decision:
         if not each.evicted:
             self._later.admit(each)
 
-    def of(self, wants: Iterable[Want]) -> Entitled:
-        new, more = Waiting(self._later.tree), Waiting(self._later.tree)
+    def of(
+        self,
+        wants: Iterable[Want],
+        claimed: Sequence[Workload],
+        *,
+        nominated: frozenset[str],
+        last: frozenset[str],
+    ) -> Entitled:
+        self._nominated = nominated
+        # Growth comes last: what it is given is not taken from it with all that it held before.
+        turns = {turn: Waiting(self._later.tree) for turn in _Turn}
         for want in wants:
             if (held := self._held.get(want.name)) is not None and held.evicted:
                 continue  # it leaves first
             self._wants[want.name] = want
             if (never := self._never(want)) is not None:
                 self._given[want.name] = never
+            elif want.name in nominated:
+                turns[_Turn.NOMINATED].push(self._head(want))
+            elif want.name in last:
+                turns[_Turn.LAST].push(self._head(want))
             else:
-                (more if held else new).push(self._head(want))
-        # Growth comes last: what it is given is not taken from it with all that it held before.
-        for waiting in (new, more):
+                turns[_Turn.GROWTH if held else _Turn.NEW].push(self._head(want))
+        self._claim(each for each in claimed if each.name in nominated)
+        for turn, waiting in turns.items():
             self._rounds(waiting)
+            if turn is _Turn.NOMINATED:
+                self._claim(each for each in claimed if each.name not in nominated)
         return Entitled(self._given, self._evictions)
+
+    def _claim(self, claimed: Iterable[Workload]) -> None:
+        """Counts those as held that their queue has quota for, or that there is room for."""
+        for each in claimed:
+            later = self._later.tree.queues.get(each.queue)
+            if later is not None and (_covered(later, each.usage) or fits(later, each.usage, borrow=True)):
+                self._hold(each)
 
     def _rounds(self, waiting: Waiting) -> None:
         """Until nobody is left to judge. A head that could have been admitted, but for what others were given
@@ -234,8 +280,8 @@ class _Decision:
         usage = decision.assignment.usage
         total = self._promise(head, usage)
         now = self._now.queues[head.queue]
-        if targets:
-            names = ", ".join(each.workload.name for each in targets)
+        if leaving := [each.workload.name for each in targets if each.workload.name in self._held]:
+            names = ", ".join(leaving)
             why = f"{names} must leave first"
             self._given[head.name] = Verdict(standing=Standing.PREEMPTING, usage=total, why=why)
         elif fits(now, usage, borrow=True):
@@ -256,7 +302,8 @@ class _Decision:
             self._later.release(head.name)
         keys = {**held.usage, **usage}
         total = {key: held.usage.get(key, 0) + usage.get(key, 0) for key in keys}
-        self._later.admit(replace(held, usage=total))
+        # What others left for is given to nothing else before it has it.
+        self._later.admit(replace(held, usage=total, firm=held.firm or head.name in self._nominated))
         return total
 
     def _early(self, target: Target, head: Head) -> bool:
@@ -273,6 +320,11 @@ class _Decision:
         name = target.workload.name
         self._later.release(name)
         if name not in self._held:  # it got its quota, or the promise of it, a moment ago
+            self.beaten.add(name)
+            for victim, eviction in self._evictions.items():
+                if eviction.preemptor == name:  # what leaves for it leaves for the one that has its room
+                    path_ = path(self._later.node(for_.queue))
+                    self._evictions[victim] = replace(eviction, preemptor=for_.name, preemptor_path=path_)
             if self._given[name].standing is Standing.ADMITTED:
                 self._now.queues[target.workload.queue].remove(target.workload.usage)
             self._given[name] = Verdict(standing=Standing.WAITING, why=f"{for_.name} goes before it")

@@ -24,6 +24,8 @@ from broker.quota.shares import Share, share
 from broker.quota.tree import Node
 
 DEFAULT: Final[tuple[Strategy, ...]] = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
+# What Kueue's configuration allows as fairSharing.preemptionStrategies (pkg/config/validation.go).
+ALLOWED: Final[tuple[tuple[Strategy, ...], ...]] = (DEFAULT, DEFAULT[:1], DEFAULT[1:])
 
 # Of a queue to take from: its share, then its first candidate.
 _Key = tuple[bool, float, bool, bool, int, float, str]

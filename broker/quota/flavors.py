@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.text import InvalidText, decode_whole
+
 _HARD: Final = ("NoSchedule", "NoExecute")
 
 
@@ -123,6 +125,7 @@ def _affine(terms: Iterable[tuple[Expression, ...]], labels: Mapping[str, str]) 
 
 def _compares(left: str, operator: str, right: str) -> bool:
     try:
-        return int(left) > int(right) if operator == "Gt" else int(left) < int(right)
-    except ValueError:
+        one, other = decode_whole(left), decode_whole(right)
+        return one > other if operator == "Gt" else one < other
+    except InvalidText:
         return False

@@ -18,13 +18,17 @@ from typing import Final
 
 from broker.quota.assign import Rules
 from broker.quota.entitled import Entitled, Eviction, Standing, Verdict, Want, entitle
-from broker.quota.lots import Holder, Lot, Member, Promise, Victim
+from broker.quota.lots import CLAIM, Holder, Lot, Member, Promise, Victim
 from broker.quota.lots import Want as SlotWant
 from broker.quota.model import Amounts, Cohort, Queue, Workload
 from broker.quota.slots import Slots
 
-CLAIM: Final = "NodeClaim "  # before a claim's name, which a cluster may have too
 GROWTH: Final = " (growth)"  # after a cluster's name: what it holds beyond what its instances stand for
+
+
+_NO_AMOUNTS: Final[Mapping[str, Amounts]] = {}
+_NO_NAMES: Final[Mapping[str, str]] = {}
+_NO_PRIORITIES: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,36 +45,53 @@ class Quota:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Who owns and holds which slots. `promises`: those of the clusters that none of their claims has yet,
-    given what clusters were just admitted to, and which just have to leave."""
+    given what clusters were just admitted to, and which just have to leave; `nominations`: those that
+    clusters are nominated for beyond that, given what they will hold once others have left."""
 
     lots: Sequence[Lot]
     members: Sequence[Member]
     cohorts: Sequence[Cohort]
     holders: Sequence[Holder]
     promises: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]]
+    nominations: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]] = lambda *_: ()
 
-    def slots(self, admitted: Mapping[str, Amounts], gone: Collection[str]) -> Slots:
-        """`gone`: by name, as in `Quota`."""
+    def slots(
+        self,
+        admitted: Mapping[str, Amounts],
+        gone: Collection[str],
+        *,
+        nominated: Mapping[str, Amounts] = _NO_AMOUNTS,
+        leaves_for: Mapping[str, str] = _NO_NAMES,
+        priorities: Mapping[str, int] = _NO_PRIORITIES,
+    ) -> Slots:
+        """`admitted` and `nominated`: the whole quota of a cluster from now on, or once others have left;
+        `gone`: those that just have to leave, by name, as in `Quota`, and for which claim or cluster, as far
+        as `leaves_for` says it; `priorities` of clusters that want quota."""
+
+        def held(each: Holder) -> Holder:
+            name = next((name for name in (each.cluster, f"{CLAIM}{each.name}") if name in gone), "")
+            return replace(each, leaving=True, leaves_for=leaves_for.get(name, "")) if name else each
+
         return Slots(
             self.lots,
             self.members,
-            [
-                replace(each, leaving=True) if {each.cluster, f"{CLAIM}{each.name}"} & {*gone} else each
-                for each in self.holders
-            ]
-            if gone
-            else self.holders,
-            promises=self.promises(admitted, gone),
+            [held(each) for each in self.holders] if gone else self.holders,
+            promises=[
+                replace(each, priority=priorities.get(each.cluster, each.priority))
+                for each in (*self.promises(admitted, gone), *self.nominations(nominated, gone))
+            ],
             cohorts=self.cohorts,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A claim that waits to have a slot, and what quota goes with it; none for a cluster's, which has it."""
+    """A claim that waits to have a slot, and what quota goes with it; none for a cluster's, which has it.
+    `nominated`: others left for it already."""
 
     want: SlotWant
     usage: Amounts = field(default_factory=dict)
+    nominated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +104,31 @@ class Joint:
     victims: Sequence[Victim] = ()
 
 
-def decide(quota: Quota | None, places: Places | None, waiting: Sequence[Waiting]) -> Joint:
-    """`waiting` in order of importance."""
-    found, waiting = _by_quota(quota, waiting)
+def decide(
+    quota: Quota | None,
+    places: Places | None,
+    waiting: Sequence[Waiting],
+    *,
+    nominated: Collection[str] = (),
+) -> Joint:
+    """One decision. `waiting` in order of importance; `nominated`: the clusters that others left for
+    already."""
+    found, waiting = _by_quota(quota, waiting, nominated)
     if places is None:
         return Joint(verdicts=found.verdicts, evictions=found.evictions)
     admitted = {
         name: each.usage for name, each in found.verdicts.items() if each.standing is Standing.ADMITTED
     }
-    slots = places.slots(admitted, found.evictions.keys())
+    later = {
+        name: each.usage for name, each in found.verdicts.items() if each.standing is Standing.PREEMPTING
+    }
+    slots = places.slots(
+        admitted,
+        found.evictions.keys(),
+        nominated=later,
+        leaves_for={name: each.preemptor for name, each in found.evictions.items()},
+        priorities={each.name: each.priority for each in quota.wants} if quota is not None else {},
+    )
     verdicts, evictions = dict(found.verdicts), dict(found.evictions)
     victims = []
     for victim in slots.reclaim([each.want for each in waiting]):
@@ -114,11 +151,14 @@ def decide(quota: Quota | None, places: Places | None, waiting: Sequence[Waiting
     return Joint(verdicts=verdicts, evictions=evictions, victims=tuple(victims))
 
 
-def _by_quota(quota: Quota | None, waiting: Sequence[Waiting]) -> tuple[Entitled, Sequence[Waiting]]:
+def _by_quota(
+    quota: Quota | None, waiting: Sequence[Waiting], nominated: Collection[str]
+) -> tuple[Entitled, Sequence[Waiting]]:
     """Who gets quota, and those that still wait for slots after that."""
     if quota is None:
         return Entitled({}, {}), waiting
     left = {f"{CLAIM}{each.want.name}": each for each in waiting}
+    first = {*nominated, *(name for name, each in left.items() if each.nominated)}
     while True:
         claimed = [
             Workload(
@@ -138,6 +178,7 @@ def _by_quota(quota: Quota | None, waiting: Sequence[Waiting]) -> tuple[Entitled
             wants=quota.wants,
             rules=quota.rules,
             claimed=claimed,
+            nominated=first,
         )
         if not (beaten := left.keys() & found.evictions.keys()):
             return found, [*left.values()]

@@ -11,7 +11,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 
 from broker.quota.model import FlavorResource, Workload
 from broker.quota.tree import Node, Tree
@@ -31,6 +33,7 @@ class Ledger:
         self.evicted = 0  # how many of them are on their way out
         self.placed = 0  # of how many it is known in whose machines they are
         self._indexes: dict[tuple[str, bool], _Index] = {}
+        self._merged: dict[tuple[Node, frozenset[FlavorResource], bool], Merged] | None = None
         for workload in workloads:
             self.admit(workload)
 
@@ -80,6 +83,27 @@ class Ledger:
         why = self.tree.inactive.get(queue, "there is no such queue")
         raise LookupError(f"queue {queue}: {why}")
 
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """While nothing is admitted, released or added to the tree for good, `merged` is worked out once."""
+        outermost = self._merged is None
+        self._merged = {} if self._merged is None else self._merged
+        try:
+            yield
+        finally:
+            self._merged = None if outermost else self._merged
+
+    def merged(
+        self, cohort: Node, keys: Collection[FlavorResource], queues: Iterable[Node], *, evicted: bool
+    ) -> Merged:
+        """As `using`, of all these queues together. `queues`: always the same for one cohort and these
+        keys."""
+        known = {} if self._merged is None else self._merged
+        key = (cohort, frozenset(keys), evicted)
+        if key not in known:
+            known[key] = Merged([self.using(each.name, keys, evicted=evicted) for each in queues])
+        return known[key]
+
     def using(self, queue: str, keys: Collection[FlavorResource], *, evicted: bool) -> Iterator[Entry]:
         """The queue's workloads that use any of these, in the order in which they would be preempted."""
         index = self._indexes.get((queue, evicted))
@@ -87,6 +111,22 @@ class Ledger:
             return iter(())
         lists = [entries for key in keys if (entries := index.get(key))]
         return iter(lists[0]) if len(lists) == 1 else _distinct(lists)
+
+
+class Merged:
+    """Several queues' workloads in one order, each looked up when it is first asked for."""
+
+    def __init__(self, several: Iterable[Iterator[Entry]]) -> None:
+        self._rest = heapq.merge(*several)
+        self._known: list[Entry] = []
+
+    def __iter__(self) -> Iterator[Entry]:
+        for place in count():
+            if place == len(self._known):
+                if (following := next(self._rest, None)) is None:
+                    return
+                self._known.append(following)
+            yield self._known[place]
 
 
 def entry(workload: Workload) -> Entry:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from broker.quota.model import Preemption, Reason
+
+CLAIM: Final = "NodeClaim "  # before a claim's name, which a cluster may have too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ class Member:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """Who holds a slot, and since when. `cluster`: the dedicated cluster that it belongs to, which gives back
-    as a whole. `leaving`: it gives it back; `spared`: it may not be asked to."""
+    as a whole. `leaving`: it gives it back, `leaves_for` which claim (`NodeClaim NAME`) or cluster where that
+    is known; `spared`: it may not be asked to."""
 
     name: str
     queue: str
@@ -49,12 +53,14 @@ class Holder:
     since: float = float("inf")
     leaving: bool = False
     spared: bool = False
+    leaves_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """Slots of a dedicated cluster that holds quota for them, and that none of its claims has yet. `later`:
-    it will hold it once others have left, who have slots until then."""
+    it is nominated for them, and will hold quota once others have left. `asking`: how many of its claims ask
+    for a slot by themselves; they come before the rest of the promise."""
 
     cluster: str
     queue: str
@@ -64,6 +70,7 @@ class Promise:
     since: float = float("inf")
     spared: bool = False
     later: bool = False
+    asking: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

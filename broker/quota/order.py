@@ -2,15 +2,16 @@
 
 Invariant: without fair sharing, who borrows from less far comes first, then higher priority, then who
 waits longer. With it, each cohort's members compete from the bottom up: who would not borrow of what it
-asks for comes first, then the smaller share after admission, then priority, then waiting; shares are
-taken anew after each winner. The rules are Kueue's (pkg/scheduler/scheduler.go,
+asks for comes first, then the smaller share after admission, then priority, then waiting; shares that a
+winner changed are taken anew before the next one. The rules are Kueue's (pkg/scheduler/scheduler.go,
 fair_sharing_iterator.go).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Generic, Protocol, TypeVar
 
 from broker.quota.model import Amounts
 from broker.quota.shares import borrows_of, share
@@ -44,45 +45,89 @@ def classical(entries: Sequence[E]) -> Iterator[E]:
     return iter(sorted(entries, key=lambda each: (each.level, *_rank(each))))
 
 
-def fairly(entries: Sequence[E]) -> Iterator[E]:
+def fairly(entries: Sequence[E], changed: Callable[[], Iterable[Node]] = tuple) -> Iterator[E]:
     """One winner at a time; between two of them the tree is to hold what the first one got.
 
-    At most one entry a queue.
+    At most one entry a queue. `changed`: the queues that use another amount than before the last winner.
     """
     waiting: dict[Node, dict[Node, E]] = {}
     for each in sorted(entries, key=_rank):
         *_, root = (each.node, *each.node.path())
         waiting.setdefault(root, {})[each.node] = each
     for root, left in waiting.items():
-        while left:
-            winner = next(iter(left.values())) if len(left) == 1 else _winner(root, left)
-            del left[winner.node]
+        if len(left) == 1:
+            yield from left.values()
+            continue
+        tournament = _Tournament(root, left)
+        while (winner := tournament.winner) is not None:
+            tournament.out(winner)
             yield winner
+            for queue in changed():
+                tournament.update(queue)
 
 
-def _winner(root: Node, left: Mapping[Node, E]) -> E:
-    """The best of each cohort's members goes up against the best of its siblings."""
-    keys: dict[Node, list[tuple[Node, E, _Key]]] = {}
-    for each in left.values():
-        each.node.add(each.usage)
-        child = each.node
-        for cohort in each.node.path():
-            key = (borrows_of(child, each.usage), share(child).order, _rank(each))
-            keys.setdefault(cohort, []).append((child, each, key))
+class _Tournament(Generic[E]):
+    """The best of each cohort's members goes up against the best of its siblings.
+
+    What a member shows depends on its own usage alone, so after a change only the members on the way from the
+    changed queue to the root compete anew.
+    """
+
+    def __init__(self, root: Node, left: Mapping[Node, E]) -> None:
+        self._root = root
+        self._sent: dict[Node, E] = dict(left)  # by queue or cohort, the best below it
+        self._keys: dict[Node, _Key] = {}
+        self._heaps: dict[Node, list[tuple[_Key, str, Node]]] = {}
+        for cohort in self._cohorts(left):
+            for child in (*cohort.cohorts, *cohort.queues):
+                self._show(child, cohort)
+            self._send(cohort)
+
+    @property
+    def winner(self) -> E | None:
+        return self._sent.get(self._root)
+
+    def out(self, winner: E) -> None:
+        """The winner competes no more."""
+        del self._sent[winner.node]
+        self.update(winner.node)
+
+    def update(self, queue: Node) -> None:
+        child = queue
+        for cohort in queue.path():
+            if cohort not in self._heaps:
+                return
+            self._show(child, cohort)
+            self._send(cohort)
             child = cohort
-        each.node.remove(each.usage)
-    return _best(root, keys)
 
+    def _cohorts(self, left: Iterable[Node]) -> list[Node]:
+        """The cohorts above these queues, each after those below it."""
+        found = {cohort: None for queue in left for cohort in queue.path()}
+        self._heaps = {cohort: [] for cohort in found}
+        return sorted(found, key=lambda cohort: cohort.height)
 
-def _best(cohort: Node, keys: Mapping[Node, Sequence[tuple[Node, E, _Key]]]) -> E:
-    sent: dict[Node, E] = {}
-    contenders: dict[_Key, E] = {}
-    for child, each, key in keys[cohort]:
-        if child not in sent:
-            sent[child] = each if child.queue is not None else _best(child, keys)
-        if sent[child] is each:
-            contenders[key] = each
-    return contenders[min(contenders)]
+    def _show(self, child: Node, cohort: Node) -> None:
+        """Puts what a member shows into the heap of its cohort; an older entry there counts no more."""
+        sent = self._sent.get(child)
+        if sent is None:
+            self._keys.pop(child, None)
+            return
+        sent.node.add(sent.usage)
+        key = (borrows_of(child, sent.usage), share(child).order, _rank(sent))
+        sent.node.remove(sent.usage)
+        if self._keys.get(child) != key:
+            self._keys[child] = key
+            heappush(self._heaps[cohort], (key, child.name, child))
+
+    def _send(self, cohort: Node) -> None:
+        heap = self._heaps[cohort]
+        while heap and self._keys.get(heap[0][2]) != heap[0][0]:
+            heappop(heap)
+        if heap:
+            self._sent[cohort] = self._sent[heap[0][2]]
+        else:
+            self._sent.pop(cohort, None)
 
 
 def _rank(entry: Entry) -> tuple[int, float, str]:

@@ -2,8 +2,8 @@
 
 Invariant: the share of a node is the largest, over resources, of what it borrows of the resource in a
 thousandth of what its parent could lend, divided by the node's weight; 0 when it borrows nothing. A
-weight of 0 that borrows is above every other share. The rule is Kueue's
-(pkg/cache/scheduler/fair_sharing.go).
+weight of 0 that borrows is above every other share, unless its share is 0: it borrows only what its parent
+could lend none of. The rule is Kueue's (pkg/cache/scheduler/fair_sharing.go: `zeroWeightBorrows`).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def share(node: Node) -> Share:
             each = borrowed[resource] * 1000.0 / most
             if each > ratio:
                 ratio, dominant = each, resource
-    if node.weight == 0:
-        return Share(True, ratio, True, dominant)
+    if ratio == 0 or node.weight == 0:
+        return Share(ratio > 0, ratio, True, dominant)
     return Share(False, ratio / node.weight, True, dominant)
 
 

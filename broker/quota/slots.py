@@ -12,9 +12,11 @@ himself by one of his own only. A dedicated cluster gives back all of its slots 
 for and has no instance of yet is promised to it, counts as held, and is given back by itself. Within a queue,
 and while borrowing, the lower priority gives way as `withinClusterQueue` and `borrowWithinCohort` say.
 
-Who is leaving already counts as the first to give back, so that nobody else is asked for the same slot. Who
-may not be asked counts as the owner's own use. What outsiders hold (nobody's claims, or those of another
-cohort) is no slot at all: it cannot be had back.
+A holder that is terminating counts as the first to give back, so that no other is asked for the same slot; if
+it leaves for a claim or cluster that still waits, its slot is for that one. A cluster that is nominated takes
+the slots of those that leave for it at once, in this account. A holder that may not be disturbed borrows as
+any other, and its slot is not among those that the owner can have. What outsiders hold (claims of no
+reservation, or of another cohort) is no slot at all: it cannot be had back.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from broker.quota.candidates import fits
 from broker.quota.classical import preempt
 from broker.quota.entitled import path
 from broker.quota.ledger import Ledger
-from broker.quota.lots import Holder, Lot, Member, Promise, Victim, Want
+from broker.quota.lots import CLAIM, Holder, Lot, Member, Promise, Victim, Want
 from broker.quota.model import (
     UNLIMITED,
     Amounts,
@@ -97,16 +99,24 @@ class Slots:
         self._ledger = Ledger(self._tree)
         self._takers: dict[tuple[str, str], list[Holder]] = defaultdict(list)
         self._of: dict[str, list[Holder]] = defaultdict(list)  # by the name of their workload
+        self._leaving_for: dict[str, list[Holder]] = defaultdict(list)
+        for each in sorted(self.holders.values(), key=_rank):
+            if each.leaving and each.leaves_for:
+                self._leaving_for[each.leaves_for].append(each)
+        self._firm: Counter[tuple[str, str]] = Counter()  # of each lot, lent and not to be had back
+        self._kept: Counter[tuple[str, str]] = (
+            Counter()
+        )  # of each lot, for nominated clusters: not lent further
+        self._taken: set[str] = set()  # holders that leave for a nominated cluster, which has their slots
         for each in self.holders.values():
             self._count(each, self._lot_of[each.odcr_id], 1)
-        self._kept: Counter[tuple[str, str]] = Counter()  # of each lot, for whom others are leaving
         for promise in sorted(promises, key=lambda each: each.later):
             self._promise(promise)
 
     def quota(self, lot: Lot) -> int:
         """How many more slots its owner is entitled to."""
-        node = self._tree.queues.get(lot.owner)
-        return 0 if node is None else max(0, lot.nominal - node.uses(_key(lot)))
+        node, firm = self._tree.queues.get(lot.owner), self._firm[lot.owner, lot.flavor]
+        return 0 if node is None else max(0, lot.nominal - node.uses(_key(lot)) - firm)
 
     def room(self, lot: Lot) -> int:
         """How many more are to be had at all."""
@@ -141,7 +151,8 @@ class Slots:
         """Who could be asked for a slot of the lot, or gives one back already, in that order. A slot that is
         only promised is of no EC2 reservation yet."""
         found = self._takers.get((lot.owner, lot.flavor), ())
-        return tuple(sorted((each for each in found if each.leaving or not each.spared), key=_rank))
+        some = (each for each in found if each.name not in self._taken and (each.leaving or not each.spared))
+        return tuple(sorted(some, key=_rank))
 
     def borrows(self, cluster: str) -> bool:
         """Whether a dedicated cluster holds slots of others."""
@@ -155,11 +166,24 @@ class Slots:
 
         The tree is used up by this.
         """
-        found = []
-        for want in wants:
-            if (victim := self._reclaim(want)) is not None:
-                found.append(victim)
-        return tuple(found)
+        served = {want.name for want in wants if self._comes_free(want)}
+        found = (self._reclaim(want) for want in wants if want.name not in served)
+        return tuple(victim for victim in found if victim is not None)
+
+    def _comes_free(self, want: Want) -> bool:
+        """Gives the want a slot of a holder that leaves for it, if there is one and limits still allow it."""
+        for holder in self._leaving_for.get(f"{CLAIM}{want.name}", ()):
+            lot = self._lot_of[holder.odcr_id]
+            if holder.name in self._taken or holder.odcr_id not in want.odcr_ids:
+                continue
+            gone = self._ledger.release(holder.name)
+            amounts = self._amounts(want.queue, lot, holder.odcr_id)
+            if fits(self._tree.queues[want.queue], amounts, borrow=lot.owner != want.queue):
+                self._taken.add(holder.name)
+                self._admit(want, lot, holder.odcr_id)
+                return True
+            self._ledger.admit(gone)
+        return False
 
     def _reclaim(self, want: Want) -> Victim | None:
         """Gives the want its slot in the tree, and says who has to leave for it and does not yet."""
@@ -209,20 +233,19 @@ class Slots:
         )
 
     def _count(self, each: Holder, lot: Lot, count: int) -> None:
-        """So many slots of a lot as held: by a claim, by a cluster as a whole, or, of who may not be asked,
-        by the lot's owner."""
+        """So many slots of a lot as held, by a claim or by a cluster as a whole."""
         self._takers[lot.owner, lot.flavor] += [each] * count
         amounts = dict.fromkeys(self._amounts(each.queue, lot, each.odcr_id), count)
         if each.spared and not each.leaving:
-            name = f"{each.name}/{lot.owner}/{lot.flavor}"
-            if (limit := amounts.pop(_limit(each.queue, lot.flavor), 0)) > 0:
-                self._hold(f"{name}/borrowed", each.queue, {_limit(each.queue, lot.flavor): limit}, each)
-            self._hold(name, lot.owner, amounts, each)
+            self._firm[lot.owner, lot.flavor] += count if each.queue != lot.owner else 0
+            firm = f"{each.name}/{lot.owner}/{lot.flavor}"
+            if firm in self._ledger.workloads:
+                amounts = _sum(amounts, self._ledger.release(firm).usage)
+            self._hold(firm, each.queue, amounts, each)
             return
         name = _whole(each.cluster) if each.cluster and each.odcr_id and not each.leaving else each.name
         if name in self._ledger.workloads:
-            for key, value in self._ledger.release(name).usage.items():
-                amounts[key] = amounts.get(key, 0) + value
+            amounts = _sum(amounts, self._ledger.release(name).usage)
         self._hold(name, each.queue, amounts, each)
         self._of[name].append(each)
 
@@ -240,42 +263,69 @@ class Slots:
         )
 
     def _promise(self, each: Promise) -> None:
-        """Counts as held: of its own lot what quota covers, then of others what they lend. What it will hold
-        `later` is kept as far as nobody who leaves has it still: of others' lots from those that borrow."""
+        """Counts as held: of its own lot what quota covers, then of others what they lend. A nominated
+        cluster has the slots of those that leave for it, and no claim but the owner's has what else it will
+        need."""
         if each.queue not in self._tree.queues:
             return
+        asking = []
+        for lot, count in self._shared_out(each, self._within_reach(each), each.asking):
+            self._ask(each, lot, count)
+            asking.append((lot, count))
         left = each.count - (self._leaving(each) if each.later else 0)
-        own = self.lots.get((each.queue, each.flavor))
-        others = (
-            self.lots.get((peer, each.flavor)) for peer in sorted(self.peers(each.queue) - {each.queue})
-        )
-        for lot in filter(None, (own, *others)):
-            if lot is own:
+        for lot, count in self._shared_out(each, self._within_reach(each), left):
+            if each.later and lot.owner != each.queue:
+                self._kept[lot.owner, lot.flavor] += count
+            else:
+                self._count(_promised(each), lot, count)
+        for lot, count in asking:
+            self._ask(each, lot, -count)
+
+    def _within_reach(self, each: Promise) -> Iterator[Lot]:
+        """Its own lot, then those that it may borrow of."""
+        if (own := self.lots.get((each.queue, each.flavor))) is not None:
+            yield own
+        for peer in sorted(self.peers(each.queue) - {each.queue}):
+            if (lot := self.lots.get((peer, each.flavor))) is not None:
+                yield lot
+
+    def _shared_out(self, each: Promise, lots: Iterable[Lot], left: int) -> Iterator[tuple[Lot, int]]:
+        """So many slots by lot, as far as quota and limits allow; each is to be counted before the next."""
+        for lot in lots:
+            if left <= 0:
+                return
+            if lot.owner == each.queue:
                 count = min(left, self.quota(lot))
             else:
                 count = min(left, self.lendable(lot), self.borrowable(each.queue, each.flavor))
-            if count <= 0:
-                continue
-            left -= count
-            if each.later and lot is not own:
-                self._kept[lot.owner, lot.flavor] += count
-                continue
-            one = Holder(
-                name=f"{_whole(each.cluster)}/promised",
-                queue=each.queue,
-                odcr_id="",
-                cluster=each.cluster,
-                priority=each.priority,
-                since=each.since,
-                spared=each.spared,
-            )
-            self._count(one, lot, count)
+            if count > 0:
+                left -= count
+                yield lot, count
 
-    def _leaving(self, promise: Promise) -> int:
-        """How many leave slots that the promise could be kept with."""
-        reach = self.peers(promise.queue) | {promise.queue}
-        lots = (self._lot_of[each.odcr_id] for each in self.holders.values() if each.leaving)
-        return sum(lot.flavor == promise.flavor and lot.owner in reach for lot in lots)
+    def _ask(self, each: Promise, lot: Lot, count: int) -> None:
+        node = self._tree.queues[each.queue]
+        amounts = dict.fromkeys(self._amounts(each.queue, lot, ""), abs(count))
+        (node.add if count > 0 else node.remove)(amounts)
+
+    def _leaving(self, each: Promise) -> int:
+        """How many leave slots that the promise can be kept with; of those that leave for this cluster, it
+        has the slots already."""
+        reach = {(lot.owner, lot.flavor): lot for lot in self._within_reach(each)}
+        found = 0
+        for holder in sorted((one for one in self.holders.values() if one.leaving), key=_rank):
+            place = self._lot_of[holder.odcr_id]
+            lot = reach.get((place.owner, place.flavor))
+            if lot is None or found == each.count or holder.leaves_for not in ("", each.cluster):
+                continue
+            if holder.leaves_for:
+                gone = self._ledger.release(holder.name)
+                if next(self._shared_out(each, [lot], 1), None) is None:
+                    self._ledger.admit(gone)
+                    continue
+                self._taken.add(holder.name)
+                self._count(_promised(each), lot, 1)
+            found += 1
+        return found
 
     def _queue(self, member: Member) -> Queue:
         quotas: dict[FlavorResource, Quota] = {}
@@ -295,6 +345,24 @@ class Slots:
         if lot.owner != queue and self._members[queue].borrowing_limit.get(lot.flavor, 0) is not None:
             found[_limit(queue, lot.flavor)] = 1
         return found
+
+
+def _sum(one: Amounts, other: Amounts) -> dict[FlavorResource, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
+def _promised(each: Promise) -> Holder:
+    """What is promised, as a holder of a slot that is of no EC2 reservation yet. A nominated cluster is not
+    asked for what it has not got."""
+    return Holder(
+        name=f"{_whole(each.cluster)}/promised",
+        queue=each.queue,
+        odcr_id="",
+        cluster=each.cluster,
+        priority=each.priority,
+        since=each.since,
+        spared=each.spared or each.later,
+    )
 
 
 def _key(lot: Lot) -> FlavorResource:

@@ -38,3 +38,8 @@ class TtlCache(Generic[K, V]):
         """Forgets one value."""
         with self._lock:
             self._values.pop(key, None)
+
+    def clear(self) -> None:
+        """Forgets every value."""
+        with self._lock:
+            self._values.clear()

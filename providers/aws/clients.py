@@ -59,6 +59,16 @@ def _user_agent() -> str:
         return "capacity-broker"
 
 
+def configured_region(profile: str | None = None) -> str:
+    """The Region that the SDK finds: AWS_DEFAULT_REGION, then the profile's; empty if none is set.
+
+    Raises ProviderError for a profile that is not there."""
+    try:
+        return str(botocore.session.Session(profile=profile).get_config_variable("region") or "")
+    except errors.RAISED as error:
+        raise errors.translate(error, operation="session") from error
+
+
 def _core() -> botocore.session.Session:
     core = botocore.session.Session()
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)

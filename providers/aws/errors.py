@@ -2,7 +2,8 @@
 
 Invariant: every error that leaves this package has a class, and no code is compared anywhere else. Codes and
 their meaning are those of the EC2 API Reference, "Error codes for the Amazon EC2 API"; a code that the table
-does not know is classed by the shape of its name, then by its HTTP status.
+does not know is classed by the shape of its name, then by its HTTP status. Where EC2 has one code for several
+refusals, its words decide.
 """
 
 from __future__ import annotations
@@ -49,15 +50,20 @@ _CODES: Mapping[ErrorClass, tuple[str, ...]] = {
     ErrorClass.QUOTA: (
         "InstanceLimitExceeded",
         "VcpuLimitExceeded",
-        "MaxFleetCountExceeded",
         "MaxSpotInstanceCountExceeded",
-        "MaxTemplateLimitExceeded",
-        "MaxTemplateVersionLimitExceeded",
+    ),
+    ErrorClass.LIMIT: (
+        "MaxFleetCountExceeded",
         "VolumeLimitExceeded",
         "MaxIOPSLimitExceeded",
+        "SnapshotLimitExceeded",
+        "AddressLimitExceeded",
+        "NetworkInterfaceLimitExceeded",
         "ReservedInstancesLimitExceeded",
         "LimitExceeded",
+        "LimitExceededException",
     ),
+    ErrorClass.TEMPLATE_LIMIT: ("MaxTemplateLimitExceeded", "MaxTemplateVersionLimitExceeded"),
     ErrorClass.THROTTLING: (
         "RequestLimitExceeded",
         "CapacityBlockDescribeLimitExceeded",
@@ -151,12 +157,38 @@ _SHAPES: tuple[tuple[re.Pattern[str], ErrorClass], ...] = tuple(
         (r"CapacityReservation.*(NotFound|Malformed|State|NotActive)", ErrorClass.RESERVATION_GONE),
         (r"^InvalidLaunchTemplate(Id|Name)\..*NotFound", ErrorClass.TEMPLATE_GONE),
         (r"^Insufficient\w*Capacity", ErrorClass.CAPACITY),
-        (r"(Limit|Count|Quota)\w*Exceeded", ErrorClass.QUOTA),
+        (r"(?i)vcpu\w*Exceeded", ErrorClass.QUOTA),
+        (r"(Limit|Count|Quota)\w*Exceeded", ErrorClass.LIMIT),
         (r"(Unauthorized|AccessDenied|^AuthFailure|ExpiredToken)", ErrorClass.PERMISSION),
         (r"(NotFound|NoSuch|DoesNotExist|NonExistent)", ErrorClass.NOT_FOUND),
         (r"(Malformed|^InvalidParameter|^MissingParameter|^Invalid)", ErrorClass.CONFIGURATION),
     )
 )
+
+# Refusals that EC2 tells apart by their words alone, whatever their code says; the first that matches wins.
+# Karpenter goes by the words of the last two as well (pkg/errors/errors.go).
+_TEXTS: tuple[tuple[re.Pattern[str], ErrorClass], ...] = tuple(
+    (re.compile(text, re.IGNORECASE | re.DOTALL), class_)
+    for text, class_ in (
+        (
+            r"instance type.{0,80}\b(not|isn't|no longer) (currently )?(supported|offered|available) in "
+            r".{0,60}availability zone",
+            ErrorClass.NOT_OFFERED,
+        ),
+        (
+            r"availability zone.{0,60}\b(constrained|no longer supported|does(n't| not) (support|offer|have))"
+            r" .{0,80}instance type",
+            ErrorClass.NOT_OFFERED,
+        ),
+        # A spread placement group takes seven instances a zone; EC2 documents no code for the eighth.
+        (r"limit of instances in this spread placement group", ErrorClass.SPREAD_FULL),
+        # A profile that was just made: IAM knows it before EC2 does.
+        (r"Invalid IAM Instance Profile", ErrorClass.PROFILE_UNKNOWN),
+    )
+)
+
+# "User: ... is not authorized to perform: iam:PassRole on resource: ..."
+_ACTION = re.compile(r"to perform: ([a-z0-9-]+:[A-Za-z0-9]+)")
 
 # Words that older EC2 interfaces put before a code.
 _ORIGIN = re.compile(r"^(Client|Server)\.")
@@ -170,9 +202,8 @@ _EXPIRED = (
     "the next call uses the new ones"
 )
 _EXISTS = frozenset({"InvalidLaunchTemplateName.AlreadyExistsException", "EntityAlreadyExists"})
-# A spread placement group takes seven instances a zone. EC2 documents no code for the eighth, and Karpenter
-# goes by the words as well (pkg/errors): the next zone may take it.
-_SPREAD_FULL = "limit of instances in this spread placement group"
+# Of the codes about permission those that a policy gives for some resources and not for others.
+_OF_A_RESOURCE = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 
 # The SDK's own exceptions, most specific first: code, class, what to say instead of the SDK's text.
@@ -200,8 +231,12 @@ _SDK: tuple[tuple[type[Exception], str, ErrorClass, str], ...] = (
 RAISED = (sdk.ClientError, sdk.BotoCoreError, ResponseParserError)
 
 
-def classify(code: str, http_status: int = 0) -> ErrorClass:
-    """The class of an AWS error code; the HTTP status (0: unknown) decides where the name tells nothing."""
+def classify(code: str, http_status: int = 0, *, message: str = "") -> ErrorClass:
+    """The class of an AWS error: by its words where only these tell, else by its code, else by the HTTP
+    status (0: unknown)."""
+    for text, class_ in _TEXTS:
+        if text.search(message):
+            return class_
     code = _ORIGIN.sub("", code)
     if code in TABLE:
         return TABLE[code]
@@ -217,11 +252,6 @@ def classify(code: str, http_status: int = 0) -> ErrorClass:
     if http_status == 404:
         return ErrorClass.NOT_FOUND
     return ErrorClass.CONFIGURATION
-
-
-def classify_launch(code: str, message: str) -> ErrorClass:
-    """The class of a refusal inside a launch's answer, of which one is known by its words alone."""
-    return ErrorClass.CAPACITY if _SPREAD_FULL in message else classify(code)
 
 
 def translate(error: Exception, *, operation: str) -> ProviderError:
@@ -247,7 +277,7 @@ def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:
     return ProviderError(
         code,
         message,
-        class_=classify(code, int(meta.get("HTTPStatusCode", 0))),
+        class_=classify(code, int(meta.get("HTTPStatusCode", 0)), message=message),
         request_id=str(meta.get("RequestId", "")),
         operation=operation,
     )
@@ -256,6 +286,29 @@ def _answered(response: Mapping[str, Any], *, operation: str) -> ProviderError:
 def misconfigured(code: str, message: str, *, operation: str) -> ProviderError:
     """The refusal of what this package does not send, since a person has to set it right first."""
     return ProviderError(code, message, class_=ErrorClass.CONFIGURATION, operation=operation)
+
+
+def only_tried(error: ProviderError) -> bool:
+    """True for the answer to a dry run that would have been carried out."""
+    return error.code == "DryRunOperation"
+
+
+def denied_action(error: ProviderError) -> str:
+    """The action that AWS says is not allowed; else that of the call itself."""
+    named = _ACTION.search(error.message)
+    return named[1] if named else f"ec2:{error.operation}"
+
+
+def denied(error: ProviderError) -> bool:
+    """True when a policy denies the call. False for credentials that are refused or have expired."""
+    return _ORIGIN.sub("", error.code) in _OF_A_RESOURCE
+
+
+def of_the_caller(error: ProviderError) -> bool:
+    """True when the refusal is about the caller: a call for fewer of the resources would fare no better."""
+    if error.class_ is ErrorClass.PERMISSION:
+        return error.code not in _OF_A_RESOURCE
+    return error.class_ in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT)
 
 
 def already_exists(error: ProviderError) -> bool:

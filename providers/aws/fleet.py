@@ -19,6 +19,7 @@ import structlog
 
 from providers.aws import errors, instances, tags
 from providers.aws.clients import Aws, request_id
+from providers.aws.tags import Owner
 from providers.model import (
     ErrorClass,
     Instance,
@@ -51,23 +52,23 @@ CAPACITY_TYPES = {
 }
 
 
-def launch(aws: Aws, request: LaunchRequest, *, cluster: str) -> LaunchResult:
+def launch(aws: Aws, request: LaunchRequest, *, cluster: Owner) -> LaunchResult:
     """Launches, then describes what was launched."""
-    answer = aws.call(aws.ec2.create_fleet, **fleet_request(request, cluster=cluster))
+    answer = aws.call(aws.ec2.create_fleet, **fleet_request(request, cluster=cluster.name, uid=cluster.uid))
     refused = tuple(_error(item, request) for item in answer.get("Errors", []))
     if any(error.class_ is ErrorClass.THROTTLING for error in refused):
         aws.throttled_inside("CreateFleet")
-    launched = _launched(aws, answer)
+    launched = _launched(aws, answer, cluster)
     if request.minimum and len(launched) < request.minimum and launched:
         instances.terminate(aws, [instance.id for instance in launched])
         launched = ()
     return LaunchResult(instances=launched, errors=refused, request_id=request_id(answer))
 
 
-def fleet_request(request: LaunchRequest, *, cluster: str) -> CreateFleetRequestTypeDef:
+def fleet_request(request: LaunchRequest, *, cluster: str, uid: str = "") -> CreateFleetRequestTypeDef:
     """EC2's CreateFleetRequest; ValueError for one that EC2 would refuse as a whole."""
     _check(request)
-    labels = {**tags.checked(request.tags), tags.CLUSTER: cluster}
+    labels = {**tags.checked(request.tags), **tags.owned_by(cluster, uid)}
     listed = tags.to_ec2(labels)
     built: dict[str, Any] = {
         "Type": "instant",
@@ -150,7 +151,7 @@ def _all_or_nothing(request: LaunchRequest) -> dict[str, Any]:
     return {"MinTargetCapacity": request.minimum, single: True}
 
 
-def _launched(aws: Aws, answer: CreateFleetResultTypeDef) -> tuple[Instance, ...]:
+def _launched(aws: Aws, answer: CreateFleetResultTypeDef, owner: Owner) -> tuple[Instance, ...]:
     """The instances as EC2 describes them; one that it does not show yet, as the fleet's answer has it."""
     told = {
         instance_id: Instance(
@@ -172,7 +173,7 @@ def _launched(aws: Aws, answer: CreateFleetResultTypeDef) -> tuple[Instance, ...
         if wait:
             aws.clock.sleep(wait)
         try:
-            seen |= instances.described(aws, missing)
+            seen |= instances.described(aws, missing, owner)
         except ProviderError as error:
             # The instances exist: failing here would lose them to the caller.
             _log.warning("launched instances could not be described", ids=sorted(missing), error=str(error))
@@ -191,7 +192,7 @@ def _error(item: CreateFleetErrorTypeDef, request: LaunchRequest) -> LaunchError
     return LaunchError(
         code=code,
         message=message,
-        class_=errors.classify_launch(code, message),
+        class_=errors.classify(code, message=message),
         instance_type=kind,
         zone=zone,
         subnet_id=subnet,

@@ -1,6 +1,6 @@
 """Making, filling and deleting Resource Groups groups of capacity reservations.
 
-Invariant: a group that lacks this cluster's tag is never taken over, reconfigured or deleted, and what is so
+Invariant: a group that lacks this cluster's tags is never taken over, reconfigured or deleted, and what is so
 already is success. Resource Groups has no client token, so a create looks first and looks again when it is
 refused; a call about members takes ten of them (API reference, GroupResources), and answers for each.
 Codes of single members' refusals are not documented: what a refusal came to is read from the group.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from providers.aws import errors, filters, tags
 from providers.aws.clients import Aws
 from providers.aws.groups import group
+from providers.aws.groups import tags as group_tags
 from providers.model import ErrorClass, ProviderError, ReservationGroup
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ CONFIGURATION: Sequence[GroupConfigurationItemUnionTypeDef] = (
 OURS = "capacity-broker.io/"
 
 
-def create(aws: Aws, *, name: str, tags_: Mapping[str, str], cluster: str) -> ReservationGroup:
+def create(aws: Aws, *, name: str, tags_: Mapping[str, str], cluster: tags.Owner) -> ReservationGroup:
     """The group of that name, made if it is not there."""
-    labels = tags.checked({**tags_, tags.CLUSTER: cluster})
+    labels = tags.checked({**tags_, **cluster.labels()})
     found = _adopted(aws, name, labels)
     if found is not None:
         return found
@@ -66,10 +67,10 @@ def remove(aws: Aws, arn: str, arns: Collection[str]) -> None:
             raise
 
 
-def delete(aws: Aws, arn: str, *, cluster: str) -> None:
+def delete(aws: Aws, arn: str, *, cluster: tags.Owner) -> None:
     """Deletes the group; its members stay what they are."""
     try:
-        _require_ours(aws, arn, {tags.CLUSTER: cluster}, operation="DeleteGroup")
+        _require_ours(aws, arn, cluster.labels(), operation="DeleteGroup")
         aws.call(aws.groups.delete_group, Group=arn)
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND:
@@ -111,7 +112,7 @@ def _adopted(aws: Aws, name: str, labels: Mapping[str, str]) -> ReservationGroup
 
 
 def _require_ours(aws: Aws, arn: str, labels: Mapping[str, str], *, operation: str) -> None:
-    carried = aws.call(aws.groups.get_tags, Arn=arn).get("Tags", {})
+    carried = group_tags(aws, arn)
     for key, value in sorted(labels.items()):
         if key.startswith(OURS) and carried.get(key) != value:
             raise errors.misconfigured(

@@ -6,6 +6,8 @@ so a reservation that is added to a group is seen at the next look. Members of o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from providers.aws import errors
 from providers.aws.clients import Aws
 from providers.model import ReservationGroup
@@ -23,6 +25,11 @@ def group(aws: Aws, arn: str) -> ReservationGroup:
         arns += [item.get("ResourceArn", "") for item in page.get("ResourceIdentifiers", [])]
         members.update(member.rpartition("/")[2] for member in arns if MEMBER in member)
     return ReservationGroup(arn=arn, name=name, member_ids=tuple(sorted(members)))
+
+
+def tags(aws: Aws, arn: str) -> Mapping[str, str]:
+    """The tags of the group."""
+    return aws.call(aws.groups.get_tags, Arn=arn).get("Tags", {})
 
 
 def _name(arn: str) -> str:

@@ -1,19 +1,20 @@
 """This broker's instances: found by its cluster tag, ended and tagged in batches.
 
-Invariant: an id that EC2 does not know never spoils a batch. DescribeInstances and TerminateInstances
-refuse the whole call for one unknown id (InvalidInstanceID.NotFound), so ids are looked up by filter, and a
-terminate that is refused for one is asked again for those that EC2 does know.
+Invariant: one id never spoils a batch. DescribeInstances refuses the whole call for one unknown id
+(InvalidInstanceID.NotFound), so ids are looked up by filter; a terminate that is refused is broken up.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from providers.aws import filters, tags
+from providers.aws import errors, filters, tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import Listing, leave_out
+from providers.aws.tags import NOBODY, Owner
 from providers.model import ErrorClass, Instance, ProviderError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 PAGE = 500  # EC2 gives up to 1,000; each page is held as XML and as what is read of it
 # EC2 takes up to 1,000 ids; it advises fewer so that a call does not time out.
 BATCH = 500
+ENDED = ("shutting-down", "terminated")
+_ID = re.compile(r"\bi-[0-9a-f]+\b")
 # What DescribeInstances tells of an instance and nobody here asks for; most of its answer.
 UNREAD = (
     "blockDeviceMapping",
@@ -41,45 +44,87 @@ UNREAD = (
 )
 
 
-def described(aws: Aws, ids: Collection[str]) -> dict[str, Instance]:
+def described(aws: Aws, ids: Collection[str], owner: Owner) -> dict[str, Instance]:
     """Those of the ids that EC2 knows, by id."""
     found: dict[str, Instance] = {}
     for batch in filters.batches(sorted(set(ids)), filters.VALUES):
         chosen: list[FilterTypeDef] = [{"Name": "instance-id", "Values": list(batch)}]
-        found.update({instance.id: instance for instance in _pages(aws, chosen)})
+        found.update({instance.id: instance for instance in _pages(aws, chosen, owner)})
     return found
 
 
-def listing(aws: Aws) -> Listing[Instance]:
+def listing(aws: Aws, owner: Owner = NOBODY) -> Listing[Instance]:
     """What `of_cluster` reads."""
     listed = Listing(
         aws,
         "DescribeInstances",
         element="reservationSet",
         member="Reservations",
-        decode=lambda reservation: [_instance(item) for item in reservation.get("Instances", [])],
+        decode=lambda reservation: [_instance(item, owner) for item in reservation.get("Instances", [])],
     )
     leave_out(aws, "DescribeInstances", UNREAD)
     return listed
 
 
 def of_cluster(listed: Listing[Instance], cluster: str) -> list[Instance]:
-    """Every instance with the cluster's tag, in every state that EC2 still shows, by id."""
+    """Every instance with the cluster's name, in every state that EC2 still shows, by id; none that carries
+    the UID of another."""
     chosen = [{"Name": f"tag:{tags.CLUSTER}", "Values": [cluster]}]
-    return sorted(listed.read(Filters=chosen, MaxResults=PAGE), key=lambda instance: instance.id)
+    found = listed.read(Filters=chosen, MaxResults=PAGE)
+    return sorted((each for each in found if each.ownership != "foreign"), key=lambda each: each.id)
 
 
 def terminate(aws: Aws, ids: Collection[str]) -> None:
-    """Ends instances; one that is gone already is success."""
+    """Ends instances; one that is gone already is success.
+
+    Raises ProviderError for what EC2 refuses to end (`refused`), after the rest was ended.
+    """
+    refused: dict[str, ProviderError] = {}
     for batch in filters.batches(sorted(set(ids)), BATCH):
-        try:
-            aws.call(aws.ec2.terminate_instances, InstanceIds=list(batch))
-        except ProviderError as error:
-            if error.class_ is not ErrorClass.NOT_FOUND:
-                raise
-            known = [i for i, instance in described(aws, batch).items() if instance.state != "terminated"]
-            if known:
-                aws.call(aws.ec2.terminate_instances, InstanceIds=sorted(known))
+        refused |= _end(aws, batch)
+    if not refused:
+        return
+    first = next(iter(refused.values()))
+    error = ProviderError(
+        first.code,
+        "; ".join(f"{id_}: {each.code}: {each.message}" for id_, each in refused.items()),
+        class_=first.class_,
+        request_id=first.request_id,
+        operation="TerminateInstances",
+    )
+    error.refused = refused
+    raise error
+
+
+def _end(aws: Aws, batch: Sequence[str]) -> dict[str, ProviderError]:
+    """What EC2 refuses to end of a batch, each with the reason.
+
+    One instance with termination protection, in a state of its own or out of the role's reach makes EC2
+    refuse the call for all of its zone, or for all (EC2 API Reference, TerminateInstances). The instances
+    that the refusal names are asked for apart from the others; if it names none, each half is.
+    """
+    try:
+        aws.call(aws.ec2.terminate_instances, InstanceIds=list(batch))
+    except ProviderError as error:
+        if errors.of_the_caller(error):
+            raise
+        if len(batch) == 1:
+            return {} if _gone(aws, batch[0], error) else {batch[0]: error}
+        words = set(_ID.findall(error.message))
+        named = [id_ for id_ in batch if id_ in words]
+        others = [id_ for id_ in batch if id_ not in words]
+        if not named or not others:
+            named, others = list(batch[: len(batch) // 2]), list(batch[len(batch) // 2 :])
+        return _end(aws, named) | _end(aws, others)
+    return {}
+
+
+def _gone(aws: Aws, id_: str, error: ProviderError) -> bool:
+    """Whether there is nothing to end: EC2 knows no such instance, or has ended it."""
+    if error.class_ is not ErrorClass.NOT_FOUND:
+        return False
+    chosen: list[FilterTypeDef] = [{"Name": "instance-id", "Values": [id_]}]
+    return all(instance.state in ENDED for instance in _pages(aws, chosen, NOBODY))
 
 
 def add_tags(aws: Aws, ids: Collection[str], new: Mapping[str, str]) -> None:
@@ -98,16 +143,17 @@ def remove_tags(aws: Aws, ids: Collection[str], keys: Collection[str]) -> None:
             aws.call(aws.ec2.delete_tags, Resources=list(batch), Tags=listed)
 
 
-def _pages(aws: Aws, chosen: Sequence[FilterTypeDef]) -> list[Instance]:
+def _pages(aws: Aws, chosen: Sequence[FilterTypeDef], owner: Owner) -> list[Instance]:
     return [
-        _instance(item)
+        _instance(item, owner)
         for page in aws.pages(aws.ec2.describe_instances, Filters=chosen, MaxResults=PAGE)
         for reservation in page["Reservations"]
         for item in reservation.get("Instances", [])
     ]
 
 
-def _instance(item: InstanceTypeDef) -> Instance:
+def _instance(item: InstanceTypeDef, owner: Owner) -> Instance:
+    carried = tags.from_ec2(item.get("Tags", []))
     placement = item.get("Placement", {})
     return Instance(
         id=item["InstanceId"],
@@ -119,8 +165,10 @@ def _instance(item: InstanceTypeDef) -> Instance:
         subnet_id=item.get("SubnetId", ""),
         reservation_id=item.get("CapacityReservationId", ""),
         lifecycle=item.get("InstanceLifecycle", ""),
+        tenancy=placement.get("Tenancy") or "default",
         architecture="arm64" if item.get("Architecture", "").startswith("arm64") else "amd64",
         private_dns_name=item.get("PrivateDnsName", ""),
         launched=utc(item.get("LaunchTime")),
-        tags=tags.from_ec2(item.get("Tags", [])),
+        tags=carried,
+        ownership=owner.judge(carried),
     )

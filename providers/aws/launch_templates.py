@@ -4,7 +4,7 @@ Invariant: the name is `capacity-broker/` and a hash of all that the template ho
 class that it is tagged with included. So equal content is one template, a change makes another, two
 clusters or two classes never share one (each may delete its own at any time), and making is idempotent by
 looking first: EC2 refuses a second template of one name, which is then adopted. Only templates with this
-cluster's tag and the prefix are seen.
+cluster's name, its UID and the prefix are seen.
 
 What EC2 would refuse is never built: a reservation target is only valid with the preference
 `capacity-reservations-only` (EC2 API Reference, LaunchTemplateCapacityReservationSpecificationRequest),
@@ -51,11 +51,11 @@ FORMAT = 2
 TEMPLATE_MARKETS = ("capacity-block", "interruptible-capacity-reservation")
 
 
-def template_name(template: Template, *, owner: str, cluster: str) -> str:
+def template_name(template: Template, *, owner: str, cluster: str, uid: str = "") -> str:
     """The name that equal content has; the order of security groups and of tags is no content."""
     content = dataclasses.asdict(template)
     content["security_group_ids"] = sorted(template.security_group_ids)
-    content |= {"owner": owner, "cluster": cluster, "format": FORMAT}
+    content |= {"owner": owner, "cluster": [cluster, uid] if uid else cluster, "format": FORMAT}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:40]
 
@@ -114,10 +114,17 @@ def _interfaces(
     """What EC2 is told of interfaces; nothing where the one that it makes by itself will do.
 
     An efa-only interface has no addresses and tracks no connections. The public address is the first
-    interface's: EC2 gives none to an instance that is launched with several.
+    interface's: EC2 gives none to an instance that is launched with several. In an IPv6 cluster each has a
+    primary IPv6 address, by which the node and its pods are reached, and its prefixes are IPv6 (as in
+    Karpenter, pkg/providers/launchtemplate).
     """
     tracking = template.connection_tracking
-    asked = (template.associate_public_ip, template.ipv4_prefix_count, tracking)
+    asked = (
+        template.associate_public_ip,
+        template.ipv4_prefix_count,
+        tracking,
+        template.primary_ipv6 or None,
+    )
     if not template.interfaces and all(each is None for each in asked):
         return []
     found: list[LaunchTemplateInstanceNetworkInterfaceSpecificationRequestTypeDef] = []
@@ -133,6 +140,12 @@ def _interfaces(
             built["AssociatePublicIpAddress"] = template.associate_public_ip
         if each.kind != "efa-only":
             built["Ipv4PrefixCount"] = template.ipv4_prefix_count
+            if template.primary_ipv6:
+                built |= {
+                    "PrimaryIpv6": True,
+                    "Ipv6AddressCount": 1,
+                    "Ipv6PrefixCount": template.ipv6_prefix_count,
+                }
             built["ConnectionTrackingSpecification"] = _tracking(tracking) if tracking else None
         found.append(_choice({key: value for key, value in built.items() if value is not None}))
     return found
@@ -201,7 +214,7 @@ def _block_device(device: BlockDevice) -> LaunchTemplateBlockDeviceMappingReques
 class LaunchTemplates:
     """This cluster's templates in EC2; what was made or adopted is remembered until EC2 says otherwise."""
 
-    def __init__(self, aws: Aws, *, cluster: str) -> None:
+    def __init__(self, aws: Aws, *, cluster: tags.Owner) -> None:
         self._aws = aws
         self._cluster = cluster
         self._known: dict[str, TemplateRef] = {}
@@ -209,7 +222,8 @@ class LaunchTemplates:
 
     def ensure(self, template: Template, *, owner: str) -> TemplateRef:
         """The template that holds exactly this."""
-        name = template_name(template, owner=owner, cluster=self._cluster)
+        cluster = self._cluster
+        name = template_name(template, owner=owner, cluster=cluster.name, uid=cluster.uid)
         with self._lock:
             if name in self._known:
                 return self._known[name]
@@ -219,9 +233,9 @@ class LaunchTemplates:
         return ref
 
     def all(self) -> list[TemplateRef]:
-        """Those with this cluster's tag and our prefix, oldest first."""
+        """Those with this cluster's tags and our prefix, oldest first."""
         found = []
-        ours = [{"Name": f"tag:{tags.CLUSTER}", "Values": [self._cluster]}]
+        ours = [{"Name": f"tag:{tags.CLUSTER}", "Values": [self._cluster.name]}]
         for page in self._aws.pages(
             self._aws.ec2.describe_launch_templates, Filters=_choice(ours), MaxResults=PAGE
         ):
@@ -248,7 +262,7 @@ class LaunchTemplates:
             self._known.pop(ref.name, None)
 
     def _create(self, name: str, data: RequestLaunchTemplateDataTypeDef, *, owner: str) -> TemplateRef:
-        labels = {tags.CLUSTER: self._cluster, tags.NODE_CLASS: owner, "Name": name}
+        labels = {**self._cluster.labels(), tags.NODE_CLASS: owner, "Name": name}
         try:
             answer = self._aws.call(
                 self._aws.ec2.create_launch_template,
@@ -271,14 +285,14 @@ class LaunchTemplates:
                 return _ref(item)
         raise errors.misconfigured(
             "ForeignTemplate",
-            f"launch template {name} exists without the tag {tags.CLUSTER}={self._cluster}: "
+            f"launch template {name} exists without the tags {self._cluster.labels()}: "
             "give it back its tags or delete it",
             operation="CreateLaunchTemplate",
         )
 
     def _is_ours(self, item: LaunchTemplateTypeDef) -> bool:
         named = item.get("LaunchTemplateName", "").startswith(PREFIX)
-        return named and tags.from_ec2(item.get("Tags", [])).get(tags.CLUSTER) == self._cluster
+        return named and self._cluster.judge(tags.from_ec2(item.get("Tags", []))) == "ours"
 
 
 def _ref(item: LaunchTemplateTypeDef) -> TemplateRef:

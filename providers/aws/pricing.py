@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import orjson
 from providers.aws import prices
 from providers.aws.clients import Aws
 from providers.aws.listings import leave_out
-from providers.model import InstanceType, ProviderError
+from providers.model import PLAIN_OFFER, InstanceType, ProviderError
 
 PAGE = 100
 SPOT_PAGE = 1000
@@ -34,17 +34,41 @@ PRODUCT = {
 }
 # The list has bare metal as a family of its own, sold on dedicated tenancy.
 FAMILIES = (("Compute Instance", "Shared"), ("Compute Instance (bare metal)", "Dedicated"))
+TENANCIES = {"default": "Shared", "dedicated": "Dedicated"}
+# EC2's platform -> what the price list calls it (operatingSystem, preInstalledSw). A platform that is not
+# here has no known price. EC2 API Reference, CreateCapacityReservation, InstancePlatform.
+PLATFORMS = {
+    "Linux/UNIX": ("Linux", "NA"),
+    "Red Hat Enterprise Linux": ("RHEL", "NA"),
+    "SUSE Linux": ("SUSE", "NA"),
+    "Ubuntu Pro": ("Ubuntu Pro", "NA"),
+    "RHEL with HA": ("Red Hat Enterprise Linux with HA", "NA"),
+    "Windows": ("Windows", "NA"),
+    **{
+        f"{platform} with SQL Server {edition}": (system, software)
+        for platform, system in (
+            ("Windows", "Windows"),
+            ("Linux", "Linux"),
+            ("RHEL", "RHEL"),
+            ("RHEL with HA and", "Red Hat Enterprise Linux with HA"),
+        )
+        for edition, software in (("Standard", "SQL Std"), ("Enterprise", "SQL Ent"), ("Web", "SQL Web"))
+    },
+}
 
 
 class Prices:
     """Prices as last refreshed. Any thread may read; one refreshes."""
 
-    def __init__(self, aws: Aws, *, isolated: bool) -> None:
+    def __init__(self, aws: Aws, *, isolated: bool, offers: Collection[tuple[str, str]] = ()) -> None:
+        """`offers`: each platform and tenancy to ask prices for, besides Linux/UNIX on default tenancy."""
         self._aws = aws
+        self._offers = sorted(offer for offer in {*offers} - {PLAIN_OFFER} if offer[0] in PLATFORMS)
         leave_out(aws, "DescribeSpotPriceHistory", ("productDescription", "timestamp"))
         self._isolated = isolated
         self._lock = threading.Lock()
         self._listed: Mapping[str, float] = prices.PRICES.get(aws.region, {})
+        self._others: Mapping[str, Mapping[str, Mapping[str, float]]] = {}  # type -> platform -> tenancy
         self._spot: Mapping[str, Mapping[str, float]] = {}
         self.version = 0  # another number after each change
 
@@ -62,9 +86,14 @@ class Prices:
     def priced(self, types: Mapping[str, InstanceType]) -> dict[str, InstanceType]:
         """The types with the prices of now."""
         with self._lock:
-            listed, spot = self._listed, self._spot
+            listed, others, spot = self._listed, self._others, self._spot
         return {
-            name: replace(type_, on_demand_price=listed.get(name), spot_prices=spot.get(name, {}))
+            name: replace(
+                type_,
+                on_demand_price=listed.get(name),
+                other_prices=others.get(name, {}),
+                spot_prices=spot.get(name, {}),
+            )
             for name, type_ in types.items()
         }
 
@@ -87,14 +116,28 @@ class Prices:
     def _refresh_listed(self) -> None:
         if self._isolated:
             return
+        found = self._asked(PRODUCT, "default")
+        if not found:
+            return  # a Region that the list does not know: the shipped table stays
+        others: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+        for platform, tenancy in self._offers:
+            system, software = PLATFORMS[platform]
+            product = PRODUCT | {"operatingSystem": system, "preInstalledSw": software}
+            # Without it the list has each type again at the price of a licence that the customer brings.
+            product |= {"licenseModel": "No License required"}
+            for name, price in self._asked(product, tenancy).items():
+                others[name][platform][tenancy] = price
+        with self._lock:
+            self._listed = {**prices.PRICES.get(self._aws.region, {}), **found}
+            self._others = others
+            self.version += 1
+
+    def _asked(self, product: Mapping[str, str], tenancy: str) -> dict[str, float]:
+        """The list's price by type of one product; of several offers of a type the dearest."""
         currency = "CNY" if self._aws.region.startswith("cn-") else "USD"
         found: dict[str, float] = {}
-        for family, tenancy in FAMILIES:
-            wanted = PRODUCT | {
-                "regionCode": self._aws.region,
-                "productFamily": family,
-                "tenancy": tenancy,
-            }
+        for family, sold in ((FAMILIES[0][0], TENANCIES[tenancy]), FAMILIES[1]):
+            wanted = {**product, "regionCode": self._aws.region, "productFamily": family, "tenancy": sold}
             for page in self._aws.pages(
                 self._aws.pricing.get_products,
                 ServiceCode="AmazonEC2",
@@ -103,16 +146,10 @@ class Prices:
                 ],
                 MaxResults=PAGE,
             ):
-                found |= {
-                    name: price
-                    for text in page["PriceList"]
-                    for name, price in _offers(orjson.loads(text), currency)
-                }
-        if not found:
-            return  # a Region that the list does not know: the shipped table stays
-        with self._lock:
-            self._listed = {**prices.PRICES.get(self._aws.region, {}), **found}
-            self.version += 1
+                for text in page["PriceList"]:
+                    for name, price in _offers(orjson.loads(text), currency):
+                        found[name] = max(price, found.get(name, 0.0))
+        return found
 
 
 def _offers(product: Mapping[str, Any], currency: str) -> Iterator[tuple[str, float]]:

@@ -11,11 +11,15 @@ one role).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from typing import Any
 
 from providers.aws import errors, tags
 from providers.aws.cache import TtlCache
 from providers.aws.clients import Aws
-from providers.model import ProviderError
+from providers.model import ErrorClass, ProfileRef, ProviderError, owned_prefix
+
+PAGE = 1000
 
 
 class Profiles:
@@ -25,6 +29,7 @@ class Profiles:
         self._aws = aws
         self._cluster = cluster
         self._found: TtlCache[str, str] = TtlCache(ttl=900, monotonic=aws.clock.monotonic)
+        self._emptied: dict[str, str] = {}  # to be deleted, and without its role by now: name -> role
 
     def resolve(self, *, role: str, profile: str) -> str:
         """The profile's name (or ARN, as given)."""
@@ -39,6 +44,71 @@ class Profiles:
         name = role.rpartition("/")[2]
         return self._found.get(name, lambda: self._of_role(name))
 
+    def forget(self) -> None:
+        """EC2 does not know one of them: each is looked up again."""
+        self._found.clear()
+
+    def made(self) -> list[ProfileRef]:
+        """Those that have the name which follows from the role in them, by name."""
+        found = dict(self._emptied)
+        for item in self._listed():
+            name = item["InstanceProfileName"]
+            for role in item["Roles"]:
+                if name == self._name(role["RoleName"]):
+                    found[name] = role["RoleName"]
+        return [ProfileRef(name=name, role=role) for name, role in sorted(found.items())]
+
+    def _listed(self) -> Iterator[Any]:
+        """Every profile of the account, in pages."""
+        more: dict[str, str] = {}
+        while True:
+            page = self._aws.call(self._aws.iam.list_instance_profiles, MaxItems=PAGE, **more)
+            yield from page["InstanceProfiles"]
+            if not page.get("IsTruncated"):
+                return
+            more = {"Marker": page["Marker"]}
+
+    def delete(self, ref: ProfileRef) -> bool:
+        """False where an instance still runs with it. Without the cluster's tag it is left alone."""
+        try:
+            held = self._aws.call(self._aws.iam.get_instance_profile, InstanceProfileName=ref.name)
+        except ProviderError as error:
+            self._emptied.pop(ref.name, None)
+            return _gone(error)
+        profile = held["InstanceProfile"]
+        marks = {tag["Key"]: tag["Value"] for tag in profile.get("Tags", [])}
+        if marks.get(tags.CLUSTER) != self._cluster:
+            raise errors.misconfigured(
+                "ForeignInstanceProfile",
+                f"instance profile {ref.name} is without the tag {tags.CLUSTER}={self._cluster}: give it "
+                "back its tag or delete it",
+                operation="DeleteInstanceProfile",
+            )
+        if self._runs(profile["Arn"]):
+            return False
+        self._found.drop(ref.role)
+        self._emptied[ref.name] = ref.role
+        for role in profile["Roles"]:
+            self._aws.call(
+                self._aws.iam.remove_role_from_instance_profile,
+                InstanceProfileName=ref.name,
+                RoleName=role["RoleName"],
+            )
+        try:
+            self._aws.call(self._aws.iam.delete_instance_profile, InstanceProfileName=ref.name)
+        except ProviderError as error:
+            _gone(error)
+        del self._emptied[ref.name]
+        return True
+
+    def _runs(self, arn: str) -> bool:
+        chosen: Any = [
+            {"Name": "iam-instance-profile.arn", "Values": [arn]},
+            {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
+        ]
+        answer = self._aws.call(self._aws.ec2.describe_instances, Filters=chosen, MaxResults=5)
+        return bool(answer["Reservations"])
+
     def _of_role(self, role: str) -> str:
         answer = self._aws.call(self._aws.iam.list_instance_profiles_for_role, RoleName=role)
         names = sorted(item["InstanceProfileName"] for item in answer["InstanceProfiles"])
@@ -47,7 +117,7 @@ class Profiles:
 
     def _name(self, role: str) -> str:
         unique = f"{self._cluster}/{self._aws.region}/{role}"
-        return f"{self._cluster[:80]}_{hashlib.sha256(unique.encode()).hexdigest()[:20]}"
+        return owned_prefix(self._cluster) + hashlib.sha256(unique.encode()).hexdigest()[:10]
 
     def _make(self, name: str, *, role: str) -> str:
         try:
@@ -65,3 +135,10 @@ class Profiles:
                 self._aws.iam.add_role_to_instance_profile, InstanceProfileName=name, RoleName=role
             )
         return name
+
+
+def _gone(error: ProviderError) -> bool:
+    """True where there is nothing left to delete; any other error is raised."""
+    if error.class_ is not ErrorClass.NOT_FOUND:
+        raise error
+    return True

@@ -22,6 +22,7 @@ from providers.aws import (
     network,
     reservation_changes,
     reservations,
+    trial,
     userdata,
 )
 from providers.aws.cache import TtlCache
@@ -32,6 +33,7 @@ from providers.aws.launch_templates import LaunchTemplates
 from providers.aws.pricing import Prices
 from providers.aws.profiles import Profiles
 from providers.aws.queue import Queues
+from providers.aws.tags import Owner
 from providers.aws.type_store import TypeStore
 from providers.model import (
     UNCHANGED,
@@ -42,9 +44,12 @@ from providers.model import (
     InstanceType,
     LaunchRequest,
     LaunchResult,
+    Market,
     Odcr,
     OdcrRequest,
+    Override,
     PlacementGroup,
+    ProfileRef,
     ProviderError,
     QueueMessage,
     ReservationGroup,
@@ -75,17 +80,20 @@ class AwsProvider:
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
         isolated_vpc: bool = False,
+        offers: Collection[tuple[str, str]] = (),
         type_folder: Path | None = None,
     ) -> None:
-        """`isolated_vpc`: no call to AWS's price list. `type_folder` keeps instance types between runs."""
+        """`isolated_vpc`: no call to AWS's price list. `offers`: platforms and tenancies to know prices of,
+        besides Linux/UNIX on default tenancy. `type_folder` keeps instance types between runs."""
         self.cluster = cluster
         clock = clock or SystemClock()
         self._aws = Aws(
             region=region, clock=clock, endpoint_url=endpoint_url, profile=profile, registry=registry
         )
-        self._reservations = reservations.listing(self._aws)
-        self._instances = instances.listing(self._aws)
-        self._templates = LaunchTemplates(self._aws, cluster=cluster)
+        self._owner = Owner(cluster)
+        self._reservations = reservations.listing(self._aws, self._owner)
+        self._instances = instances.listing(self._aws, self._owner)
+        self._templates = LaunchTemplates(self._aws, cluster=self._owner)
         self._images = Images(
             self._aws,
             kubernetes_version=kubernetes_version
@@ -99,9 +107,12 @@ class AwsProvider:
         )
         self._store = TypeStore(type_folder, ttl=TYPES_TTL) if type_folder else None
         self._endpoint = endpoint_url or ""
-        self._prices = Prices(self._aws, isolated=isolated_vpc)
+        self._prices = Prices(self._aws, isolated=isolated_vpc, offers=offers)
         self._priced: tuple[Mapping[str, InstanceType], int, Mapping[str, InstanceType]] | None = None
         self._account: TtlCache[str, str] = TtlCache(ttl=TYPES_TTL, monotonic=clock.monotonic)
+
+    def identify(self, cluster_uid: str) -> None:
+        self._owner.uid = cluster_uid
 
     def account_id(self) -> str:
         return self._account.get(
@@ -114,19 +125,22 @@ class AwsProvider:
     def group(self, arn: str) -> ReservationGroup:
         return groups.group(self._aws, arn)
 
+    def group_tags(self, arn: str) -> Mapping[str, str]:
+        return groups.tags(self._aws, arn)
+
     def create_reservation(self, request: OdcrRequest) -> Odcr:
-        return reservation_changes.create(self._aws, request, cluster=self.cluster)
+        return reservation_changes.create(self._aws, request, cluster=self._owner)
 
     def resize_reservation(
         self, id_: str, *, count: int, end: datetime | Unchanged | None = UNCHANGED
     ) -> None:
-        reservation_changes.resize(self._aws, id_, cluster=self.cluster, count=count, end=end)
+        reservation_changes.resize(self._aws, id_, cluster=self._owner, count=count, end=end)
 
     def cancel_reservation(self, id_: str) -> None:
-        reservation_changes.cancel(self._aws, id_, cluster=self.cluster)
+        reservation_changes.cancel(self._aws, id_, cluster=self._owner)
 
     def create_group(self, *, name: str, tags: Mapping[str, str]) -> ReservationGroup:
-        return group_changes.create(self._aws, name=name, tags_=tags, cluster=self.cluster)
+        return group_changes.create(self._aws, name=name, tags_=tags, cluster=self._owner)
 
     def add_to_group(self, arn: str, arns: Collection[str]) -> None:
         group_changes.add(self._aws, arn, arns)
@@ -135,7 +149,7 @@ class AwsProvider:
         group_changes.remove(self._aws, arn, arns)
 
     def delete_group(self, arn: str) -> None:
-        group_changes.delete(self._aws, arn, cluster=self.cluster)
+        group_changes.delete(self._aws, arn, cluster=self._owner)
 
     def instance_types(self) -> Mapping[str, InstanceType]:
         types, version, known = self._types.get("types", self._load_types), self._prices.version, self._priced
@@ -169,8 +183,17 @@ class AwsProvider:
     def user_data(self, *, family: str, bootstrap: Bootstrap, custom: str) -> str:
         return userdata.user_data(family=family, bootstrap=bootstrap, custom=custom)
 
+    def kubelet_not_applied(self, *, family: str, kubelet: Collection[str]) -> Sequence[str]:
+        return userdata.not_applied(family=family, kubelet=kubelet)
+
     def instance_profile(self, *, role: str, profile: str) -> str:
         return self._profiles.resolve(role=role, profile=profile)
+
+    def instance_profiles(self) -> Sequence[ProfileRef]:
+        return self._profiles.made()
+
+    def delete_instance_profile(self, ref: ProfileRef) -> bool:
+        return self._profiles.delete(ref)
 
     def placement_group(self, *, name: str = "", id_: str = "") -> PlacementGroup:
         return network.placement_group(self._aws, name=name, id_=id_)
@@ -184,21 +207,46 @@ class AwsProvider:
     def delete_template(self, ref: TemplateRef) -> None:
         self._templates.delete(ref)
 
+    def try_launch(
+        self,
+        template: Template,
+        *,
+        owner: str,
+        overrides: Sequence[Override],
+        market: Market,
+        tags: Mapping[str, str],
+    ) -> str:
+        return trial.try_launch(
+            self._aws,
+            self._templates,
+            template,
+            owner=owner,
+            overrides=overrides,
+            market=market,
+            labels=tags,
+            cluster=self.cluster,
+        )
+
     def launch(self, request: LaunchRequest) -> LaunchResult:
         try:
-            result = fleet.launch(self._aws, request, cluster=self.cluster)
+            result = fleet.launch(self._aws, request, cluster=self._owner)
         except ProviderError as error:
-            if error.class_ is ErrorClass.TEMPLATE_GONE:
-                self._templates.forget(request.template)
+            self._forget({error.class_}, request)
             raise
-        if any(error.class_ is ErrorClass.TEMPLATE_GONE for error in result.errors):
-            self._templates.forget(request.template)
+        self._forget({error.class_ for error in result.errors}, request)
         return result
+
+    def _forget(self, refused: Collection[ErrorClass], request: LaunchRequest) -> None:
+        """What EC2 does not know is looked up, or made, by the next who asks for it."""
+        if ErrorClass.TEMPLATE_GONE in refused:
+            self._templates.forget(request.template)
+        if ErrorClass.PROFILE_UNKNOWN in refused:
+            self._profiles.forget()
 
     def instances(self, ids: Collection[str] | None = None) -> Sequence[Instance]:
         if ids is None:
             return instances.of_cluster(self._instances, self.cluster)
-        found = instances.described(self._aws, ids)
+        found = instances.described(self._aws, ids, self._owner)
         return [found[i] for i in sorted(found)]
 
     def terminate(self, ids: Collection[str]) -> None:

@@ -1,6 +1,6 @@
 """Making, changing and ending EC2's On-Demand Capacity Reservations.
 
-Invariant: nothing is reserved twice, and nothing that lacks this cluster's tag is changed or ended. A create
+Invariant: nothing is reserved twice, and nothing that lacks this cluster's tags is changed or ended. A create
 carries the caller's client token, which the SDK does not fill in for this operation; change and end have no
 token in EC2: they say what is to be, and look first whose it is and what runs in it: EC2 itself would cancel
 or shrink below running instances, which then run on unreserved (EC2 API Reference, "Ensuring idempotency",
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from providers.aws import errors, tags
 from providers.aws.clients import Aws
 from providers.aws.reservations import odcr
+from providers.aws.tags import Owner
 from providers.model import ENDED_STATES, UNCHANGED, ErrorClass, Odcr, OdcrRequest, ProviderError, Unchanged
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 _ZONE_ID = re.compile(r"-az[0-9]+$")
 
 
-def create(aws: Aws, request: OdcrRequest, *, cluster: str) -> Odcr:
+def create(aws: Aws, request: OdcrRequest, *, cluster: Owner) -> Odcr:
     """The reservation that the request's token stands for, made if it is not."""
-    labels = tags.checked({**request.tags, tags.CLUSTER: cluster})
+    labels = tags.checked({**request.tags, **cluster.labels()})
     asked: CreateCapacityReservationRequestTypeDef = {
         "ClientToken": request.token,
         "InstanceType": request.instance_type,
@@ -47,12 +48,12 @@ def create(aws: Aws, request: OdcrRequest, *, cluster: str) -> Odcr:
         asked["AvailabilityZone"] = request.zone
     if request.end:
         asked["EndDate"] = request.end
-    return odcr(aws.call(aws.ec2.create_capacity_reservation, **asked)["CapacityReservation"])
+    return odcr(aws.call(aws.ec2.create_capacity_reservation, **asked)["CapacityReservation"], cluster)
 
 
-def resize(aws: Aws, id_: str, *, cluster: str, count: int, end: datetime | Unchanged | None) -> None:
+def resize(aws: Aws, id_: str, *, cluster: Owner, count: int, end: datetime | Unchanged | None) -> None:
     """Makes count and end so; never fewer than run in it."""
-    seen = _look(aws, id_)
+    seen = _look(aws, id_, cluster)
     if seen is None:
         raise ProviderError(
             "InvalidCapacityReservationId.NotFound",
@@ -71,9 +72,9 @@ def resize(aws: Aws, id_: str, *, cluster: str, count: int, end: datetime | Unch
     aws.call(aws.ec2.modify_capacity_reservation, **asked)
 
 
-def cancel(aws: Aws, id_: str, *, cluster: str) -> None:
+def cancel(aws: Aws, id_: str, *, cluster: Owner) -> None:
     """Ends it, unless it has ended, or something runs in it."""
-    seen = _look(aws, id_)
+    seen = _look(aws, id_, cluster)
     if seen is None or seen.state in ENDED_STATES:
         return
     _require_ours(seen, cluster, operation="CancelCapacityReservation")
@@ -84,12 +85,12 @@ def cancel(aws: Aws, id_: str, *, cluster: str) -> None:
         if error.class_ is not ErrorClass.RESERVATION_GONE:
             raise
         # A call whose reply was lost did it, or somebody was faster.
-        seen = _look(aws, id_)
+        seen = _look(aws, id_, cluster)
         if seen is not None and seen.state not in ENDED_STATES:
             raise
 
 
-def _look(aws: Aws, id_: str) -> Odcr | None:
+def _look(aws: Aws, id_: str, cluster: Owner) -> Odcr | None:
     """The reservation now; None where EC2 knows none of that id."""
     try:
         answer = aws.call(aws.ec2.describe_capacity_reservations, CapacityReservationIds=[id_])
@@ -97,7 +98,7 @@ def _look(aws: Aws, id_: str) -> Odcr | None:
         if error.class_ is ErrorClass.RESERVATION_GONE:
             return None
         raise
-    return next((odcr(item) for item in answer["CapacityReservations"]), None)
+    return next((odcr(item, cluster) for item in answer["CapacityReservations"]), None)
 
 
 def _require_unused(seen: Odcr, count: int, *, operation: str) -> None:
@@ -112,11 +113,12 @@ def _require_unused(seen: Odcr, count: int, *, operation: str) -> None:
         )
 
 
-def _require_ours(seen: Odcr, cluster: str, *, operation: str) -> None:
-    if seen.tags.get(tags.CLUSTER) != cluster:
+def _require_ours(seen: Odcr, cluster: Owner, *, operation: str) -> None:
+    if seen.ownership != "ours":
+        wanted = " and ".join(f"{key}={value}" for key, value in cluster.labels().items())
         raise errors.misconfigured(
             "ForeignReservation",
-            f"{seen.id} does not carry the tag {tags.CLUSTER}={cluster}, so this broker did not make it and "
+            f"{seen.id} does not carry the tag {wanted}, so this broker did not make it and "
             "leaves it as it is: change it where it was made",
             operation=operation,
         )

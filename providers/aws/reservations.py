@@ -13,6 +13,7 @@ from providers.aws import tags
 from providers.aws.clients import Aws
 from providers.aws.clock import utc
 from providers.aws.listings import Listing, leave_out
+from providers.aws.tags import NOBODY, Owner
 from providers.model import Odcr
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 
-def listing(aws: Aws) -> Listing[Odcr]:
+def listing(aws: Aws, owner: Owner = NOBODY) -> Listing[Odcr]:
     """What `reservations` reads."""
     listed = Listing(
         aws,
         "DescribeCapacityReservations",
         element="capacityReservationSet",
         member="CapacityReservations",
-        decode=lambda item: [odcr(item)],
+        decode=lambda item: [odcr(item, owner)],
     )
     leave_out(aws, "DescribeCapacityReservations", ("capacityAllocationSet",))
     return listed
@@ -39,12 +40,14 @@ def reservations(listed: Listing[Odcr]) -> list[Odcr]:
     return sorted(listed.read(MaxResults=PAGE), key=lambda one: one.id)
 
 
-def odcr(item: CapacityReservationTypeDef) -> Odcr:
+def odcr(item: CapacityReservationTypeDef, owner: Owner = NOBODY) -> Odcr:
     """One reservation of an answer."""
+    carried = tags.from_ec2(item.get("Tags", []))
     return Odcr(
         id=item["CapacityReservationId"],
         arn=item.get("CapacityReservationArn", ""),
         owner_id=item.get("OwnerId", ""),
+        billing_owner_id=item.get("UnusedReservationBillingOwnerId", ""),
         instance_type=item.get("InstanceType", ""),
         zone=item.get("AvailabilityZone", ""),
         zone_id=item.get("AvailabilityZoneId", ""),
@@ -63,5 +66,7 @@ def odcr(item: CapacityReservationTypeDef) -> Odcr:
         outpost_arn=item.get("OutpostArn", ""),
         # EC2 gives a launch status to reservations of UltraServers only.
         ultraserver="LaunchStatus" in item,
-        tags=tags.from_ec2(item.get("Tags", [])),
+        unlaunchable=item.get("LaunchStatus", "launchable") != "launchable",
+        tags=carried,
+        ownership=owner.judge(carried),
     )

@@ -40,13 +40,17 @@ USED: Mapping[str, Collection[str]] = {
         "DescribeSpotPriceHistory",
         "DescribeSubnets",
         "ModifyCapacityReservation",
+        "RunInstances",
         "TerminateInstances",
     ),
     "iam": (
         "AddRoleToInstanceProfile",
         "CreateInstanceProfile",
+        "DeleteInstanceProfile",
         "GetInstanceProfile",
+        "ListInstanceProfiles",
         "ListInstanceProfilesForRole",
+        "RemoveRoleFromInstanceProfile",
     ),
     "ssm": ("GetParameters",),
 }

@@ -5,21 +5,55 @@ its own, and terminates it when it has no NodeClaim for it, when `karpenter.sh/n
 `karpenter.k8s.aws/ec2nodeclass` and `eks:eks-cluster-name` are all there; a launch template with the last
 it adopts and later deletes. Leaving that one out keeps the three from ever being together, whoever adds the
 others.
+
+Ownership is judged here alone, by the cluster's UID: two clusters may have one name, and each would end what
+the other made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from providers.aws import errors
+from providers.model import Ownership
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import TagTypeDef
 
 CLUSTER = "capacity-broker.io/cluster"
+CLUSTER_UID = "capacity-broker.io/cluster-uid"
 NODE_CLASS = "capacity-broker.io/nodeclass"
 KARPENTERS = "eks:eks-cluster-name"
+
+
+@dataclass(slots=True)
+class Owner:
+    """The cluster that resources belong to; `uid` is empty until it is known."""
+
+    name: str
+    uid: str = ""
+
+    def labels(self) -> dict[str, str]:
+        """The tags of what is made for the cluster."""
+        return owned_by(self.name, self.uid)
+
+    def judge(self, carried: Mapping[str, str]) -> Ownership:
+        """Whose a resource with these tags is. Without a UID to compare with, the name decides."""
+        uid, found = self.uid, carried.get(CLUSTER_UID)
+        if uid and found:
+            return "ours" if found == uid else "foreign"
+        if carried.get(CLUSTER) not in (None, self.name):
+            return "foreign"
+        return "unproven" if uid or CLUSTER not in carried else "ours"
+
+
+NOBODY = Owner("")
+
+
+def owned_by(cluster: str, uid: str) -> dict[str, str]:
+    return {CLUSTER: cluster, CLUSTER_UID: uid} if uid else {CLUSTER: cluster}
 
 
 def checked(tags: Mapping[str, str]) -> Mapping[str, str]:

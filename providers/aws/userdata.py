@@ -10,6 +10,9 @@ untouched.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from providers.aws import userdata_bottlerocket
 from providers.aws.userdata_al2023 import al2023
 from providers.aws.userdata_bottlerocket import bottlerocket
 from providers.aws.userdata_common import refused
@@ -21,8 +24,17 @@ LARGEST = 16384
 _FAMILIES = {"AL2023": al2023, "Bottlerocket": bottlerocket}
 
 
+def not_applied(*, family: str, kubelet: Collection[str]) -> list[str]:
+    """The fields of `spec.kubelet` that the family's user data leaves out."""
+    if family == "Bottlerocket":
+        return userdata_bottlerocket.not_applied(kubelet)
+    return sorted(kubelet) if family == "Custom" else []
+
+
 def user_data(*, family: str, bootstrap: Bootstrap, custom: str) -> str:
     """The text that the node starts with."""
+    if (given := len(custom.encode())) > LARGEST:
+        raise refused(f"userData has {given} bytes; EC2 takes {LARGEST}: shorten it")
     if family == "Custom":
         made = custom
     elif family in _FAMILIES:

@@ -102,7 +102,7 @@ def _is_node_config(custom: str) -> bool:
         return False
     try:
         return isinstance(yaml.safe_load(custom), dict)
-    except yaml.YAMLError:
+    except Exception:  # noqa: BLE001 a document that PyYAML cannot build, such as one nested 2,000 levels deep
         return False
 
 

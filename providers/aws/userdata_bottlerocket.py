@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import tomli_w
@@ -18,6 +18,10 @@ import tomli_w
 from providers.aws.userdata_common import refused, taint
 from providers.model import Bootstrap
 
+_TABLES = (
+    ("settings", "kubernetes", "node-labels"),
+    ("settings", "bootstrap-commands"),
+)
 _BOUND = ["/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"]
 
 
@@ -27,6 +31,11 @@ def _same(value: Any) -> Any:
 
 def _first(value: Any) -> Any:
     return value[0]
+
+
+def _chosen(value: Any) -> Any:
+    """The names of the options that are on: Bottlerocket lists these."""
+    return [key for key, on in value.items() if str(on).lower() == "true"]
 
 
 def _texts(value: Any) -> Any:
@@ -46,7 +55,35 @@ _KUBELET: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "imageGCHighThresholdPercent": ("image-gc-high-threshold-percent", str),
     "imageGCLowThresholdPercent": ("image-gc-low-threshold-percent", str),
     "cpuCFSQuota": ("cpu-cfs-quota-enforced", _same),
+    "allowedUnsafeSysctls": ("allowed-unsafe-sysctls", _same),
+    "clusterDomain": ("cluster-domain", _same),
+    "containerLogMaxFiles": ("container-log-max-files", int),
+    "containerLogMaxSize": ("container-log-max-size", _same),
+    "containerLogMaxWorkers": ("container-log-max-workers", int),
+    "containerLogMonitorInterval": ("container-log-monitor-interval", _same),
+    "cpuManagerPolicy": ("cpu-manager-policy", _same),
+    "cpuManagerPolicyOptions": ("cpu-manager-policy-options", _chosen),
+    "cpuManagerReconcilePeriod": ("cpu-manager-reconcile-period", _same),
+    "eventBurst": ("event-burst", int),
+    "eventRecordQPS": ("event-qps", int),
+    "kubeAPIBurst": ("kube-api-burst", int),
+    "kubeAPIQPS": ("kube-api-qps", int),
+    "podPidsLimit": ("pod-pids-limit", int),
+    "registryBurst": ("registry-burst", int),
+    "registryPullQPS": ("registry-qps", int),
+    "seccompDefault": ("seccomp-default", _same),
+    "serverTLSBootstrap": ("server-tls-bootstrap", _same),
+    "shutdownGracePeriod": ("shutdown-grace-period", _same),
+    "shutdownGracePeriodCriticalPods": ("shutdown-grace-period-for-critical-pods", _same),
+    "singleProcessOOMKill": ("single-process-oom-kill", _same),
+    "topologyManagerPolicy": ("topology-manager-policy", _same),
+    "topologyManagerScope": ("topology-manager-scope", _same),
 }
+
+
+def not_applied(kubelet: Collection[str]) -> list[str]:
+    """The fields for which Bottlerocket has no setting."""
+    return sorted(set(kubelet) - _KUBELET.keys())
 
 
 def bottlerocket(bootstrap: Bootstrap, custom: str) -> str:
@@ -67,7 +104,12 @@ def bottlerocket(bootstrap: Bootstrap, custom: str) -> str:
         value = bootstrap.kubelet.get(field)
         # False and 0 are settings; nothing, an empty list and an empty map are not.
         if value is not None and value != [] and value != {}:
-            kubernetes[setting] = convert(value)
+            try:
+                kubernetes[setting] = convert(value)
+            except (TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+                raise refused(
+                    f"spec.kubelet.{field} {value!r} does not fit Bottlerocket's {setting}"
+                ) from error
     if bootstrap.instance_store_raid0:
         settings.setdefault("bootstrap-commands", {})["000-mount-instance-storage"] = {
             "commands": [
@@ -91,9 +133,15 @@ def _taints(texts: tuple[str, ...]) -> dict[str, list[str]]:
 def _parsed(custom: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(custom)
-    except tomllib.TOMLDecodeError as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:
         raise refused(f"userData is not TOML, which Bottlerocket needs: {error}") from error
-    settings = document.get("settings", {})
-    if not isinstance(settings, dict) or not isinstance(settings.get("kubernetes", {}), dict):
-        raise refused("userData: settings and settings.kubernetes must be tables")
+    for path in _TABLES:
+        table: Any = document
+        for name in path:
+            table = table.get(name, {})
+            if not isinstance(table, dict):
+                raise refused(f"userData: {'.'.join(path)} must be a table")
     return document

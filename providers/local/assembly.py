@@ -7,6 +7,7 @@ and the handler inside the second are swapped, so that no name has to be bound a
 from __future__ import annotations
 
 import threading
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -55,6 +56,12 @@ class Reservations:
             found = here.ledger.in_scope(account_id, region).get(arn.rpartition("/")[2])
         return found.state if found is not None and (found.arn == arn or "/" not in arn) else None
 
+    def now(self) -> datetime:
+        return world().clock.now()
+
+    def grouping_time(self) -> timedelta:
+        return timedelta(seconds=world().grouping)
+
     def membership_changed(self, account_id: str, region: str) -> None:
         with LOCK:
             world().ledger.absorb_all()
@@ -76,6 +83,7 @@ def install() -> None:
             EC2_RESOURCE_TO_PREFIX[kind], EC2_PREFIX_TO_RESOURCE[prefix] = prefix, kind
         filter_dict_attribute_mapping["capacity-reservation-id"] = "capacity_reservation_id"
         filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
+        filter_dict_attribute_mapping["iam-instance-profile.arn"] = "profile_arn"
         Ami.platform_details = property(platforms.details)  # type: ignore[attr-defined]
         Ami.usage_operation = property(platforms.usage_operation)  # type: ignore[attr-defined]
         stock: Any = NetworkInterface.__dict__["attachment"]

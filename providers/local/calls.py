@@ -1,4 +1,4 @@
-"""What was asked of local AWS: a count for each action and a log of the latest calls."""
+"""What was asked of local AWS: a count for each action, dry runs apart, and a log of the latest calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Calls:
             "params": params,
         }
         with self._lock:
-            self._counts[action] += 1
+            self._counts[f"{action} DryRun" if params.get("DryRun") else action] += 1
             self._log.append(entry)
 
     def counts(self) -> dict[str, int]:

@@ -106,9 +106,16 @@ class Control:
         self._call("POST", "settings", {"payment_s": seconds})
 
     def set_reservation(
-        self, reservation_id: str, *, state: str | None = None, shared_with: list[str] | None = None
+        self,
+        reservation_id: str,
+        *,
+        state: str | None = None,
+        shared_with: list[str] | None = None,
+        launchable: bool | None = None,
     ) -> None:
-        self._call("PATCH", f"reservations/{reservation_id}", {"state": state, "shared_with": shared_with})
+        """`launchable` is the launch status of an UltraServer's reservation."""
+        body = {"state": state, "shared_with": shared_with, "launchable": launchable}
+        self._call("PATCH", f"reservations/{reservation_id}", body)
 
     # ---- what AWS says
 
@@ -144,6 +151,10 @@ class Control:
     def pending(self, seconds: float) -> None:
         """How long a new reservation shows as pending."""
         self._call("POST", "settings", {"pending_s": seconds})
+
+    def grouping(self, seconds: float) -> None:
+        """How long GroupResources answers `Pending` for a reservation before it is a member."""
+        self._call("POST", "settings", {"grouping_s": seconds})
 
     def assessment(self, *, seconds: float | None = None, outcome: str | None = None) -> None:
         """How long EC2 assesses a future-dated reservation, and how that ends: scheduled or unsupported."""

@@ -6,8 +6,8 @@
     POST   pools         {capacity_type, instance_type, zone, size}  (null: no limit)
     GET    pools         DELETE pools
     POST   quotas        {instance_type, market, vcpus, account, region}  (null: no limit)      GET quotas
-    POST   settings      any of {describe_lag_s, slot_release_s, pending_s, payment_s, assessment_s,
-                         assessment_outcome, check_offerings, codes}
+    POST   settings      any of {describe_lag_s, slot_release_s, pending_s, grouping_s, payment_s,
+                         assessment_s, assessment_outcome, check_offerings, codes}
     POST   clock         one of {"advance_s": 60}, {"freeze": true or a time}, {"unfreeze": true}
     GET    clock
     GET    calls         {action: count}            DELETE calls       GET calls/log?action=CreateFleet
@@ -99,6 +99,7 @@ def _state(call: Call) -> Any:
         "describe_lag_s": call.here.describe_lag.total_seconds(),
         "slot_release_s": call.here.slot_release,
         "pending_s": call.here.pending,
+        "grouping_s": call.here.grouping,
         "payment_s": call.here.payment,
         "assessment_s": call.here.assessment,
         "assessment_outcome": call.here.assessment_outcome,
@@ -180,6 +181,8 @@ def _set(call: Call) -> Any:
         call.here.slot_release = settings.slot_release_s
     if settings.pending_s is not None:
         call.here.pending = settings.pending_s
+    if settings.grouping_s is not None:
+        call.here.grouping = settings.grouping_s
     if settings.payment_s is not None:
         call.here.payment = settings.payment_s
     if settings.assessment_s is not None:

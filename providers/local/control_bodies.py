@@ -60,6 +60,7 @@ class SettingsBody(Body):
     describe_lag_s: float | None = Field(default=None, ge=0)
     slot_release_s: float | None = Field(default=None, ge=0)
     pending_s: float | None = Field(default=None, ge=0)
+    grouping_s: float | None = Field(default=None, ge=0)
     payment_s: float | None = Field(default=None, ge=0)
     assessment_s: float | None = Field(default=None, ge=0)
     assessment_outcome: Literal["scheduled", "unsupported"] | None = None
@@ -90,6 +91,7 @@ class ReservationBody(BaseModel):
 class ReservationPatch(Body):
     state: str | None = None
     shared_with: list[str] | None = None
+    launchable: bool | None = None
 
 
 class OfferBody(Body):

@@ -60,6 +60,10 @@ def patch_reservation(call: Call) -> Any:
         call.here.ledger.share(reservation, patch.shared_with)
     if patch.state is not None:
         call.here.ledger.change(reservation, state=patch.state)
+    if patch.launchable is not None:
+        if not reservation.ultraserver_type:
+            raise Refused(f"launchable: {reservation.id} is no UltraServer's, and has no launch status")
+        call.here.ledger.change(reservation, launchable=patch.launchable)
     return {"CapacityReservationId": reservation.id, "State": reservation.state}
 
 

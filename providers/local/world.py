@@ -45,6 +45,7 @@ class World(BaseBackend):
         self.describe_lag = timedelta()
         self.slot_release = 0.0
         self.pending = 0.0
+        self.grouping = 0.0
         self.check_offerings = False
         self.assessment = 0.0
         self.assessment_outcome = "scheduled"
@@ -70,7 +71,7 @@ class World(BaseBackend):
         self.ledger.clear_limits()
         self.quotas.limits.clear()
         self.describe_lag = timedelta()
-        self.slot_release = self.pending = self.assessment = self.payment = 0.0
+        self.slot_release = self.pending = self.grouping = self.assessment = self.payment = 0.0
         self.assessment_outcome = "scheduled"
         self.check_offerings = False
 

@@ -31,6 +31,8 @@ _KINDS: Final = {
     "vol": "volume",
     "eni": "network-interface",
 }
+# ListGroupResources asks for these as well (Resource Groups API Reference).
+MEMBERS: Final = ("cloudformation:DescribeStacks", "cloudformation:ListStackResources", "tag:GetResources")
 _OPEN: Final = ("GetCallerIdentity",)  # needs no permission
 
 
@@ -111,6 +113,10 @@ def asks(operation: str, params: Json, account: Account) -> Iterator[Ask]:
     """Everything that must be allowed for a call."""
     own = account.tagged
     match operation:
+        case "RunInstances":  # as the fleet of one pool that it is a trial of
+            config = {"LaunchTemplateSpecification": params["LaunchTemplate"], "Overrides": [params]}
+            asked = _fleet({**params, "LaunchTemplateConfigs": [config]}, account)
+            yield from (each for each in asked if each.action != "ec2:CreateFleet")
         case "CreateFleet":
             yield from _fleet(params, account)
         case "CreateLaunchTemplate" | "CreateCapacityReservation":
@@ -141,15 +147,29 @@ def asks(operation: str, params: Json, account: Account) -> Iterator[Ask]:
             given = params["Group"]
             arn = given if ":" in given else f"arn:aws:resource-groups:{REGION}:{ACCOUNT}:group/{given}"
             changes = operation not in ("GetGroup", "GetGroupConfiguration", "ListGroupResources")
+            if operation == "ListGroupResources":
+                yield from (Ask(each, "*") for each in MEMBERS)
             yield Ask(f"resource-groups:{operation}", arn, own(arn) if changes else {})
         case "CreateInstanceProfile":
             arn = f"{IAM}:instance-profile/{params['InstanceProfileName']}"
             for action in (operation, "TagInstanceProfile"):
                 yield Ask(f"iam:{action}", arn, _requested(_pairs(params.get("Tags", []))))
+        case "TagInstanceProfile":
+            arn = f"{IAM}:instance-profile/{params['InstanceProfileName']}"
+            yield Ask("iam:TagInstanceProfile", arn, {**own(arn), **_requested(_pairs(params["Tags"]))})
+        case "Tag":
+            yield Ask(
+                "resource-groups:Tag", params["Arn"], {**own(params["Arn"]), **_requested(params["Tags"])}
+            )
         case "GetInstanceProfile":
             yield Ask("iam:GetInstanceProfile", f"{IAM}:instance-profile/{params['InstanceProfileName']}")
         case "ListInstanceProfilesForRole":
             yield Ask("iam:ListInstanceProfilesForRole", f"{IAM}:role/{params['RoleName']}")
+        case "ListInstanceProfiles":
+            yield Ask("iam:ListInstanceProfiles", "*")
+        case "RemoveRoleFromInstanceProfile" | "DeleteInstanceProfile":
+            arn = f"{IAM}:instance-profile/{params['InstanceProfileName']}"
+            yield Ask(f"iam:{operation}", arn, own(arn))
         case "AddRoleToInstanceProfile":
             arn = f"{IAM}:instance-profile/{params['InstanceProfileName']}"
             yield Ask("iam:AddRoleToInstanceProfile", arn, own(arn))

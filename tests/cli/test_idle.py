@@ -42,6 +42,15 @@ def recorded(client: Client, odcr: str, *, available: int) -> None:
     )
 
 
+def decided(client: Client, odcr: str) -> None:
+    """As the broker reports what it has adopted."""
+    body = {
+        "metadata": {"name": "training", "namespace": "default"},
+        "status": {"cloudReservations": [{"id": odcr}]},
+    }
+    client.apply(CapacityReservation.KIND, body, subresource="status")
+
+
 @pytest.mark.covers("CAP-10")
 def test_idle_slots_with_cost_owner_and_since(world: World, cluster: Cluster) -> None:
     client, kubeconfig = cluster
@@ -93,9 +102,10 @@ def test_an_owner_is_a_reservation_by_tag_or_annotation_or_terraform_or_none(
     noted = {"capacity-broker.io/reservation-ids": world.odcr}
     meta = {"name": "training", "namespace": "default", "annotations": noted}
     client.create(CapacityReservation.KIND, {"metadata": meta, **SPEC})
-    assert owner(world, kubeconfig) == "default/training"
+    assert owner(world, kubeconfig) == "Terraform", "the broker has not adopted it"
+    decided(client, world.odcr)
     client.create(CapacityReservation.KIND, {"metadata": {**meta, "name": "other"}, **SPEC})
-    assert owner(world, kubeconfig) == "disputed: default/other, default/training"
+    assert owner(world, kubeconfig) == "default/training"
 
 
 def test_a_narrow_terminal_loses_the_columns_that_matter_least() -> None:
@@ -156,6 +166,7 @@ def test_a_reservation_of_another_cluster_is_shown_as_that_ones(world: World, cl
 
     noted = {"capacity-broker.io/reservation-ids": world.odcr}
     client.apply(CapacityReservation.KIND, {"metadata": {**meta, "annotations": noted}, **SPEC})
+    decided(client, world.odcr)
     (row,) = json.loads(idle(world, kubeconfig, "--cluster-name", "blue", "-o", "json").stdout)
     assert (row["other_cluster"], row["reservation_exists"]) == ("", True), "adopted by who names it here"
 

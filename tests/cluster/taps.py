@@ -5,9 +5,11 @@ It stands before both API servers, so a fault is the same on each.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from broker.kube.client import READS, Reply, Request, Stream, Transport
 from broker.kube.errors import Unavailable
@@ -45,12 +47,19 @@ class Tap:
     inner: Transport
     log: list[tuple[str, str]] = field(default_factory=list)
     lost: int = 0
+    told: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def request(self, request: Request, *, timeout: float) -> Reply:
         self._pass(request)
+        if request.method == "GET" and (body := self.told.get(request.path)) is not None:
+            return Reply(status=int(body.get("code", 200)), body=json.dumps(body).encode())
         return self.inner.request(request, timeout=timeout)
+
+    def tell(self, path: str, body: Mapping[str, Any]) -> None:
+        """The broker reads this at the path, whatever the API server has there; `code` makes it an error."""
+        self.told[path] = body
 
     def stream(self, request: Request, *, timeout: float) -> Stream:
         self._pass(request)
@@ -71,6 +80,7 @@ class Tap:
             self._rules.append(Rule(chosen, times, does))
 
     def heal(self) -> None:
+        self.told.clear()
         with self._lock:
             self._rules.clear()
 

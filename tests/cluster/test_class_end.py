@@ -7,6 +7,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from tests.cluster.account import CLUSTER
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
 
@@ -40,3 +41,86 @@ def test_a_class_that_no_claim_of_ours_names_is_not_held(stack: Stack) -> None:
     assert names.CLASS_FINALIZER not in stack.get(EC2NodeClass, "gpu").metadata.finalizers
     stack.delete(EC2NodeClass, "gpu")
     stack.until_gone(EC2NodeClass, "gpu")
+
+
+def profiles(stack: Stack) -> dict[str, list[str]]:
+    """The account's instance profiles with their roles."""
+    found = stack.aws.client("iam").list_instance_profiles()["InstanceProfiles"]
+    return {p["InstanceProfileName"]: [r["RoleName"] for r in p["Roles"]] for p in found}
+
+
+def of_role(stack: Stack, name: str, role: str = "workers") -> None:
+    stack.node_class(name, preference="none", instanceProfile=None, role=role)
+
+
+@pytest.mark.covers("SAF-22")
+def test_a_profile_that_the_broker_made_goes_with_the_last_class_of_its_role(stack: Stack) -> None:
+    iam = stack.aws.client("iam")
+    iam.create_role(RoleName="workers", AssumeRolePolicyDocument="{}")
+    iam.create_role(RoleName="others", AssumeRolePolicyDocument="{}")
+    before = profiles(stack)
+    # Another cluster's profile of the same role, and one that only looks like ours.
+    foreign = {"theirs": "workers", f"capacity-broker.{CLUSTER}.0123456789": "others"}
+    for name, role in foreign.items():
+        iam.create_instance_profile(InstanceProfileName=name)
+        iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=role)
+    stack.start()
+    of_role(stack, "one")
+    of_role(stack, "two")
+    stack.claim(node_class="one", capacity=(ON_DEMAND,))
+    stack.until_ready("c-0")
+    [made] = profiles(stack).keys() - before.keys() - foreign.keys()
+    assert profiles(stack)[made] == ["workers"]
+
+    stack.delete(EC2NodeClass, "two")
+    stack.until_gone(EC2NodeClass, "two")
+    stack.advance(4000)
+    stack.passes()
+    assert made in profiles(stack)  # class `one` still names the role
+    stack.delete(EC2NodeClass, "one")
+    stack.until_class(names.LAUNCHABLE, "False", name="one", reason="NodeClassTerminating")
+    stack.delete(NodeClaim, "c-0")
+    stack.until_gone(EC2NodeClass, "one")
+    stack.until(lambda: made not in profiles(stack), "the profile is deleted", step=5.0)
+    assert profiles(stack) == {**before, **{name: [role] for name, role in foreign.items()}}
+
+
+@pytest.mark.covers("SAF-22")
+def test_a_profile_stays_while_an_instance_runs_with_it(stack: Stack) -> None:
+    iam = stack.aws.client("iam")
+    for role in ("workers", "others"):
+        iam.create_role(RoleName=role, AssumeRolePolicyDocument="{}")
+    before = profiles(stack)
+    stack.start()
+    of_role(stack, "gpu")
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_ready("c-0")
+    [made] = profiles(stack).keys() - before.keys()
+    stack.edit(EC2NodeClass, "gpu", {"spec": {"role": "others"}})
+    stack.until(lambda: "others" in str(profiles(stack)), "the other role has a profile")
+    stack.advance(4000)
+    stack.passes()
+    assert made in profiles(stack)
+    stack.delete(NodeClaim, "c-0")
+    stack.until_gone(NodeClaim, "c-0")
+    stack.until(lambda: made not in profiles(stack), "the profile is deleted", step=10.0)
+    assert "others" in str(profiles(stack))
+
+
+@pytest.mark.covers("SAF-22")
+def test_a_class_that_was_deleted_while_no_broker_ran_leaves_no_profile(stack: Stack) -> None:
+    stack.aws.client("iam").create_role(RoleName="workers", AssumeRolePolicyDocument="{}")
+    before = profiles(stack)
+    of_role(stack, "gpu")
+    stack.start()
+    stack.until(lambda: profiles(stack) != before, "the profile is made")
+    stack.until_class(names.LAUNCHABLE, "True")
+    stack.stop()
+    stack.delete(EC2NodeClass, "gpu")
+    stack.until_gone(EC2NodeClass, "gpu")
+    stack.start()
+    stack.until(lambda: profiles(stack) == before, "the profile is deleted")
+    calls = stack.calls("ListInstanceProfiles")
+    stack.advance(300)
+    stack.passes()
+    assert stack.calls("ListInstanceProfiles") == calls

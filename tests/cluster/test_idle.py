@@ -9,7 +9,7 @@ import pytest
 
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.oncall.metrics import REGISTRY
-from tests.cluster.account import A
+from tests.cluster.account import ACCOUNT, A
 from tests.cluster.stack import Stack
 
 HOUR = 3600
@@ -67,3 +67,28 @@ def test_idle_slots_are_counted_priced_and_timed(stack: Stack) -> None:
     stack.aws.rival(odcr, 5)
     assert until_idle(stack, odcr, 0) == ""
     until_measured(stack, odcr, slots=0, cost_dollars_per_hour=None, since_timestamp_seconds=None)
+
+
+@pytest.mark.covers("SAF-11")
+def test_idle_cost_leaves_out_what_this_account_does_not_pay_by_the_hour(stack: Stack) -> None:
+    def other(**more: Any) -> str:
+        made = stack.control.reservation(
+            InstanceType="m5.large",
+            InstancePlatform="Linux/UNIX",
+            AvailabilityZone=A,
+            InstanceCount=2,
+            **more,
+        )
+        return str(made["CapacityReservationId"])
+
+    block = other(reservation_type="capacity-block")
+    shared = other(owner_id="999988887777", shared_with=[ACCOUNT])
+    mine = stack.aws.odcr(count=2)
+    stack.start()
+    price = stack.provider().instance_types()["m5.large"].on_demand_price
+    assert price
+    for odcr, cost in ((mine, 2 * price), (block, 0.0), (shared, 0.0)):
+        until_idle(stack, odcr, 2)
+        until_measured(stack, odcr, slots=2, cost_dollars_per_hour=round(cost, 6))
+        said = stack.get(OnDemandCapacityReservation, odcr).status.idle_cost_per_hour
+        assert said == f"{cost:.2f}"

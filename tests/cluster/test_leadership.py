@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.app import LEASE, Broker
 from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import Client
+from broker.kube.identity import NAMESPACE
 from tests.cluster.stack import Stack
 from tests.cluster.taps import Tap
 
@@ -22,14 +24,14 @@ from tests.cluster.taps import Tap
 class Member:
     """One replica, as `capacity-broker run` runs it, without its process."""
 
-    def __init__(self, stack: Stack, name: str) -> None:
+    def __init__(self, stack: Stack, name: str, *, tap: Tap | None = None, **more: Any) -> None:
         self.name = name
-        self.tap = Tap(stack.tap.inner)
+        self.tap = tap or Tap(stack.tap.inner)
         self.leads: list[Broker | None] = [None]
         self.stop = threading.Event()
         provider = stack.provider()
         provider.instance_types()
-        settings = replace(stack.settings, leader_election=True, identity=name, namespace="default")
+        settings = replace(stack.settings, **{"leader_election": True, "identity": name, **more})
         self.thread = threading.Thread(
             target=run.lead,
             args=(Client(self.tap), provider, settings),
@@ -106,5 +108,5 @@ def test_a_leader_that_is_cut_off_stops_before_the_other_starts(stack: Stack) ->
         stack.until_ready("c-2")
         assert one_each(stack, "c-0", "c-1", "c-2")
         assert not [path for _, path in first.tap.writes() if "/leases" not in path]
-        holder = stack.get(Lease, LEASE, namespace="default").spec.holder_identity
+        holder = stack.get(Lease, LEASE, namespace=NAMESPACE).spec.holder_identity
         assert holder.startswith(second.name)

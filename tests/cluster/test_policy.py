@@ -19,7 +19,6 @@ def runs_as(stack: Stack, name: str) -> str:
     return stack.get(NodeClaim, name).labels[CAPACITY_TYPE]
 
 
-@pytest.mark.covers("KRP-16")
 def test_reserved_alone_never_leaves_the_reservations(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.aws.rival(odcr)
@@ -36,7 +35,6 @@ def test_reserved_alone_never_leaves_the_reservations(stack: Stack) -> None:
     assert stack.reservation_of("c-0") == odcr
 
 
-@pytest.mark.covers("KRP-16")
 @pytest.mark.parametrize("asked", [(RESERVED, ON_DEMAND), ()], ids=["both", "no requirement"])
 def test_it_falls_back_when_nothing_reserved_can_serve(stack: Stack, asked: tuple[str, ...]) -> None:
     odcr = stack.aws.odcr()
@@ -48,7 +46,6 @@ def test_it_falls_back_when_nothing_reserved_can_serve(stack: Stack, asked: tupl
     assert {runs_as(stack, n) for n in ("c-0", "c-1")} == {RESERVED, ON_DEMAND}
 
 
-@pytest.mark.covers("KRP-16")
 def test_on_demand_alone_leaves_a_free_reservation_alone(stack: Stack) -> None:
     odcr = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
@@ -61,7 +58,6 @@ def test_on_demand_alone_leaves_a_free_reservation_alone(stack: Stack) -> None:
     assert stack.claim_says("c-0", names.CAPACITY_RESERVATION) is None
 
 
-@pytest.mark.covers("KRP-16")
 def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.control.pool(instance_type="m5.large", zone=A, size=0)
@@ -107,7 +103,7 @@ def test_a_full_reservation_moves_the_claim_to_another_type_and_zone_in_the_same
     assert runs_as(stack, "c-0") == RESERVED
 
 
-@pytest.mark.covers("KRP-17", "KRP-16")
+@pytest.mark.covers("KRP-17")
 def test_when_every_reservation_turns_out_full_it_falls_back_in_the_same_pass(stack: Stack) -> None:
     small, large = stack.aws.odcr("m5.large", A), stack.aws.odcr("m5.xlarge", B)
     arn = stack.aws.group(small, large)
@@ -124,7 +120,7 @@ def test_when_every_reservation_turns_out_full_it_falls_back_in_the_same_pass(st
     assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
 
 
-@pytest.mark.covers("KRP-33", "KRP-16")
+@pytest.mark.covers("KRP-33")
 def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has_it(stack: Stack) -> None:
     odcr = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
@@ -176,7 +172,7 @@ def test_what_ec2_does_not_show_yet_is_labelled_when_it_does(stack: Stack) -> No
     assert stack.calls("CreateFleet") == 1
 
 
-@pytest.mark.covers("KRP-33", "KRP-16")
+@pytest.mark.covers("KRP-33")
 def test_an_instance_outside_the_reservation_is_given_back_for_a_claim_that_takes_reserved_alone(
     stack: Stack,
 ) -> None:

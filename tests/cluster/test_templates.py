@@ -24,7 +24,6 @@ def spoken(stack: Stack) -> Any:
     return template["Data"]["CapacityReservationSpecification"]
 
 
-@pytest.mark.covers("KRP-12")
 def test_by_id_it_is_the_target_together_with_reservations_only(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
@@ -37,7 +36,6 @@ def test_by_id_it_is_the_target_together_with_reservations_only(stack: Stack) ->
     }
 
 
-@pytest.mark.covers("KRP-12")
 def test_by_group_it_is_the_group_together_with_reservations_only(stack: Stack) -> None:
     arn = stack.aws.group(stack.aws.odcr())
     stack.node_class(group=arn)
@@ -50,7 +48,6 @@ def test_by_group_it_is_the_group_together_with_reservations_only(stack: Stack) 
     }
 
 
-@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("preference", "capacity", "said"),
     [

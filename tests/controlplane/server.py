@@ -52,6 +52,8 @@ KEPT = tuple(
         "servicecidrs/",
     )
 )
+# What a broker makes in kube-system: its Lease, and what it is pinned to.
+BROKERS = ("/capacity-broker", "/capacity-broker-identity")
 
 APISERVER_FLAGS = (
     "--bind-address=127.0.0.1",
@@ -162,7 +164,8 @@ class ControlPlane:
 
         The server sees the objects go as if somebody had deleted them; no finalizer holds them up.
         """
-        left = [key for key in self._keys() - self._born if not key.startswith(KEPT)]
+        made = self._keys() - self._born
+        left = [key for key in made if not key.startswith(KEPT) or key.endswith(BROKERS)]
         for some in (left[i : i + OPERATIONS] for i in range(0, len(left), OPERATIONS)):
             gone = [{"requestDeleteRange": {"key": _base64(key)}} for key in some]
             _post(f"{self.etcd}/v3/kv/txn", {"success": gone})

@@ -19,6 +19,7 @@ from broker.controllers.ome.kueue.render import CHECK
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from tests.cluster.clocks import MovableClock
+from tests.cluster.ome import bought
 from tests.cluster.ome.dedicated import World
 from tests.cluster.ome.reserved import GPU, spec
 from tests.cluster.stack import Stack
@@ -99,6 +100,17 @@ def story(world: World, webhook: MovableClock) -> None:
         lambda: stack.find(CapacityReservation, "training", namespace="default") is None, "it is gone"
     )
     stack.until(lambda: stack.find(AdmissionCheck, CHECK) is None, "nobody asks, so the check goes")
+
+    bought.ask(stack, 1, name="bought", annotations=bought.CANCEL)
+    shared = {"metadata": {"name": "shared", "annotations": bought.CANCEL}, "spec": spec(quotas={GPU: "8"})}
+    stack.client.create(ClusterCapacityReservation.KIND, shared)
+    stack.until(lambda: len(bought.ours(stack.aws.ec2)) == 2, "a reservation of each kind is bought for")
+    stack.delete(ClusterCapacityReservation, "shared")
+    stack.until_gone(ClusterCapacityReservation, "shared")
+    stack.delete(CapacityReservation, "bought", namespace="default")
+    stack.until(
+        lambda: stack.find(CapacityReservation, "bought", namespace="default") is None, "both are given back"
+    )
 
     # By hand: what cannot be served is made anew, and API servers are told.
     stack.client.patch(Secret.KIND, SECRET, {"data": {"tls.key": "bm8="}}, namespace=helm.NAMESPACE)

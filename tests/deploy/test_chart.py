@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,7 +11,11 @@ import pytest
 import yaml
 
 from broker.admission.keeper import SECRET
+from broker.apis import names
 from broker.app import LEASE
+from broker.capacity.purchases import LEDGER
+from broker.controllers.nodeclaim.calls import RECORDS
+from broker.kube.identity import NAME, NAMESPACE
 from broker.run import serve
 from broker.settings import Settings
 from tests.controlplane.client import Api
@@ -20,6 +24,7 @@ from tests.deploy.strict import Json
 
 REQUIRED = {
     "image.repository": "",
+    "image.digest": "",
     "clusterName": "CLUSTER_NAME",
     "clusterEndpoint": "CLUSTER_ENDPOINT",
     "clusterCABundle": "CLUSTER_CA_BUNDLE",
@@ -95,6 +100,7 @@ def test_what_the_process_refuses_to_start_without_the_chart_requires() -> None:
         ({"region": "us-east-1a"}, "/region"),
         ({"http": {"port": 80}}, "/http/port"),
         ({"image": {"repository": "x", "digest": "latest"}}, "/image/digest"),
+        ({"clusterName": "demo.eu"}, "/clusterName"),
     ],
 )
 def test_a_wrong_value_is_named(values: Json, field: str) -> None:
@@ -145,14 +151,13 @@ def test_it_does_not_run_on_nodes_that_it_launched() -> None:
     assert {"key": "karpenter.sh/registered", "operator": "DoesNotExist"} in term["matchExpressions"]
 
 
-def role(manifests: list[Json], kind: str = "ClusterRole") -> Json:
+def role(manifests: list[Json], kind: str = "ClusterRole", name: str = helm.RELEASE) -> Json:
     """The broker's own."""
-    (found,) = [
-        each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == helm.RELEASE
-    ]
+    (found,) = [each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name]
     return found
 
 
+@pytest.mark.covers("SAF-60")
 def test_people_get_roles_of_their_own_within_kubernetes_s() -> None:
     def given(values: Json) -> dict[str, tuple[list[str], list[Json]]]:
         return {
@@ -168,12 +173,13 @@ def test_people_get_roles_of_their_own_within_kubernetes_s() -> None:
             if each["kind"] == "ClusterRole" and each["metadata"]["name"] != helm.RELEASE
         }
 
-    assert given({}) == {
+    assert given({"aggregate": True}) == {
         "view": (["admin", "edit", "view"], rules("users-view")),
         "edit": (["admin", "edit"], rules("users-edit")),
         "cluster": ([], rules("users-cluster")),
+        "buy": ([], rules("users-buy")),
     }
-    assert [into for into, _ in given({"aggregate": False}).values()] == [[], [], []]
+    assert [into for into, _ in given({}).values()] == [[], [], [], []]
     assert given({"create": False}) == {}
 
 
@@ -204,7 +210,7 @@ def test_rights_that_go_with_a_value_go_without_it() -> None:
     assert environment(manifests)["BROKER_KEEP_DEFINITION"] == "true"
     manifests = helm.render({**helm.GIVEN, "webhook": {"enabled": False}})
     assert role(manifests)["rules"] == [*rules("cluster"), *rules("ome"), *rules("advisor")]
-    assert helm.one(manifests, "Role")["rules"] == rules("namespace")
+    assert helm.one(manifests, "Role")["rules"] == rules("system-namespace")
 
 
 def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
@@ -213,19 +219,26 @@ def test_the_roles_hold_the_rules_and_are_bound_to_the_pods_account() -> None:
     account = helm.one(manifests, "ServiceAccount")["metadata"]
     assert pod["serviceAccountName"] == account["name"]
     assert account["annotations"] == helm.GIVEN["serviceAccount"]["annotations"]
-    for kind, files in (
-        ("ClusterRole", ("cluster", "ome", "webhook", "advisor")),
-        ("Role", ("namespace", "webhook-namespace")),
+    webhook = f"{helm.RELEASE}-webhook"
+    for kind, name, namespace, files in (
+        ("ClusterRole", helm.RELEASE, None, ("cluster", "ome", "webhook", "advisor")),
+        ("Role", helm.RELEASE, NAMESPACE, ("system-namespace",)),
+        ("Role", webhook, helm.NAMESPACE, ("webhook-namespace",)),
     ):
-        given, binding = role(manifests, kind), helm.one(manifests, f"{kind}Binding")
+        given, binding = role(manifests, kind, name), role(manifests, f"{kind}Binding", name)
         assert given["rules"] == [rule for file in files for rule in rules(file)]
-        assert binding["roleRef"]["name"] == given["metadata"]["name"]
+        assert given["metadata"].get("namespace") == binding["metadata"].get("namespace") == namespace
+        assert binding["roleRef"] == {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": kind,
+            "name": given["metadata"]["name"],
+        }
         assert binding["subjects"] == [
             {"kind": "ServiceAccount", "name": account["name"], "namespace": helm.NAMESPACE}
         ]
-    given = helm.one(manifests, "Role")
-    assert given["metadata"]["namespace"] == helm.NAMESPACE
-    assert [r["resourceNames"] for r in given["rules"] if "resourceNames" in r] == [[LEASE], [SECRET]]
+    for name, limited in ((helm.RELEASE, [[LEASE], [NAME], [*RECORDS, LEDGER]]), (webhook, [[SECRET]])):
+        given = role(manifests, "Role", name)
+        assert [r["resourceNames"] for r in given["rules"] if "resourceNames" in r] == limited
 
 
 def test_an_account_that_is_there_is_used_by_its_name() -> None:
@@ -246,13 +259,47 @@ def test_metrics_are_scraped_where_the_operator_is_asked_to() -> None:
     assert not [each for each in without if each["kind"] == "ServiceMonitor"]
 
 
-def test_the_image_is_pinned_by_tag_or_digest() -> None:
-    where = helm.GIVEN["image"]["repository"]
-    version = tomllib.loads((helm.ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert container(helm.render())["image"] == f"{where}:{version}"
-    digest = "sha256:" + "0" * 64
-    pinned = helm.render({**helm.GIVEN, "image": {"repository": where, "digest": digest}})
-    assert container(pinned)["image"] == f"{where}@{digest}"
+@pytest.mark.covers("SAF-60")
+def test_the_image_is_pinned_by_digest() -> None:
+    where, digest = helm.GIVEN["image"]["repository"], helm.GIVEN["image"]["digest"]
+    assert container(helm.render())["image"] == f"{where}@{digest}"
+    tagged = helm.render({**helm.GIVEN, "image": {**helm.GIVEN["image"], "tag": "0.1.0"}})
+    assert container(tagged)["image"] == f"{where}:0.1.0@{digest}"
+
+
+@pytest.mark.covers("SAF-60")
+def test_metrics_are_for_the_monitoring_namespace_and_reviews_for_the_api_server() -> None:
+    manifests = helm.render()
+    policy = helm.one(manifests, "NetworkPolicy")["spec"]
+    labels = helm.one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert policy["policyTypes"] == ["Ingress"]
+    monitoring = {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
+    assert policy["ingress"] == [
+        {"ports": [{"port": "http"}], "from": [{"namespaceSelector": monitoring}]},
+        {
+            "ports": [{"port": "webhook"}],
+            "from": [{"ipBlock": {"cidr": each}} for each in helm.GIVEN["networkPolicy"]["apiServerCIDRs"]],
+        },
+    ]
+    ports = {each["name"] for each in container(manifests)["ports"]}
+    assert ports == {"http", "webhook"}, "every port has a rule"
+    with pytest.raises(helm.Refused, match=r"networkPolicy\.apiServerCIDRs"):
+        helm.render({**helm.GIVEN, "networkPolicy": {}})
+    without = helm.render({**helm.GIVEN, "networkPolicy": {}, "webhook": {"enabled": False}})
+    assert len(helm.one(without, "NetworkPolicy")["spec"]["ingress"]) == 1
+
+
+@pytest.mark.covers("SAF-60")
+def test_annotations_that_buy_or_adopt_are_those_of_the_admission_policy() -> None:
+    spec = helm.one(helm.render(), "ValidatingAdmissionPolicy")["spec"]
+    (changed,) = [each["expression"] for each in spec["variables"] if each["name"] == "changed"]
+    assert set(re.findall(r'"(capacity-broker\.io/[a-z-]+)"', changed)) == names.BUYING_TERMS
+    bound = helm.one(helm.render(), "ValidatingAdmissionPolicyBinding")
+    policy = helm.one(helm.render(), "ValidatingAdmissionPolicy")["metadata"]["name"]
+    assert (bound["spec"]["policyName"], bound["spec"]["validationActions"]) == (policy, ["Deny"])
+    off = helm.render({**helm.GIVEN, "admissionPolicy": {"enabled": False}})
+    assert not [each for each in off if "AdmissionPolicy" in each["kind"]]
 
 
 def test_the_api_server_takes_every_manifest_strictly(api: Api) -> None:
@@ -262,7 +309,7 @@ def test_the_api_server_takes_every_manifest_strictly(api: Api) -> None:
         return api.request(method, path, query, body)
 
     assert strict.create(ask, manifests, dry_run=True) == []
-    assert len(manifests) == 11
+    assert len(manifests) == 17
 
 
 def test_an_unknown_field_is_refused_and_the_service_monitor_is_taken() -> None:

@@ -72,7 +72,7 @@ def test_the_command_line_works_with_what_stays() -> None:
     assert crds.returncode == 0, crds.stderr
     assert "ec2nodeclasses.karpenter.k8s.aws" in crds.stdout
     # It gets as far as asking for a cluster: everything that `run` needs was imported.
-    ran = in_image("run")
+    ran = in_image("run", "--region", "us-east-1")
     assert (ran.returncode, "no cluster" in ran.stderr) == (2, True), ran.stderr
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import yaml
 
-from tests.controlplane.client import Api, Json
+from broker.apis import names
+from broker.apis.crds import load
+from tests.controlplane.client import Api, Json, Reply
 from tests.deploy import helm
 from tests.peers.programs import until
 
@@ -30,7 +33,7 @@ rules:
 """
 
 
-def bind(api: Api, kind: str, role: Json, *, namespace: str = "") -> None:
+def bind(api: Api, kind: str, role: Json, *, namespace: str = "", user: str = USER) -> None:
     """The role, for the user: in a namespace, or everywhere."""
     space = f"/namespaces/{namespace}" if namespace else ""
     plural = "roles" if kind == "Role" else "clusterroles"
@@ -39,25 +42,27 @@ def bind(api: Api, kind: str, role: Json, *, namespace: str = "") -> None:
     name = role["metadata"]["name"]
     body = {
         "metadata": {"name": name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
     }
     bindings = "rolebindings" if namespace else "clusterrolebindings"
     assert api.request("POST", f"{RBAC}{space}/{bindings}", body=body).status == 201
 
 
-def may(api: Api, verb: str, resource: str, *, namespace: str = "") -> bool:
+def may(api: Api, verb: str, resource: str, *, namespace: str = "", user: str = USER) -> bool:
     plural, _, group = resource.partition(".")
     asks = {"verb": verb, "group": group, "resource": plural, "namespace": namespace}
-    reply = api.request("POST", REVIEWS, body={"spec": {"user": USER, "resourceAttributes": asks}})
+    reply = api.request("POST", REVIEWS, body={"spec": {"user": user, "resourceAttributes": asks}})
     return bool(reply.body["status"]["allowed"])
 
 
-def until_may(api: Api, verbs: Iterable[str], *resources: str, namespace: str = "") -> None:
+def until_may(api: Api, verbs: Iterable[str], *resources: str, namespace: str = "", user: str = USER) -> None:
     """The authorizer reads roles by watches of its own, so a grant holds a moment after it was written."""
     until(
-        lambda: all(may(api, verb, each, namespace=namespace) for verb in verbs for each in resources),
-        f"right of {USER} to {', '.join(verbs)} {', '.join(resources)}",
+        lambda: all(
+            may(api, verb, each, namespace=namespace, user=user) for verb in verbs for each in resources
+        ),
+        f"right of {user} to {', '.join(verbs)} {', '.join(resources)}",
     )
 
 
@@ -103,3 +108,84 @@ def test_the_chart_s_roles_are_the_page_s_without_what_a_role_cannot_grant(real:
     until_may(real, ["list"], f"localqueues.{KUEUE}", namespace="default")
     assert may_not(real, all_verbs, MINE, namespace="kube-system")
     assert may_not(real, ["create"], f"workloads.{KUEUE}", namespace="default")
+
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+RESERVATIONS = "/apis/ome.io/v1beta1/namespaces/default/capacityreservations"
+BUYER = "bo"
+ADOPTING = {
+    names.ADOPT_IDS: "cr-0123456789abcdef0",
+    names.ADOPT_GROUP: "arn:aws:resource-groups:us-east-1:123456789012:group/theirs",
+}
+BUYING = dict.fromkeys(sorted(names.BUYING_TERMS - {*ADOPTING}), "Manage")
+
+
+def reserved(name: str, annotations: Json) -> Json:
+    quota = {"name": "nvidia.com/gpu", "nominalQuota": 8}
+    group = {"coveredResources": ["nvidia.com/gpu"], "flavors": [{"name": "h100", "resources": [quota]}]}
+    return {
+        "apiVersion": "ome.io/v1beta1",
+        "kind": "CapacityReservation",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"resourceGroups": [group]},
+    }
+
+
+@contextmanager
+def enforced(api: Api) -> Iterator[None]:
+    """The chart's ValidatingAdmissionPolicy, for as long as this test runs: it holds for the whole server."""
+    policy = yaml.safe_load((helm.CHART / "admission" / "spending.yaml").read_text())
+    binding = {"policyName": "spending", "validationActions": ["Deny"]}
+    made = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
+    try:
+        for plural, spec in made.items():
+            body = {"metadata": {"name": "spending"}, "spec": spec}
+            assert api.request("POST", f"{ADMISSION}/{plural}", body=body).status == 201
+        yield
+    finally:
+        for plural in reversed(made):
+            api.request("DELETE", f"{ADMISSION}/{plural}/spending")
+
+
+@pytest.mark.real
+@pytest.mark.covers("SAF-60")
+def test_an_annotation_that_buys_or_adopts_needs_a_right_of_its_own(real: Api) -> None:
+    """The chart's `-edit` is not enough."""
+    real.install(next(each for each in load() if each["spec"]["names"]["kind"] == "CapacityReservation"))
+
+    def granted(name: str, *verbs: str) -> None:
+        rules = [{"apiGroups": ["ome.io"], "resources": ["capacityreservations"], "verbs": [*verbs]}]
+        bind(real, "Role", {"metadata": {"name": name}, "rules": rules}, namespace="default", user=BUYER)
+        until_may(real, verbs, MINE, namespace="default", user=BUYER)
+
+    def create(annotations: Json) -> Reply:
+        dry = {"dryRun": "All"}
+        headers = {"Impersonate-User": BUYER}
+        return real.request("POST", RESERVATIONS, dry, reserved("new", annotations), headers)
+
+    def annotate(annotations: Json) -> int:
+        headers = {"Content-Type": "application/merge-patch+json", "Impersonate-User": BUYER}
+        body = {"metadata": {"annotations": annotations}}
+        return real.request("PATCH", f"{RESERVATIONS}/kept", {"dryRun": "All"}, body, headers).status
+
+    granted("edits", *chart("edit")["rules"][0]["verbs"])
+    with enforced(real):
+        until(lambda: create(BUYING).status == 403, "the policy is enforced")
+        assert create({}).status == create({"team": "blue"}).status == 201
+        # The administrator of this server has every right.
+        assert real.request("POST", RESERVATIONS, body=reserved("kept", {**BUYING, **ADOPTING})).status == 201
+        assert annotate({"team": "blue"}) == 200
+        for verb, keys in (("buy", BUYING), ("adopt", ADOPTING)):
+            for key, value in keys.items():
+                refused = create({key: value})
+                # Without an end date, or without Cancel, a reservation is paid for longer.
+                assert refused.status == annotate({key: "else"}) == annotate({key: None}) == 403
+                assert (
+                    key in refused.body["message"] and f"needs the verb {verb} on" in refused.body["message"]
+                )
+        granted("adopts", "adopt")
+        until(lambda: create(ADOPTING).status == 201, "the right to adopt holds for the policy")
+        assert create(BUYING).status == create({**BUYING, **ADOPTING}).status == 403
+        granted("buys", *chart("buy")["rules"][0]["verbs"])
+        until(lambda: create({**BUYING, **ADOPTING}).status == 201, "the right to buy holds for the policy")
+        assert annotate(dict.fromkeys(BUYING, "else")) == 200

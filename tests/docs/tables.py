@@ -44,6 +44,8 @@ BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.D
 
 MARKS: Mapping[str, str] = {
     "capacity": "the reservation; outside reservations, the pool",
+    "class": "the pool, for the class",
+    "placement": "the placement group in the zone, for every type",
     "subnet": "the subnet",
     "quota": "the quota: capacity type and family group",
     "nothing": "nothing",
@@ -104,6 +106,12 @@ def shapes() -> str:
     """Names that are not known one by one."""
     found = [(f"`{shape.pattern}`", f"`{class_}`") for shape, class_ in errors._SHAPES]
     return table(("a name that matches", "class"), found)
+
+
+def texts() -> str:
+    """Refusals that share a code, and that EC2 tells apart by its words."""
+    found = [(f"`{text.pattern}`", f"`{class_}`") for text, class_ in errors._TEXTS]
+    return table(("a message that matches", "class"), found)
 
 
 def statuses() -> str:
@@ -243,13 +251,13 @@ def permissions() -> str:
         ("webhook", "the cluster, with `webhook.enabled`"),
         ("advisor", "the cluster, with `advise`"),
         ("definition", "the cluster, with `keepDefinition`"),
-        ("namespace", "its namespace"),
+        ("system-namespace", "`kube-system`"),
         ("webhook-namespace", "its namespace, with `webhook.enabled`"),
     )
     for file, where in files:
         for rule in yaml.safe_load((CHART / "rbac" / f"{file}.yaml").read_text()):
             (group,), names = rule["apiGroups"], rule.get("resourceNames", ())
-            only = f" (only `{names[0]}`)" if names else ""
+            only = f" (only {', '.join(f'`{name}`' for name in names)})" if names else ""
             full = ", ".join(f"`{each}.{group}`" if group else f"`{each}`" for each in rule["resources"])
             rows.append((where, full + only, ", ".join(rule["verbs"])))
     return table(("in", "resource", "verbs"), rows)
@@ -285,6 +293,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "refusals": refusals,
     "sdk": sdk,
     "shapes": shapes,
+    "texts": texts,
     "statuses": statuses,
     "templates": templates,
 }

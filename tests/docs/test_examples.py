@@ -135,9 +135,11 @@ def test_the_chart_installs_with_the_values_that_are_shown() -> None:
         each.split("=", 1)
         for each in re.findall(r"--set (\S+?=(?:\$\(.*?\)|\S+))", install.replace("\\\n", " "))
     )
-    assert set(given) == {"image.repository", "clusterName", "region", "clusterEndpoint", "clusterCABundle"}
+    required = {"clusterName", "region", "clusterEndpoint", "clusterCABundle"}
+    assert set(given) == required | {"image.repository", "image.digest", "'networkPolicy.apiServerCIDRs"}
     values = {key: helm.GIVEN.get(key, value) for key, value in given.items() if "." not in key}
-    manifests = helm.render({**values, "image": {"repository": given["image.repository"]}})
+    image = {**helm.GIVEN["image"], "repository": given["image.repository"]}
+    manifests = helm.render({**values, "image": image, "networkPolicy": helm.GIVEN["networkPolicy"]})
     assert (
         "capacity-broker/capacity-broker"
         in f"{helm.NAMESPACE}/{helm.one(manifests, 'ServiceAccount')['metadata']['name']}"

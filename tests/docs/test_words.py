@@ -91,14 +91,14 @@ def broker() -> Broker:
 def test_every_loop_is_shown() -> None:
     text = (DOCS / "architecture.md").read_text()
     told = re.findall(r"^\| ([a-z, ]+) \| (?:one|two|four)", text, re.MULTILINE)
-    assert sorted(", ".join(told).split(", ")) == sorted(loop.name for loop in broker()._loops)
+    assert sorted(", ".join(told).split(", ")) == sorted(loop.name for loop in broker().loops)
 
 
 # Words in the code that look like reasons and are none: kinds, operators, statuses, outcomes, families.
 WORDS = """
 True False Unknown Normal Warning Valid Ready Available LimitExceeded Resolved Mirrored Not NotNeeded
 Exists DoesNotExist Equal In NotIn Gt Gte Lt Lte Mi Gi Ti NoSchedule NoExecute PreferNoSchedule Failed
-Succeeded PodScheduled
+Succeeded PodScheduled AdmissionCheck
 Unschedulable CreateCapacityReservation
 CapacityReservationsReady EC2NodeClass NodeClaim DaemonSet Node Windows Custom Bottlerocket Outpost
 Adopted Launched Refused Skipped Spilled NoInstances SpilledToOnDemand
@@ -108,7 +108,9 @@ NO_REASONS = frozenset(WORDS.split())
 
 def reasons() -> dict[str, str]:
     """Every CamelCase word that conditions, misfits and events may give as their reason, with its file."""
-    files = [*(ROOT / "broker" / "controllers").rglob("*.py"), *(ROOT / "broker" / "capacity").rglob("*.py")]
+    top = ROOT / "broker"
+    files = [path for room in ("controllers", "capacity") for path in (top / room).rglob("*.py")]
+    files.append(top / "kube" / "isolation.py")
     return {
         node.value: file.name
         for file in files

@@ -18,7 +18,18 @@ from broker.controllers.nodeclaim import launch
 from providers.local import LocalAws
 from tests.cluster.account import A, B
 from tests.cluster.objects import ON_DEMAND, RESERVED
-from tests.faults.walk import ENDED, Gate, Killed, Point, World, account, held, points, share_clients
+from tests.faults.walk import (
+    ENDED,
+    Gate,
+    Killed,
+    Point,
+    World,
+    account,
+    held,
+    points,
+    records,
+    share_clients,
+)
 
 BOTH = (RESERVED, ON_DEMAND)
 
@@ -198,9 +209,7 @@ def run(server: LocalAws, story: Story, number: int, point: Point | None) -> Gat
         story.meanwhile(world)
         process = world.start()
         process.until(lambda: settled(world), "the next process settles")
-    process.until(
-        lambda: not any(names.LAUNCH_REQUEST in c.annotations for c in world.all_claims()), "calls are tidied"
-    )
+    process.until(lambda: not records(world), "calls are tidied")
     end(world, story, made)
     process.bury()
     return gate

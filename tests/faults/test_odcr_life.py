@@ -25,6 +25,7 @@ from broker.controllers.ome.holdings.keeper import HoldingsKeeper, Seen
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from providers.local import LocalAws
+from providers.model import owned_prefix
 from tests.cluster.account import A, B, C, tags
 from tests.cluster.ome import bought
 from tests.cluster.ome.bought import CANCEL, P5
@@ -103,7 +104,7 @@ class Team(World):
 
     def grouped(self) -> list[str]:
         """The members of the reservation's group; none where there is no group."""
-        name = f"capacity-broker-{self.settings.cluster_name}-default--training"
+        name = f"{owned_prefix(self.settings.cluster_name)}default--training"
         try:
             found = self.aws.groups.list_group_resources(Group=name)["Resources"]
         except self.aws.groups.exceptions.NotFoundException:
@@ -284,7 +285,7 @@ def test_a_purchase_that_may_have_been_made_is_made_again_as_the_same_and_a_new_
     process = team.start()
     cancelled_by_hand(team)
     process.until(lambda: team.quiet({A: 2}), "another one is bought", seconds=90.0)
-    assert (len(team.made()), len(tokens()), len(set(tokens()))) == (2, 3, 2)
+    assert (len(team.made()), len(tokens()), len(set(tokens()))) == (2, 2, 2)
     assert team.control.log("ModifyCapacityReservation") == []  # it was had whole
 
     team.hidden = 420.0
@@ -429,28 +430,52 @@ def test_slots_that_nobody_uses_for_long_are_given_back_until_the_spec_asks_anew
     process.until(lambda: team.quiet({A: 4}), "all of it is wanted again")
 
 
-@pytest.mark.covers("CAP-06")
-def test_two_that_claim_one_are_both_told_and_neither_has_it(fresh: LocalAws) -> None:
+@pytest.mark.covers("CAP-06", "SAF-54")
+def test_annotation_takes_nothing_from_its_holder_and_the_older_of_two_allowed_claims_stands(
+    fresh: LocalAws,
+) -> None:
     team = Team(fresh, 0)
-    one = team.others[1]
+    one = team.aws.odcr(P5, A, 1)
     process = team.start()
     adopts = {names.ADOPT_IDS: one}
-    for name in ("training", "serving"):
-        team.client.create(KIND, bought.wanted(1, name=name, annotations=adopts))
-    process.run(120.0)
-    holdings = process.broker.ome.holdings
-    assert holdings.holdings().disputed == {one: (Reserved("default", "serving"), RESERVED)}
-    for name in ("training", "serving"):
-        (told,) = holdings.state(Reserved("default", name)).problems
-        assert (told.reason, one in told.message) == ("ReservationDisputed", True)
-        status = CapacityReservation.decode(team.client.get(KIND, name, namespace="default")).status
-        assert "give it the tag capacity-broker.io/reservation" in status.lifecycle_detail
-    team.client.patch(
-        KIND, "serving", {"metadata": {"annotations": {names.ADOPT_IDS: None}}}, namespace="default"
-    )
+    team.client.create(KIND, bought.wanted(1, annotations=adopts))
     process.run(60.0)
+    holdings = process.broker.ome.holdings
+    (told,) = holdings.state(RESERVED).problems
+    assert (holdings.holdings().owner, told.reason) == ({}, "AdoptionNotAllowed")
+    assert "--adopt-by-annotation allow namespace default" in told.message
+
+    team.settings = replace(team.settings, adopt_by_annotation=f"default={one}")
+    process = team.start()
+    process.run(60.0)
+    team.tick(1.0)
+    team.client.create(KIND, bought.wanted(1, name="serving", annotations=adopts))
+    process.run(60.0)
+    process = team.start()  # which was not there when one of them began
+    process.run(60.0)
+    holdings = process.broker.ome.holdings
     assert holdings.holdings().owner == {one: RESERVED}
+    assert holdings.state(RESERVED).problems == ()
+    (told,) = holdings.state(Reserved("default", "serving")).problems
+    assert told.reason == "ReservationDisputed"
+    assert f"{one} belongs to default/training and stays with it" in told.message
+    status = CapacityReservation.decode(team.client.get(KIND, "serving", namespace="default")).status
+    assert "give it the tag capacity-broker.io/reservation" in status.lifecycle_detail
     team.untouched()
+
+
+@pytest.mark.covers("SAF-54")
+def test_group_is_adopted_by_its_tag(fresh: LocalAws) -> None:
+    team = Team(fresh, 0)
+    there, arn = adopting(team)
+    team.client.create(KIND, bought.wanted(1, annotations={names.ADOPT_GROUP: arn}))
+    process = team.start()
+    process.run(60.0)
+    (told,) = process.broker.ome.holdings.state(RESERVED).problems
+    assert told.reason == "AdoptionNotAllowed"
+    team.aws.groups.tag(Arn=arn, Tags={names.TAG_RESERVATION: "default/training"})
+    process.until(lambda: process.broker.ome.holdings.holdings().owner == {there: RESERVED}, "it is adopted")
+    assert process.broker.ome.holdings.state(RESERVED).problems == ()
 
 
 def adopting(team: Team) -> tuple[str, str]:
@@ -464,6 +489,7 @@ def test_while_its_group_cannot_be_read_what_is_in_there_is_not_bought_again(
     fresh: LocalAws, read_before: bool
 ) -> None:
     team = Team(fresh, 0)
+    team.settings = replace(team.settings, adopt_by_annotation="default")
     there, arn = adopting(team)
     process = team.start()
     if read_before:
@@ -477,7 +503,7 @@ def test_while_its_group_cannot_be_read_what_is_in_there_is_not_bought_again(
     told = {each.reason: each.message for each in state.problems}
     assert (team.made(), state.obtained) == ([], int(read_before))
     # Its own group cannot be read either.
-    assert told.keys() == ({"GroupNotRead"} if read_before else {"GroupNotRead", "NothingBought"})
+    assert told.keys() == ({"GroupNotRead"} if read_before else {"GroupNotRead", "PurchaseSkipped"})
     assert "AccessDenied" in told["GroupNotRead"]
     team.control.clear_faults()
     process.until(lambda: team.grouped() == [there], "it is adopted")
@@ -486,12 +512,13 @@ def test_while_its_group_cannot_be_read_what_is_in_there_is_not_bought_again(
 
 def test_a_group_that_is_not_there_is_not_bought_anew(fresh: LocalAws) -> None:
     team = Team(fresh, 0)
+    team.settings = replace(team.settings, adopt_by_annotation="default")
     there, arn = adopting(team)
     process = team.start()
     team.ask(1, annotations={**CANCEL, names.ADOPT_GROUP: f"{arn}-mistyped"})
     process.run(300.0)
     told = {each.reason for each in process.broker.ome.holdings.state(RESERVED).problems}
-    assert (team.made(), told) == ([], {"GroupNotFound", "NothingBought"})
+    assert (team.made(), told) == ([], {"GroupNotFound", "PurchaseSkipped"})
     right = {"metadata": {"annotations": {names.ADOPT_GROUP: arn}}}
     team.client.patch(KIND, "training", right, namespace="default")
     process.until(lambda: team.grouped() == [there], "it is adopted")
@@ -506,7 +533,7 @@ def test_what_its_namespace_has_no_room_for_is_not_bought(fresh: LocalAws) -> No
     team.ask(2)
     process.run(300.0)
     (told,) = process.broker.ome.holdings.state(RESERVED).problems
-    assert (team.made(), told.reason) == ([], "NothingBought")
+    assert (team.made(), told.reason) == ([], "PurchaseSkipped")
     assert "ResourceQuota gpus allows nvidia.com/gpu 8" in told.message
     raised = {"spec": {"hard": {"nvidia.com/gpu": "16"}}}
     team.client.patch(ResourceQuota.KIND, "gpus", raised, namespace="default")

@@ -11,11 +11,10 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.controllers.nodeclaim.intents import carried
 from broker.kube.errors import Unavailable
 from broker.oncall.metrics import REGISTRY
 from tests.cluster.objects import ON_DEMAND, RESERVED
-from tests.faults.walk import Process, World, held
+from tests.faults.walk import Process, World, held, records
 
 BOTH = (RESERVED, ON_DEMAND)
 
@@ -97,9 +96,8 @@ def test_a_claim_that_goes_on_keeps_the_call_that_another_still_waits_for(world:
     process.until(lambda: not process.gate.hooks[path], "the instance is there")
     first, second = claim(world, "first"), claim(world, "second")
     assert not first.status.provider_id
-    intent = carried(second)
-    assert intent is not None
-    assert intent.launch == first.annotations[names.LAUNCH]
+    assert [*records(world)] == [first.annotations[names.LAUNCH]]
+    assert second.annotations[names.LAUNCH] not in records(world)
     process = world.start()
     process.until(lambda: whole(world), "the next process settles")
     assert len(world.instances(ended=True)) == 2

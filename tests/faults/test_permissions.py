@@ -15,7 +15,7 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from providers.aws import AwsProvider, clients
 from providers.local import LocalAws
-from providers.model import Selector
+from providers.model import Override, Selector, Template, owned_prefix
 from tests.aws import iam
 from tests.aws.iam import ACCOUNT, CLUSTER, REGION, Guard
 from tests.cluster.account import PROFILE, A
@@ -29,7 +29,10 @@ from tests.faults.walk import account
 
 OURS = {"capacity-broker.io/cluster": CLUSTER}
 THEIRS = {"capacity-broker.io/cluster": "elsewhere"}
-LOOPS = ("inventory", "nodeclass", "finalizer", "templates", "launch", "nodeclaim", "holdings", "reservation")
+LOOPS = (
+    *("inventory", "nodeclass", "finalizer", "templates", "profiles", "launch", "nodeclaim"),
+    *("terminations", "holdings", "reservation"),
+)
 
 
 @pytest.fixture
@@ -88,6 +91,7 @@ def test_all_that_the_broker_does_is_allowed(
     process.until(lambda: not team.instances(), "its instance ends")
     team.client.delete(EC2NodeClass.KIND, "gpu")
     process.until(lambda: not owner.ec2.describe_launch_templates()["LaunchTemplates"], "its templates go")
+    process.until(lambda: not made_profiles(owner), "its instance profile goes")
     team.end()
     process.until(lambda: team.object() is None, "the object is gone")
     assert team.held() == {} and team.grouped() == []
@@ -98,9 +102,23 @@ def test_all_that_the_broker_does_is_allowed(
     provider.tag([odcr], {f"capacity-broker.io/advised/{CLUSTER}/gpu": "true"})
     provider.untag([odcr], [f"capacity-broker.io/advised/{CLUSTER}/gpu"])
     provider.images([Selector(alias="al2023@latest")])
+    provider.try_launch(
+        Template(image_id=owner.image, tags={"team": "blue"}),
+        owner="gpu",
+        overrides=[Override(instance_type="m5.large", zone=A, subnet_id=owner.subnets[A])],
+        market="on-demand",
+        tags=OURS,
+    )
     assert guard.refused == []
     never = {statement["Sid"] for statement in guard.statements} - guard.used
     assert never == {"TagOwnInstances", "LaunchFromGroups", "ReadPrices"}
+
+
+def made_profiles(owner: Owner) -> list[str]:
+    found = owner.client("iam").list_instance_profiles()["InstanceProfiles"]
+    return [
+        p["InstanceProfileName"] for p in found if p["InstanceProfileName"].startswith(owned_prefix(CLUSTER))
+    ]
 
 
 @pytest.mark.covers("CAP-12")
@@ -153,11 +171,15 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
         "DeleteGroup": lambda: groups.delete_group(Group="theirs"),
         "untagged group": lambda: groups.create_group(Name="x", Configuration=[]),
         "another role in a profile of ours": lambda: profiles.add_role_to_instance_profile(
-            InstanceProfileName="ours", RoleName=PROFILE
+            InstanceProfileName=OUR_PROFILE, RoleName=PROFILE
         ),
         "our role in their profile": lambda: profiles.add_role_to_instance_profile(
             InstanceProfileName=PROFILE, RoleName="nodes"
         ),
+        "their profile made ours": lambda: profiles.tag_instance_profile(
+            InstanceProfileName=PROFILE, Tags=pairs(OURS)
+        ),
+        "their group made ours": lambda: groups.tag(Arn=theirs.group, Tags=OURS),
         "untagged profile": lambda: profiles.create_instance_profile(InstanceProfileName="x"),
     }
     done = []
@@ -175,10 +197,11 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
     ec2.create_fleet(**fleet("ours-into-a-named-group", OURS))
     ec2.create_tags(Resources=[theirs.ours], Tags=pairs({"a": "b"}))
     ec2.terminate_instances(InstanceIds=[theirs.ours])
-    profiles.add_role_to_instance_profile(InstanceProfileName="ours", RoleName="nodes")
+    profiles.add_role_to_instance_profile(InstanceProfileName=OUR_PROFILE, RoleName="nodes")
     assert {"LaunchFromGroups", "TagOwnInstances"} <= guard.used
 
 
+OUR_PROFILE = f"{owned_prefix('demo')}nodes"
 NODES = f"arn:aws:iam::{ACCOUNT}:role/nodes"
 TO_EC2 = {"iam:PassedToService": ("ec2.amazonaws.com",)}
 IMAGES = "parameter/aws/service/eks/optimized-ami/1.34/image_id"
@@ -207,6 +230,56 @@ def test_what_no_call_of_the_broker_shows(
     assert bool(iam.allowing(statements, iam.Ask(action, resource, context))) is allowed
 
 
+PROFILES = f"arn:aws:iam::{ACCOUNT}:instance-profile"
+GROUPS = f"arn:aws:resource-groups:{REGION}:{ACCOUNT}:group"
+TAGGED = {"aws:ResourceTag/capacity-broker.io/cluster": ("demo",)}
+TAGGING = {"aws:RequestTag/capacity-broker.io/cluster": ("demo",)}
+CHANGES = (
+    ("iam:CreateInstanceProfile", PROFILES, TAGGING),
+    ("iam:TagInstanceProfile", PROFILES, TAGGING),
+    ("iam:AddRoleToInstanceProfile", PROFILES, TAGGED),
+    ("iam:RemoveRoleFromInstanceProfile", PROFILES, TAGGED),
+    ("iam:DeleteInstanceProfile", PROFILES, TAGGED),
+    ("resource-groups:Tag", GROUPS, TAGGING),
+    ("resource-groups:GroupResources", GROUPS, TAGGED),
+    ("resource-groups:UngroupResources", GROUPS, TAGGED),
+    ("resource-groups:PutGroupConfiguration", GROUPS, TAGGED),
+    ("resource-groups:DeleteGroup", GROUPS, TAGGED),
+)
+
+
+@pytest.mark.covers("SAF-61")
+@pytest.mark.parametrize(("action", "where", "context"), CHANGES)
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        (f"{owned_prefix('demo')}research--gpus", True),
+        (f"{owned_prefix('demo-eu')}research--gpus", False),
+        ("capacity-broker-demo-research--gpus", False),
+        ("training", False),
+    ],
+)
+def test_groups_and_profiles_change_under_the_clusters_own_prefix_only(
+    action: str, where: str, context: dict[str, tuple[str, ...]], name: str, allowed: bool
+) -> None:
+    statements = [each for policy in iam.POLICY.values() for each in policy["Statement"]]
+    assert bool(iam.allowing(statements, iam.Ask(action, f"{where}/{name}", context))) is allowed
+
+
+@pytest.mark.covers("SAF-61")
+def test_every_change_of_groups_and_profiles_is_in_the_table() -> None:
+    changing = {
+        action
+        for policy in iam.POLICY.values()
+        for statement in policy["Statement"]
+        for action in statement["Action"]
+        if action.startswith(("iam:", "resource-groups:"))
+        and not action.partition(":")[2].startswith(("Get", "List", "Pass"))
+    }
+    # CreateGroup has no resource: a new group takes its name from the broker.
+    assert changing - {"resource-groups:CreateGroup"} == {action for action, _, _ in CHANGES}
+
+
 @pytest.mark.covers("CAP-12")
 def test_without_manage_reservations_nothing_is_reserved(local_aws: LocalAws, owner: Owner) -> None:
     guard = Guard(iam.Account(owner.client), ("always",))
@@ -223,7 +296,8 @@ class Other:
         self._owner, ec2, profiles = owner, owner.ec2, owner.client("iam")
         self.odcr = owner.odcr(P5, A, 1, TagSpecifications=specified("capacity-reservation", THEIRS))
         self.arn = owner.reservation(self.odcr)["CapacityReservationArn"]
-        owner.groups.create_group(Name="theirs", Configuration=[], Tags=THEIRS)
+        made_group = owner.groups.create_group(Name="theirs", Configuration=[], Tags=THEIRS)
+        self.group = made_group["Group"]["GroupArn"]
         # The policy names `training`: Terraform made it beside the role.
         owner.groups.create_group(Name="training", Configuration=[], Tags=THEIRS)
         made = [
@@ -237,7 +311,7 @@ class Other:
             for tags in (THEIRS, OURS)
         ]
         self.instance, self.ours = made
-        profiles.create_instance_profile(InstanceProfileName="ours", Tags=pairs(OURS))
+        profiles.create_instance_profile(InstanceProfileName=OUR_PROFILE, Tags=pairs(OURS))
         plain = {"ImageId": owner.image}
         for name, tags, data in (
             ("theirs", THEIRS, plain),

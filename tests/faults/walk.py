@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -20,17 +20,20 @@ from typing import Any, Literal, NamedTuple
 import boto3
 import pytest
 
+from broker.apis.core import ConfigMap
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.app import Broker
 from broker.commands.manifests import CRD
+from broker.controllers.nodeclaim.calls import RECORDS
 from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import Signal
 from broker.kube.controller import Controller
 from broker.kube.embedded import Cluster
 from broker.kube.errors import NotFound, Unavailable
+from broker.kube.identity import NAMESPACE
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
@@ -43,7 +46,7 @@ from tests.cluster.account import A, Account
 from tests.cluster.stack import SETTINGS, Provider
 
 # What a launch and an end need; the others only look.
-LOOPS = ("inventory", "nodeclass", "launch", "nodeclaim")
+LOOPS = ("inventory", "nodeclass", "launch", "nodeclaim", "terminations")
 LONGEST_STEP = 15.0
 ENDED = ("shutting-down", "terminated")
 AWS_READS = ("Describe", "Get", "List")
@@ -323,9 +326,9 @@ class Process:
             provider.instance_types()
         client = Client(Wire(world.transport, gate), guard=guard)
         self.broker = Broker(client, provider, world.settings, clock=world.clock)
-        found: dict[str, Any] = {loop.name: loop for loop in vars(self.broker)["_loops"]}
+        found: dict[str, Any] = {loop.name: loop for loop in self.broker.loops}
         self._loops: list[Singleton[str] | Controller[str]] = [found[name] for name in LOOPS]
-        self._informers: list[Informer[Any]] = [*vars(self.broker)["_informers"]]
+        self._informers: list[Informer[Any]] = [*self.broker.informers]
         self._read: dict[str, int] = {}
         self._due = dict.fromkeys(LOOPS, 0.0)
         self.deaf = False  # its watches bring nothing
@@ -392,6 +395,16 @@ class Process:
         """Its helper threads end; whatever they would still send goes nowhere."""
         self.gate.dead = True
         self.broker.launcher.close()
+
+
+def records(world: World) -> dict[str, str]:
+    """The recorded calls to EC2, by launch id."""
+    found: dict[str, str] = {}
+    for name in RECORDS:
+        with suppress(NotFound):
+            stored = world.client.get(ConfigMap.KIND, name, namespace=NAMESPACE)
+            found |= ConfigMap.decode(stored).data
+    return found
 
 
 def held(claims: list[NodeClaim]) -> dict[str, str]:

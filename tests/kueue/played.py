@@ -2,25 +2,39 @@
 
 Seen with a real one: its first write to a ClusterQueue makes it a manager of the whole spec; an
 AdmissionCheck without Active=True makes each queue that names it inactive; quota is reserved before checks
-are asked; a check that says Retry evicts, and is counted; who is evicted keeps `status.admission` until its
-job's own reconciler clears it, and who has no job keeps it.
+are asked. The rules of workloads are those of Kueue v0.19.2 (pkg/controller/core/workload_controller.go,
+pkg/workload/evict/evict.go, pkg/controller/jobframework/reconciler.go, pkg/cache/queue/cluster_queue.go):
+
+- `Retry` evicts, unless `requeueAfterSeconds` or `status.requeueState.requeueAt` names a time that is still
+  to come: then the reconciler returns before it evicts, and the workload keeps its quota until that time.
+- An evicted workload keeps `status.admission` until the reconciler of its job clears it. A Workload without a
+  job keeps it. Admitted stays True until then.
+- An evicted workload queues again once `requeueAt` is gone or past, and is queued at once without one. A
+  `requeueAt` that another manager applied is one that Kueue cannot take away by its own apply: such a
+  workload stays out of the queue until that manager removes the field.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from broker.apis import names
 from broker.apis.kueue import (
     ACTIVE,
     ADMITTED,
+    EVICTED,
+    FINISHED,
     QUOTA_RESERVED,
+    REQUEUED,
     VERSIONS,
     AdmissionCheck,
     ClusterQueue,
+    LocalQueue,
     ResourceFlavor,
     Workload,
 )
@@ -32,15 +46,27 @@ from broker.kube.errors import Conflict, NotFound
 Json = dict[str, Any]
 WHEN = "2026-01-01T00:00:00Z"
 IN_USE = "kueue.x-k8s.io/resource-in-use"
-NOT_CHECKED = (False, "UnsatisfiedChecks", "The workload has not all checks ready")
+RESET = "Reset to Pending after eviction. Previously: "
+UNRESERVED = (
+    False,
+    "NoReservationUnsatisfiedChecks",
+    "The workload has no reservation and not all checks ready",
+)
 
 
 class Kueue:
-    """Call a method, and Kueue has done it."""
+    """Call a method, and Kueue has done it. `now`: Kueue's clock."""
 
-    def __init__(self, transport: Transport, *, version: str = VERSIONS[0]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        version: str = VERSIONS[0],
+        now: Callable[[], datetime] = lambda: datetime.fromisoformat(WHEN),
+    ) -> None:
         self.client = Client(transport, field_manager="kueue")
         self._version = version
+        self._now = now
 
     def kind(self, model: type[Any]) -> Kind:
         kind: Kind = model.KIND
@@ -104,23 +130,28 @@ class Kueue:
 
     def counts(self, name: str) -> Mapping[tuple[str, str], int]:
         """What it says that is reserved of the queue: by flavor and resource, less what was given back."""
-        total: Counter[tuple[str, str]] = Counter()
-        for raw in self.client.list(self.kind(Workload))[0]:
-            each = Workload.decode(raw)
-            if each.status.admission is None or each.status.admission.cluster_queue != name:
-                continue
-            back = {one.name: one.count for one in each.status.reclaimable_pods}
-            for some in each.status.admission.pod_set_assignments:
-                left = (some.count or 1) - back.get(some.name, 0)
-                for resource, amount in some.resource_usage.items():
-                    used = units(resource, amount) * left // (some.count or 1)
-                    total[some.flavors[resource], resource] += used
+        total = self._used(name)
         flavors: dict[str, list[Json]] = {}
         for (flavor, resource), value in sorted(total.items()):
             flavors.setdefault(flavor, []).append({"name": resource, "total": written(resource, value)})
         said = [{"name": flavor, "resources": resources} for flavor, resources in flavors.items()]
         status = {"status": {"flavorsReservation": said}}
         self.client.patch(self.kind(ClusterQueue), name, status, subresource="status")
+        return total
+
+    def _used(self, name: str) -> Counter[tuple[str, str]]:
+        total: Counter[tuple[str, str]] = Counter()
+        for raw in self.client.list(self.kind(Workload))[0]:
+            each = Workload.decode(raw)
+            admission = each.status.admission
+            if admission is None or admission.cluster_queue != name or _is(each, FINISHED):
+                continue
+            back = {one.name: one.count for one in each.status.reclaimable_pods}
+            for some in admission.pod_set_assignments:
+                left = (some.count or 1) - back.get(some.name, 0)
+                for resource, amount in some.resource_usage.items():
+                    used = units(resource, amount) * left // (some.count or 1)
+                    total[some.flavors[resource], resource] += used
         return total
 
     def releases(self, name: str) -> None:
@@ -167,98 +198,156 @@ class Kueue:
         namespace: str = "default",
         pods: int = 1,
     ) -> None:
-        """Quota for one pod set, main: flavor → resource → amount; and its queue's checks are asked."""
+        """Reserves quota for one pod set, main: flavor → resource → amount; the queue's checks wait."""
         assigned = {resource: flavor for flavor, amounts in usage.items() for resource in amounts}
         amounts = {resource: amount for each in usage.values() for resource, amount in each.items()}
+        one = {"name": "main", "flavors": assigned, "resourceUsage": amounts, "count": pods}
+        self._reserve(self.workload(name, namespace), queue, [one])
+
+    def _reserve(self, workload: Workload, queue: str, assignments: list[Json]) -> None:
+        """The scheduler's word: only of what is in its queue."""
+        assert self.is_queued(workload), f"{workload.key} is not in Kueue's queue"
         cluster_queue = self.queue(queue)
         assert cluster_queue is not None
         strategy = cluster_queue.spec.admission_checks_strategy
-        before = {each.name: each for each in self.workload(name, namespace).status.admission_checks}
-        checks = []
-        for rule in strategy.admission_checks if strategy else ():
-            entry: Json = {
-                "name": rule.name,
-                "state": "Pending",
-                "message": "",
-                "lastTransitionTime": WHEN,
-            }
-            if rule.name in before and before[rule.name].retry_count:
-                entry["retryCount"] = before[rule.name].retry_count
-            checks.append(entry)
-        self._status(
-            name,
-            namespace,
-            {
-                "admission": {
-                    "clusterQueue": queue,
-                    "podSetAssignments": [
-                        {"name": "main", "flavors": assigned, "resourceUsage": amounts, "count": pods}
-                    ],
-                },
-                "admissionChecks": checks,
-            },
-            QuotaReserved=(True, QUOTA_RESERVED, f"Quota reserved in ClusterQueue {queue}"),
-            Evicted=(False, QUOTA_RESERVED, "Previously: nothing"),
+        raw = self.raw(Workload, workload.name, workload.namespace)
+        before = {each["name"]: each for each in raw.get("status", {}).get("admissionChecks", ())}
+        checks = [
+            before.get(rule.name)
+            or {"name": rule.name, "state": "Pending", "message": "", "lastTransitionTime": self._when()}
+            for rule in (strategy.admission_checks if strategy else ())
+        ]
+        said = {QUOTA_RESERVED: (True, QUOTA_RESERVED, f"Quota reserved in ClusterQueue {queue}")}
+        for type_ in (EVICTED, "Preempted"):
+            if (was := condition(workload.status.conditions, type_)) is not None and was.status == "True":
+                said[type_] = (False, QUOTA_RESERVED, f"Previously: {was.message}")
+        status: Json = {
+            "admission": {"clusterQueue": queue, "podSetAssignments": assignments},
+            "admissionChecks": checks,
+        }
+        self._status(workload.name, workload.namespace, status, **said)
+
+    def is_queued(self, workload: Workload) -> bool:
+        """Whether the scheduler sees it."""
+        status = workload.status
+        return not (
+            workload.deleting
+            or status.admission is not None
+            or _is(workload, FINISHED)
+            or not workload.spec.active
+            or _says(workload, REQUEUED, "False")
+            or self._backs_off(workload)
         )
 
     def settles(self, name: str, *, namespace: str = "default") -> str:
-        """What follows from the checks' states: admitted, evicted, or nothing yet. Quota stays reserved
-        until whoever runs it `stops`; a Workload that no job runs has it until it is deleted."""
+        """The reconciler of workloads: admitted, evicted, requeued, or waits. Quota stays reserved until
+        the job `stops`; a Workload that no job runs has it until it is deleted."""
         workload = self.workload(name, namespace)
         checks = workload.status.admission_checks
         asked = sorted(each.name for each in workload.spec.pod_sets)
         for check in checks:
             updated = sorted(each.name for each in check.pod_set_updates)
             assert updated in ([], asked), "Kueue's webhook wants an update for each pod set, or none"
-        states = {each.state for each in checks}
-        if "Retry" in states:
-            counted = [
-                {
-                    "name": each.name,
-                    "state": "Pending",
-                    "message": "Reset to Pending after eviction. Previously: Retry",
-                    "lastTransitionTime": WHEN,
-                    "retryCount": each.retry_count + 1,
-                }
-                for each in checks
-            ]
+        if (until := self._retry_time(workload)) is not None:
             self._status(
-                name,
-                namespace,
-                {"admissionChecks": counted},
-                Evicted=(True, "AdmissionCheck", "At least one admission check is false"),
+                name, namespace, {"requeueState": {"requeueAt": until.strftime("%Y-%m-%dT%H:%M:%SZ")}}
             )
-            return "evicted"
+            return "waits"
+        if self._backs_off(workload):
+            return "waits"
+        if _says(workload, REQUEUED, "False") and self._requeue(workload):
+            return "requeued"
+        if workload.status.admission is None or _is(workload, EVICTED):
+            return "waits"
+        states = {each.state for each in checks}
         if states <= {"Ready"}:
-            self._status(name, namespace, {}, Admitted=(True, ADMITTED, "The workload is admitted"))
+            if not _is(workload, ADMITTED):
+                self._status(name, namespace, {}, Admitted=(True, ADMITTED, "The workload is admitted"))
             return "admitted"
-        return "waits"
+        retried = sorted((each for each in checks if each.state == "Retry"), key=lambda each: each.name)
+        if not retried:
+            return "waits"
+        why = "; ".join(
+            f'"{each.name}" ({each.message})' if each.message else f'"{each.name}"' for each in retried
+        )
+        noun = "AdmissionChecks" if len(retried) > 1 else "AdmissionCheck"
+        self._evict(workload, "AdmissionCheck", f"Evicted due to {noun} in Retry state: {why}")
+        return "evicted"
 
     def evicts(self, name: str, reason: str, message: str, *, namespace: str = "default") -> None:
-        """For another one: whoever runs it ends it, and gives its quota back."""
-        self._status(
-            name,
-            namespace,
-            {},
-            Evicted=(True, "Preempted", message),
-            Preempted=(True, reason, message),
-            **({"Admitted": NOT_CHECKED} if self._is_admitted(name, namespace) else {}),
-        )
+        """For another workload. The job ends its pods, and then gives the quota back."""
+        self._evict(self.workload(name, namespace), "Preempted", message, Preempted=(True, reason, message))
 
     def stops(self, name: str, *, namespace: str = "default") -> None:
-        """The job of an evicted one has ended its pods: its quota is free, and it queues again."""
+        """The reconciler of the evicted one's job: its pods have ended, and its quota is free."""
+        workload = self.workload(name, namespace)
+        evicted = condition(workload.status.conditions, EVICTED)
+        assert evicted is not None and evicted.status == "True"
+        more: Json = {"admission": None}
+        if was := _is(workload, ADMITTED):
+            more["accumulatedPastExecutionTimeSeconds"] = 0
         self._status(
             name,
             namespace,
-            {"admission": None},
-            QuotaReserved=(False, "Pending", "At least one admission check is false"),
-            **({"Admitted": NOT_CHECKED} if self._is_admitted(name, namespace) else {}),
+            more,
+            Requeued=(evicted.reason == "Preempted", evicted.reason, evicted.message),
+            QuotaReserved=(False, "Pending", evicted.message),
+            **({"Admitted": UNRESERVED} if was else {}),
         )
 
-    def _is_admitted(self, name: str, namespace: str) -> bool:
-        """Kueue says of none that it is not admitted, but where it was."""
-        said = condition(self.workload(name, namespace).status.conditions, ADMITTED)
-        return said is not None and said.status == "True"
+    def turns(self, *, namespace: str = "default") -> None:
+        """All that Kueue does by itself, until nothing more follows: workloads are reconciled, evicted jobs
+        stop, and the scheduler reserves what quota there is. What the broker queues has no job."""
+        before = None
+        while (now := self.client.list(self.kind(Workload))[0]) != before:
+            before = now
+            for workload in map(Workload.decode, now):
+                self.settles(workload.name, namespace=namespace)
+            for workload in map(Workload.decode, self.client.list(self.kind(Workload))[0]):
+                has_job = names.DEDICATED not in workload.labels
+                if has_job and _is(workload, EVICTED) and workload.status.admission is not None:
+                    self.stops(workload.name, namespace=namespace)
+            self._schedule(namespace)
+
+    def _schedule(self, namespace: str) -> None:
+        """Reserves quota in the order of priority and age, as BestEffortFIFO: who fits not, blocks nobody."""
+        locals_ = {each["metadata"]["name"]: each for each in self.client.list(self.kind(LocalQueue))[0]}
+        waiting = [Workload.decode(each) for each in self.client.list(self.kind(Workload))[0]]
+        for workload in sorted(waiting, key=lambda one: (-one.spec.priority, one.name)):
+            local = locals_.get(workload.spec.queue_name)
+            queue = self.queue(local["spec"]["clusterQueue"]) if local else None
+            if queue is None or not self.is_queued(workload) or self._judged(queue)[0] != "Ready":
+                continue
+            if assignments := self._assign(workload, queue):
+                self._reserve(workload, queue.name, assignments)
+
+    def _assign(self, workload: Workload, queue: ClusterQueue) -> list[Json]:
+        """Each pod set in the first flavor of each group that has room; empty: the workload does not fit."""
+        used = self._used(queue.name)
+        made = []
+        raw = self.raw(Workload, workload.name, workload.namespace)
+        for pods in raw["spec"]["podSets"]:
+            total: Counter[str] = Counter()
+            for container in pods["template"]["spec"].get("containers", ()):
+                for name, amount in container.get("resources", {}).get("requests", {}).items():
+                    total[name] += units(name, amount) * pods["count"]
+            flavors: dict[str, str] = {}
+            for group in queue.spec.resource_groups:
+                mine = {name: total[name] for name in group.covered_resources if total[name]}
+                for flavor in group.flavors if mine else ():
+                    room = {one.name: units(one.name, one.nominal_quota) for one in flavor.resources}
+                    if all(used[flavor.name, name] + value <= room[name] for name, value in mine.items()):
+                        flavors |= dict.fromkeys(mine, flavor.name)
+                        break
+            if set(flavors) != {name for name, value in total.items() if value}:
+                return []
+            for name, flavor_name in flavors.items():
+                used[flavor_name, name] += total[name]
+            usage = {name: written(name, total[name]) for name in flavors}
+            made.append(
+                {"name": pods["name"], "flavors": flavors, "resourceUsage": usage, "count": pods["count"]}
+            )
+        return made
 
     def finishes(self, name: str, *, namespace: str = "default") -> None:
         self._status(name, namespace, {}, Finished=(True, "Succeeded", "Job finished successfully"))
@@ -266,15 +355,80 @@ class Kueue:
     def workload(self, name: str, namespace: str = "default") -> Workload:
         return Workload.decode(self.raw(Workload, name, namespace))
 
+    def _evict(self, workload: Workload, reason: str, message: str, **said: tuple[bool, str, str]) -> None:
+        checks = []
+        for raw in self.raw(Workload, workload.name, workload.namespace)["status"].get("admissionChecks", ()):
+            if raw["state"] != "Pending":
+                again: Json = {
+                    "name": raw["name"],
+                    "state": "Pending",
+                    "message": f"{RESET}{raw['state']}",
+                    "lastTransitionTime": self._when(),
+                }
+                if "requeueAfterSeconds" in raw:
+                    again["requeueAfterSeconds"] = raw["requeueAfterSeconds"]
+                if raw["state"] == "Retry":
+                    again["retryCount"] = raw.get("retryCount", 0) + 1
+                raw = again
+            checks.append(raw)
+        more = {"admissionChecks": checks}
+        self._status(workload.name, workload.namespace, more, Evicted=(True, reason, message), **said)
+
+    def _requeue(self, workload: Workload) -> bool:
+        """Whether a workload that a check or its pods' time-out evicted may queue again, and now does."""
+        was = condition(workload.status.conditions, REQUEUED)
+        if was is None or was.reason not in ("AdmissionCheck", "PodsReadyTimeout"):
+            return False
+        state = workload.status.requeue_state
+        if state is not None and state.requeue_at is not None:
+            if self._is_anothers(workload):
+                return False
+            self._status(workload.name, workload.namespace, {"requeueState": None})
+        told = (True, "BackoffFinished", "The workload backoff was finished")
+        self._status(workload.name, workload.namespace, {}, Requeued=told)
+        return True
+
+    def _is_anothers(self, workload: Workload) -> bool:
+        """Whether another manager than Kueue wrote requeueAt: Kueue's apply leaves it then."""
+        meta = self.raw(Workload, workload.name, workload.namespace)["metadata"]
+        return any(
+            not entry["manager"].startswith("kueue")
+            and "f:requeueState" in entry.get("fieldsV1", {}).get("f:status", {})
+            for entry in meta.get("managedFields", ())
+        )
+
+    def _backs_off(self, workload: Workload) -> bool:
+        state = workload.status.requeue_state
+        return state is not None and state.requeue_at is not None and state.requeue_at > self._now()
+
+    def _retry_time(self, workload: Workload) -> datetime | None:
+        """When the checks that say Retry want to be asked again, where Kueue has still to note that."""
+        times = [
+            each.last_transition_time + timedelta(seconds=each.requeue_after_seconds)
+            for each in workload.status.admission_checks
+            if each.state == "Retry" and each.requeue_after_seconds is not None and each.last_transition_time
+        ]
+        state = workload.status.requeue_state
+        known = state.requeue_at if state is not None else None
+        latest = max(times, default=None)
+        if latest is None or latest <= self._now() or (known is not None and known >= latest):
+            return None
+        return latest
+
+    def _when(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
     def _status(self, name: str, namespace: str, more: Json, **said: tuple[bool, str, str]) -> None:
         known = self.raw(Workload, name, namespace).get("status", {}).get("conditions", [])
+        status = {each["type"]: each["status"] for each in known}
+        since = {each["type"]: each["lastTransitionTime"] for each in known}
         made = [
             {
                 "type": kind,
-                "status": "True" if true else "False",
+                "status": str(true),
                 "reason": reason,
                 "message": message,
-                "lastTransitionTime": WHEN,
+                "lastTransitionTime": since[kind] if status.get(kind) == str(true) else self._when(),
             }
             for kind, (true, reason, message) in said.items()
         ]
@@ -286,3 +440,12 @@ class Kueue:
             namespace=namespace,
             subresource="status",
         )
+
+
+def _is(workload: Workload, type_: str) -> bool:
+    return _says(workload, type_, "True")
+
+
+def _says(workload: Workload, type_: str, status: str) -> bool:
+    found = condition(workload.status.conditions, type_)
+    return found is not None and found.status == status

@@ -18,6 +18,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.commands import crds
 from broker.controllers.nodeclaim.status import instance_id, is_true
+from broker.kube.identity import cluster_uid
 from tests.cluster.account import CLUSTER, A, B
 from tests.cluster.objects import reservation_spec
 from tests.peers import objects
@@ -77,7 +78,14 @@ def neighbours(stage: Stage) -> Neighbours:
                     names.NODECLASS_LABEL: "gone",
                 },
             ),
-            BROKER: _abandoned(stage, {names.TAG_CLUSTER: CLUSTER, names.TAG_NODECLASS: "gone"}),
+            BROKER: _abandoned(
+                stage,
+                {
+                    names.TAG_CLUSTER: CLUSTER,
+                    names.TAG_CLUSTER_UID: cluster_uid(stage.client),
+                    names.TAG_NODECLASS: "gone",
+                },
+            ),
         },
     )
 

@@ -157,7 +157,19 @@ def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> 
     assert account.members(group) == set(arns.values())
     held = account.ec2.get_groups_for_capacity_reservation(CapacityReservationId=ids["h100-a"])
     assert [entry["GroupArn"] for entry in held["CapacityReservationGroups"]] == [group]
-    assert account.trust("capacity-broker")["Principal"] == {"Service": "pods.eks.amazonaws.com"}
+    assert account.trust("capacity-broker") == {
+        "Sid": "EksPodIdentity",
+        "Effect": "Allow",
+        "Action": ["sts:AssumeRole", "sts:TagSession"],
+        "Principal": {"Service": "pods.eks.amazonaws.com"},
+        "Condition": {
+            "StringEquals": {
+                "aws:RequestTag/eks-cluster-arn": "arn:aws:eks:us-east-1:123456789012:cluster/demo",
+                "aws:RequestTag/kubernetes-namespace": "capacity-broker",
+                "aws:RequestTag/kubernetes-service-account": "capacity-broker",
+            }
+        },
+    }
     node_class = EC2NodeClass.model_validate(yaml.safe_load(made["node_class_yaml"]))
     assert (node_class.metadata.name, node_class.spec.role) == ("gpu", "nodes")
     assert yaml.safe_load(made["node_class_yaml"])["spec"]["capacityReservationSpec"] == {

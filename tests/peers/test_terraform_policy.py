@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
+from tests.aws import iam
 from tests.peers.terraform import TERRAFORM
 
 REPOSITORY = TERRAFORM.parent
@@ -28,6 +29,7 @@ IMPLIED = {
     "iam:PassRole": "ec2:CreateFleet",  # the node role
     "iam:TagInstanceProfile": "iam:CreateInstanceProfile",
     "resource-groups:Tag": "resource-groups:CreateGroup",
+    **dict.fromkeys(iam.MEMBERS, "resource-groups:ListGroupResources"),
 }
 PERMISSION = re.compile(r'"([a-z0-9-]+:[A-Za-z*]+)"')
 
@@ -58,7 +60,7 @@ def calls() -> Iterator[tuple[str, str]]:
                 yield COVERED.get(permission, permission), f"{path.name}:{node.lineno}"
 
 
-@pytest.mark.covers("CAP-12")
+@pytest.mark.covers("CAP-12", "SAF-21")
 def test_what_is_allowed_is_what_is_called() -> None:
     made = dict(calls())
     assert {"ec2:CreateFleet", "ec2:CreateCapacityReservation"} <= set(made), "calls are found where made"
@@ -70,7 +72,8 @@ def test_reservations_and_groups_are_changed_with_manage_reservations_only() -> 
     always, managing = (set(PERMISSION.findall(part)) for part in lists())
     assert not [one for one in always if re.search(r"CapacityReservation$|Capacity(Block|Fleet)", one)]
     assert {one for one in always if one.startswith("resource-groups:")} == {
-        "resource-groups:ListGroupResources"
+        "resource-groups:GetTags",
+        "resource-groups:ListGroupResources",
     }
     assert not always & managing
     assert not [one for one in always | managing if "*" in one or "Purchase" in one]

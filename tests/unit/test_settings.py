@@ -35,7 +35,7 @@ def invoke(*arguments: str, env: dict[str, str] | None = None) -> Settings:
 
 
 def test_flag_over_environment_over_default() -> None:
-    assert invoke().region == "us-east-1"
+    assert invoke().region == ""
     assert invoke(env={"AWS_REGION": "eu-west-1"}).region == "eu-west-1"
     assert invoke("--region", "us-west-2", env={"AWS_REGION": "eu-west-1"}).region == "us-west-2"
 

@@ -18,6 +18,7 @@ import orjson
 from broker.apis import names
 from broker.apis.reservation_spec import CapacityReservationSpec
 from broker.capacity.model import Resolved
+from broker.text import decode_object, decode_time
 from providers.model import Odcr
 
 Term = dict[str, Any]
@@ -72,18 +73,20 @@ class Record:
 def load(annotation: str | None) -> Record | None:
     """None where there is none, or where it cannot be read: then every entry counts as a user's."""
     try:
-        said = orjson.loads(annotation or "")
+        said = decode_object(annotation or "")
         terms = said.get("terms", [])
         if not all(isinstance(term, dict) for term in terms):
             return None
+        if at := str(said.get("at", "")):
+            decode_time(at)
         return Record(
             terms=tuple(terms),
             asked=str(said.get("for", "")),
             removed=int(said.get("removed", 0)),
             by=str(said.get("by", "")),
-            at=str(said.get("at", "")),
+            at=at,
         )
-    except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
+    except (TypeError, ValueError):
         return None
 
 
@@ -182,7 +185,7 @@ def noticed(record: Record, gone: Collection[Term], *, asked_for: str, now: date
         return replace(record, asked=asked_for, removed=0, by="")
     if not gone or record.yielded:
         return record
-    forgotten = not record.at or now - datetime.fromisoformat(record.at) > FORGOTTEN
+    forgotten = not record.at or now - decode_time(record.at) > FORGOTTEN
     return replace(record, removed=1 if forgotten else record.removed + 1)
 
 

@@ -24,7 +24,7 @@ Said = tuple[tuple[str, str], ...]  # reason and message of each event
 Key = tuple[str, str]  # kind, key
 EVERYBODY: Final = ("", "")  # all who draw from a reservation
 # On a claim, by the broker itself at each launch.
-_WRITTEN: Final = frozenset({names.LAUNCH, names.LAUNCH_REQUEST, names.ATTEMPTS})
+_WRITTEN: Final = frozenset({names.LAUNCH, names.ATTEMPTS})
 WITHOUT: Final = "no slot that belongs to a reservation is for it"
 
 

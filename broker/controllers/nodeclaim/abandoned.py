@@ -1,7 +1,8 @@
 """Nodes whose claim is gone though it should have ended them: somebody took its finalizer off by hand.
 
 Invariant: only nodes that the broker registered are touched, and none while its instance runs: such an
-instance is adopted by a claim or terminated by the launch loop, and its node follows it.
+instance is adopted by a claim or terminated by the launch loop, and its node follows it. A Node that is Ready
+has an instance, whatever EC2 lists.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK, is_ready
+from broker.controllers.nodeclaim.terminations import Terminations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Again
 from broker.kube.errors import NotFound
-from providers.base import CapacityProvider
 
 LOOK_AGAIN = 30.0
 
@@ -36,22 +37,27 @@ class AbandonedNodes:
     """Reconciles nodes by name."""
 
     def __init__(
-        self, client: Client, provider: CapacityProvider, claims: Cache[NodeClaim], nodes: Cache[Node]
+        self, client: Client, terminations: Terminations, claims: Cache[NodeClaim], nodes: Cache[Node]
     ) -> None:
         self._client = client
-        self._provider = provider
+        self._terminations = terminations
         self._claims = claims
         self._nodes = nodes
 
     def reconcile(self, name: str) -> Again | None:
-        """Raises ApiError, ProviderError."""
+        """Raises ApiError."""
         node = self._nodes.get(name)
-        if node is None or MARK not in node.annotations or self._claims.broken:
+        if node is None or MARK not in node.annotations:
             return None
-        if self._claims.by(BY_PROVIDER_ID, node.spec.provider_id):
+        held = {remains.provider_id for remains in self._claims.remains}
+        if node.spec.provider_id in held or self._claims.by(BY_PROVIDER_ID, node.spec.provider_id):
             return None
         id_ = node.spec.provider_id.rpartition("/")[2]
-        if any(instance.alive for instance in self._provider.instances([id_])):
+        seen = self._terminations.look(id_)
+        if seen is None:
+            return Again(LOOK_AGAIN)  # or sooner, when EC2 has answered
+        self._terminations.forget(id_)
+        if not seen.gone or (seen.instance is None and is_ready(node)):
             return Again(LOOK_AGAIN)
         release(self._client, self._nodes, node)
         return None

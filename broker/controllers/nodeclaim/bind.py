@@ -28,8 +28,10 @@ from broker.controllers.nodeclaim.status import (
     missing_finalizer,
     no_node_yet,
     patch,
+    provider_id,
     write,
 )
+from broker.controllers.nodeclaim.translate import asked_tenancy
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.bugs import contained
 from broker.kube.cache import Cache
@@ -183,7 +185,9 @@ class Binder:
             zone_id=instance.zone_id,
             capacity_type=capacity_type(instance),
             odcr=odcr,
-            tenancy=ready.plan.tenancy,
+            tenancy=instance.tenancy
+            if instance.described
+            else ready.plan.of_tenancy(asked_tenancy(claim)).tenancy,
         )
         if instance.reservation_id:
             facts[names.RESERVATION_ID] = instance.reservation_id
@@ -196,10 +200,10 @@ class Binder:
             metadata = missing_finalizer(now) | {"labels": labels | facts}
             return metadata | {"annotations": self._reporter.remembered(now, attempts)}
 
-        provider_id = f"aws:///{instance.zone}/{instance.id}"
+        running = provider_id(instance)
         changes = [Change(type=names.LAUNCHED, status="True", reason="Launched")]
         if not is_true(claim, names.REGISTERED_CONDITION):
-            changes.append(no_node_yet(provider_id))  # what registration would say next, in the same write
+            changes.append(no_node_yet(running))  # what registration would say next, in the same write
         changes += self._reporter.limits(attempts)
         try:
             claim = patch(self._client, self._claims, claim, dressed)
@@ -210,7 +214,7 @@ class Binder:
                 *changes,
                 now=self._clock.now(),
                 fields={
-                    "providerID": provider_id,
+                    "providerID": running,
                     "imageID": instance.image_id,
                     "capacity": _quantities(capacity(type_, ready.plan)),
                     "allocatable": _quantities(allocatable(type_, ready.plan)),

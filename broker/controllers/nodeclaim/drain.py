@@ -9,22 +9,18 @@ https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from itertools import groupby
 
 from broker.apis import names
 from broker.apis.core import Pod, Toleration
+from broker.text import InvalidText, decode_duration
 
 NO_SCHEDULE = "NoSchedule"
 STUCK = timedelta(minutes=1)
 STATIC_POD = "kubernetes.io/config.mirror"
 CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
-_LONGEST = 2**63 / 1e9  # of Go's durations, in seconds
-_PART = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({'|'.join(sorted(_UNITS, key=len, reverse=True))})")
-_DURATION = re.compile(rf"\+?(?:{_PART.pattern})+")
 
 
 def left(pods: Iterable[Pod], now: datetime) -> list[Pod]:
@@ -43,17 +39,13 @@ def kept(pod: Pod, now: datetime) -> bool:
     said = pod.annotations.get(names.DO_NOT_DISRUPT, "")
     if said == "true":
         return True
-    length = _seconds(said)
-    if not 0 < length < _LONGEST:
-        return False  # no duration: it says nothing, as in Karpenter
-    return pod.status.start_time is None or now - pod.status.start_time < timedelta(seconds=length)
-
-
-def _seconds(text: str) -> float:
-    """0 of what is no duration."""
-    if not _DURATION.fullmatch(text):
-        return 0.0
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    try:
+        length = decode_duration(said)
+    except InvalidText:
+        return False  # as in Karpenter
+    if length <= timedelta(0):
+        return False
+    return pod.status.start_time is None or now - pod.status.start_time < length
 
 
 def _group(pod: Pod) -> tuple[bool, bool]:

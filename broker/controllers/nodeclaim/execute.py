@@ -1,8 +1,8 @@
 """One fleet call, from marking its claims to EC2's answer; what follows from that is `bind`'s.
 
-Order, so that a kill at any point loses nothing: the finalizer, the launch id and the call itself go on the
-claims before EC2 is asked. The launch id is the client token and stands for one call only: it is made again
-as it was (`repeat`) until its answer is known.
+Order, so that a kill at any point loses nothing: the finalizer and the launch id go on the claims, and the
+call is recorded (`calls`), before EC2 is asked. The launch id is the client token and stands for one call
+only: it is made again as it was (`repeat`) until its answer is known.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -17,10 +18,12 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.launches import Distribution, LaunchGroup, distribute, refused
+from broker.capacity.model import Claim
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.answered import Answered
 from broker.controllers.nodeclaim.bind import Binder
-from broker.controllers.nodeclaim.intents import Intent, Intents, written
+from broker.controllers.nodeclaim.calls import Call, Calls
+from broker.controllers.nodeclaim.rebuild import Differs, rebuilt
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import instance_id, missing_finalizer, patch
 from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
@@ -30,6 +33,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
+from broker.kube.identity import NAMESPACE
 from broker.oncall.journal import Journal
 from providers.base import CapacityProvider
 from providers.model import (
@@ -43,6 +47,7 @@ from providers.model import (
 
 _log = structlog.get_logger("launch")
 
+NOT_RECORDED = "LaunchNotRecorded"
 # A call that was made is answered again for its token, unless it is turned away before anybody looks at that;
 # any other refusal of a repeat says that there is nothing to repeat.
 AT_THE_DOOR = (ErrorClass.TRANSIENT, ErrorClass.THROTTLING, ErrorClass.PERMISSION)
@@ -64,6 +69,7 @@ class Executor:
         cluster: ClusterFacts,
         owns: Callable[[NodeClaim], bool],
         used: Callable[[TemplateRef], None],
+        calls: Calls,
         ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._client = client
@@ -76,10 +82,9 @@ class Executor:
         self._writers = Writers("marks")
         self._used = used
         self._ids = ids
-        self.intents = Intents()
-        self.binder = Binder(
-            client, claims, inventory, journal, reporter, clock=clock, done=self.intents.done
-        )
+        self._reporter = reporter
+        self.calls = calls
+        self.binder = Binder(client, claims, inventory, journal, reporter, clock=clock, done=calls.done)
 
     def close(self) -> None:
         self._writers.close()
@@ -108,10 +113,10 @@ class Executor:
         except ProviderError as error:
             uncertain = error.lost and error.class_ in AT_THE_DOOR
             if not uncertain:
-                self.intents.answered(launch)
-                self.intents.done(launch)
+                self.calls.answered(launch)
+                self.calls.done(launch)
             return _refused(group, error, uncertain=uncertain)
-        self.intents.answered(launch)
+        self.calls.answered(launch)
         result = self._news(result, request, image=group.image.id)
         for instance in result.instances:
             option = group.option(instance.instance_type, instance.zone)
@@ -124,35 +129,61 @@ class Executor:
             launch=launch,
         )
 
-    def repeat(self, intent: Intent, request: LaunchRequest) -> Sequence[Instance]:
-        """Makes a call again whose answer nobody saw: its living instances that no claim has.
+    def repeat(self, call: Call, request: LaunchRequest) -> Sequence[Instance]:
+        """Makes a call again whose answer was lost; returns its living instances that no claim has.
 
-        What it refused is old news, and told to nobody. Raises ProviderError.
+        Refusals in a repeated answer are ignored: the next plan meets them again. Raises ProviderError.
         """
         self._client.check()
         try:
             result = self._provider.launch(request)
         except ProviderError as error:
             if error.class_ not in AT_THE_DOOR:
-                self.intents.answered(intent.launch)
+                self.calls.answered(call.launch)
             raise
-        self.intents.answered(intent.launch)
+        self.calls.answered(call.launch)
         news = self._news(result, request)
         for instance in news.instances:
-            self._debit(instance, intent.odcrs)
+            self._debit(instance, call.odcrs)
         return news.instances
 
+    def differs(self, call: Call, claims: Sequence[Claim], ready: LaunchClass, now: datetime) -> str:
+        """Why a recorded call is not the one that these claims, which have no instance yet, and their class
+        would be launched with now; empty if it is. Such a call must not be sent. Raises ProviderError."""
+        types, inventory = self._provider.instance_types(), self._inventory.snapshot()
+        try:
+            group = rebuilt(call, claims, ready, types, inventory, now)
+            first = self._claims.get(claims[0].name)
+            if call.request is None or first is None:
+                return "its record cannot be read"
+            made = template(ready, group, first, provider=self._provider, cluster=self._cluster)
+        except Differs as error:
+            return str(error)
+        ref = self._provider.ensure_template(made, owner=ready.source.name)
+        count = len(call.claims)
+        wanted = replace(
+            self._request(group, ready, ref, call.launch),
+            count=count,
+            minimum=count if group.gang else 0,
+        )
+        if (ref.name, ref.id) != (call.request.template.name, call.request.template.id):
+            return "the launch template would be another"
+        if replace(wanted, template=call.request.template) != call.request:
+            return "count, market, context or tags would be others"
+        return ""
+
     def tidy(self, claims: Iterable[NodeClaim]) -> None:
-        """Takes the parameters of calls off their claims of which nobody waits any more."""
-        for claim in self.intents.over(claims):
-            try:
-                patch(self._client, self._claims, claim, _without_request)
-            except ApiError as error:
-                _log.warning("claim not tidied", claim=claim.name, error=str(error))
+        """Deletes the records of calls that are over."""
+        self._writers.each(self._forget, self.calls.over(claims))
+
+    def _forget(self, launch: str) -> None:
+        try:
+            self.calls.forget(launch)
+        except ApiError as error:
+            _log.warning("record of a fleet call not deleted", launch=launch, error=str(error))
 
     def _still_waiting(self, group: LaunchGroup) -> tuple[LaunchGroup, list[NodeClaim]]:
-        """The group less the claims that were deleted, launched or taken over since it was planned, and those
-        that carry a call which others still wait for: what they are marked with would take its place."""
+        """The group less the claims that were deleted, launched or taken over since it was planned."""
         found = {a.claim.uid: self._claims.get(a.claim.name) for a in group.assignments}
         claims = [
             claim
@@ -162,7 +193,6 @@ class Executor:
             and not claim.deleting
             and not claim.status.provider_id
             and self._owns(claim)
-            and not self.intents.needed(claim, self._claims.list())
         ]
         if group.gang and len(claims) < group.count:
             return group, []  # a gang that is not whole is not asked for
@@ -193,62 +223,67 @@ class Executor:
     def _mark(
         self, group: LaunchGroup, claims: Sequence[NodeClaim], ready: LaunchClass, ref: TemplateRef
     ) -> tuple[LaunchGroup, LaunchRequest | None]:
-        """Finalizer and launch id on each claim, the call itself on the last; no call where none is left.
+        """Puts finalizer and launch id on each claim and records the call; no call where none is left.
 
         A claim that cannot be written waits for another pass.
         """
         launch = self._ids()
-        members = claims[:-1]
-        done = self._writers.each(lambda c: self._marked(c, lambda now: _marks(now, launch)), members)
-        marked = {claim.uid: claim for claim, is_done in zip(members, done, strict=True) if is_done}
-        for carrier in (claims[-1], *reversed(marked.values())):
-            marked.pop(carrier.uid, None)
-            if group.gang and len(marked) + 1 < group.count:
-                break
-            asked = _only(group, {*marked, carrier.uid})
-            request = LaunchRequest(
-                token=launch,
-                template=ref,
-                overrides=group.overrides,
-                count=asked.count,
-                market="spot" if group.capacity_type == "spot" else group.market,
-                minimum=asked.minimum,
-                context=ready.source.spec.context,
-                tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
-            )
-            intent = Intent(
-                launch=launch,
-                claims=tuple(a.claim.uid for a in asked.assignments),
-                node_class=ready.source.name,
-                generation=ready.source.metadata.generation,
-                odcrs=group.assignments[0].option.odcr_ids if group.capacity_type == "reserved" else (),
-                request=request,
-            )
-            if self._marked(carrier, lambda now, made=intent: _marks(now, launch, made)):  # type: ignore[misc]
-                return asked, request
-        return _only(group, set()), None
+        done = self._writers.each(lambda claim: self._marked(claim, launch), claims)
+        marked = {claim.uid for claim, is_done in zip(claims, done, strict=True) if is_done}
+        if not marked or (group.gang and len(marked) < group.count):
+            return _only(group, set()), None
+        asked = _only(group, marked)
+        request = self._request(asked, ready, ref, launch)
+        call = Call(
+            launch=launch,
+            claims=tuple(a.claim.uid for a in asked.assignments),
+            node_class=ready.source.name,
+            generation=ready.source.metadata.generation,
+            capacity_type=asked.assignments[0].option.pool.capacity_type,
+            reservation=asked.assignments[0].option.pool.reservation,
+            odcrs=asked.assignments[0].option.odcr_ids,
+            request=request,
+        )
+        try:
+            self.calls.record(call)
+        except ApiError as error:
+            self._unrecorded(claims, error)
+            return _only(group, set()), None
+        return asked, request
 
-    def _marked(self, claim: NodeClaim, marks: Callable[[NodeClaim], Mapping[str, Any]]) -> bool:
+    def _request(
+        self, group: LaunchGroup, ready: LaunchClass, ref: TemplateRef, launch: str
+    ) -> LaunchRequest:
+        return LaunchRequest(
+            token=launch,
+            template=ref,
+            overrides=group.overrides,
+            count=group.count,
+            market="spot" if group.capacity_type == "spot" else group.market,
+            minimum=group.minimum,
+            context=ready.source.spec.context,
+            tags=instance_tags(ready, launch=launch, cluster=self._cluster.name),
+        )
+
+    def _marked(self, claim: NodeClaim, launch: str) -> bool:
+        def marks(now: NodeClaim) -> Mapping[str, Any]:
+            # Nothing for a claim that is deleted meanwhile.
+            return {} if now.deleting else missing_finalizer(now) | {"annotations": {names.LAUNCH: launch}}
+
         try:
             return not patch(self._client, self._claims, claim, marks).deleting
         except ApiError as error:
             _log.warning("claim not launched: it could not be marked", claim=claim.name, error=str(error))
             return False
 
-
-def _marks(claim: NodeClaim, launch: str, intent: Intent | None = None) -> dict[str, Any]:
-    """What a claim gets before EC2 is asked for it; nothing more for one that is deleted."""
-    if claim.deleting:
-        return {}
-    old = _without_request(claim).get("annotations", {})
-    return missing_finalizer(claim) | {
-        "annotations": {**old, names.LAUNCH: launch, **(written(intent) if intent else {})}
-    }
-
-
-def _without_request(claim: NodeClaim) -> dict[str, Any]:
-    there = names.LAUNCH_REQUEST in claim.annotations
-    return {"annotations": {names.LAUNCH_REQUEST: None}} if there else {}
+    def _unrecorded(self, claims: Iterable[NodeClaim], error: ApiError) -> None:
+        _log.warning("not launched: the call could not be recorded", error=str(error))
+        for claim in claims:
+            self._reporter.waiting(
+                claim,
+                reason=NOT_RECORDED,
+                message=f"the call to EC2 could not be recorded in namespace {NAMESPACE}: {error}",
+            )
 
 
 def _only(group: LaunchGroup, uids: Collection[str]) -> LaunchGroup:

@@ -1,8 +1,9 @@
 """This cluster's instances as EC2 last described them, against the claims that exist.
 
 Invariant: an instance is an orphan only when a complete list of claims lacks its providerID; it is
-terminated only after its grace time, and only when no waiting claim can adopt it. A claim whose instance is
-gone is found here too.
+terminated only after its grace time, and only when no waiting claim can adopt it. An instance without the
+cluster's UID may be another cluster's of this name, and no claim proves otherwise: its annotations can be
+written by others. So such an instance is never an orphan.
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ class Listing:
     instances: Mapping[str, Instance]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Claims without a living instance: EC2 shows that it has ended, or shows none of its id."""
+
+    ended: tuple[NodeClaim, ...] = ()
+    unlisted: tuple[NodeClaim, ...] = ()
+    listed: frozenset[str] = frozenset()  # ids of the instances that EC2 lists alive
+
+
 class InstanceView:
     """The last description. `doubt` asks for a new one before the next decision.
 
@@ -54,6 +64,7 @@ class InstanceView:
         self._doubted = True
         self._alone: dict[str, float] = {}  # instance id -> since when it is seen without a claim
         self._missed: dict[str, float] = {}  # the same of claims' instances that were never shown
+        self._left: set[str] = set()
         self._readers: list[Callable[[], None]] = []
         self.listing: Listing | None = None
 
@@ -109,7 +120,9 @@ class InstanceView:
         The last description may be from before a claim's end, which ended its instance.
         """
         taken = {instance_id(claim) for claim in claims}
-        suspects = [i for i in self._known.values() if i.alive and i.id not in taken]
+        alone = [i for i in self._known.values() if i.alive and i.id not in taken]
+        suspects = [i for i in alone if i.ownership == "ours"]
+        self._leave({i.id for i in alone}.difference(i.id for i in suspects))
         if not suspects:
             self._alone.clear()
             return []
@@ -117,10 +130,21 @@ class InstanceView:
         for old in suspects:
             # EC2 may not show a new instance yet: it lives, but nobody knows what it runs in.
             self._known[old.id] = found.get(old.id, replace(old, described=False))
-        alone = [new for old in suspects if (new := self._known[old.id]).alive]
+        alone = [new for old in suspects if _may_end(new := self._known[old.id])]
         began = self._clock.monotonic()
         self._alone = {each.id: self._alone.get(each.id, began) for each in alone}
         return alone
+
+    def _leave(self, unproven: set[str]) -> None:
+        """Logs once what stays untouched."""
+        if new := unproven - self._left:
+            _log.warning(
+                "instances with the cluster's name, without its UID and without a claim are left alone: "
+                "tag them with the UID, or terminate them",
+                instances=sorted(new),
+                tag=names.TAG_CLUSTER_UID,
+            )
+        self._left = unproven
 
     def overdue(self, orphans: Sequence[Instance]) -> list[Instance]:
         """Orphans past their grace time, which begins when this process first sees them without a claim: its
@@ -128,8 +152,8 @@ class InstanceView:
         now = self._clock.monotonic()
         return [i for i in orphans if now - self._alone.get(i.id, now) >= self._grace.total_seconds()]
 
-    def gone(self, claims: Iterable[NodeClaim]) -> list[NodeClaim]:
-        """Claims whose instance EC2 no longer shows alive. Raises ProviderError.
+    def missing(self, claims: Iterable[NodeClaim]) -> Missing:
+        """Claims whose instance EC2 does not show alive. Raises ProviderError.
 
         One that this process has never been shown may only be too new: it is missed for some time first.
         """
@@ -143,11 +167,13 @@ class InstanceView:
             if known or now - missed[id_] >= SETTLED.total_seconds():
                 suspects[id_] = claim
         self._missed = missed
-        if not suspects:
-            return []
         # A describe by id is EC2's last word; the list may lag.
-        alive = {i.id for i in self._provider.instances(list(suspects)) if i.alive}
-        return [claim for id_, claim in suspects.items() if id_ not in alive]
+        found = {i.id: i.alive for i in self._provider.instances(list(suspects))} if suspects else {}
+        return Missing(
+            ended=tuple(claim for id_, claim in suspects.items() if found.get(id_) is False),
+            unlisted=tuple(claim for id_, claim in suspects.items() if id_ not in found),
+            listed=frozenset(id_ for id_, known in self._known.items() if known.alive and known.described),
+        )
 
     def terminate(self, instances: Sequence[Instance], *, why: str) -> None:
         """Raises ProviderError; ApiError where another process may lead by now, and have given them away."""
@@ -158,3 +184,7 @@ class InstanceView:
         _log.warning("terminating instances without a claim", instances=ids, why=why)
         self._provider.terminate(ids)
         self.drop(ids)
+
+
+def _may_end(instance: Instance) -> bool:
+    return instance.alive and instance.ownership == "ours"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor as Threads
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from datetime import datetime
 from itertools import groupby
@@ -15,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity import launches
 from broker.capacity.answers import answer
@@ -25,10 +26,11 @@ from broker.capacity.solve import SECONDS
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim import planning
 from broker.controllers.nodeclaim.answered import GANG_BROKEN, Answered
-from broker.controllers.nodeclaim.execute import Executor
+from broker.controllers.nodeclaim.execute import NOT_RECORDED, Executor
 from broker.controllers.nodeclaim.holds import RETRY, STOPPED
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.leftovers import Leftovers
+from broker.controllers.nodeclaim.losses import Losses
 from broker.controllers.nodeclaim.outcomes import Outcomes
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.standstill import Inputs, Standstill
@@ -42,6 +44,7 @@ from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Again
+from broker.kube.errors import ApiError
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, ProviderError
 
@@ -60,19 +63,25 @@ class Launcher:
         self,
         provider: CapacityProvider,
         claims: Cache[NodeClaim],
+        nodes: Cache[Node],
         classes: NodeClassController,
         inventory: InventoryKeeper,
         view: InstanceView,
         executor: Executor,
         reporter: Reporter,
+        losses: Losses,
         *,
         clock: Clock,
         owns: Callable[[NodeClaim], bool],
         limits: Callable[[Attempt], None],
         doubt: Callable[[str], None],
+        sweep: Callable[[], None] = lambda: None,
+        launched: Callable[[LaunchClass], None] = lambda _: None,
         plan_seconds: float = SECONDS,
         entitling: Callable[[], planning.Entitling] = planning.Free,
+        threads: Threads | None = None,
     ) -> None:
+        """`threads` makes the calls of a wave; a pool of its own where none is given."""
         self._provider = provider
         self._claims = claims
         self._classes = classes
@@ -80,13 +89,16 @@ class Launcher:
         self._view = view
         self._executor = executor
         self._reporter = reporter
+        self._losses = losses
         self._clock = clock
         self._owns = owns
         self._writers = Writers("claims")
         self._plan_seconds = plan_seconds
         self._entitling = entitling
         self._announced: deque[tuple[Scope, str, str]] = deque()
-        self._leftovers = Leftovers(claims, inventory, view, executor, reporter, clock=clock, limits=limits)
+        self._leftovers = Leftovers(
+            claims, nodes, inventory, view, executor, reporter, clock=clock, limits=limits
+        )
         self._outcomes = Outcomes(
             claims,
             inventory,
@@ -97,12 +109,14 @@ class Launcher:
             writers=self._writers,
             limits=limits,
             doubt=doubt,
+            sweep=sweep,
+            launched=launched,
         )
         self._standstill = Standstill()
         self._untold = False  # whether a claim could not be told in this pass
         self._launching: frozenset[str] = frozenset()
         self._unsure: frozenset[str] | None = None  # claims whose last call has no answer yet
-        self._pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="fleet")
+        self._pool = threads or ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="fleet")
 
     @property
     def shortages(self) -> Shortages:
@@ -120,12 +134,20 @@ class Launcher:
         self._pool.shutdown(wait=True)
         self._executor.close()
         self._writers.close()
+        self._losses.close()
 
     def run(self, _items: Sequence[str]) -> Again | None:
         """One pass. Raises ProviderError where EC2 cannot be read at all."""
         claims = [claim for claim in self._claims.list() if self._owns(claim)]
-        self._unsure = self._leftovers.look(self._claims.list())
         waiting = [c for c in claims if not c.status.provider_id and not c.deleting]
+        try:
+            self._executor.calls.load()
+        except ApiError as error:
+            for claim in waiting:
+                self._tell(claim, reason=NOT_RECORDED, message=f"open calls to EC2 cannot be read: {error}")
+            raise
+        unsettled = self._leftovers.unsettled()
+        self._unsure = self._waits_for_call()
         if not self._inventory.described:
             self._blind(waiting, self._inventory.error)
             return Again(1.0)
@@ -133,7 +155,7 @@ class Launcher:
             return Again(0.2)
         try:
             self._view.refresh()
-            self._lose_gone(claims)
+            self._losses.settle(self._view.missing(claims), claims)
             # Any claim may own an instance, also one of another launcher that was taken over.
             orphans = self._view.orphans(self._claims.list())
             types = self._provider.instance_types()
@@ -146,13 +168,13 @@ class Launcher:
         self._hear()
         self._outcomes.holds.keep({claim.uid for claim in waiting})
         inputs = self._inputs(waiting, types)
-        if not orphans and not self._unsure and (until := self._standstill.until(inputs, self._clock.now())):
+        if not orphans and not unsettled and (until := self._standstill.until(inputs, self._clock.now())):
             return self._again([until])
         self._standstill.forget()
         self._untold = False
         work = self._observe(waiting, types)
         self._leftovers.settle(work, orphans, self._not_yet(work))
-        self._unsure = self._leftovers.look(self._claims.list())
+        self._unsure = self._waits_for_call()
         retry_at = self._launch(work)
         self._executor.tidy(self._claims.list())
         now = self._clock.now()
@@ -160,6 +182,9 @@ class Launcher:
         if not self._untold:
             self._standstill.passed(inputs, now=now, wakes=min(wakes, default=None))
         return self._again(wakes)
+
+    def _waits_for_call(self) -> frozenset[str]:
+        return self._executor.calls.waiting(self._claims.list())
 
     def _again(self, wakes: Iterable[datetime]) -> Again:
         now = self._clock.now()
@@ -208,7 +233,9 @@ class Launcher:
         if error is None:
             return  # it is seen in a moment
         for claim in waiting:
-            self._reporter.waiting(claim, reason=answer(error.class_).reason, message=str(error))
+            self._reporter.waiting(
+                claim, reason=answer(error.class_, code=error.code).reason, message=str(error)
+            )
 
     def _observe(self, waiting: Sequence[NodeClaim], types: Mapping[str, InstanceType]) -> Pass:
         """The claims that can be planned; each of the others is told why not."""
@@ -228,11 +255,10 @@ class Launcher:
             work.plans[wanted.node_class] = ready.plan
             work.waiting[claim.uid] = wanted
             work.objects[claim.uid] = claim
-        work.held.update(
-            launch
-            for claim in waiting
-            if claim.uid not in work.waiting and (launch := claim.annotations.get(names.LAUNCH))
-        )
+        launched = self._executor.calls.by_claim()
+        for claim in waiting:
+            if claim.uid not in work.waiting:
+                work.held |= launched.get(claim.uid, frozenset())
         return work
 
     def _launch(self, work: Pass) -> list[datetime]:
@@ -241,7 +267,7 @@ class Launcher:
             result = self._rounds(work)
         finally:
             self._outcomes.finish(work)
-            self._unsure = self._leftovers.look(self._claims.list())
+            self._unsure = self._waits_for_call()
             self._launching = frozenset()
         left = [unplaced for unplaced in result.unplaced if unplaced.claim.uid in work.waiting]
         self._writers.each(lambda unplaced: self._tell_unplaced(unplaced, work), left)
@@ -387,9 +413,4 @@ class Launcher:
             message=message,
             attempts=attempts,
             skipped=unplaced.skipped,
-            notes=self._executor.intents.settled(known),
         )
-
-    def _lose_gone(self, claims: Sequence[NodeClaim]) -> None:
-        for claim in self._view.gone(claims):
-            self._reporter.lost(claim)

@@ -1,29 +1,33 @@
 """What a lost answer or an ended process left behind: instances without a claim, and calls without an answer.
 
 Invariant: no claim is planned while an instance may exist that was launched for it. Orphans go to the claims
-that they were launched for before all others, a gang's only to the whole gang; what EC2 does not list is
-found by making the very call again, or, where the claims or the class are no longer what they were, by
-waiting until EC2 must show it.
+that they were launched for before all others, a gang's only to the whole gang. An instance whose Node is on
+its way out is adopted by no claim, which would be deleted with the Node. What EC2 does not list is found by
+making the very call again, or, where the claims or the class are no longer what they were, by waiting until
+EC2 must show it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 
 from broker.apis import names
+from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import adopt
 from broker.capacity.answers import answer
 from broker.capacity.model import Attempt, Claim, Outcome
 from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.nodeclaim.calls import Call
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.instances import SETTLED, InstanceView
-from broker.controllers.nodeclaim.intents import Intent
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.report import Reporter
+from broker.controllers.nodeclaim.status import provider_id
 from broker.controllers.nodeclaim.work import Pass
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
@@ -33,6 +37,7 @@ UNCONFIRMED = "LaunchNotConfirmed"
 _log = structlog.get_logger("launch")
 
 Hold = Callable[[str, ProviderError | None], None]
+Why = str | ProviderError
 
 
 class Leftovers:
@@ -41,6 +46,7 @@ class Leftovers:
     def __init__(
         self,
         claims: Cache[NodeClaim],
+        nodes: Cache[Node],
         inventory: InventoryKeeper,
         view: InstanceView,
         executor: Executor,
@@ -50,52 +56,64 @@ class Leftovers:
         limits: Callable[[Attempt], None],
     ) -> None:
         self._claims = claims
+        self._nodes = nodes
         self._inventory = inventory
         self._view = view
         self._executor = executor
-        self._intents = executor.intents
+        self._calls = executor.calls
         self._reporter = reporter
         self._clock = clock
         self._limits = limits
         self._met: dict[str, float] = {}  # open calls by launch id: when this process first saw them
 
-    def look(self, claims: Sequence[NodeClaim]) -> frozenset[str]:
-        """Uids of the claims that EC2 may have given an instance that nobody knows of."""
-        self._intents.keep(each.annotations.get(names.LAUNCH, "") for each in claims)
+    def unsettled(self) -> list[Call]:
+        """Calls whose answer is not known, and from now on for how long."""
         now = self._clock.monotonic()
-        open_ = self._intents.open(claims)
+        open_ = self._calls.open(self._claims.list())
         self._met = {each.launch: self._met.get(each.launch, now) for each in open_}
-        asked = {uid for each in open_ for uid in each.claims}
-        return frozenset(each.uid for each in claims if each.uid in asked and not each.status.provider_id)
+        return open_
 
     def settle(self, work: Pass, orphans: Sequence[Instance], hold: Hold) -> None:
-        """Gives orphans to claims, finds out about open calls, and ends what nobody wants.
+        """Finds out about open calls, gives orphans to claims, and ends what no claim wants.
 
-        `hold` is told of each claim that is not to be tried before a while, with EC2's refusal if it was one.
+        `hold` gets each claim that is not to be tried before a while, with EC2's refusal if it was one.
         Raises ProviderError.
         """
-        if self._claims.broken:
-            # Whose instance it is cannot be told while a claim cannot be read.
-            for intent in self._intents.open(self._claims.list()):
-                self._wait(intent, work, None)
-            return
-        left = self._adopt(work, orphans, hold)
-        open_ = self._intents.open(self._claims.list())
-        found = [intent for intent in open_ if self._find_out(intent, work, hold)]
-        if found:
-            left = self._adopt(work, self._view.orphans(self._claims.list()), hold)
+        open_ = self.unsettled()
+        unknown = {call.launch: why for call in open_ if (why := self._find_out(call, work, hold))}
+        if len(unknown) < len(open_):
+            orphans = self._view.orphans(self._claims.list())
+        left = self._adopt(work, self._without_owner(orphans), hold, unknown)
+        for call in open_:
+            if call.launch in unknown:
+                self._wait(call, work, unknown[call.launch])
         self._wait_for_unseen(work, left)
-        unknown = {each.tags.get(names.TAG_LAUNCH) for each in left} | work.held
-        for launch in ({each.launch for each in open_} | self._intents.unfinished()) - unknown:
-            self._intents.done(launch)
+        kept = {each.tags.get(names.TAG_LAUNCH) for each in left} | work.held
+        for launch in ({each.launch for each in open_} | self._calls.unfinished()) - kept:
+            self._calls.done(launch)
         self._end(work, left)
 
     # ---- instances without a claim
 
-    def _adopt(self, work: Pass, orphans: Sequence[Instance], hold: Hold) -> Sequence[Instance]:
+    def _without_owner(self, orphans: Sequence[Instance]) -> Sequence[Instance]:
+        """Those that no claim that is left out has, or was being launched for: these are still its own."""
+        left_out = self._claims.remains
+        ids = {remains.provider_id.rpartition("/")[2] for remains in left_out}
+        launched = self._calls.by_claim()
+        launches = {launch for remains in left_out for launch in launched.get(remains.uid, ())}
+        return [
+            each for each in orphans if each.id not in ids and each.tags.get(names.TAG_LAUNCH) not in launches
+        ]
+
+    def _adopt(
+        self, work: Pass, orphans: Sequence[Instance], hold: Hold, unknown: Collection[str]
+    ) -> Sequence[Instance]:
+        """The orphans that no claim takes. A claim of an `unknown` call takes only what that call gave."""
         if not orphans:
             return ()
-        pairs, left = self._pairs(work, orphans)
+        owners = {claim.uid for claim in self._claims.list() if not claim.deleting}
+        leaving = [each for each in orphans if self._node_leaves(each, owners)]
+        pairs, left = self._pairs(work, [each for each in orphans if each not in leaving], unknown)
         for claim, instance in pairs:
             ready = work.classes[claim.node_class]
             pool = f"{'reserved' if instance.reservation_id else 'on-demand'}:{instance.instance_type}:" + (
@@ -114,23 +132,44 @@ class Leftovers:
             if not self._executor.binder.bind(claim.name, claim.uid, instance, ready, work.types, [attempt]):
                 hold(claim.uid, None)
                 work.held.add(instance.tags.get(names.TAG_LAUNCH, ""))  # its call is not done with
-        return left
+        return [*left, *leaving]
+
+    def _node_leaves(self, instance: Instance, owners: Collection[str]) -> bool:
+        """Whether a Node of the instance is being deleted, or will be by Kubernetes' garbage collector, since
+        all its owners are gone (kubernetes.io, "Owners and Dependents"). `owners`: uids of claims that stay.
+        """
+
+        def leaves(node: Node) -> bool:
+            references = node.metadata.owner_references
+            gone = [r for r in references if r.kind == NodeClaim.KIND.kind and r.uid not in owners]
+            return node.deleting or (bool(gone) and len(gone) == len(references))
+
+        return any(map(leaves, self._nodes.by(BY_PROVIDER_ID, provider_id(instance))))
 
     def _pairs(
-        self, work: Pass, orphans: Sequence[Instance]
+        self, work: Pass, orphans: Sequence[Instance], unknown: Collection[str]
     ) -> tuple[list[tuple[Claim, Instance]], Sequence[Instance]]:
         """Who adopts what, and what is left: the claims of an orphan's own launch come before all others."""
-        launched = {uid: claim.annotations.get(names.LAUNCH, "") for uid, claim in work.objects.items()}
+        launched = self._calls.by_claim()
+        own_first = {*unknown, *(i.tags.get(names.TAG_LAUNCH, "") for i in orphans if not i.described)}
+        bound = {uid for uid, calls in launched.items() if calls & own_first}
         # What is left of a gang that was whole once is adopted one by one.
         begun = {c.annotations.get(names.GANG) for c in self._claims.list() if c.status.provider_id} - {None}
         units: dict[tuple[str, str], list[Claim]] = defaultdict(list)
         for claim in work.waiting.values():
             single = replace(claim, gang="") if claim.gang in begun else claim
-            units["gang" if single.gang else "launch", single.gang or launched[claim.uid]].append(single)
+            made = ",".join(sorted(launched.get(claim.uid, ())))
+            units["gang" if single.gang else "launch", single.gang or made].append(single)
         paired: dict[str, tuple[Claim, Instance]] = {}
         left = orphans
-        own = [(unit, {launched[claim.uid] for claim in unit}) for _, unit in sorted(units.items())]
-        anyone = [claim for (kind, _), unit in units.items() if kind == "launch" for claim in unit]
+        own = [(unit, _all(launched, unit)) for _, unit in sorted(units.items())]
+        anyone = [
+            claim
+            for (kind, _), unit in units.items()
+            if kind == "launch"
+            for claim in unit
+            if claim.uid not in bound
+        ]
         for some, calls in [*own, (anyone, None)]:
             found, _ = adopt(
                 [each for each in left if calls is None or each.tags.get(names.TAG_LAUNCH) in calls],
@@ -148,17 +187,19 @@ class Leftovers:
     def _wait_for_unseen(self, work: Pass, left: Sequence[Instance]) -> None:
         """What EC2 does not describe yet cannot be adopted, nor its claims launched again meanwhile."""
         unseen = {i.tags.get(names.TAG_LAUNCH, ""): i.id for i in left if not i.described}
+        launched = self._calls.by_claim()
         for uid, claim in work.objects.items():
-            if (id_ := unseen.get(claim.annotations.get(names.LAUNCH, "-"))) and work.waiting.pop(uid, None):
-                work.held.add(claim.annotations[names.LAUNCH])
-                self._view.doubt()
-                self._tell(claim, f"instance {id_} was launched for it, and EC2 does not describe it yet")
+            calls = launched.get(uid, frozenset()) & unseen.keys()
+            if not calls or work.waiting.pop(uid, None) is None:
+                continue
+            work.held |= calls
+            self._view.doubt()
+            id_ = unseen[min(calls)]
+            self._tell(claim, f"instance {id_} was launched for it, and EC2 does not describe it yet")
 
     def _end(self, work: Pass, left: Sequence[Instance]) -> None:
         """Orphans that nobody wants end after their grace time; those of a gang that is not whole at once."""
-        gangs = {
-            work.objects[uid].annotations.get(names.LAUNCH) for uid, c in work.waiting.items() if c.gang
-        } - work.held
+        gangs = _all(self._calls.by_claim(), [c for c in work.waiting.values() if c.gang]) - work.held
         free = [each for each in left if each.tags.get(names.TAG_LAUNCH) not in work.held]
         partial = [each for each in free if each.described and each.tags.get(names.TAG_LAUNCH) in gangs]
         try:
@@ -172,62 +213,75 @@ class Leftovers:
 
     # ---- calls without an answer
 
-    def _find_out(self, intent: Intent, work: Pass, hold: Hold) -> bool:
-        """Whether instances are known now that were not before. Until all is known, its claims wait."""
-        members = {c.uid: c for c in self._claims.list() if c.uid in intent.claims}
-        shown = self._view.launched_by(intent.launch)
-        request = intent.request
-        if request is not None and len(shown) >= request.count:
-            self._intents.answered(intent.launch)  # all that it can have given
-            return False
-        wanted = [uid for uid in intent.claims if uid in work.waiting]
-        made = bool(shown) or any(claim.status.provider_id for claim in members.values())
-        if request is not None and wanted and (made or self._as_it_was(intent, members, work)):
-            return self._repeat(intent, request, wanted, work, hold)
+    def _find_out(self, call: Call, work: Pass, hold: Hold) -> Why | None:
+        """Why the answer of a call is still unknown; until it is known, its claims wait."""
+        request = call.request
+        if request is not None and len(self._view.launched_by(call.launch)) >= request.count:
+            self._calls.answered(call.launch)  # all that it can have given
+            return None
+        differs = self._differs(call, work)
+        if request is not None and not differs:
+            return self._repeat(call, request, work, hold)
         now = self._clock.monotonic()
-        if now - self._met.setdefault(intent.launch, now) >= SETTLED.total_seconds():
-            self._intents.answered(intent.launch)  # what EC2 has not listed by now is not there
-            return False
-        self._wait(intent, work, None)
-        return False
+        if now - self._met.setdefault(call.launch, now) >= SETTLED.total_seconds():
+            self._calls.answered(call.launch)  # what EC2 has not listed by now is not there
+            return None
+        _log.warning("a call to EC2 without an answer is not made again", launch=call.launch, why=differs)
+        return f"it is not made again, since {differs}"
 
-    def _repeat(
-        self, intent: Intent, request: LaunchRequest, wanted: Sequence[str], work: Pass, hold: Hold
-    ) -> bool:
+    def _differs(self, call: Call, work: Pass) -> str:
+        """Why the call, should it never have been made, is not what its claims and class ask for now."""
+        known = {claim.uid: claim for claim in self._claims.list()}
+        members = [known.get(uid) for uid in call.claims]
+        for claim in members:
+            if claim is None:
+                return "one of its claims is gone"
+            if claim.deleting:
+                return f"claim {claim.name} is deleted"
+            if claim.annotations.get(names.LAUNCH) != call.launch:
+                return f"claim {claim.name} does not name it (annotation {names.LAUNCH})"
+        waiting = [work.waiting[uid] for uid in call.claims if uid in work.waiting]
+        missing = [c.name for c in members if c and not c.status.provider_id and c.uid not in work.waiting]
+        if missing or not waiting:
+            return f"claim {missing[0]} cannot be launched now" if missing else "none of its claims waits"
+        ready = work.classes.get(call.node_class)
+        if ready is None or any(claim.node_class != call.node_class for claim in waiting):
+            return f"its claims do not launch with EC2NodeClass {call.node_class}"
+        if ready.source.metadata.generation != call.generation:
+            return f"EC2NodeClass {call.node_class} has changed"
+        return self._executor.differs(call, waiting, ready, self._clock.now())
+
+    def _repeat(self, call: Call, request: LaunchRequest, work: Pass, hold: Hold) -> ProviderError | None:
+        wanted = [uid for uid in call.claims if uid in work.waiting]
         try:
-            self._view.put(self._executor.repeat(intent, request))
+            self._view.put(self._executor.repeat(call, request))
         except ProviderError as error:
-            self._met[intent.launch] = self._clock.monotonic()  # now it may have been made, if not before
-            self._wait(intent, work, error)
+            self._met[call.launch] = self._clock.monotonic()  # now it may have been made, if not before
             for uid in wanted:
                 hold(uid, error)
-            return False
-        _log.info("a call whose answer was lost was made again", launch=intent.launch, claims=len(wanted))
-        return True
+            return error
+        _log.info("a call whose answer was lost was made again", launch=call.launch, claims=len(wanted))
+        return None
 
-    def _as_it_was(self, intent: Intent, members: Mapping[str, NodeClaim], work: Pass) -> bool:
-        """Whether the call, should it never have been made, is still what the claims want."""
-        ready = work.classes.get(intent.node_class)
-        return (
-            ready is not None
-            and ready.source.metadata.generation == intent.generation
-            and all(uid in members and not members[uid].deleting for uid in intent.claims)
-        )
-
-    def _wait(self, intent: Intent, work: Pass, error: ProviderError | None) -> None:
+    def _wait(self, call: Call, work: Pass, why: Why) -> None:
         """The call's claims are not planned in this pass, and its instances not ended."""
-        work.held.add(intent.launch)
+        work.held.add(call.launch)
         self._view.doubt()
-        for uid in intent.claims:
+        for uid in call.claims:
             if work.waiting.pop(uid, None) is None:
                 continue
-            if error is None:
-                why = "a launch was asked of EC2 before, and whether it came about is not known yet"
-                self._tell(work.objects[uid], why)
-            else:
-                told = answer(error.class_)
-                message = f"{error.code}: {error.message}; {told.next_step}"
+            if isinstance(why, ProviderError):
+                told = answer(why.class_, code=why.code)
+                message = f"{why.code}: {why.message}; {told.next_step}"
                 self._reporter.waiting(work.objects[uid], reason=told.reason, message=message)
+            else:
+                asked = "a launch was asked of EC2 before, and whether it came about is not known yet"
+                self._tell(work.objects[uid], f"{asked} ({why})")
 
     def _tell(self, claim: NodeClaim, why: str) -> None:
         self._reporter.waiting(claim, reason=UNCONFIRMED, message=f"{why}: nothing is launched twice")
+
+
+def _all(launched: Mapping[str, frozenset[str]], claims: Sequence[Claim]) -> set[str]:
+    """The calls that were made for any of these claims."""
+    return {launch for claim in claims for launch in launched.get(claim.uid, ())}

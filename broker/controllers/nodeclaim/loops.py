@@ -6,24 +6,30 @@ Invariant: what is marked dirty here is decided elsewhere; nothing runs before e
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor as Threads
 from datetime import timedelta
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.capacity.model import Attempt
+from broker.controllers.interruption.notices import BY_INSTANCE
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.abandoned import AbandonedNodes
+from broker.controllers.nodeclaim.calls import Calls
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.launch import Launcher
 from broker.controllers.nodeclaim.lifecycle import Lifecycle
+from broker.controllers.nodeclaim.losses import Losses
 from broker.controllers.nodeclaim.planning import Entitling
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, MARK, Registration
 from broker.controllers.nodeclaim.report import ATTEMPTS, Reporter, limit
 from broker.controllers.nodeclaim.status import instance_id
 from broker.controllers.nodeclaim.template import ClusterFacts
 from broker.controllers.nodeclaim.termination import Termination
+from broker.controllers.nodeclaim.terminations import Terminations
+from broker.controllers.nodeclaim.trial import SETTLED, LaunchTrials
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.status import Verdict
 from broker.kube.batch import Batcher
@@ -41,13 +47,14 @@ from providers.model import ProviderError, TemplateRef
 
 LONGEST = 60.0  # between two tries at one object, however often it failed
 # Annotations that only the broker writes: no reason to look at a claim again.
-OURS = frozenset({names.LAUNCH, names.LAUNCH_REQUEST, ATTEMPTS})
+OURS = frozenset({names.LAUNCH, ATTEMPTS})
 
 
 class NodeClaimLoops:
     """`loops` are started and stopped by whoever builds it; `close` ends what they leave.
 
-    `dirty` marks a class, `describe` asks for EC2's reservations anew, `used` hears of each template.
+    `dirty` marks a class, `describe` asks for EC2's reservations anew, `used` hears of each template, `sweep`
+    deletes those that nothing uses.
     """
 
     def __init__(
@@ -67,10 +74,12 @@ class NodeClaimLoops:
         recorder: Recorder,
         owns: Callable[[NodeClaim], bool],
         used: Callable[[TemplateRef], None],
+        sweep: Callable[[], None],
         dirty: Callable[[str], None],
         describe: Callable[[], None],
         entitling: Callable[[], Entitling],
         synced: Callable[[], bool],
+        threads: Threads | None = None,
     ) -> None:
         self._claims = claims
         self._inventory = inventory
@@ -79,6 +88,23 @@ class NodeClaimLoops:
         self._dirty = dirty
         self._describe = describe
         self._reporter = Reporter(client, claims, pools, pods, clock=clock, recorder=recorder)
+        cluster = ClusterFacts(
+            name=settings.cluster_name,
+            endpoint=settings.cluster_endpoint,
+            ca_bundle=settings.cluster_ca,
+        )
+        self.trials = LaunchTrials(
+            provider,
+            resolved,
+            pools,
+            inventory,
+            clock=clock,
+            cluster=cluster,
+            dirty=dirty,
+            ours=lambda pool: (
+                pool.spec.template.spec.node_class_ref.group == names.BROKER or settings.take_over_karpenter
+            ),
+        )
         executor = Executor(
             client,
             provider,
@@ -87,14 +113,10 @@ class NodeClaimLoops:
             journal,
             self._reporter,
             clock=clock,
-            cluster=ClusterFacts(
-                name=settings.cluster_name,
-                endpoint=settings.cluster_endpoint,
-                ca_bundle=settings.cluster_ca,
-                service_cidr=settings.service_cidr,
-            ),
+            cluster=cluster,
             owns=owns,
             used=used,
+            calls=Calls(client),
         )
         self.view = InstanceView(
             provider,
@@ -105,24 +127,30 @@ class NodeClaimLoops:
         self.launcher = Launcher(
             provider,
             claims,
+            nodes,
             resolved,
             inventory,
             self.view,
             executor,
             self._reporter,
+            Losses(client, claims, nodes, clock=clock, recorder=recorder, end=self._reporter.lost),
             clock=clock,
             owns=owns,
             limits=self._limit,
             doubt=self._doubted,
+            sweep=sweep,
+            launched=self.trials.launched,
             plan_seconds=settings.plan_seconds,
             entitling=entitling,
+            threads=threads,
         )
+        self._terminations = Terminations(provider, clock=clock, check=client.check, wake=self._ended)
         lifecycle = Lifecycle(
             claims,
             Registration(client, claims, nodes, clock=clock, recorder=recorder),
             Termination(
                 client,
-                provider,
+                self._terminations,
                 claims,
                 nodes,
                 pods,
@@ -133,11 +161,12 @@ class NodeClaimLoops:
             ),
             owns=owns,
         )
-        abandoned = AbandonedNodes(client, provider, claims, nodes)
+        abandoned = AbandonedNodes(client, self._terminations, claims, nodes)
         self._nodes = nodes
         self.launches = Batcher[str]("launch", clock=clock)
         self._node_queue = WorkQueue[str]("node", clock=clock, longest=LONGEST)
         self.queue = WorkQueue[str]("nodeclaim", clock=clock, longest=LONGEST)
+        self._trial_queue = WorkQueue[str]("trial", clock=clock, longest=LONGEST)
         expected = (ProviderError,)
         self.loops: tuple[Singleton[str] | Controller[str], ...] = (
             Singleton(
@@ -158,6 +187,23 @@ class NodeClaimLoops:
                 synced=synced,
                 expected=expected,
             ),
+            Singleton(
+                "terminations",
+                self._terminations.run,
+                batcher=self._terminations.batcher,
+                clock=clock,
+                synced=synced,
+                expected=expected,
+            ),
+            Controller(
+                "trial",
+                self.trials.reconcile,
+                queue=self._trial_queue,
+                clock=clock,
+                workers=1,
+                synced=synced,
+                expected=expected,
+            ),
             Controller(
                 "node",
                 abandoned.reconcile,
@@ -172,6 +218,10 @@ class NodeClaimLoops:
     def close(self) -> None:
         self.launcher.close()
 
+    def class_resolved(self, name: str) -> None:
+        self.launches.add(name)
+        self._trial_queue.add_after(name, SETTLED)
+
     def claim_changed(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
         one = new or old
         if one is None or not self._owns(one):
@@ -181,6 +231,7 @@ class NodeClaimLoops:
         if new is not None and not new.status.provider_id and (old is None or _asked(old) != _asked(new)):
             self.launches.add(one.name)
         if new is None:
+            self._terminations.forget(instance_id(one))
             self._describe()  # its slot may be free
             for node in self._nodes.by(BY_PROVIDER_ID, one.status.provider_id or "-"):
                 self._node_queue.add(node.name)
@@ -194,6 +245,14 @@ class NodeClaimLoops:
             self.queue.add(claim.name)
         if not claims and MARK in one.annotations:
             self._node_queue.add(one.name)
+
+    def _ended(self, id_: str) -> None:
+        """EC2 has news of an instance that a claim or a node waits for."""
+        for claim in self._claims.by(BY_INSTANCE, id_):
+            self.queue.add(claim.name)
+        for node in self._nodes.list():
+            if MARK in node.annotations and node.spec.provider_id.endswith(f"/{id_}"):
+                self._node_queue.add(node.name)
 
     def _ending(self, claim: NodeClaim, alive: bool) -> None:
         """When the instance has ended its slot is free, and known to be before EC2 is asked for the count."""

@@ -45,6 +45,8 @@ class Outcomes:
         writers: Writers,
         limits: Callable[[Attempt], None],
         doubt: Callable[[str], None],
+        sweep: Callable[[], None],
+        launched: Callable[[LaunchClass], None],
     ) -> None:
         self._claims = claims
         self._inventory = inventory
@@ -55,6 +57,8 @@ class Outcomes:
         self._writers = writers
         self._limits = limits
         self._doubt = doubt
+        self._sweep = sweep
+        self._launched = launched
         self.shortages = Shortages()
         self.holds = Holds()
 
@@ -66,6 +70,10 @@ class Outcomes:
             self._view.doubt()
         if any(answer(error.class_).refresh for error in answered.errors):
             self._doubt(group.node_class)
+        if any(answer(error.class_).sweep for error in answered.errors):
+            self._sweep()
+        if dealt.pairs:
+            self._launched(ready)
         self.shortages = learn(self.shortages, group, dealt, answered.errors, inventory=inventory, now=now)
         for odcr_id in full(group, dealt, answered.errors):
             self._inventory.full(odcr_id)
@@ -82,8 +90,8 @@ class Outcomes:
         for pair in dealt.pairs:
             work.waiting.pop(pair.claim.uid, None)
         written = Written(pairs=dealt.pairs, ready=ready, wait=bound)
-        if dealt.left or group.gang:
-            self._finish(written)  # whether the call is done with decides what is written on those left over
+        if group.gang:
+            self._finish(written)  # the next plan counts how many of the gang have launched
         else:
             work.written.append(written)
         for left in dealt.left:
@@ -131,7 +139,7 @@ class Outcomes:
         """Whether the claim tries its next option now, the same again later, or waits for a person."""
         uid, worst = left.claim.uid, foremost(left.errors)
         class_ = worst.class_ if worst else ErrorClass.TRANSIENT
-        told = answer(class_)
+        told = answer(class_, code=worst.code if worst else "")
         if told.elsewhere:
             return
         if class_ is ErrorClass.TEMPLATE_GONE and not work.repeats.get(uid):
@@ -149,5 +157,5 @@ class Outcomes:
                 reason=told.reason,
                 message=f"{where}{worst.code}: {worst.message}; {told.next_step}",
                 attempts=attempts,
-                notes=self._executor.intents.settled(known),
+                quiet=told.quiet,
             )

@@ -15,7 +15,7 @@ from typing import Any
 from broker.apis import names
 from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition, quantities
+from broker.apis.meta import condition
 from broker.controllers.nodeclaim.status import (
     Change,
     is_true,
@@ -30,10 +30,14 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import changed, owner_reference
 from broker.kube.controller import Again
 from broker.kube.events import Recorder
+from broker.kube.remains import Remains
+from broker.text import quantities
 
 BY_PROVIDER_ID = "providerID"
 # On each node that the broker registered: the name of its class.
 MARK = f"{names.BROKER}/nodeclass"
+# Why a claim is kept: its Node is left out of the cache.
+NODE_LEFT_OUT = "NodeLeftOut"
 REGISTRATION_TIMEOUT = timedelta(minutes=15)
 # Taints of a node that is on its way; whoever set one takes it off (karpenter pkg/scheduling/taints.go).
 EPHEMERAL = frozenset(
@@ -201,6 +205,36 @@ def first_of(claims: Cache[NodeClaim], claim: NodeClaim) -> NodeClaim:
     """The claim that has the instance, where somebody gave its providerID to two by hand."""
     having = [c for c in claims.by(BY_PROVIDER_ID, claim.status.provider_id) if not c.deleting]
     return min(having, key=_age, default=claim)
+
+
+def nodes_of(nodes: Cache[Node], claim: NodeClaim) -> tuple[list[Node], Remains | None]:
+    """The claim's Nodes, and the remains of one that is left out of the cache.
+
+    Of a Node that is left out nobody knows whether it is Ready, nor whether its pods may go. The remains are
+    read before and after the Nodes, since a Node may be left out or readmitted meanwhile.
+    """
+    before = _left_out(nodes, claim)
+    found = nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
+    return found, before or _left_out(nodes, claim)
+
+
+def _left_out(nodes: Cache[Node], claim: NodeClaim) -> Remains | None:
+    """By the providerID, or by the name if the Node's providerID cannot be read."""
+    id_, name = claim.status.provider_id, claim.status.node_name
+    return next(
+        (
+            remains
+            for remains in nodes.remains
+            if (remains.provider_id == id_ if remains.provider_id else remains.name == name)
+        ),
+        None,
+    )
+
+
+def is_ready(node: Node) -> bool:
+    """Whether the kubelet reports the node as ready."""
+    ready = condition(node.status.conditions, names.READY)
+    return ready is not None and ready.status == "True"
 
 
 def _age(claim: NodeClaim) -> tuple[datetime, str]:

@@ -8,7 +8,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
 import structlog
@@ -16,7 +16,7 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Pod
 from broker.apis.karpenter import NodeClaim, NodePool
-from broker.apis.meta import Condition, condition, quantities
+from broker.apis.meta import Condition, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.controllers.nodeclaim.status import Change, patch, write
@@ -27,6 +27,7 @@ from broker.kube.conditions import condition_body, set_condition
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import Recorder
 from broker.oncall.journal import dump, load
+from broker.text import quantities
 from providers.model import ErrorClass
 
 ATTEMPTS = names.ATTEMPTS
@@ -36,7 +37,6 @@ RESERVED = "reserved:"
 FULL = frozenset({"ReservationFull", "SlotsTaken", "ShortageRemembered"})
 MOST_PODS = 10
 PREFERENCE = "PreferNoSchedule"  # a taint that keeps no pod off
-NOTHING: Mapping[str, str | None] = {}
 
 _SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, ErrorClass.CAPACITY)
 _log = structlog.get_logger("launch")
@@ -104,11 +104,11 @@ class Reporter:
         message: str,
         attempts: Iterable[Attempt] = (),
         skipped: Iterable[Skipped] = (),
-        notes: Mapping[str, str | None] = NOTHING,
+        quiet: bool = False,
     ) -> bool:
-        """The claim could not be launched now. `notes` are annotations that change with it.
+        """Reports why the claim could not be launched now, `quiet` without an event.
 
-        False where that could not be written.
+        False if that could not be written.
         """
         told = True
         made = list(attempts)
@@ -122,14 +122,15 @@ class Reporter:
                 )
             ]
         try:
-            current = self._remember(claim, made, notes)
+            current = self._remember(claim, made)
             write(self._client, self._claims, current, *changes, *limits, now=self._clock.now())
         except NotFound:
             return True
         except ApiError as error:
             _log.warning("claim could not be told", claim=claim.name, reason=reason, error=str(error))
             told = False
-        if before is None or (before.reason, before.message) != (reason, message[:1000]) or made:
+        changed = before is None or (before.reason, before.message) != (reason, message[:1000])
+        if not quiet and (changed or made):
             self.say(claim, "Warning", reason, message, made)
         return told
 
@@ -144,16 +145,11 @@ class Reporter:
         """The last word of the attempts on the reservations, if they have one."""
         return [change for attempt in attempts if (change := limit(attempt))][-1:]
 
-    def _remember(
-        self, claim: NodeClaim, attempts: list[Attempt], notes: Mapping[str, str | None]
-    ) -> NodeClaim:
-        if not attempts and not notes:
+    def _remember(self, claim: NodeClaim, attempts: list[Attempt]) -> NodeClaim:
+        if not attempts:
             return claim
         return patch(
-            self._client,
-            self._claims,
-            claim,
-            lambda now: {"annotations": {**(self.remembered(now, attempts) if attempts else {}), **notes}},
+            self._client, self._claims, claim, lambda now: {"annotations": self.remembered(now, attempts)}
         )
 
     def say(

@@ -23,6 +23,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import changed, condition_body, set_condition
 from broker.kube.errors import Conflict
+from providers.model import Instance
 
 OURS = (
     names.LAUNCHED,
@@ -32,6 +33,7 @@ OURS = (
     names.CAPACITY_RESERVATION,
     names.DRAINED,
     names.INSTANCE_TERMINATING,
+    names.INSTANCE_LISTED,
     names.PREEMPTED,
     names.RECLAIMING,
 )
@@ -58,6 +60,11 @@ def is_true(claim: NodeClaim, type_: str) -> bool:
 def instance_id(claim: NodeClaim) -> str:
     """The id in `aws:///<zone>/<id>`; empty before the launch."""
     return claim.status.provider_id.rpartition("/")[2]
+
+
+def provider_id(instance: Instance) -> str:
+    """How claims and nodes name the instance."""
+    return f"aws:///{instance.zone}/{instance.id}"
 
 
 def body(

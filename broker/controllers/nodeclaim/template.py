@@ -31,7 +31,6 @@ class ClusterFacts:
     name: str
     endpoint: str
     ca_bundle: str
-    service_cidr: str
 
 
 def template_key(claim: NodeClaim) -> str:
@@ -55,10 +54,10 @@ def template(
         cluster_name=cluster.name,
         endpoint=cluster.endpoint,
         ca_bundle=cluster.ca_bundle,
-        service_cidr=cluster.service_cidr,
+        service_cidr=ready.network.range,
         labels=_labels(claim),
         taints=tuple(_taints(claim)),
-        kubelet=spec.kubelet.wire() if spec.kubelet else {},
+        kubelet=_kubelet(ready),
         instance_store_raid0=spec.instance_store_policy == "RAID0",
     )
     return Template(
@@ -74,12 +73,14 @@ def template(
             http_protocol_ipv6=spec.metadata_options.http_protocol_ipv6,
         ),
         detailed_monitoring=bool(spec.detailed_monitoring),
-        tenancy=ready.plan.tenancy,
+        tenancy=group.tenancy or ready.plan.tenancy,
         placement_group=selector.name if selector else "",
         placement_group_id=selector.id if selector else "",
         associate_public_ip=spec.associate_public_ip_address,
         interfaces=ready.plan.interfaces or _efa_interfaces(claim, group, provider),
-        ipv4_prefix_count=spec.ip_prefix_count,
+        ipv4_prefix_count=None if ready.network.ipv6 else spec.ip_prefix_count,
+        ipv6_prefix_count=spec.ip_prefix_count if ready.network.ipv6 else None,
+        primary_ipv6=ready.network.ipv6,
         connection_tracking=ConnectionTracking(
             tcp_established=tracking.tcp_established_timeout,
             udp_stream=tracking.udp_stream_timeout,
@@ -92,6 +93,13 @@ def template(
         target=group.target,
         tags=spec.tags,
     )
+
+
+def _kubelet(ready: LaunchClass) -> Mapping[str, object]:
+    """The class's own settings, and the cluster's DNS server where the class names none."""
+    own = ready.source.spec.kubelet.wire() if ready.source.spec.kubelet else {}
+    named = own.get("clusterDNS") or not ready.network.dns
+    return own if named else {**own, "clusterDNS": [ready.network.dns]}
 
 
 def _asks_for_efa(claim: NodeClaim) -> bool:

@@ -2,26 +2,26 @@
 
 Invariant: the claim's finalizer stays until EC2 no longer shows the instance alive, so an instance never
 outlives its claim unseen. Draining uses the Eviction API, so PodDisruptionBudgets hold; it ends early only
-when the claim's terminationGracePeriod runs out.
+when the claim's terminationGracePeriod runs out. A Node that is left out of the cache is waited for.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
+from broker.apis.meta import ConditionStatus, condition
 from broker.controllers.nodeclaim import drain
 from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.instances import SETTLED
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, first_of
+from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, first_of, is_ready, nodes_of
 from broker.controllers.nodeclaim.report import launched_at
-from broker.controllers.nodeclaim.status import Change, instance_id, is_true, patch, write
+from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, Change, instance_id, patch, write
+from broker.controllers.nodeclaim.terminations import Sighting, Terminations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -29,12 +29,13 @@ from broker.kube.conditions import remove_finalizer
 from broker.kube.controller import Again
 from broker.kube.errors import NotFound, TooManyRequests
 from broker.kube.events import Recorder
-from providers.base import CapacityProvider
+from broker.kube.remains import Remains
+from broker.text import InvalidText, decode_duration
+from providers.model import ProviderError
 
 BY_NODE = "nodeName"
 LOOK_AGAIN = 2.0
-_PART = re.compile(r"(\d+)(h|m|s)")
-_UNIT = {"h": "hours", "m": "minutes", "s": "seconds"}
+REFUSED = "TerminationRefused"
 
 
 class Termination:
@@ -43,7 +44,7 @@ class Termination:
     def __init__(
         self,
         client: Client,
-        provider: CapacityProvider,
+        terminations: Terminations,
         claims: Cache[NodeClaim],
         nodes: Cache[Node],
         pods: Cache[Pod],
@@ -54,7 +55,7 @@ class Termination:
         ending: Callable[[NodeClaim, bool], None],
     ) -> None:
         self._client = client
-        self._provider = provider
+        self._terminations = terminations
         self._claims = claims
         self._nodes = nodes
         self._pods = pods
@@ -64,7 +65,7 @@ class Termination:
         self._ending = ending  # hears each time whether EC2 still has the claim's instance
 
     def reconcile(self, claim: NodeClaim) -> Again | None:
-        """One step towards the end. Raises ApiError, ProviderError."""
+        """One step towards the end. Raises ApiError."""
         if names.TERMINATION_FINALIZER not in claim.metadata.finalizers:
             return None
         if self._launching(claim.uid):
@@ -72,22 +73,45 @@ class Termination:
         if claim.status.provider_id and first_of(self._claims, claim).uid != claim.uid:
             self._release_claim(claim)  # the instance lives on with another claim
             return None
-        nodes = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
+        nodes, left_out = nodes_of(self._nodes, claim)
+        if left_out is not None and self._unread(claim, left_out):
+            return Again(LOOK_AGAIN)
         if any(self._drain(claim, node) for node in nodes):
             return Again(LOOK_AGAIN)
-        if claim.status.provider_id and self._alive(claim):
-            return Again(LOOK_AGAIN)
+        if claim.status.provider_id:
+            if self._alive(claim, nodes):
+                return Again(LOOK_AGAIN)
+            self._terminations.forget(instance_id(claim))
         for node in nodes:
             release(self._client, self._nodes, node)
         self._release_claim(claim)
         return None
 
+    def _unread(self, claim: NodeClaim, node: Remains) -> bool:
+        """Whether a Node that is left out is waited for: its pods may still run, and may not be evicted."""
+        seen = self._terminations.look(instance_id(claim))
+        ended = seen is not None and seen.instance is not None and not seen.instance.alive
+        if ended or self._late(claim):
+            return False
+        change = Change(
+            type=names.DRAINED,
+            status="Unknown",
+            reason=NODE_LEFT_OUT,
+            message=f"node {node.name} is left out, so that it cannot be drained: the instance is kept until "
+            f"the broker can read the Node, or the claim's terminationGracePeriod is over: {node.error}",
+        )
+        write(self._client, self._claims, claim, change, now=self._clock.now())
+        return True
+
+    def _late(self, claim: NodeClaim) -> bool:
+        deadline = _deadline(claim)
+        return deadline is not None and self._clock.now() >= deadline
+
     def _drain(self, claim: NodeClaim, node: Node) -> bool:
         """Evicts what can be; whether pods are left to wait for."""
         self._close(node)
         left = self._left(node)
-        deadline = _deadline(claim)
-        late = deadline is not None and self._clock.now() >= deadline
+        late = self._late(claim)
         gone = bool(left) and not late and self._gone(claim, node)
         if left and not late and not gone:
             for pod in drain.evictable(left, self._clock.now()):
@@ -131,11 +155,10 @@ class Termination:
 
     def _gone(self, claim: NodeClaim, node: Node) -> bool:
         """Whether nothing is left to drain: pods on a node without an instance never end by themselves."""
-        ready = condition(node.status.conditions, names.READY)
-        if ready is not None and ready.status == "True":
+        if is_ready(node):
             return False
-        found = self._provider.instances([instance_id(claim)])
-        return not any(instance.alive for instance in found)
+        seen = self._terminations.look(instance_id(claim))
+        return seen is not None and seen.gone
 
     def _close(self, node: Node) -> None:
         disrupted = {"key": names.DISRUPTED_TAINT, "effect": drain.NO_SCHEDULE}
@@ -161,41 +184,72 @@ class Termination:
         except TooManyRequests as error:
             self._recorder.event(claim, "Warning", "EvictionBlocked", f"{pod.key}: {error.message}")
 
-    def _alive(self, claim: NodeClaim) -> bool:
-        """Whether EC2 still has the instance; terminates it if nobody has yet."""
+    def _alive(self, claim: NodeClaim, nodes: Sequence[Node]) -> bool:
+        """Whether EC2 still has the instance; has it terminated if nobody has yet."""
         id_ = instance_id(claim)
-        found = next((i for i in self._provider.instances([id_]) if i.id == id_), None)
-        if found is None:
-            return self._unseen(claim, id_)
-        alive = found.state != "terminated"
+        seen = self._terminations.look(id_)
+        if seen is None:
+            return True
+        if seen.instance is None:
+            return self._unseen(claim, id_, seen, nodes)
+        if seen.instance.ownership == "foreign":
+            message = f"instance {id_} carries the UID or name of another cluster: it is left as it is"
+            self._recorder.event(claim, "Warning", "ForeignInstance", message)
+            return False
+        alive = seen.instance.state != "terminated"
         self._ending(claim, alive)
-        ends = not alive or found.state == "shutting-down"
-        self._tell(claim, id_, ends=ends)
+        ends = not alive or seen.instance.state == "shutting-down"
+        self._tell(claim, id_, ends=ends, refused=seen.refused)
         if not ends:
-            self._provider.terminate([id_])
+            self._terminations.end(id_)
         return alive
 
-    def _tell(self, claim: NodeClaim, id_: str, *, ends: bool) -> None:
-        """Says once who ended the instance: before the first call that could, or because none was needed."""
-        if is_true(claim, names.INSTANCE_TERMINATING):
+    def _tell(self, claim: NodeClaim, id_: str, *, ends: bool, refused: ProviderError | None) -> None:
+        """Reports once what ended the instance, or why EC2 refuses to end it."""
+        known = condition(claim.status.conditions, names.INSTANCE_TERMINATING)
+        asked = known is not None and known.reason == REFUSED
+        if refused is not None and not ends:
+            reason = f"{refused.code}: {refused.message}"
+            message = f"instance {id_} cannot be terminated: {reason}; tried again until it ends"
+            if not asked or known is None or known.message != message[:MESSAGE_LIMIT]:
+                self._set(claim, "False", REFUSED, message, event="Warning")
             return
-        if ends:
-            reason, message = "InstanceGone", f"instance {id_} ended in EC2, and not by the broker"
-            self._recorder.event(claim, "Warning", reason, f"{message}: its claim ends with it")
+        if known is not None and known.status == "True":
+            return
+        if ends and not asked:
+            message = f"instance {id_} ended in EC2, and not by the broker: its claim ends with it"
+            self._set(claim, "True", "InstanceGone", message, event="Warning")
         else:
-            reason, message = "Terminating", f"instance {id_} is terminated"
-            self._recorder.event(claim, "Normal", reason, message)
-        change = Change(type=names.INSTANCE_TERMINATING, status="True", reason=reason, message=message)
+            self._set(claim, "True", "Terminating", f"instance {id_} is terminated", event="Normal")
+
+    def _set(
+        self,
+        claim: NodeClaim,
+        status: ConditionStatus,
+        reason: str,
+        message: str,
+        *,
+        event: Literal["Normal", "Warning"],
+    ) -> None:
+        self._recorder.event(claim, event, reason, message)
+        change = Change(type=names.INSTANCE_TERMINATING, status=status, reason=reason, message=message)
         write(self._client, self._claims, claim, change, now=self._clock.now())
 
-    def _unseen(self, claim: NodeClaim, id_: str) -> bool:
-        """EC2 may neither show a new instance nor know it for some time: it is asked until it does."""
+    def _unseen(self, claim: NodeClaim, id_: str, seen: Sighting, nodes: Sequence[Node]) -> bool:
+        """EC2 may not show an instance that it has: it is asked to terminate it all the same.
+
+        The claim is kept while the instance may be too new to be shown, or its Node is Ready and EC2 refuses.
+        """
+        self._terminations.end(id_)
         launched = launched_at([claim]).get(claim.uid)
-        if launched is None or self._clock.now() - launched >= SETTLED:
-            self._tell(claim, id_, ends=True)
-            return False
-        self._provider.terminate([id_])
-        return True
+        new = launched is not None and self._clock.now() - launched < SETTLED
+        runs = seen.refused is not None and any(map(is_ready, nodes))
+        if runs:
+            self._tell(claim, id_, ends=False, refused=seen.refused)
+        if new or runs or not seen.asked:
+            return True
+        self._tell(claim, id_, ends=True, refused=None)
+        return False
 
     def _release_claim(self, claim: NodeClaim) -> None:
         def wanted(now: NodeClaim) -> Mapping[str, Any]:
@@ -218,5 +272,7 @@ def _deadline(claim: NodeClaim) -> datetime | None:
     period, since = claim.spec.termination_grace_period, claim.metadata.deletion_timestamp
     if not period or since is None:
         return None
-    parts = {_UNIT[unit]: int(number) for number, unit in _PART.findall(period)}
-    return since + timedelta(**parts)
+    try:
+        return since + decode_duration(period)
+    except InvalidText:
+        return None

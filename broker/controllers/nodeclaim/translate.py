@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import quantities
 from broker.capacity.model import Claim
+from broker.capacity.options import tenancy
 from broker.capacity.requirements import InvalidRequirement, Requirements
 from broker.controllers.nodeclaim.ownership import KIND
+from broker.text import InvalidText, decode_whole, quantities, shortened
 
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_MOST: Final = 9_999_999_999
 
 
 class BadClaim(Exception):
@@ -45,7 +45,7 @@ def planned(claim: NodeClaim, *, template: str) -> Claim:
         raise BadClaim("InvalidRequirements", f"spec.requirements can never hold: {'; '.join(problems)}")
     try:
         requests = quantities(claim.spec.resources.requests)
-    except ValueError as error:
+    except InvalidText as error:
         raise BadClaim("InvalidRequests", f"spec.resources.requests: {error}") from error
     return Claim(
         name=claim.name,
@@ -61,6 +61,14 @@ def planned(claim: NodeClaim, *, template: str) -> Claim:
     )
 
 
+def asked_tenancy(claim: NodeClaim) -> str:
+    """The tenancy that a claim insists on; empty if it does not, or if its requirements cannot be read."""
+    try:
+        return tenancy(_requirements(tuple((r.key, r.operator, r.values) for r in claim.spec.requirements)))
+    except InvalidRequirement:
+        return ""
+
+
 @lru_cache(maxsize=1024)
 def _requirements(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requirements:
     """One for all claims that ask for the same. Raises InvalidRequirement."""
@@ -69,30 +77,35 @@ def _requirements(written: tuple[tuple[str, str, tuple[str, ...]], ...]) -> Requ
 
 def priority_of(claim: NodeClaim) -> int:
     """As everybody counts it: 0 for what is no whole number, which is told before a launch."""
-    text = claim.annotations.get(names.PRIORITY, "0").strip()
-    return int(text) if _WHOLE.fullmatch(text) else 0
+    try:
+        return decode_whole(claim.annotations.get(names.PRIORITY, "0"), least=-_MOST, most=_MOST)
+    except InvalidText:
+        return 0
 
 
 def _priority(claim: NodeClaim) -> int:
     text = claim.annotations.get(names.PRIORITY, "0")
-    if not _WHOLE.fullmatch(text.strip()):
+    try:
+        return decode_whole(text, least=-_MOST, most=_MOST)
+    except InvalidText as error:
         raise BadClaim(
             "InvalidPriority",
-            f"metadata.annotations[{names.PRIORITY}] is {text!r}: write a whole number such as 100",
-        )
-    return priority_of(claim)
+            f"metadata.annotations[{names.PRIORITY}] is {shortened(text)}: write a whole number such as 100",
+        ) from error
 
 
 def _gang_size(claim: NodeClaim) -> int:
     text = claim.annotations.get(names.GANG_SIZE)
     if text is None:
         return 0
-    size = max(0, int(text)) if _WHOLE.fullmatch(text) else 0
-    if not size:
+    try:
+        size = decode_whole(text, least=1, most=_MOST)
+    except InvalidText as error:
         raise BadClaim(
             "InvalidGangSize",
-            f"metadata.annotations[{names.GANG_SIZE}] is {text!r}: write how many claims it has, such as 8",
-        )
+            f"metadata.annotations[{names.GANG_SIZE}] is {shortened(text)}: write how many claims it has, "
+            "such as 8",
+        ) from error
     if not claim.annotations.get(names.GANG):
         raise BadClaim(
             "InvalidGangSize",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from broker.capacity.model import USUAL, Overhead, Resolved, Selection
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
+    ServiceNetwork,
     Surroundings,
     Unresolved,
     launch_class,
@@ -68,6 +70,7 @@ class NodeClassController:
         recorder: Recorder,
         describe: Callable[[], None],
         overhead: Overhead = USUAL,
+        network: Callable[[], ServiceNetwork] = ServiceNetwork,
     ) -> None:
         self._client = client
         self._provider = provider
@@ -76,6 +79,7 @@ class NodeClassController:
         self._clock = clock
         self._recorder = recorder
         self._overhead = overhead
+        self._network = network
         self._describe = describe  # asks for a new description of the reservations
         self._lock = threading.Lock()
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
@@ -83,12 +87,33 @@ class NodeClassController:
         self._readers: list[Callable[[str], None]] = []
         self._limits: dict[str, Verdict] = {}
         self._chosen: dict[str, tuple[Selection, datetime]] = {}  # since when a class selects what it does
+        self._resolved: dict[str, LaunchClass] = {}  # whether or not the broker may launch from it
+        self._forbidden: dict[str, tuple[Written, str]] = {}  # what a trial of the class found missing
         self._cut: dict[str, Mapping[str, Any]] = {}  # what was written, of which the CRD does not keep all
 
     def limit(self, name: str, verdict: Verdict) -> None:
         """What launches found out about the class's reservations; written with the next reconcile."""
         with self._lock:
             self._limits[name] = verdict
+
+    def resolved(self, name: str) -> LaunchClass | None:
+        """The class as it could be launched from, if the broker's role may."""
+        with self._lock:
+            found = self._resolved.get(name)
+        known = self._cache.get(name)
+        if found is None or known is None or known.deleting or _written(known) != _written(found.source):
+            return None
+        return found
+
+    def forbid(self, node_class: EC2NodeClass, why: str) -> bool:
+        """Says why the broker's role may not launch from the class as it is written (empty: it may). Whether
+        that is news."""
+        with self._lock:
+            before = self._forbidden.pop(node_class.name, None)
+            after = (_written(node_class), why) if why else None
+            if after is not None:
+                self._forbidden[node_class.name] = after
+        return before != after
 
     def on_change(self, reader: Callable[[str], None]) -> None:
         """Calls `reader` with the name of a class whose resolution changed."""
@@ -152,6 +177,8 @@ class NodeClassController:
                 self._around.pop(name, None)
                 self._chosen.pop(name, None)
                 self._cut.pop(name, None)
+                self._resolved.pop(name, None)
+                self._forbidden.pop(name, None)
             if gone is not None:
                 self._tell(name)
             return None
@@ -161,7 +188,7 @@ class NodeClassController:
         try:
             self._described_since(name, selection(node_class))
             around, obstacle = self._surroundings(node_class)
-            outcome = launch_class(
+            found = launch_class(
                 node_class,
                 around,
                 self._inventory.snapshot(),
@@ -171,8 +198,22 @@ class NodeClassController:
                 overhead=self._overhead,
             )
             if obstacle is not None:
-                found = outcome
                 raise obstacle
+            kubelet = node_class.spec.kubelet.wire() if node_class.spec.kubelet else {}
+            outcome = replace(
+                found,
+                network=self._network(),
+                kubelet_not_applied=tuple(
+                    self._provider.kubelet_not_applied(family=around.family, kubelet=kubelet)
+                    if kubelet
+                    else ()
+                ),
+            )
+            with self._lock:
+                self._resolved[name] = found = outcome
+                written, forbidden = self._forbidden.get(name, (None, ""))
+            if forbidden and written == _written(node_class):
+                raise Unresolved(REASONS[ErrorClass.PERMISSION], forbidden)
         except Unresolved as error:
             outcome = error if found is None else Unresolved(error.reason, error.message, found=found)
         except ProviderError as error:
@@ -275,9 +316,10 @@ def _written(node_class: EC2NodeClass) -> Written:
 
 def _differs(before: LaunchClass | Unresolved | None, after: LaunchClass | Unresolved) -> bool:
     if isinstance(before, LaunchClass) and isinstance(after, LaunchClass):
-        return (before.plan, before.surroundings, _written(before.source)) != (
+        return (before.plan, before.surroundings, before.network, _written(before.source)) != (
             after.plan,
             after.surroundings,
+            after.network,
             _written(after.source),
         )
     if isinstance(before, Unresolved) and isinstance(after, Unresolved):

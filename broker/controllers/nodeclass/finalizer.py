@@ -59,8 +59,8 @@ class ClassFinalizer:
     def reconcile(self, name: str) -> None:
         """Raises ApiError."""
         node_class = self._classes.get(name)
-        if node_class is None or self._claims.broken:
-            return
+        if node_class is None or (node_class.deleting and self._claims.broken):
+            return  # a claim that cannot be read may hold it
         if not node_class.deleting and names.CLASS_FINALIZER in node_class.metadata.finalizers:
             return
         held_by = sorted(c.name for c in self._claims.by(BY_CLASS, name) if self._owns(c))

@@ -70,12 +70,28 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceNetwork:
+    """The network of the cluster's Services, which nodes are told: `range` is a CIDR block, `dns` the address
+    of the cluster's DNS server; both are empty where they are not known."""
+
+    range: str = ""
+    dns: str = ""
+
+    @property
+    def ipv6(self) -> bool:
+        """Whether pods and Services of the cluster have IPv6 addresses."""
+        return ":" in self.range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchClass:
     """A class that can launch: what the planner reads, and what its templates are made of."""
 
     plan: NodeClass
     surroundings: Surroundings
     source: EC2NodeClass
+    network: ServiceNetwork = ServiceNetwork()
+    kubelet_not_applied: tuple[str, ...] = ()  # fields that the user data leaves out
 
 
 def selection(node_class: EC2NodeClass) -> Selection:
@@ -205,6 +221,9 @@ def launch_class(
     # EC2's word for it is the images'; without them the family's.
     platforms = None if around.images else {"Windows" if around.family.startswith("Windows") else LINUX}
     found = resolve_class(plan, inventory, account_id=account_id, now=now, platforms=platforms)
+    dedicated = resolve_class(
+        replace(plan, tenancy="dedicated"), inventory, account_id=account_id, now=now, platforms=platforms
+    )
     misfits = tuple(
         replace(misfit, code=why.code, message=f"group {misfit.id} could not be read: {why.message}")
         if (why := group_errors.get(misfit.id))
@@ -212,7 +231,9 @@ def launch_class(
         for misfit in found.misfits
     )
     made = LaunchClass(
-        plan=replace(plan, resolved=replace(found, misfits=misfits)), surroundings=around, source=node_class
+        plan=replace(plan, resolved=replace(found, misfits=misfits), dedicated=dedicated),
+        surroundings=around,
+        source=node_class,
     )
     if around.family not in FAMILIES:
         raise Unresolved(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.karpenter_aws_launch import BlockDeviceMapping
-from broker.apis.meta import quantities, quantity
 from broker.capacity.model import Kubelet, Threshold
+from broker.text import quantities, quantity
 from providers.model import BlockDevice, NetworkInterface
 
 GIB = 2**30

@@ -48,6 +48,8 @@ def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[
             f"{len(around.subnets)} subnets in {_listed(zones)}; "
             f"{len(around.security_groups)} security groups; instance profile {around.instance_profile}"
         )
+        if unapplied := outcome.kubelet_not_applied:
+            text += f"; fields of spec.kubelet that {around.family} does not apply: {', '.join(unapplied)}"
         return [
             Verdict(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
             _resolved(outcome.plan.selection, outcome.plan.resolved, slots=slots),

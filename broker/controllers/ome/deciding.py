@@ -19,6 +19,7 @@ from broker.capacity.model import Inventory
 from broker.capacity.sizing import supply
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.ome.borrowing.reclaim import Reclaimer, want
+from broker.controllers.ome.borrowing.sight import nominated
 from broker.controllers.ome.clusters.drawing import share
 from broker.controllers.ome.clusters.keeper import NOT_YET, ClusterKeeper, Pass
 from broker.controllers.ome.queues import queues
@@ -26,7 +27,8 @@ from broker.controllers.ome.shared import Shared
 from broker.controllers.reservations.each import each
 from broker.kube.controller import Again
 from broker.quota.entitled import Standing
-from broker.quota.joint import CLAIM, Joint, Places, Waiting, decide
+from broker.quota.joint import Joint, Places, Waiting, decide
+from broker.quota.lots import CLAIM
 from broker.quota.model import Amounts, Workload
 
 LOOK_AGAIN: Final = 5.0  # while somebody waits: what counts as coming free does so for a time only
@@ -60,7 +62,7 @@ class Decider:
                 {} if this is None else self._keeper.given(this, decided, standing)
                 for standing in (Standing.ADMITTED, Standing.PREEMPTING)
             )
-            self._entitler.decided(admitted, decided.evictions.keys(), later=later)
+            self._entitler.decided(admitted, decided, later=later)
         waits = [LOOK_AGAIN] if awaiting else []
         if self._keeper.waits:
             waits.append(NOT_YET)
@@ -87,8 +89,8 @@ class Decider:
         waiting = []
         for claim, slot in awaiting:
             usage = {} if names.DEDICATED in claim.labels else made.of(slot.queue, slot.odcr_ids[0])
-            waiting.append(Waiting(want=want(claim, slot), usage=usage))
-        return decide(quota, places, waiting)
+            waiting.append(Waiting(want=want(claim, slot), usage=usage, nominated=nominated(claim)))
+        return decide(quota, places, waiting, nominated=self._entitler.nominated)
 
     def _launching(self, places: Places | None, made: _Shares) -> Iterable[Workload]:
         """Claims of no cluster that were given a slot, and have no instance yet: nobody asks these to go."""

@@ -23,6 +23,7 @@ from broker.apis.kueue import (
 )
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.controllers.ome.kueue.answers import PARKED, by_parked
 from broker.controllers.ome.kueue.informer import ServedInformer
 from broker.controllers.ome.kueue.ownership import (
     BY_QUEUE,
@@ -53,7 +54,10 @@ class OmeReads:
         self.local_queues = ServedInformer(client, LocalQueue, clock=clock, indexes=made)
         self.cohorts = ServedInformer(client, Cohort, clock=clock)
         self.workloads = ServedInformer(
-            client, Workload, clock=clock, indexes={BY_QUEUE: by_admission, WAITING: by_waiting}
+            client,
+            Workload,
+            clock=clock,
+            indexes={BY_QUEUE: by_admission, WAITING: by_waiting, PARKED: by_parked},
         )
         self.checks = ServedInformer(client, AdmissionCheck, clock=clock)
         self.workload_priorities = ServedInformer(client, WorkloadPriorityClass, clock=clock)

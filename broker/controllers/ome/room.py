@@ -21,6 +21,15 @@ class Room:
     def __init__(self, reads: OmeReads) -> None:
         self._reads = reads
 
+    def refusal(self, reserved: Reserved) -> tuple[str, ...]:
+        """As `refusals`, of one reservation."""
+        space = reserved.namespace
+        quotas = [each for each in self._reads.quotas.cache.list() if each.namespace == space]
+        if not space or not quotas:
+            return ()
+        there = [each for each in self._reads.reservations.cache.list() if each.namespace == space]
+        return over_quota(space, there, quotas).get(reserved.name, ())
+
     def refusals(self) -> Mapping[Reserved, tuple[str, ...]]:
         """Why a namespace has no room for a reservation, of each that it has none for."""
         quotas = self._reads.quotas.cache.list()

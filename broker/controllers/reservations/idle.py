@@ -23,7 +23,7 @@ _SLOTS = Gauge(
 )
 _COST = Gauge(
     "capacity_broker_idle_cost_dollars_per_hour",
-    "What the free slots of an active EC2 capacity reservation cost, at On-Demand price.",
+    "What the free slots of an active EC2 capacity reservation cost this account, at On-Demand price.",
     _LABELS,
     registry=REGISTRY,
 )
@@ -45,9 +45,14 @@ class IdleMeter:
         self._told: dict[Gauge, set[Labels]] = {_SLOTS: set(), _COST: set(), _SINCE: set()}
 
     def tell(
-        self, odcrs: Iterable[Odcr], types: Mapping[str, InstanceType], since: Mapping[str, datetime | None]
+        self,
+        odcrs: Iterable[Odcr],
+        types: Mapping[str, InstanceType],
+        since: Mapping[str, datetime | None],
+        *,
+        account: str,
     ) -> None:
-        """`since` is by reservation."""
+        """`since` is by reservation; `account` is the one whose costs are counted."""
         slots: dict[Labels, float] = {}
         cost: dict[Labels, float] = {}
         began: dict[Labels, float] = {}
@@ -55,7 +60,8 @@ class IdleMeter:
             labels = (odcr.id, odcr.instance_type, odcr.zone)
             if odcr.state == "active":
                 slots[labels] = odcr.idle
-            if odcr.idle and (hourly := idle_cost(odcr, types.get(odcr.instance_type))) is not None:
+            hourly = idle_cost(odcr, types.get(odcr.instance_type), account=account)
+            if odcr.idle and hourly is not None:
                 cost[labels] = hourly
             if (at := since.get(odcr.id)) is not None:
                 began[labels] = at.timestamp()

@@ -62,6 +62,7 @@ class MirrorKeeper:
         self._users = users  # reservation id -> names of the classes that use it
         self._unsettled = unsettled  # classes that use for now what they were shown to use
         self._types: Mapping[str, InstanceType] = {}
+        self._account = ""
         self._meter = IdleMeter()
 
     def run(self) -> Again | None:
@@ -71,11 +72,12 @@ class MirrorKeeper:
             return Again(NOT_YET)
         try:
             self._types = self._provider.instance_types()
+            self._account = self._provider.account_id()
         except ProviderError as error:
             _log.info("prices as they were", error=str(error))
         users, unsettled, now = self._users(), self._unsettled(), self._clock.now()
         since = {id_: self._idle_since(odcr, now) for id_, odcr in inventory.odcrs.items()}
-        self._meter.tell(inventory.odcrs.values(), self._types, since)
+        self._meter.tell(inventory.odcrs.values(), self._types, since, account=self._account)
         each(
             inventory.odcrs.values(),
             lambda odcr: self._keep(odcr, {*users.get(odcr.id, ())}, unsettled, since[odcr.id]),
@@ -95,7 +97,8 @@ class MirrorKeeper:
     ) -> None:
         known = self._mirrors.get(odcr.id) or self._create(odcr.id)
         node_classes = sorted({*users, *(n for n in known.status.node_classes if n in unsettled)})
-        wanted = shown(odcr, self._types.get(odcr.instance_type), node_classes, since=since)
+        type_ = self._types.get(odcr.instance_type)
+        wanted = shown(odcr, type_, node_classes, since=since, account=self._account)
         if known.status != wanted:
             self._write(known, wanted)
 

@@ -53,9 +53,10 @@ def shown(
     node_classes: Iterable[str],
     *,
     since: datetime | None = None,
+    account: str = "",
 ) -> OnDemandCapacityReservationStatus:
-    """`since`: from when on as many slots were seen idle."""
-    cost = idle_cost(odcr, type_)
+    """`since`: from when on as many slots were seen idle; `account`: the one whose costs are shown."""
+    cost = idle_cost(odcr, type_, account=account)
     return OnDemandCapacityReservationStatus(
         type=odcr.instance_type,
         zone=odcr.zone,

@@ -19,7 +19,7 @@ from .errors import ApiError, conflict, warning_header
 from .faults import Faults
 from .ids import Ids
 from .incoming import given_options
-from .kinds import events
+from .kinds import events, services
 from .options import Call, list_options, options_of
 from .resources import Registry
 from .route import route
@@ -57,6 +57,11 @@ class Cluster:
         self._streams: set[WatchStream] = set()
         for name in NAMESPACES:
             self.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        self.create(
+            "/apis/networking.k8s.io/v1/servicecidrs",
+            {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [services.RANGE]}},
+        )
+        self.create("/api/v1/namespaces/default/services", services.KUBERNETES)
 
     def handle(self, request: Request) -> Response:
         """Answers one request. A watch answers with a `stream`, which the caller iterates and closes."""

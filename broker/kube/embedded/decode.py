@@ -255,9 +255,10 @@ def _leaf(shape: Shape) -> _Decoder:
         return value
 
     def integer(value: Any, path: _Path, unknown: list[str]) -> Any:
-        if type(value) is int and (kind != "int32" or -(2**31) <= value < 2**31):
+        limit = 2**31 if kind == "int32" else 2**63
+        if type(value) is int and -limit <= value < limit:
             return value
-        if type(value) is float and value.is_integer() and kind == "int64":
+        if type(value) is float and value.is_integer() and kind == "int64" and -limit <= value < limit:
             return int(value)
         raise _mismatch(value, path, go)
 

@@ -19,7 +19,8 @@ from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.reservations import PLATFORMS, CapacityReservation
 from providers.local.world import World
 
-CANCELLABLE = frozenset({"active", "pending", "assessing", "scheduled", "delayed"})
+# EC2 API Reference, CancelCapacityReservation. A pending one becomes active, delayed or failed first.
+CANCELLABLE = frozenset({"active", "assessing", "scheduled", "delayed"})
 MATCH_CRITERIA = ("open", "targeted")
 TENANCIES = ("default", "dedicated")
 

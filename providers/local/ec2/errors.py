@@ -61,6 +61,7 @@ UNDOCUMENTED: dict[str, str] = {
     "quote-expired": "InvalidParameterValue",
     "quote-not-needed": "IncorrectState",
     "fleet-id-target-with-usage-strategy": "InvalidFleetConfig",
+    "too-many-overrides": "InvalidFleetConfig",
 }
 
 

@@ -8,7 +8,7 @@ Below `MinTargetCapacity` nothing is launched at all. Other fleet types are moto
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -16,10 +16,12 @@ from moto.ec2.models.fleets import Fleet
 from moto.ec2.utils import random_fleet_id
 
 from providers.local.ec2 import errors, fleet_launch, pools
+from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.fleet_filling import Fill, Filling, check_reserved, way_to_fill
 from providers.local.ec2.pools import Pool
 from providers.local.world import World
 
+OVERRIDES = 300
 KINDS = ("on-demand", "spot", "capacity-block", "reserved-capacity")
 
 
@@ -63,6 +65,7 @@ def create(world: World, backend: Any, asked: dict[str, Any], params: Mapping[st
     check_reserved(kind, asked["fleet_type"], reserved)
     options = (asked["spot_options"] if kind == "spot" else asked["on_demand_options"]) or {}
     minimum = _minimum(options)
+    _require_few_overrides(world, asked["launch_template_configs"] or [])
     found = pools.of_fleet(world, backend, asked["launch_template_configs"] or [], kind)
     fleet = InstantFleet(backend, random_fleet_id(), **{**asked, "launch_template_configs": []})
     fleet.launch_template_configs = asked["launch_template_configs"]
@@ -83,6 +86,16 @@ def create(world: World, backend: Any, asked: dict[str, Any], params: Mapping[st
         _take_back(backend, filling)
     _write(fleet, filling)
     return fleet
+
+
+def _require_few_overrides(world: World, configs: Sequence[Mapping[str, Any]]) -> None:
+    """EC2 User Guide, "EC2 Fleet quotas"."""
+    count = sum(len(config.get("Overrides") or [{}]) for config in configs)
+    if count > OVERRIDES:
+        raise Ec2Error(
+            world.codes["too-many-overrides"],
+            f"The request has {count} launch template overrides, a fleet takes {OVERRIDES} at most.",
+        )
 
 
 def _minimum(options: Mapping[str, Any]) -> int:

@@ -139,6 +139,8 @@ def show(world: World, backend: Any, instance: Any, launch: Launch) -> None:
     instance.capacity_reservation_specification = want.target.shown()
     instance.platform_details = want.platform
     instance.usage_operation = platforms.USAGE_OPERATION.get(want.platform)
+    profile = profile_of(backend, data)
+    instance.profile_arn = profile.arn if profile is not None else None
     instance.lifecycle = None if want.market == ON_DEMAND else want.market
     instance.placement.availability_zone_id = zones.id_of(backend, instance.availability_zone)
     instance.placement.tenancy = want.tenancy

@@ -104,6 +104,7 @@ class Want:
 def fits(want: Want, reservation: CapacityReservation) -> bool:
     return (
         reservation.usable
+        and reservation.launchable
         and not reservation.reclaiming
         and reservation.visible_to(want.account_id)
         and reservation.instance_type == want.instance_type
@@ -158,6 +159,11 @@ def _targeted(ledger: Ledger, want: Want, reservation_id: str) -> CapacityReserv
         raise Ec2Error(
             ledger.codes["id-target-not-usable"],
             f"The capacity reservation {reservation_id} is in the {reservation.state} state",
+        )
+    if not reservation.launchable:
+        raise Ec2Error(
+            ledger.codes["id-target-not-usable"],
+            f"The launch status of capacity reservation {reservation_id} is unlaunchable",
         )
     if reservation.is_draining(ledger.now()):
         raise Ec2Error(

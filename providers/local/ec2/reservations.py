@@ -112,6 +112,7 @@ class CapacityReservation:
     delivery_preference: str | None = None
     capacity_block_id: str | None = None
     ultraserver_type: str | None = None
+    launchable: bool = True  # of an UltraServer, once it is active: EC2's LaunchStatus
     fleet_id: str | None = None
     billing_owner: str | None = None
     state: str = "active"
@@ -244,7 +245,8 @@ def describe(reservation: CapacityReservation, view: View, tags: list[dict[str, 
             "CommitmentDuration": int(reservation.commitment.total_seconds()),
         }
     if reservation.ultraserver_type:
-        shown["LaunchStatus"] = "launchable" if view.state == "active" else "unlaunchable"
+        ready = reservation.launchable and view.state == "active"
+        shown["LaunchStatus"] = "launchable" if ready else "unlaunchable"
     if reservation.source_id:
         shown["InterruptionInfo"] = {
             "SourceCapacityReservationId": reservation.source_id,

@@ -12,7 +12,8 @@ moto's. AWS names no codes for `Failed[]`; those here are ours.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from moto.core.utils import unix_time
@@ -35,10 +36,11 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one GroupResources or UngroupResources did; local changes are done at once, so none is pending."""
+    """What one GroupResources or UngroupResources did. `pending`: members from a later time on."""
 
     succeeded: list[str]
     failed: list[Failure]
+    pending: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class GroupingStatus:
 
     arn: str
     action: Literal["GROUP", "UNGROUP"]
-    status: Literal["SUCCESS", "FAILED"]
+    status: Literal["SUCCESS", "FAILED", "IN_PROGRESS"]
     updated_at: float
     code: str | None = None
     message: str | None = None
@@ -56,7 +58,7 @@ class GroupingStatus:
 class ReservationGroupsBackend(ResourceGroupsBackend):
     def __init__(self, region_name: str, account_id: str):
         super().__init__(region_name, account_id)
-        self._members: dict[str, dict[str, None]] = {}
+        self._members: dict[str, dict[str, datetime]] = {}  # group → reservation → when it is a member
         self._statuses: dict[str, dict[str, GroupingStatus]] = {}
         self._attributes: dict[str, dict[str, Any]] = {}
 
@@ -154,20 +156,29 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         for arn in list(joined):
             if not self._can_be_member(arn):
                 joined.pop(arn, None)
-        return list(joined)
+        now = reservations.now()
+        return [arn for arn, at in joined.items() if at <= now]
 
     def groups_with(self, arn: str) -> list[FakeResourceGroup]:
         if not self._can_be_member(arn):
             return []
+        now = reservations.now()
         return [
-            group for group in list(self.groups.by_arn.values()) if arn in self._members.get(group.arn, {})
+            group
+            for group in list(self.groups.by_arn.values())
+            if (at := self._members.get(group.arn, {}).get(arn)) is not None and at <= now
         ]
 
     def group_resources(self, group_name: str, arns: Sequence[str]) -> Outcome:
         group = self._changeable(group_name, arns)
         outcome = _outcome(arns, [self._refusal(group, arn) for arn in dict.fromkeys(arns)])
-        self._members.setdefault(group.arn, {}).update(dict.fromkeys(outcome.succeeded))
-        return self._record(group, "GROUP", outcome)
+        now = reservations.now()
+        joined = self._members.setdefault(group.arn, {})
+        for arn in outcome.succeeded:
+            joined.setdefault(arn, now + reservations.grouping_time())
+        waiting = [arn for arn in outcome.succeeded if joined[arn] > now]
+        done = [arn for arn in outcome.succeeded if arn not in waiting]
+        return self._record(group, "GROUP", replace(outcome, succeeded=done, pending=waiting))
 
     def ungroup_resources(self, group_name: str, arns: Sequence[str]) -> Outcome:
         """Removing what is not there succeeds: a repeated request has nothing left to do."""
@@ -177,7 +188,12 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         return self._record(group, "UNGROUP", _outcome(arns, []))
 
     def grouping_statuses(self, group_name: str) -> list[GroupingStatus]:
-        return list(self._statuses.get(self.get_group(group_name).arn, {}).values())
+        group = self.get_group(group_name)
+        listed = set(self.members(group))
+        return [
+            replace(each, status="SUCCESS") if each.status == "IN_PROGRESS" and each.arn in listed else each
+            for each in self._statuses.get(group.arn, {}).values()
+        ]
 
     def _changeable(self, group_name: str, arns: Sequence[str]) -> FakeResourceGroup:
         group = self.get_group(group_name)
@@ -216,6 +232,8 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         now, statuses = unix_time(), self._statuses.setdefault(group.arn, {})
         for arn in outcome.succeeded:
             statuses[arn] = GroupingStatus(arn=arn, action=action, status="SUCCESS", updated_at=now)
+        for arn in outcome.pending:
+            statuses[arn] = GroupingStatus(arn=arn, action=action, status="IN_PROGRESS", updated_at=now)
         for failure in outcome.failed:
             statuses[failure.arn] = GroupingStatus(
                 arn=failure.arn,

@@ -9,6 +9,7 @@ comes back, so it leaves its groups; its instances move to another reservation o
 (EC2 User Guide, "Capacity Reservation groups").
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 ENDED_STATES = frozenset({"cancelled", "expired", "failed", "payment-failed", "unsupported"})
@@ -19,6 +20,12 @@ class ReservationSource(Protocol):
 
     def reservation_state(self, account_id: str, region: str, arn: str) -> str | None:
         """The reservation's state as the account sees it; None if it is not its own nor shared with it."""
+
+    def now(self) -> datetime: ...
+
+    def grouping_time(self) -> timedelta:
+        """How long a grouping is pending."""
+        ...
 
     def membership_changed(self, account_id: str, region: str) -> None:
         """A group of this account gained or lost members: running instances may match anew."""
@@ -44,6 +51,14 @@ def can_be_member(account_id: str, region: str, arn: str) -> bool:
     """Whether a group of this account and Region can hold the reservation: visible there, and not ended."""
     states = [source.reservation_state(account_id, region, arn) for source in _sources]
     return any(state is not None and state not in ENDED_STATES for state in states)
+
+
+def now() -> datetime:
+    return _sources[0].now() if _sources else datetime.now(UTC)
+
+
+def grouping_time() -> timedelta:
+    return _sources[0].grouping_time() if _sources else timedelta()
 
 
 def membership_changed(account_id: str, region: str) -> None:

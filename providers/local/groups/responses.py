@@ -237,7 +237,8 @@ def _outcome(outcome: Outcome) -> str:
         {"ResourceArn": failure.arn, "ErrorCode": failure.code, "ErrorMessage": failure.message}
         for failure in outcome.failed
     ]
-    return json.dumps({"Succeeded": outcome.succeeded, "Failed": failed, "Pending": []})
+    pending = [{"ResourceArn": arn} for arn in outcome.pending]
+    return json.dumps({"Succeeded": outcome.succeeded, "Failed": failed, "Pending": pending})
 
 
 def _grouping_status(status: GroupingStatus) -> dict[str, Any]:

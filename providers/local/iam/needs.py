@@ -115,5 +115,14 @@ def groups(
     arn, tags = named or ("*", {})
     context = {**where.context, **requested(given), **tagged(tags)}
     yield Need(action=f"resource-groups:{action}", resource=arn, context=context)
+    if action == "ListGroupResources":
+        yield from members(where)
     if action == "CreateGroup" and given:
-        yield Need(action="resource-groups:Tag", context=context)
+        name = where.arn("resource-groups", f"group/{params.get('Name')}")
+        yield Need(action="resource-groups:Tag", resource=name, context=context)
+
+
+def members(where: Where) -> Iterator[Need]:
+    """What ListGroupResources needs beside its own action (its page in the API reference, "Permissions")."""
+    for action in ("cloudformation:DescribeStacks", "cloudformation:ListStackResources", "tag:GetResources"):
+        yield Need(action=action, context=where.context)

@@ -18,7 +18,15 @@ locals {
       "ec2:DescribeSpotPriceHistory",
       "ec2:DescribeSubnets",
     ]
-    read_groups = ["resource-groups:ListGroupResources"]
+    # A group may be defined by tags or by a stack, and the call needs the rights to read both. A group's tags say
+    # which CapacityReservation it belongs to.
+    read_groups = [
+      "cloudformation:DescribeStacks",
+      "cloudformation:ListStackResources",
+      "resource-groups:GetTags",
+      "resource-groups:ListGroupResources",
+      "tag:GetResources",
+    ]
     # Finds the AMI that an alias or an ssm selector stands for.
     read_parameters = ["ssm:GetParameters"]
 
@@ -64,6 +72,12 @@ locals {
       "iam:TagInstanceProfile",
     ]
     fill_profiles = ["iam:AddRoleToInstanceProfile"]
+    # Finds those that it made, and deletes them with the class. IAM lists all of an account's or none.
+    list_profiles = ["iam:ListInstanceProfiles"]
+    delete_profiles = [
+      "iam:DeleteInstanceProfile",
+      "iam:RemoveRoleFromInstanceProfile",
+    ]
   }
 
   # With manage_reservations alone: for CapacityReservations whose policy is Manage.
@@ -76,13 +90,10 @@ locals {
     look_at_groups = [
       "resource-groups:GetGroup",
       "resource-groups:GetGroupConfiguration",
-      "resource-groups:GetTags",
     ]
-    # A group is tagged by the call that makes it, which needs both.
-    create_groups = [
-      "resource-groups:CreateGroup",
-      "resource-groups:Tag",
-    ]
+    # The call that makes a group tags it, which needs both.
+    create_groups = ["resource-groups:CreateGroup"]
+    tag_groups    = ["resource-groups:Tag"]
     change_groups = [
       "resource-groups:DeleteGroup",
       "resource-groups:GroupResources",

@@ -1,12 +1,18 @@
 locals {
   issuer = var.oidc_provider_arn == null ? "" : split(":oidc-provider/", var.oidc_provider_arn)[1]
 
-  # Who may be the role: the service account, as Pod Identity says it or as the cluster's own tokens do.
+  # Only the broker's service account in this cluster may assume the role, by Pod Identity or by the cluster's tokens.
   trust = var.oidc_provider_arn == null ? jsonencode({
     Sid       = "EksPodIdentity"
     Effect    = "Allow"
     Action    = ["sts:AssumeRole", "sts:TagSession"]
     Principal = { Service = "pods.eks.amazonaws.com" }
+    # Session tags that Pod Identity adds to each request (EKS User Guide, "Enable or disable session tags").
+    Condition = { StringEquals = {
+      "aws:RequestTag/eks-cluster-arn"            = "arn:${var.partition}:eks:${var.region}:${var.account_id}:cluster/${var.cluster_name}"
+      "aws:RequestTag/kubernetes-namespace"       = var.namespace
+      "aws:RequestTag/kubernetes-service-account" = var.service_account
+    } }
     }) : jsonencode({
     Sid       = "ServiceAccountToken"
     Effect    = "Allow"

@@ -8,7 +8,11 @@ locals {
   here    = { StringEquals = { "aws:RequestedRegion" = var.region } }
   to_ec2  = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
   profile = "arn:${var.partition}:iam::${var.account_id}:instance-profile/*"
-  odcrs   = "${local.ec2}:${var.account_id}:capacity-reservation/*"
+  # A cluster's name has no dot, so the prefix of `demo` covers nothing of `demo-eu`.
+  prefix       = "capacity-broker.${var.cluster_name}."
+  own_profiles = ["arn:${var.partition}:iam::${var.account_id}:instance-profile/${local.prefix}*"]
+  own_groups   = ["arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/${local.prefix}*"]
+  odcrs        = "${local.ec2}:${var.account_id}:capacity-reservation/*"
 
   always = [
     {
@@ -113,12 +117,12 @@ locals {
       Condition = { StringEquals = { "ec2:CreateAction" = ["CreateFleet", "RunInstances"] } }
     },
     {
-      # Later tags, of own instances only, and never over the tag that says whose they are.
+      # Later tags, of own instances only, and never over the tags that name their cluster.
       Sid      = "TagOwnInstances"
       Action   = local.actions.tag
       Resource = ["${local.ec2}:${var.account_id}:instance/*"]
       Condition = merge(local.owned, {
-        "ForAllValues:StringNotEquals" = { "aws:TagKeys" = [var.ownership_tag] }
+        "ForAllValues:StringNotEquals" = { "aws:TagKeys" = [var.ownership_tag, "capacity-broker.io/cluster-uid"] }
       })
     },
     {
@@ -152,13 +156,25 @@ locals {
     {
       Sid       = "CreateTaggedInstanceProfiles"
       Action    = local.actions.create_profiles
-      Resource  = [local.profile]
+      Resource  = local.own_profiles
       Condition = local.made
     },
     {
       Sid       = "FillOwnInstanceProfiles"
       Action    = local.actions.fill_profiles
-      Resource  = [local.profile]
+      Resource  = local.own_profiles
+      Condition = local.owned
+    },
+    {
+      Sid       = "ListInstanceProfiles"
+      Action    = local.actions.list_profiles
+      Resource  = ["*"]
+      Condition = {}
+    },
+    {
+      Sid       = "DeleteOwnInstanceProfiles"
+      Action    = local.actions.delete_profiles
+      Resource  = local.own_profiles
       Condition = local.owned
     },
   ]
@@ -190,23 +206,29 @@ locals {
       Condition = local.here
     },
     {
-      # CreateGroup knows no resources.
+      # CreateGroup has no resource types.
       Sid       = "CreateTaggedGroups"
       Action    = local.managing.create_groups
       Resource  = ["*"]
       Condition = local.made
     },
     {
+      Sid       = "TagOwnGroups"
+      Action    = local.managing.tag_groups
+      Resource  = local.own_groups
+      Condition = local.made
+    },
+    {
       Sid       = "ChangeOwnGroups"
       Action    = local.managing.change_groups
-      Resource  = ["arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/*"]
+      Resource  = local.own_groups
       Condition = local.owned
     },
     {
       # Launches may target what the broker reserved by its group, whatever reservation_group_names says.
       Sid       = "LaunchFromOwnGroups"
       Action    = local.actions.launch_into_groups
-      Resource  = ["arn:${var.partition}:resource-groups:${var.region}:${var.account_id}:group/capacity-broker-${var.cluster_name}-*"]
+      Resource  = local.own_groups
       Condition = local.here
     },
   ]

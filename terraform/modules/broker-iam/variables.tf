@@ -1,6 +1,11 @@
 variable "cluster_name" {
-  description = "Name of the cluster: of the EKS cluster, and the value of the tag that marks what the broker owns."
+  description = "Name of the EKS cluster. It is the value of the tag on everything the broker makes, and part of the names of its groups and instance profiles."
   type        = string
+
+  validation {
+    condition     = can(regex("^[0-9A-Za-z][0-9A-Za-z_-]{0,99}$", var.cluster_name))
+    error_message = "cluster_name is the name of an EKS cluster: letters, digits, - and _, 100 at most."
+  }
 }
 
 variable "node_role_arns" {

@@ -311,6 +311,9 @@ def test_what_is_refused_whole(aws: Aws, ec2: Any) -> None:
         fleet(ec2, config)
     with refused("InvalidParameterValue", text="DefaultTargetCapacityType"):
         fleet(ec2, pool(gone), kind="free")
+    many = [{**HERE, "Priority": float(number)} for number in range(301)]
+    with refused("InvalidFleetConfig", text="301 launch template overrides"):
+        fleet(ec2, pool(gone, *many))
     with refused("DryRunOperation", status=412):
         fleet(ec2, pool(gone), DryRun=True)
     assert ec2.describe_instances()["Reservations"] == []

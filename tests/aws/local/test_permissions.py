@@ -14,6 +14,7 @@ from moto.core.authorization import enable_iam_authentication
 
 from providers.local.iam.operators import BadPolicy
 from providers.local.iam.policies import UnknownOperator, allows
+from tests.aws.iam import MEMBERS
 from tests.aws.local.kit import (
     ONCE,
     ONLY,
@@ -399,3 +400,19 @@ def test_groups_queues_and_parameters_are_resources_too(aws: Aws, request: pytes
         sqs.get_queue_url(QueueName="theirs")
     with refused(DENIED, status=403, text="parameter/secret"):
         ssm.get_parameters(Names=["/aws/service/x", "/secret"])
+
+
+@pytest.mark.covers("SAF-21")
+@pytest.mark.parametrize("lacking", ["", *MEMBERS])
+def test_members_of_a_group_are_listed_with_the_rights_that_aws_names(
+    aws: Aws, request: pytest.FixtureRequest, lacking: str
+) -> None:
+    aws.group("mine")
+    actions = [each for each in ("resource-groups:ListGroupResources", *MEMBERS) if each != lacking]
+    groups = by(aws, allow(actions, "*"), service="resource-groups")
+    request.getfixturevalue("enforced")
+    if not lacking:
+        assert groups.list_group_resources(Group="mine")["Resources"] == []
+        return
+    with refused(DENIED, status=403, text=lacking):
+        groups.list_group_resources(Group="mine")

@@ -323,6 +323,16 @@ def test_a_cancelled_reservation_lets_go_of_its_instances(aws: Aws, ec2: Any) ->
         ec2.modify_capacity_reservation(CapacityReservationId=reservation_id, InstanceCount=3)
 
 
+def test_a_pending_reservation_cannot_be_cancelled(aws: Aws, ec2: Any) -> None:
+    aws.control.freeze()
+    aws.control.pending(240)
+    reservation_id = aws.reserve(ec2, 1)
+    with refused("IncorrectState", text="pending"):
+        ec2.cancel_capacity_reservation(CapacityReservationId=reservation_id)
+    aws.control.advance(241)
+    assert ec2.cancel_capacity_reservation(CapacityReservationId=reservation_id)["Return"] is True
+
+
 def test_a_new_reservation_is_pending_for_a_while_and_takes_launches_already(aws: Aws, ec2: Any) -> None:
     aws.control.freeze()
     aws.control.pending(240)

@@ -34,7 +34,7 @@ def test_a_full_reservation_says_full_and_nothing_spills(world: World) -> None:
     assert len(world.running()) == 1
 
 
-@pytest.mark.covers("KRP-06", "KRP-12")
+@pytest.mark.covers("KRP-06")
 def test_a_group_gives_its_members_and_fails_instead_of_spilling(world: World) -> None:
     crs = [world.reserve(1), world.reserve(1)]
     arn = world.group(*crs)

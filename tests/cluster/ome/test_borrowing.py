@@ -63,7 +63,7 @@ def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
         stack.client,
         stack.provider,
         now=stack.clock.now(),
-        entitle=lambda provider: entitling(stack.client, provider, stack.settings, stack.clock),
+        entitle=lambda _: entitling(stack.client, stack.settings, stack.clock),
     )
     assert found is not None
     return found.rows

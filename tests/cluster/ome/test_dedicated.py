@@ -11,11 +11,12 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Workload
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apis.units import units
 from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import Request
 from broker.kube.errors import Unavailable
 from tests.cluster.ome.dedicated import World
-from tests.cluster.ome.reserved import GPU, printed, says, told
+from tests.cluster.ome.reserved import GPU, printed, reserve, says, told
 from tests.cluster.stack import Stack
 from tests.cluster.taps import status_of
 from tests.cluster.test_rest import settle, tick
@@ -206,6 +207,52 @@ def test_the_owner_has_his_quota_back_from_who_borrows_it(stack: Stack) -> None:
     assert again is not None and again.status == "False"
 
 
+def alike(stack: Stack, kueue: Kueue) -> bool:
+    """Whether what the reservation says that all its users hold is what Kueue says of its queue."""
+    total: Counter[tuple[str, str]] = Counter()
+    for each in says(stack, "training").get("associationUsages", ()):
+        for used in each["usage"]:
+            for one in used["resources"]:
+                total[used["name"], one["name"]] += units(one["name"], one["total"])
+    return total == kueue.counts("default--training")
+
+
+@pytest.mark.covers("SAF-72", "OME-060")
+def test_a_cluster_that_shrinks_in_another_ratio_gives_back_all_of_it_in_kueue_too(stack: Stack) -> None:
+    world = World(stack, 3, kueue=True, training=3)
+    kueue = Kueue(stack.tap.inner, now=stack.clock.now)
+    reserve(stack, "training", quotas={GPU: "24", "memory": "3Ti", "cpu": "300"})
+    world.cluster("one", 0, "training", resources={"requests": {GPU: 24, "memory": "3Ti", "cpu": "300"}})
+    stack.start()
+
+    def held() -> dict[str, int]:
+        kueue.turns()
+        return {
+            resource: value for (_, resource), value in kueue.counts("default--training").items() if value
+        }
+
+    def until(gpus: int, memory: str, cpu: str) -> None:
+        wanted = {GPU: gpus, "memory": units("memory", memory), "cpu": units("cpu", cpu)}
+        stack.until(lambda: held() == wanted and alike(stack, kueue), f"both count {wanted}")
+        world.until("one", "ACTIVE")
+        assert world.running() == gpus // 8
+
+    until(24, "3Ti", "300")
+    for gpus, memory, cpu in (
+        (16, "2560Gi", "300"),  # fewer instances, and hardly less memory
+        (16, "1000Mi", "100"),  # memory and cores alone
+        (8, "1000Mi", "99500m"),
+        (16, "2Ti", "100"),  # it grows by another Workload
+        (8, "1Ti", "10"),  # and gives back of both
+    ):
+        requests = {GPU: gpus, "memory": memory, "cpu": cpu}
+        stack.edit(DedicatedAICluster, "one", {"spec": {"resources": {"requests": requests}}})
+        until(gpus, memory, cpu)
+    stack.delete(DedicatedAICluster, "one")
+    stack.until_gone(DedicatedAICluster, "one")
+    stack.until(lambda: not kueue.counts("default--training"), "Kueue has all of it back")
+
+
 @pytest.mark.covers("OME-060", "OME-081")
 def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: Stack) -> None:
     world = World(stack, 3, kueue=True, training=3)
@@ -225,21 +272,7 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
         return made
 
     def agree() -> bool:
-        """What the reservation says that all its users hold is what Kueue says of its queue."""
-        total: Counter[tuple[str, str]] = Counter()
-        for each in says(stack, "training").get("associationUsages", ()):
-            for used in each["usage"]:
-                for one in used["resources"]:
-                    total[used["name"], one["name"]] += int(one["total"])
-        kueue.counts("default--training")
-        queue = kueue.queue("default--training")
-        assert queue is not None
-        reserved = {
-            (flavor.name, one.name): int(one.total)
-            for flavor in queue.status.flavors_reservation
-            for one in flavor.resources
-        }
-        return total == Counter(reserved)
+        return alike(stack, kueue)
 
     stack.until(lambda: kueue.queue("default--training"), "the queue is there")
     first = stack.until(workloads, "its Workload")[0]

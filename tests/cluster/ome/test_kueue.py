@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from broker.apis import names
+from broker.apis.admission import ValidatingWebhookConfiguration
+from broker.apis.core import ResourceQuota
 from broker.apis.kueue import (
     ACTIVE,
+    ADMITTED,
     AdmissionCheck,
     ClusterQueue,
     LocalQueue,
@@ -32,6 +36,8 @@ GPU = "nvidia.com/gpu"
 TYPE = "p5.48xlarge"
 TEAM = Reserved("team", "gpu")
 QUEUE = "team--gpu"
+WEBHOOK = "vclusterqueue.kb.io"
+QUEUES = (QUEUE, "team--second")
 
 
 def spec(nominal: str = "16", flavor: str = "h100", **more: Any) -> Json:
@@ -59,11 +65,16 @@ def odcr_of_the_team(stack: Stack, *, count: int = 1) -> str:
     return stack.aws.odcr(TYPE, count=count, TagSpecifications=marks)
 
 
-def kept_out(stack: Stack, name: str) -> str:
-    """Why workloads cannot queue for a reservation, as it says itself."""
+def says(stack: Stack, type_: str, reason: str, name: str = "gpu") -> str:
+    """What a condition of the reservation says, where it is not True for this reason; empty elsewhere."""
     raw = stack.client.get(CapacityReservation.KIND, name, namespace="team")
-    said = condition(CapacityReservation.decode(raw).status.conditions, "WorkloadsHealthy")
-    return "" if said is None or said.status == "True" else said.reason
+    said = condition(CapacityReservation.decode(raw).status.conditions, type_)
+    return said.message if said is not None and (said.status, said.reason) == ("False", reason) else ""
+
+
+def kept_out(stack: Stack, reason: str, name: str = "gpu") -> str:
+    """Why workloads cannot queue for a reservation, as it says itself."""
+    return says(stack, "WorkloadsHealthy", reason, name)
 
 
 class World:
@@ -73,7 +84,7 @@ class World:
         self.stack = stack
         self.client = stack.client
         install(self.client, served=served)
-        self.kueue = Kueue(stack.tap.inner, version=served[0])
+        self.kueue = Kueue(stack.tap.inner, version=served[0], now=stack.clock.now)
         stack.until(lambda: ready(self.client, served[0]), "Kueue's kinds are served")
 
     def namespace(self, name: str, **annotations: str) -> None:
@@ -94,6 +105,12 @@ class World:
         )
 
     def workload(self, name: str, *, gpus: int = 8, pods: int = 1) -> None:
+        """Of a job; Kueue has reserved its quota."""
+        self.job(name, gpus=gpus, pods=pods)
+        usage = {"h100": {GPU: str(gpus * pods)}}
+        self.kueue.reserves(name, QUEUE, usage, namespace="team", pods=pods)
+
+    def job(self, name: str, *, gpus: int = 8, pods: int = 1) -> None:
         pod = {"containers": [{"name": "c", "image": "i", "resources": {"requests": {GPU: str(gpus)}}}]}
         self.client.create(
             self.kueue.kind(Workload),
@@ -105,8 +122,25 @@ class World:
                 },
             },
         )
-        usage = {"h100": {GPU: str(gpus * pods)}}
-        self.kueue.reserves(name, QUEUE, usage, namespace="team", pods=pods)
+
+    def until_admitted(self, *names: str) -> None:
+        """Kueue and the broker do their parts until these workloads are admitted; time is not moved."""
+
+        def admitted() -> bool:
+            self.kueue.turns(namespace="team")
+            return all(self.says(name, ADMITTED) for name in names)
+
+        self.stack.until(admitted, f"{', '.join(names)} admitted")
+
+    def says(self, name: str, type_: str) -> bool:
+        found = condition(self.kueue.workload(name, "team").status.conditions, type_)
+        return found is not None and found.status == "True"
+
+    def parked(self, name: str) -> bool:
+        """Whether it waits without quota until the broker lets Kueue queue it again."""
+        status = self.kueue.workload(name, "team").status
+        waits = status.requeue_state is not None and status.requeue_state.requeue_at is not None
+        return waits and status.admission is None
 
     def find(self, model: type[Any], name: str, namespace: str | None = None) -> Any:
         try:
@@ -196,7 +230,7 @@ def test_somebody_elses_queue_is_left_alone_and_nothing_is_written_at_rest(stack
 
     stack.until(finished, "LocalQueue other, the last of what is made")
     stack.until(
-        lambda: kept_out(stack, "third") == "ObjectConflict", "the reservation says whose queue is there"
+        lambda: kept_out(stack, "ObjectConflict", "third"), "the reservation says whose queue is there"
     )
     assert world.find(LocalQueue, "gpu", "team") is None
     assert world.kueue.raw(ClusterQueue, QUEUE)["spec"] == foreign["spec"] | {"stopPolicy": "None"}
@@ -286,6 +320,156 @@ def test_kueue_may_come_later_and_a_flavor_too(stack: Stack) -> None:
     stack.until(told, "the reservation says that its flavor is gone")
 
 
+JOBS = 40
+KUEUES_OWN = 0.07  # seconds of CPU that Kueue itself spends on a job
+
+
+@pytest.mark.covers("SAF-76")
+def test_an_admitted_workload_takes_one_write_and_no_more_cpu_than_in_kueue(stack: Stack) -> None:
+    world = World(stack)
+    world.namespace("team")
+    world.flavor()
+    world.reserve(body=spec(str(JOBS)))
+    odcr_of_the_team(stack, count=JOBS // 8)
+    broker = stack.start(kubelets=False)
+    world.until_queue()
+    stack.until(lambda: broker.ome.holdings.holdings().of(TEAM), "the broker knows of the instances")
+    world.kueue.judges(QUEUE)
+    stack.until(lambda: state(stack) == "Active", "the reservation is active")
+
+    def writes(path: str) -> int:
+        return sum(path in each[1] for each in stack.tap.writes())
+
+    told, shown = writes("/workloads/"), writes("/capacityreservations/")
+    began, started = time.process_time(), time.monotonic()
+    for number in range(JOBS):  # one after the other, which no batch makes good
+        world.workload(f"j-{number}", gpus=1)
+        world.until_state(f"j-{number}", "Ready")
+        assert world.kueue.settles(f"j-{number}", namespace="team") == "admitted"
+        counts = {"pendingWorkloads": 0, "reservingWorkloads": number + 1, "admittedWorkloads": number + 1}
+        world.kueue.client.patch(ClusterQueue.KIND, QUEUE, {"status": counts}, subresource="status")
+    stack.until(lambda: used(stack) == JOBS, "the reservation counts them all")
+    # The CPU is that of all of this process: of the API server, Kueue's part and the broker.
+    assert (time.process_time() - began) / JOBS < KUEUES_OWN
+    assert writes("/workloads/") - told == JOBS
+    # The reservation's status comes with the time and not with the workloads.
+    assert writes("/capacityreservations/") - shown <= 2 * (time.monotonic() - started) + 2
+    assert broker.ome.kueue.problems(TEAM) == ()
+
+
+def state(stack: Stack) -> str:
+    raw = stack.client.get(CapacityReservation.KIND, "gpu", namespace="team")
+    return str(raw.get("status", {}).get("capacityReservationLifecycleState", ""))
+
+
+def used(stack: Stack) -> int:
+    raw = stack.client.get(CapacityReservation.KIND, "gpu", namespace="team")
+    return int(raw["status"]["summary"]["gpuAllocated"])
+
+
+@pytest.mark.covers("SAF-75")
+def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
+    world = World(stack)
+    world.namespace("team")
+    rule = {"apiGroups": ["kueue.x-k8s.io"], "apiVersions": ["*"], "resources": ["clusterqueues"]}
+    world.client.create(
+        ValidatingWebhookConfiguration.KIND,
+        {
+            "metadata": {"name": WEBHOOK},
+            "webhooks": [
+                {
+                    "name": WEBHOOK,
+                    "clientConfig": {"url": "https://127.0.0.1:1/validate"},
+                    "rules": [{**rule, "operations": ["CREATE", "UPDATE"], "scope": "*"}],
+                    "failurePolicy": "Fail",
+                    "sideEffects": "None",
+                    "admissionReviewVersions": ["v1"],
+                }
+            ],
+        },
+    )
+    try:
+        world.reserve()
+        stack.start(kubelets=False)
+        stack.until(lambda: WEBHOOK in kept_out(stack, "KueueUnavailable"), "the webhook is named")
+    finally:
+        world.client.delete(ValidatingWebhookConfiguration.KIND, WEBHOOK)
+    stack.until(lambda: world.kueue.queue(QUEUE), "the queue is made once it answers", step=5)
+    world.until_queue()
+    # A flavor that is missing.
+    assert world.kueue.judges(QUEUE) == "FlavorNotFound"
+    stack.until(
+        lambda: "ResourceFlavor h100" in says(stack, "Ready", "FlavorNotFound"), "the flavor is named"
+    )
+    world.flavor()
+    world.kueue.judges(QUEUE)
+    stack.until(lambda: not says(stack, "Ready", "FlavorNotFound"), "it is there")
+    # A queue that the broker made and that lost its label is not one that somebody else made.
+    meta: Json = {"metadata": {"labels": {names.MANAGED_BY: None}}}
+    world.client.patch(ClusterQueue.KIND, QUEUE, meta)
+    told = stack.until(lambda: kept_out(stack, "QueueMarkRemoved"), "the lost label is named")
+    assert f"kubectl label clusterqueues {QUEUE} {names.MANAGED_BY}=capacity-broker" in told
+    meta["metadata"]["labels"][names.MANAGED_BY] = "capacity-broker"
+    world.client.patch(ClusterQueue.KIND, QUEUE, meta)
+    stack.until(lambda: not kept_out(stack, "QueueMarkRemoved"), "it is back")
+    # A check that is being deleted is asked all the same.
+    world.client.patch(AdmissionCheck.KIND, CHECK, {"metadata": {"finalizers": ["kueue.x-k8s.io/in-use"]}})
+    world.client.delete(AdmissionCheck.KIND, CHECK)
+    stack.until_event("gpu", "AdmissionCheckTerminating", kind="CapacityReservation")
+    assert not kept_out(stack, "ObjectConflict") and world.kueue.judges(QUEUE) == "Ready"
+    # Kueue goes, and comes again.
+    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
+    told = stack.until(lambda: kept_out(stack, "KueueRemoved"), "its removal is named", step=5)
+    assert QUEUE in told
+    install(stack.client)
+    stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue is installed again")
+    stack.until(lambda: world.kueue.queue(QUEUE), "the queue is made anew", step=5)
+    stack.until(lambda: not kept_out(stack, "KueueRemoved"), "nothing keeps workloads out")
+
+
+@pytest.mark.covers("SAF-71")
+def test_a_reservation_that_a_resource_quota_refuses_holds_its_queue(stack: Stack) -> None:
+    world = World(stack)
+    world.namespace("team")
+    world.flavor()
+    world.reserve()
+    world.reserve("second", body=spec("8"))
+    odcr_of_the_team(stack, count=2)
+    stack.start(kubelets=False)
+    world.until_queue()
+    world.until_queue("team--second")
+    world.workload("runs")
+    world.until_admitted("runs")
+
+    def stops() -> dict[str, str]:
+        return {name: str(world.kueue.raw(ClusterQueue, name)["spec"]["stopPolicy"]) for name in QUEUES}
+
+    def allows(gpus: int) -> None:
+        world.client.patch(ResourceQuota.KIND, "few", {"spec": {"hard": {GPU: str(gpus)}}}, namespace="team")
+
+    quota = {"metadata": {"name": "few", "namespace": "team"}, "spec": {"hard": {GPU: "16"}}}
+    world.client.create(ResourceQuota.KIND, quota)
+    stack.until(lambda: stops() == {QUEUE: "None", "team--second": "Hold"}, "the younger one is refused")
+    allows(8)
+    stack.until(lambda: stops() == {QUEUE: "Hold", "team--second": "None"}, "each is judged by what is left")
+    why = stack.until(lambda: says(stack, "Ready", "QuotaExceeded"), "the reservation says why")
+    assert "ResourceQuota few" in why
+    assert world.says("runs", ADMITTED) and not world.says("runs", "Evicted")
+    world.job("waits")
+    world.kueue.turns(namespace="team")
+    assert world.kueue.workload("waits", "team").status.admission is None
+    allows(24)
+    stack.until(lambda: set(stops().values()) == {"None"}, "both admit again")
+    world.until_admitted("waits")
+    # A reservation that goes leaves its room to another.
+    allows(16)
+    stack.until(lambda: stops()["team--second"] == "Hold", "the younger one is refused again")
+    world.kueue.finishes("runs", namespace="team")
+    world.kueue.finishes("waits", namespace="team")
+    stack.delete(CapacityReservation, "gpu", namespace="team")
+    world.until_queue("team--second")
+
+
 @pytest.mark.covers("OME-021")
 def test_a_deleted_reservations_queues_go_once_nobody_holds_their_quota(stack: Stack) -> None:
     world = World(stack)
@@ -357,10 +541,10 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     assert update.name == "main"
     assert update.node_selector == {names.CAPACITY_TYPE: "reserved", names.RESERVATION_ID: odcr}
     assert world.kueue.settles("first", namespace="team") == "admitted"
-    # The one instance is taken: the next is sent back, and told for how long.
+    # The one instance is taken: the next is sent back, and gives its quota back.
     world.workload("second")
     told = world.until_state("second", "Ready", "Retry")
-    assert (told.state, told.requeue_after_seconds) == ("Retry", 60)
+    assert (told.state, told.requeue_after_seconds) == ("Retry", None)
     assert "h100" in told.message
     assert world.kueue.settles("second", namespace="team") == "evicted"
     world.kueue.stops("second", namespace="team")
@@ -368,13 +552,47 @@ def test_a_workload_is_admitted_once_its_reserved_instances_are_there(stack: Sta
     stack.until(lambda: len(broker.ome.kueue.holders(TEAM)) == 1, "one workload holds quota")
     (holder,) = broker.ome.kueue.holders(TEAM)
     assert (holder.kind, holder.name, holder.usage) == ("Workload", "team/first", {("h100", GPU): 8})
-    # Still none when it comes again: later this time. Then there is one more.
-    world.kueue.reserves("second", QUEUE, {"h100": {GPU: "8"}}, namespace="team")
-    assert world.until_state("second", "Ready", "Retry").requeue_after_seconds == 120
-    world.kueue.settles("second", namespace="team")
-    world.kueue.stops("second", namespace="team")
+    # Then there is one more instance.
     stack.aws.ec2.modify_capacity_reservation(CapacityReservationId=odcr, InstanceCount=2)
     stack.until(lambda: counted() == 2, "the broker knows of the second instance")
-    world.kueue.reserves("second", QUEUE, {"h100": {GPU: "8"}}, namespace="team")
-    assert world.until_state("second", "Ready", "Retry").state == "Ready"
-    assert world.kueue.settles("second", namespace="team") == "admitted"
+    world.until_admitted("second")
+
+
+@pytest.mark.covers("SAF-70")
+@pytest.mark.parametrize("served", [("v1beta2",), ("v1beta1",)], ids="+".join)
+def test_a_workload_that_waits_for_instances_blocks_no_other(stack: Stack, served: tuple[str, ...]) -> None:
+    world = World(stack, served)
+    world.namespace("team")
+    world.flavor()
+    world.reserve(body=spec("24"))
+    odcr_of_the_team(stack, count=2)
+    broker = stack.start(kubelets=False)
+    world.until_queue()
+    stack.until(lambda: broker.ome.holdings.holdings().of(TEAM), "the broker knows of the instances")
+    world.job("a-first")
+    world.until_admitted("a-first")
+    # Quota for two more, of which only one is there: the big job is sent back, and the small one gets it.
+    world.job("b-big", pods=2)
+
+    def waits() -> bool:
+        world.kueue.turns(namespace="team")
+        return world.parked("b-big")
+
+    stack.until(waits, "the big job waits")
+    assert world.kueue.counts(QUEUE) == {("h100", GPU): 8}
+    assert "flavor h100" in world.kueue.workload("b-big", "team").status.admission_checks[0].message
+    world.job("c-small")
+    world.until_admitted("c-small")
+    written = len(stack.tap.writes())
+    world.kueue.turns(namespace="team")
+    assert world.parked("b-big")
+    # Nothing more is there for the big job: it is left in peace, until both instances are free.
+    world.kueue.finishes("a-first", namespace="team")
+    stack.polls(2)
+    assert world.parked("b-big")
+    assert not [each for each in stack.tap.writes()[written:] if "b-big" in each[1]]
+    began = stack.clock.now()
+    world.kueue.finishes("c-small", namespace="team")
+    world.until_admitted("b-big")
+    assert (stack.clock.now() - began).total_seconds() < 30  # though its back-off was longer
+    assert world.kueue.counts(QUEUE) == {("h100", GPU): 16}

@@ -10,6 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
+from broker.capacity.purchases import TAG_PURCHASE
 from broker.controllers.ome.holdings.view import HoldingState
 from broker.quota.usage import Reserved
 from tests.cluster.account import ACCOUNT, A, B, tags
@@ -38,6 +39,7 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
         names.TAG_MANAGED: "capacity-broker",
         names.TAG_COMPARTMENT: "acme",
         "team": "blue",
+        TAG_PURCHASE: tags(made)[TAG_PURCHASE],
     }
     arn = stack.until(lambda: str(says(stack).get("reservationGroupARN", "")), "its group is told")
     stack.until(
@@ -89,7 +91,7 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stac
     assert ours(stack.aws.ec2) == []
     stack.stop()
 
-    stack.start(buy_dollars=120.0)
+    stack.start(buy_dollars=120.0, buy_dollars_each=120.0, buy_dollars_namespace=120.0)
     stack.until(lambda: sizes(stack.aws.ec2) == {A: 2}, "as many as may be had are")
     until_told(stack, "managed", "1 more p5.48xlarge are wanted and 0 may be bought")
     assert {tags(each)[names.TAG_RESERVATION] for each in ours(stack.aws.ec2)} == {"default/managed"}
@@ -115,7 +117,7 @@ def test_what_is_there_is_adopted_grouped_and_never_changed(stack: Stack) -> Non
         names.ADOPT_IDS: f"{by_id}, {shared},{block},{spare},{later}",
         names.ADOPT_GROUP: stack.aws.group(by_group, name="terraform"),
     }
-    broker = stack.start(**SPEND)
+    broker = stack.start(**SPEND, adopt_by_annotation="default")
     ask(stack, 10, annotations=annotations)
     # Eight are there, of which two start later: two are bought.
     stack.until(lambda: sum(sizes(ec2).values()) == 2, "the rest is bought")

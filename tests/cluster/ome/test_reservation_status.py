@@ -250,7 +250,7 @@ def test_at_rest_and_after_a_restart_nothing_is_written(stack: Stack) -> None:
 def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: Stack) -> None:
     world = World(stack, 2, training=3)
     world.reserve("training")
-    stack.start(reservation_creating_seconds=86400.0)
+    stack.start(reservation_creating_seconds=86400.0, adopt_by_annotation="default")
     status = until_known(stack)
     assert status["capacityReservationLifecycleState"] == "Creating"
     assert "there are 16 of 24 nvidia.com/gpu" in status["lifecycleDetail"]

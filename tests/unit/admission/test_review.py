@@ -176,7 +176,7 @@ def test_the_sixth_reservation_of_a_namespace_is_refused() -> None:
     found = asked(reservation("sixth"), there=there)
     assert (found["status"]["code"], found["status"]["reason"]) == (403, "Forbidden")
     assert found["status"]["message"].startswith(
-        "ResourceQuota quota allows ome.io/capacity-reservations 5, of which 0 is free and 1 is wanted"
+        "ResourceQuota quota has no room for 1 of ome.io/capacity-reservations: delete another reservation"
     )
     # Quota of the whole cluster has no namespace.
     whole = {**reservation(), "kind": "ClusterCapacityReservation", "metadata": {"name": "whole"}}
@@ -194,8 +194,16 @@ def test_quota_bounds_the_sum_of_nominal_quota(gpus: int, before: int | None, al
     found = asked(reservation("r", group(gpus)), old, there=there)
     assert found["allowed"] is allowed
     if not allowed:
-        says = f"allows nvidia.com/gpu 128, of which 64 is free and {gpus} is wanted: reserve less"
-        assert says in found["status"]["message"]
+        why = f"ResourceQuota quota has no room for {gpus} of nvidia.com/gpu: reserve less"
+        assert why in found["status"]["message"]
+
+
+@pytest.mark.covers("SAF-58")
+def test_a_refusal_holds_no_number_of_the_namespace() -> None:
+    there = There(hard={GPU: "127"}, reserved=[reservation("other", group(61))])
+    message = asked(reservation("r", group(97)), there=there)["status"]["message"]
+    assert "97" in message, "the caller's own number"
+    assert not any(number in message for number in ("127", "61", "66"))
 
 
 def test_an_annotation_that_means_nothing_is_told_where_it_is_new() -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import urllib3
 from cryptography import x509
 
 from broker.admission import certificates
+from broker.admission import webhook as webhook_module
 from broker.admission.keeper import SECRET
+from broker.admission.review import answer
 from broker.admission.webhook import EVERY, Webhook
 from broker.apis.admission import Secret
 from broker.apis.crds import load
@@ -23,7 +28,7 @@ from broker.kube.clock import FakeClock
 from broker.kube.embedded import Cluster
 from broker.kube.errors import Invalid
 from broker.kube.transports import InProcessTransport
-from tests.unit.admission.asked import group, reservation, review
+from tests.unit.admission.asked import Json, group, reservation, review
 
 SERVICE = ("ns", "capacity-broker", 443)
 # Certificates are judged by the real clock, so the broker's begins where what it makes ends later than today.
@@ -166,6 +171,34 @@ def test_bodies_that_are_no_reviews(world: World) -> None:
         answer = pool.request("POST", "/validate", json=review(reservation("r")))
         assert answer.json()["response"] == {"uid": "u-1", "allowed": True}
         assert pool.urlopen("GET", "/validate").status == 405
+
+
+@pytest.mark.covers("SAF-58")
+def test_one_review_more_than_the_limit_is_turned_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_module, "AT_ONCE", 1)
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(body: Any, rules: Any) -> Json:
+        entered.set()
+        assert leave.wait(30)
+        return answer(body, rules)
+
+    monkeypatch.setattr(webhook_module, "answer", slow)
+    webhook = world.start()
+    trust = ssl.create_default_context(cadata=world.kept().bundle.decode())
+    name = "capacity-broker.ns.svc"
+    with (
+        urllib3.HTTPSConnectionPool(
+            "127.0.0.1", port(webhook), ssl_context=trust, server_hostname=name, assert_hostname=name
+        ) as pool,
+        ThreadPoolExecutor(1) as other,
+    ):
+        first = other.submit(pool.request, "POST", "/validate", json=review(reservation("r")))
+        assert entered.wait(30)
+        assert pool.request("POST", "/validate", json=review(reservation("r"))).status == 429
+        leave.set()
+        assert first.result(30).status == 200
+        assert pool.request("POST", "/validate", json=review(reservation("r"))).status == 200
 
 
 def test_a_taken_port_is_an_error_that_names_it(world: World) -> None:

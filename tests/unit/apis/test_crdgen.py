@@ -11,6 +11,7 @@ import yaml
 
 from broker.apis import crdgen, crds
 from broker.apis.names import KARPENTER_OWNERSHIP_TAGS, LAUNCHABLE, RESERVATIONS_RESOLVED
+from broker.apis.ome import CapacityReservation
 from tests.unit.apis.cases import Json
 
 CHECKOUT = crdgen.CHECKOUT
@@ -167,3 +168,41 @@ def test_what_kubectl_shows_of_a_class_is_what_the_broker_says() -> None:
         assert said == [
             f'.status.conditions[?(@.type=="{each}")].status' for each in (LAUNCHABLE, RESERVATIONS_RESOLVED)
         ]
+
+
+def _unlimited(schema: dict[str, Any], where: str) -> Iterator[str]:
+    """The fields in which a person can write as much as an object holds."""
+    limits = {"string": "maxLength", "array": "maxItems"}
+    wanted = "maxLength" if schema.get("x-kubernetes-int-or-string") else limits.get(schema.get("type", ""))
+    if "additionalProperties" in schema:
+        wanted = "maxProperties"
+    if wanted and wanted not in schema and "enum" not in schema:
+        yield where
+    for name, field in schema.get("properties", {}).items():
+        yield from _unlimited(field, f"{where}.{name}")
+    for name in ("items", "additionalProperties"):
+        if name in schema:
+            yield from _unlimited(schema[name], f"{where}[]")
+
+
+@pytest.mark.covers("SAF-51")
+def test_everything_that_a_person_can_write_in_our_own_kinds_has_a_limit() -> None:
+    found = [
+        field
+        for entry in crdgen.DEFINITIONS
+        for version in crdgen.definition(entry)["spec"]["versions"]
+        if entry.versions[0].KIND.group in crdgen.OWN
+        for name, schema in version["schema"]["openAPIV3Schema"]["properties"].items()
+        if name == "spec"
+        for field in _unlimited(schema, f"{entry.versions[0].KIND.kind}.spec")
+    ]
+    assert found == []
+
+
+@pytest.mark.covers("SAF-51")
+def test_a_quantity_of_65_characters_is_refused_by_the_definition() -> None:
+    [entry] = [each for each in crdgen.DEFINITIONS if each.versions[0] is CapacityReservation]
+    schema = crdgen.definition(entry)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    flavor = schema["spec"]["properties"]["resourceGroups"]["items"]["properties"]["flavors"]["items"]
+    quota = flavor["properties"]["resources"]["items"]["properties"]["nominalQuota"]
+    assert quota["maxLength"] == 64

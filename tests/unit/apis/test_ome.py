@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.apis.meta import quantity
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_rules import judge
+from broker.text import quantity
 from tests.controlplane.client import Api, Reply
 
 Json = dict[str, Any]

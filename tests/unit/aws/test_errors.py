@@ -25,7 +25,7 @@ DOCUMENTED = {
     "MaxSpotInstanceCountExceeded": ErrorClass.QUOTA,
     "UnfulfillableCapacity": ErrorClass.CAPACITY,
     "SpotMaxPriceTooLow": ErrorClass.CAPACITY,
-    "MaxFleetCountExceeded": ErrorClass.QUOTA,
+    "MaxFleetCountExceeded": ErrorClass.LIMIT,
     "InvalidFleetConfig": ErrorClass.CONFIGURATION,
     "Unsupported": ErrorClass.UNSUPPORTED,
     "UnsupportedException": ErrorClass.CONFIGURATION,
@@ -34,8 +34,8 @@ DOCUMENTED = {
     "InvalidLaunchTemplateId.NotFound": ErrorClass.TEMPLATE_GONE,
     "InvalidLaunchTemplateId.VersionNotFound": ErrorClass.TEMPLATE_GONE,
     "InvalidLaunchTemplateName.AlreadyExistsException": ErrorClass.CONFIGURATION,
-    "MaxTemplateLimitExceeded": ErrorClass.QUOTA,
-    "MaxTemplateVersionLimitExceeded": ErrorClass.QUOTA,
+    "MaxTemplateLimitExceeded": ErrorClass.TEMPLATE_LIMIT,
+    "MaxTemplateVersionLimitExceeded": ErrorClass.TEMPLATE_LIMIT,
     "RequestLimitExceeded": ErrorClass.THROTTLING,
     "IdempotentParameterMismatch": ErrorClass.CONFIGURATION,
     "IdempotentInstanceTerminated": ErrorClass.CONFIGURATION,
@@ -103,8 +103,9 @@ def test_quota_subnet_and_rate_say_nothing_about_a_reservation(code: str) -> Non
         ("InvalidCapacityReservationId.Expired.NotFound", 400, ErrorClass.RESERVATION_GONE),
         ("CapacityReservationNotActive", 400, ErrorClass.RESERVATION_GONE),
         ("InsufficientTrainiumCapacity", 500, ErrorClass.CAPACITY),
-        ("GpuLimitExceeded", 400, ErrorClass.QUOTA),
-        ("ServiceQuotaExceededException", 402, ErrorClass.QUOTA),
+        ("GpuLimitExceeded", 400, ErrorClass.LIMIT),
+        ("ServiceQuotaExceededException", 402, ErrorClass.LIMIT),
+        ("GpuVCpuLimitExceeded", 400, ErrorClass.QUOTA),
         ("ReadThrottledException", 400, ErrorClass.THROTTLING),
         ("InvalidVpcID.NotFound", 400, ErrorClass.NOT_FOUND),
         ("InvalidKeyPair.Malformed", 400, ErrorClass.CONFIGURATION),
@@ -125,6 +126,48 @@ def test_an_unknown_code_is_classed_by_its_name_then_its_status(
     code: str, status: int, class_: ErrorClass
 ) -> None:
     assert errors.classify(code, status) is class_
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "class_"),
+    [
+        (
+            "Unsupported",
+            "Your requested instance type (p5.48xlarge) is not supported in your requested Availability Zone "
+            "(us-east-1e). Please retry your request by not specifying an Availability Zone or choosing "
+            "us-east-1a.",
+            ErrorClass.NOT_OFFERED,
+        ),
+        (
+            "Unsupported",
+            "The requested Availability Zone is currently constrained and we are no longer accepting new "
+            "customer requests for m1 instance types.",
+            ErrorClass.NOT_OFFERED,
+        ),
+        (
+            "Unsupported",
+            "The requested configuration is currently not supported. Please check the documentation for "
+            "supported configurations.",
+            ErrorClass.UNSUPPORTED,
+        ),
+        ("Unsupported", "p5.48xlarge can't be reserved for a future date", ErrorClass.UNSUPPORTED),
+        ("Unsupported", "", ErrorClass.UNSUPPORTED),
+        (
+            "InvalidParameterValue",
+            "Value (blue_1) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile "
+            "name",
+            ErrorClass.PROFILE_UNKNOWN,
+        ),
+        ("InvalidParameterValue", "Value (x) for parameter imageId is invalid.", ErrorClass.CONFIGURATION),
+    ],
+)
+def test_where_one_code_says_several_things_the_words_decide(
+    code: str, message: str, class_: ErrorClass
+) -> None:
+    assert errors.classify(code, 400, message=message) is class_
+    response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+    raised = errors.translate(sdk.ClientError(response, "RunInstances"), operation="RunInstances")  # type: ignore[arg-type]
+    assert raised.class_ is class_
 
 
 @given(st.text(), st.integers(0, 599))

@@ -282,4 +282,4 @@ def test_a_full_spread_placement_group_is_full_in_that_zone_alone(code: str) -> 
     refused = f"<item><errorCode>{code}</errorCode><errorMessage>{said}</errorMessage></item>"
     Wire(aws).reply("CreateFleet", (200, answer("CreateFleet", f"<errorSet>{refused}</errorSet>")))
     (error,) = aws.launch(request()).errors
-    assert (error.code, error.class_) == (code, ErrorClass.CAPACITY)
+    assert (error.code, error.class_) == (code, ErrorClass.SPREAD_FULL)

@@ -78,7 +78,6 @@ def test_no_two_classes_or_clusters_share_a_template() -> None:
     assert len({name(template), name(template, owner="cpu"), name(template, cluster="green")}) == 3
 
 
-@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("target", "data"),
     [
@@ -110,7 +109,6 @@ def test_a_target_always_goes_with_reservations_only(target: ReservationTarget, 
     assert made.get("CapacityReservationSpecification") == data
 
 
-@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -142,7 +140,6 @@ def test_blocks_and_interruptible_reservations_have_their_market(market: str, da
     assert template_data(template).get("InstanceMarketOptions") == data
 
 
-@pytest.mark.covers("KRP-16")
 def test_a_spot_template_never_has_a_target() -> None:
     with pytest.raises(ValueError, match="spot"):
         template_data(
@@ -347,7 +344,7 @@ def test_a_foreign_template_of_the_same_name_is_not_taken() -> None:
     template = Template(image_id="ami-1")
     wire.reply("CreateLaunchTemplate", (400, refusal("InvalidLaunchTemplateName.AlreadyExistsException")))
     wire.reply("DescribeLaunchTemplates", (200, _described("").format(name(template))))
-    with pytest.raises(ProviderError, match=r"without the tag capacity-broker\.io/cluster=blue"):
+    with pytest.raises(ProviderError, match=r"without the tags .*capacity-broker\.io/cluster"):
         aws.ensure_template(template, owner="gpu")
 
 

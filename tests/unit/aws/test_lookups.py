@@ -340,7 +340,9 @@ def test_a_reservation_of_ultraservers_is_known_by_its_launch_status() -> None:
     item: Any = {"CapacityReservationId": "cr-1", "ReservationType": "capacity-block"}
     assert not odcr(item).ultraserver
     item["LaunchStatus"] = "launchable"
-    assert odcr(item).ultraserver
+    assert odcr(item).ultraserver and not odcr(item).unlaunchable
+    item["LaunchStatus"] = "unlaunchable"
+    assert odcr(item).ultraserver and odcr(item).unlaunchable
 
 
 @pytest.mark.covers("KRP-08")

@@ -167,3 +167,48 @@ def test_the_price_list_answers_in_a_region_of_its_own(region: str, found: str) 
     assert price_list_region(region) == found
     aws = AwsProvider(cluster="blue", region=region, clock=ManualClock(), endpoint_url="http://127.0.0.1:1")
     assert aws._aws.pricing.meta.region_name == found
+
+
+@pytest.mark.covers("SAF-08")
+def test_prices_are_by_platform_and_tenancy_and_unknown_where_the_list_has_none() -> None:
+    offers = {
+        ("Windows with SQL Server Standard", "default"),
+        ("Linux/UNIX", "dedicated"),
+        ("BeOS", "default"),
+    }
+    aws = provider(offers=offers | {("Linux/UNIX", "default")})
+    wired(aws)
+    bare = {"productFamily": FAMILIES[1][0], "tenancy": FAMILIES[1][1]}
+    plain = {"productFamily": FAMILIES[0][0], "tenancy": "Shared"}
+    windows = {"operatingSystem": "Windows", "preInstalledSw": "SQL Std"}
+    licensed = {"licenseModel": "No License required"}
+    with Stubber(aws._aws.pricing) as stub:
+        for more, products in (
+            (plain, [product("m5.large", "0.09")]),
+            (bare, []),
+            ({**plain, "tenancy": "Dedicated", **licensed}, [product("m5.large", "0.11")]),
+            (bare | licensed, []),
+            # The dearest of several offers counts.
+            (plain | windows | licensed, [product("m5.large", "0.7"), product("m5.large", "0.6")]),
+            (bare | windows | licensed, []),
+        ):
+            fields = PRODUCT | {"regionCode": "us-east-1"} | more
+            filters = {each["Field"]: each["Value"] for each in asked("", "")["Filters"]} | fields
+            wanted = asked("", "") | {
+                "Filters": [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in filters.items()]
+            }
+            wanted["Filters"].sort(key=lambda each: _ORDER.index(each["Field"]))
+            stub.add_response("get_products", {"PriceList": products}, wanted)
+        aws.refresh_prices()
+        stub.assert_no_pending_responses()
+    type_ = aws.instance_types()["m5.large"]
+    assert type_.price("Linux/UNIX", "default") == type_.on_demand_price == 0.09
+    assert type_.price("Linux/UNIX", "dedicated") == 0.11
+    assert type_.price("Windows with SQL Server Standard", "default") == 0.7
+    assert type_.price("Windows with SQL Server Standard", "dedicated") is None
+    assert type_.price("Windows", "default") is None
+    assert type_.price("BeOS", "default") is None
+
+
+# In the order in which the broker asks, which the stub compares.
+_ORDER = [*PRODUCT, "licenseModel", "regionCode", "productFamily", "tenancy"]

@@ -132,7 +132,11 @@ def node_class(
         selection=selection or Selection(),
         **{"subnets": subnets(zones), "images": IMAGES, **more},
     )
-    return replace(made, resolved=resolve_class(made, world or inventory(), account_id=ACCOUNT, now=now))
+    found = [
+        resolve_class(each, world or inventory(), account_id=ACCOUNT, now=now)
+        for each in (made, replace(made, tenancy="dedicated"))
+    ]
+    return replace(made, resolved=found[0], dedicated=found[1])
 
 
 def claim(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,13 @@ PLAIN = "pool:on-demand:m5.xlarge:us-east-1a"
 
 
 def marked(class_: ErrorClass, option: Option, *, spills: bool = False) -> list[str]:
-    return [str(scope) for scope in scopes(class_, option, subnet_id="subnet-1", spills=spills)]
+    found = scopes(class_, option, node_class="gpu", subnet_id="subnet-1", spills=spills)
+    return [str(scope) for scope in found]
+
+
+def placed(option: Option, group: str = "dedicated,seven") -> Option:
+    """The option in a placement group."""
+    return replace(option, pool=replace(option.pool, placement=group))
 
 
 @pytest.mark.covers("KRP-18")
@@ -42,7 +49,7 @@ def test_every_class_has_an_answer_with_a_reason_of_its_own_and_a_sentence() -> 
     assert "LaunchFailed" not in reasons
     assert all(reason.isalnum() and reason[0].isupper() for reason in reasons)
     assert all(each.next_step for each in ANSWERS.values())
-    assert "a reservation for minutes" in ANSWERS[ErrorClass.UNSUPPORTED].next_step  # as `shortages` has it
+    assert "a reservation for minutes" in ANSWERS[ErrorClass.NOT_OFFERED].next_step  # as `shortages` has it
 
 
 @pytest.mark.covers("KRP-18")
@@ -83,7 +90,12 @@ def test_a_spot_limit_is_called_by_its_name() -> None:
     [
         (ErrorClass.CAPACITY, on_demand(), [PLAIN]),
         (ErrorClass.CAPACITY, spot(), ["pool:spot:m5.large:us-east-1a"]),
-        (ErrorClass.UNSUPPORTED, on_demand(), [PLAIN]),
+        (ErrorClass.NOT_OFFERED, on_demand(), [PLAIN]),
+        (ErrorClass.UNSUPPORTED, on_demand(), ["class:gpu:on-demand:m5.xlarge:us-east-1a"]),
+        (ErrorClass.UNSUPPORTED, BY_ID, ["class:gpu:reserved:m5.xlarge:us-east-1a:cr-1"]),
+        (ErrorClass.SPREAD_FULL, placed(on_demand()), ["placement:seven:us-east-1a"]),
+        (ErrorClass.SPREAD_FULL, placed(BY_ID), ["placement:seven:us-east-1a"]),
+        (ErrorClass.SPREAD_FULL, on_demand(), [PLAIN]),
         (ErrorClass.RESERVATION_FULL, BY_ID, ["reservation:cr-1"]),
         (ErrorClass.RESERVATION_FULL, BY_GROUP, MEMBERS),
         (ErrorClass.RESERVATION_FULL, BY_MATCH, MEMBERS),
@@ -100,6 +112,9 @@ def test_a_spot_limit_is_called_by_its_name() -> None:
         (ErrorClass.CONFIGURATION, on_demand(), []),
         (ErrorClass.NOT_FOUND, on_demand(), []),
         (ErrorClass.TEMPLATE_GONE, on_demand(), []),
+        (ErrorClass.LIMIT, on_demand(), []),
+        (ErrorClass.TEMPLATE_LIMIT, on_demand(), []),
+        (ErrorClass.PROFILE_UNKNOWN, on_demand(), []),
     ],
 )
 def test_an_error_marks_only_what_it_is_about(
@@ -133,6 +148,32 @@ def test_when_ec2_could_go_on_to_on_demand_its_refusal_is_about_that_too() -> No
     assert marked(ErrorClass.CAPACITY, BY_MATCH) == MEMBERS
     assert marked(ErrorClass.QUOTA, BY_MATCH, spills=True) == ["quota:reserved:standard"]
     assert marked(ErrorClass.RESERVATION_FULL, BY_MATCH, spills=True) == MEMBERS
+
+
+@pytest.mark.parametrize("class_", [ErrorClass.LIMIT, ErrorClass.TEMPLATE_LIMIT])
+def test_a_limit_that_is_no_vcpu_quota_names_its_own_code(class_: ErrorClass) -> None:
+    assert answer(class_, code="VolumeLimitExceeded").reason == "VolumeLimitExceeded"
+    assert answer(class_, code="Some.LimitExceeded").reason == "SomeLimitExceeded"
+    assert answer(class_).reason == ANSWERS[class_].reason
+
+
+def test_an_unsupported_request_of_one_class_keeps_no_other_from_the_pool() -> None:
+    error = LaunchError(code="Unsupported", message="", class_=ErrorClass.UNSUPPORTED)
+    known = remember(Shortages(), error, on_demand(), inventory=inventory(), now=NOW, node_class="gpu")
+    assert known.active(on_demand(), NOW, node_class="gpu") is not None
+    assert known.active(on_demand(), NOW, node_class="other") is None
+    assert known.active(on_demand(), NOW + minutes(3), node_class="gpu") is None
+
+
+def test_a_full_spread_group_marks_every_type_of_the_zone_and_no_other_zone() -> None:
+    error = LaunchError(code="InstanceLimitExceeded", message="", class_=ErrorClass.SPREAD_FULL)
+    known = remember(Shortages(), error, placed(on_demand()), inventory=inventory(), now=NOW)
+    other = placed(on_demand("c5.large"))
+    elsewhere = replace(other, pool=replace(other.pool, zone="us-east-1b"))
+    assert known.active(other, NOW) is not None
+    assert known.active(elsewhere, NOW) is None
+    assert known.active(on_demand("c5.large"), NOW) is None
+    assert launched(known, other, reservation_id="").active(other, NOW) is None
 
 
 @pytest.mark.covers("KRP-18")

@@ -74,15 +74,6 @@ def test_who_is_not_entitled_is_told_whose_it_is(queue: str, message: str) -> No
     }
 
 
-def test_what_two_claim_is_nobodys() -> None:
-    world = inventory(odcr("cr-a"))
-    given = entitled({"c": "a"}, lots={}, disputed={"cr-a": ("a", "b")})
-    made = planned(
-        [claim("c", kinds=["reserved"])], node_class(Selection(reservation_id="cr-a"), world), world, given
-    )
-    assert "claimed by team/a and team/b, and nobody has it" in made.unplaced[0].message
-
-
 def test_an_open_match_never_spans_two_owners() -> None:
     world = inventory(*(odcr(id_, match_criteria="open") for id_ in ("cr-a", "cr-b", "cr-free")))
     claims = [claim("a", kinds=ANY), claim("none", kinds=ANY)]

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.holdings import (
+    ANYBODY,
     BROKER,
     TAG_CLUSTER,
     TAG_FLAVOR,
     TAG_MANAGED,
     TAG_RESERVATION,
+    Adopters,
     Claimant,
     Holdings,
     belongs,
@@ -22,7 +24,7 @@ from broker.capacity.holdings import (
 from broker.capacity.sizing import Flavor
 from broker.quota.usage import Reserved
 from providers.model import Odcr, ReservationGroup
-from tests.unit.capacity.builders import GROUP, ZONES, odcr
+from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr
 
 A, B = Reserved("team-a", "gpus"), Reserved("team-b", "gpus")
 EVERYBODY = Reserved("", "shared")
@@ -30,7 +32,9 @@ P5 = Flavor(name="p5", instance_types=("p5.48xlarge",), zones=ZONES)
 M5 = Flavor(name="m5", instance_types=("m5.xlarge",), zones=ZONES[:1])
 
 
-def claimant(reserved: Reserved = A, *flavors: Flavor, ids: str = "", group: str = "") -> Claimant:
+def claimant(
+    reserved: Reserved = A, *flavors: Flavor, ids: str = "", group: str = "", age: int = 0
+) -> Claimant:
     flavors = flavors or (M5,)
     return Claimant(
         reserved=reserved,
@@ -38,6 +42,7 @@ def claimant(reserved: Reserved = A, *flavors: Flavor, ids: str = "", group: str
         flavors={each.name: each for each in flavors},
         ids=frozenset(filter(None, ids.split(","))),
         group_arn=group,
+        created=NOW - minutes(age),
     )
 
 
@@ -49,9 +54,23 @@ def made(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Od
     return tagged(id_, reserved, {TAG_MANAGED: BROKER, TAG_CLUSTER: cluster})
 
 
-def look(odcrs: list[Odcr], *claimants: Claimant, group: tuple[str, ...] | None = None) -> Holdings:
-    groups = {} if group is None else {GROUP: ReservationGroup(arn=GROUP, name="g", member_ids=group)}
-    return belongs(odcrs, groups, claimants or [claimant()], cluster="blue")
+def look(
+    odcrs: list[Odcr],
+    *claimants: Claimant,
+    group: tuple[str, ...] | None = None,
+    group_tags: Mapping[str, str] | None = None,
+    adopters: Adopters = ANYBODY,
+    holders: Mapping[str, Reserved] | None = None,
+) -> Holdings:
+    read = ReservationGroup(arn=GROUP, name="g", member_ids=group or (), tags=group_tags or {})
+    return belongs(
+        odcrs,
+        {} if group is None else {GROUP: read},
+        claimants or [claimant()],
+        cluster="blue",
+        adopters=adopters,
+        holders=holders,
+    )
 
 
 def reasons(found: Holdings, reserved: Reserved = A) -> list[str]:
@@ -90,19 +109,69 @@ def test_what_has_ended_or_names_nobody_is_nobodys() -> None:
     assert found == Holdings()
 
 
-def test_two_that_claim_one_get_none_and_are_told() -> None:
-    found = look([odcr("cr-1")], claimant(A, group=GROUP), claimant(B, ids="cr-1"), group=("cr-1",))
-    assert found.odcrs == {} and found.owner == {}
-    assert found.disputed == {"cr-1": (A, B)}
-    assert reasons(found, A) == reasons(found, B) == ["ReservationDisputed"]
-    assert "team-a/gpus and team-b/gpus" in found.problems[A][0].message
+@pytest.mark.covers("SAF-54")
+def test_of_two_claims_the_older_stands_and_a_holder_keeps_what_it_has() -> None:
+    young, old = claimant(A, group=GROUP, age=1), claimant(B, ids="cr-1", age=2)
+    for holders, holder, other in (({}, B, A), ({"cr-1": A}, A, B), ({"cr-1": EVERYBODY}, B, A)):
+        found = look([odcr("cr-1")], young, old, group=("cr-1",), holders=holders)
+        assert found.owner == {"cr-1": holder}
+        assert found.refused == {"cr-1": (other,)}
+        assert (reasons(found, holder), reasons(found, other)) == ([], ["ReservationDisputed"])
+        assert f"cr-1 belongs to {holder} and stays with it" in found.problems[other][0].message
+
+
+@pytest.mark.covers("SAF-54")
+@pytest.mark.parametrize(
+    ("entries", "adopted"),
+    [
+        ((), False),
+        (("team-b",), False),
+        (("team-a=cr-2", "team-a=arn:aws:other"), False),
+        (("team-a",), True),
+        (("team-b", "team-a=cr-1", f"team-a={GROUP}"), True),
+        (("*",), True),
+    ],
+)
+@pytest.mark.parametrize("who", [claimant(ids="cr-1"), claimant(group=GROUP)], ids=["id", "group"])
+def test_annotation_adopts_only_what_the_operators_list_allows(
+    entries: tuple[str, ...], adopted: bool, who: Claimant
+) -> None:
+    adopters = Adopters.parse(entries)
+    found = look([odcr("cr-1")], who, group=("cr-1",), adopters=adopters)
+    assert found.owner == ({"cr-1": A} if adopted else {})
+    assert found.refused == ({} if adopted else {"cr-1": (A,)})
+    assert reasons(found) == ([] if adopted else ["AdoptionNotAllowed"])
+    assert adopted or "--adopt-by-annotation allow namespace team-a" in found.problems[A][0].message
+    # A claim that is not allowed never blocks the holder, whichever is older.
+    holder = claimant(B, ids="cr-1", age=-1)
+    both = look([odcr("cr-1")], who, holder, group=("cr-1",), adopters=Adopters.parse(("team-b", "team-c")))
+    assert both.owner == {"cr-1": B} and reasons(both, B) == []
+
+
+@pytest.mark.covers("SAF-54")
+def test_tag_on_a_group_adopts_its_members_without_a_list() -> None:
+    for tag, adopted in ((str(A), True), (str(B), False)):
+        found = look(
+            [odcr("cr-1")],
+            claimant(group=GROUP),
+            group=("cr-1",),
+            group_tags={TAG_RESERVATION: tag},
+            adopters=Adopters(),
+        )
+        assert found.owner == ({"cr-1": A} if adopted else {})
+
+
+@pytest.mark.parametrize("entry", ["team-a=", "=cr-1", "team-a=i-1"])
+def test_wrong_entry_of_the_list_names_the_option(entry: str) -> None:
+    with pytest.raises(ValueError, match="--adopt-by-annotation has"):
+        Adopters.parse([entry])
 
 
 @pytest.mark.parametrize("there", [made("cr-1", A), tagged("cr-1", A)], ids=["bought", "tagged by people"])
 def test_what_names_one_in_its_tag_stays_with_it_whoever_names_it(there: Odcr) -> None:
     found = look([there], claimant(A), claimant(B, ids="cr-1"))
-    assert found.owner == {"cr-1": A} and found.disputed == {}
-    assert "belongs to team-a/gpus by its tag" in found.problems[B][0].message
+    assert found.owner == {"cr-1": A} and found.refused == {}
+    assert "belongs to team-a/gpus and stays with it" in found.problems[B][0].message
     assert reasons(found, B) == ["ReservationDisputed"]
     assert reasons(found, A) == []
 
@@ -164,7 +233,6 @@ def test_nothing_is_lost_or_counted_twice(
     )
     held = [each.id for by_flavor in found.odcrs.values() for some in by_flavor.values() for each in some]
     assert len(held) == len(set(held))
-    assert not set(held) & set(found.disputed)
     for number, (whose, managed, cluster) in enumerate(there):
         id_ = f"cr-{number}"
         if managed and cluster == "blue":
@@ -172,7 +240,7 @@ def test_nothing_is_lost_or_counted_twice(
         claims = {each for each, named in ((A, number in ids), (B, number in members)) if named}
         claims |= {whose} if whose and cluster in ("", "blue") else set()
         if not claims:
-            assert id_ not in found.owner and id_ not in found.disputed
+            assert id_ not in found.owner and id_ not in found.refused
 
 
 def test_a_group_that_could_not_be_read_is_not_called_missing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from broker.capacity.holdings import (
 )
 from broker.capacity.holdings_model import (
     MOST,
+    SETTLE,
     Ask,
     Caps,
     HoldingsPlan,
@@ -31,10 +32,11 @@ from broker.capacity.holdings_model import (
 )
 from broker.capacity.holdings_plan import plan
 from broker.capacity.model import Inventory
+from broker.capacity.purchases import TAG_PURCHASE, HeldRecord, PurchaseIntent
 from broker.capacity.refusals import Refusals
 from broker.capacity.sizing import Flavor
 from broker.quota.usage import Reserved
-from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
+from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr, type_
 
 GPU = "nvidia.com/gpu"
@@ -69,6 +71,7 @@ def ours(
         TAG_FLAVOR: flavor,
         TAG_MANAGED: BROKER,
         TAG_CLUSTER: "blue",
+        TAG_PURCHASE: more.pop("bought_by", ""),
     }
     more = {"match_criteria": "targeted", **more}
     return odcr(id_, kind, zone, total=count, free=count - used, tags=tags, **more)
@@ -78,6 +81,16 @@ def theirs(id_: str, count: int, *, zone: str = A, kind: str = P5, **more: Any) 
     return odcr(id_, kind, zone, total=count, free=count, tags={TAG_RESERVATION: str(TEAM)}, **more)
 
 
+def intent(id_: str, count: int, *, reserved: Reserved = TEAM, **more: Any) -> PurchaseIntent:
+    more = {"at": NOW, "flavor": "h100", "instance_type": P5, "zone": A, **more}
+    return PurchaseIntent(attempt_id=id_, count=count, reserved=reserved, **more)
+
+
+def lost(id_: str, total: int, *, reserved: Reserved = TEAM, **more: Any) -> HeldRecord:
+    more = {"flavor": "h100", "instance_type": P5, "zone": A, "bought": True, **more}
+    return HeldRecord(id=id_, total=total, reserved=reserved, **more)
+
+
 def planned(
     *wishes: Wish,
     there: tuple[Odcr, ...] = (),
@@ -85,6 +98,9 @@ def planned(
     caps: Caps = RICH,
     debits: Mapping[str, int] | None = None,
     now: datetime = NOW,
+    types: Mapping[str, InstanceType] = TYPES,
+    intents: Iterable[PurchaseIntent] = (),
+    lost: Iterable[HeldRecord] = (),
 ) -> HoldingsPlan:
     claimants = [
         Claimant(
@@ -99,11 +115,13 @@ def planned(
         wishes,
         inventory,
         belongs(there, {}, claimants, cluster="blue"),
-        types=TYPES,
+        types=types,
         refusals=refusals or Refusals(),
         caps=caps,
         cluster="blue",
         now=now,
+        intents=intents,
+        lost=lost,
     )
 
 
@@ -172,12 +190,22 @@ def test_what_would_never_be_of_the_flavor_is_not_bought(
 ) -> None:
     pinned = replace(H100, labels=dict([label]))
     found = planned(wish(flavor=pinned), there=there)
-    assert (buys(found), reasons(found)) == ([], ["NothingBought"])
+    assert (buys(found), reasons(found)) == ([], ["PurchaseSkipped"])
     (told,) = found.outlooks[TEAM].problems
     assert (there[0].id if there else label[1]) in told.message
     # Somebody's own that has the label serves it.
     block = theirs("cr-9", 8, reservation_type="capacity-block", interruptible=True, zone_id="use1-az9")
     assert label[0].endswith("tenancy") or not reasons(planned(wish(flavor=pinned), there=(block,)))
+
+
+@pytest.mark.covers("SAF-09")
+@pytest.mark.parametrize(("label", "asked"), [("default", "dedicated"), ("dedicated", "default")])
+def test_tenancy_that_no_claim_of_the_flavor_could_use_is_not_bought(label: str, asked: Any) -> None:
+    pinned = replace(H100, labels={"karpenter.k8s.aws/instance-tenancy": label})
+    found = planned(wish(flavor=pinned, terms=Terms(tenancy=asked)))
+    (told,) = found.outlooks[TEAM].problems
+    assert not buys(found)
+    assert "nothing could use it" in told.message and asked in told.message and label in told.message
 
 
 def test_a_flavor_may_say_what_all_that_is_bought_is() -> None:
@@ -272,11 +300,10 @@ def test_one_call_adds_no_more_than_ec2_takes() -> None:
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"unsure": True}, "NothingBought"),
-        ({"held": "no"}, "NothingBought"),
-        ({"refused": "no"}, "NothingBought"),
-        ({"frozen": "no"}, "NothingBought"),
-        ({"terms": Terms(end=NOW)}, "NothingBought"),
+        ({"held": "no"}, "PurchaseSkipped"),
+        ({"refused": "no"}, "PurchaseSkipped"),
+        ({"frozen": "no"}, "PurchaseSkipped"),
+        ({"terms": Terms(end=NOW)}, "PurchaseSkipped"),
         ({"ready": False}, None),
     ],
 )
@@ -347,41 +374,131 @@ def test_a_cap_is_for_all_together_and_the_first_come_first() -> None:
     assert reasons(found, TEAM) == [] and reasons(found, OTHER) == ["SpendingCapReached"]
 
 
+@pytest.mark.covers("SAF-23")
+@pytest.mark.parametrize("caps", [Caps(dollars=1000.0), Caps(dollars=1e9, instances=10)])
 @pytest.mark.parametrize(
-    ("there", "left"),
+    ("there", "wishes", "left"),
     [
-        ((), 2),  # eight may be bought of which nobody knows
-        ((ours("cr-1", 5, reserved=OTHER),), 2),  # five are shown, three may be there besides
-        ((ours("cr-1", 8, reserved=OTHER),), 2),  # all are shown: nothing is unknown any more
-        ((ours("cr-1", 12, reserved=OTHER),), 0),
+        ((), (), 2),  # its object is deleted under Retain, or set to Observe: no wish of it is left
+        ((), (wish(reserved=OTHER, held="no"),), 2),
+        ((), (wish(16, reserved=OTHER),), 2),  # its quota was lowered
+        ((ours("cr-1", 8, reserved=OTHER, bought_by="p-1"),), (), 2),  # shown: it counts once
+        ((ours("cr-1", 5, reserved=OTHER),), (), 0),  # another one
     ],
 )
-@pytest.mark.parametrize("caps", [Caps(dollars=1000.0), Caps(dollars=1e9, instances=10)])
-def test_what_may_have_been_bought_unseen_counts_whoever_comes_first(
-    there: tuple[Odcr, ...], left: int, caps: Caps
+def test_purchase_that_ec2_does_not_show_counts_whatever_happens_to_its_object(
+    there: tuple[Odcr, ...], wishes: tuple[Wish, ...], left: int, caps: Caps
 ) -> None:
-    found = planned(wish(), wish(reserved=OTHER, unsure=True), there=there, caps=caps)
-    assert [(each.reserved, each.count) for each in found.purchases] == ([(TEAM, left)] if left else [])
+    sent = intent("p-1", 8, reserved=OTHER, at=NOW - minutes(40))
+    found = planned(wish(), *wishes, there=there, caps=caps, intents=[sent])
+    bought = [each.count for each in found.purchases if each.reserved == TEAM]
+    assert bought == ([left] if left else [])
     (told,) = found.outlooks[TEAM].problems
     assert told.reason == "SpendingCapReached"
-    unshown = max(0, 8 - sum(each.total for each in there))
-    assert (f"with {unshown} that a purchase may have made" in told.message) == bool(unshown)
+    assert ("with 8 that EC2 does not show and may have" in told.message) == (not there or left == 0)
 
 
-def test_what_may_have_been_bought_unseen_is_the_dearest_that_there_was_room_for() -> None:
-    """Eight p5.48xlarge cost 800, 64 p5.4xlarge 832: of these one fewer fits."""
-    either = Flavor(name="h100", instance_types=(P5, SMALL), zones=(A,))
-    lost = wish(64, either, OTHER, unsure=True)
-    for dollars, left in ((900.0, 0), (932.0, 1), (1031.0, 1), (1032.0, 2)):
-        assert sum(each[2] for each in buys(planned(wish(), lost, caps=Caps(dollars=dollars)))) == left
-    capped = planned(wish(), lost, caps=Caps(dollars=1000.0, instances_each=4))
-    assert buys(capped) == [(P5, A, 4)], "it never had room for more than four"
+@pytest.mark.covers("SAF-23")
+@pytest.mark.parametrize(
+    ("asked", "repeated"),
+    [
+        (wish(), True),
+        (wish(80), True),  # more is wanted: what was sent, then the rest
+        (wish(32), False),  # less is wanted
+        (wish(terms=Terms(match_criteria="open")), False),
+        (wish(held="no"), False),
+        (wish(flavor=replace(H100, zones=(B,))), False),
+    ],
+)
+def test_purchase_of_unknown_fate_is_sent_again_only_as_it_was_and_only_if_wanted(
+    asked: Wish, repeated: bool
+) -> None:
+    sent = intent("p-1", 8)
+    found = planned(asked, intents=[sent])
+    assert [each.repeats for each in found.purchases] == ([sent] if repeated else [])
+    assert reasons(found) == ([] if repeated else ["PurchaseSkipped"])
+    if not repeated and not asked.held:  # EC2 would show it by now: what is wanted is bought beside it
+        later = planned(asked, intents=[sent], now=NOW + SETTLE)
+        assert [each.repeats for each in later.purchases] == [None]
+    poor = planned(asked, intents=[sent], caps=Caps(dollars=1e9, instances=7))
+    assert poor.purchases == (), "the cap was lowered meanwhile"
 
 
-def test_nothing_may_have_been_bought_of_a_flavor_that_is_offered_nowhere_any_more() -> None:
-    gone = Flavor(name="h100", instance_types=(P5,), zones=("us-east-1z",))
-    found = planned(wish(8), wish(8, gone, OTHER, unsure=True))
-    assert [each.reserved for each in found.purchases] == [TEAM]
+@pytest.mark.covers("SAF-23")
+def test_growth_of_unknown_fate_counts_until_it_is_shown() -> None:
+    sent = intent("p-1", 6, odcr_id="cr-1", total=8)
+    small, grown = ours("cr-1", 2), ours("cr-1", 8)
+    (purchase,) = planned(wish(), there=(small,), intents=[sent]).purchases
+    assert (purchase.repeats, purchase.total) == (sent, 8)
+    ten = Caps(dollars=1e9, instances=10)
+    other = wish(reserved=OTHER)
+    for there, intents in (((small,), [sent]), ((grown,), [sent]), ((grown,), [])):
+        found = planned(wish(16), other, there=there, intents=intents, caps=ten)
+        assert [each.count for each in found.purchases if each.reserved == OTHER] == [2]
+
+
+@pytest.mark.covers("SAF-07")
+def test_what_was_held_and_is_not_described_is_not_bought_again_and_counts() -> None:
+    gone = lost("cr-9", 8)
+    found = planned(wish(), wish(reserved=OTHER), lost=[gone], caps=Caps(dollars=1e9, instances=10))
+    assert [(each.reserved, each.count) for each in found.purchases] == [(OTHER, 2)]
+    (told,) = found.outlooks[TEAM].problems
+    assert told.reason == "PurchaseSkipped"
+    assert "cr-9 was held and EC2 does not describe it at all" in told.message
+    # By another flavor's name it would be bought again all the same; of another type it is not the same.
+    renamed = wish(flavor=replace(H100, name="hopper"))
+    assert reasons(planned(renamed, lost=[gone])) == ["PurchaseSkipped"]
+    small = Flavor(name="small", instance_types=(SMALL,), zones=(A,))
+    assert buys(planned(wish(1, small), lost=[gone])) == [(SMALL, A, 1)]
+    # What somebody else made was never the broker's spending.
+    theirs_ = lost("cr-9", 8, bought=False)
+    found = planned(wish(), wish(reserved=OTHER), lost=[theirs_], caps=Caps(dollars=1e9, instances=10))
+    assert [(each.reserved, each.count) for each in found.purchases] == [(OTHER, 8)]
+
+
+@pytest.mark.covers("SAF-55")
+def test_caps_hold_for_each_namespace() -> None:
+    elsewhere = Reserved("third", "gpus")
+    for caps, option in (
+        (Caps(dollars=1e9, dollars_namespace=1000.0), "--buy-dollars-namespace is 1000"),
+        (Caps(dollars=1e9, instances_namespace=10), "--buy-instances-namespace is 10"),
+    ):
+        found = planned(wish(), wish(reserved=OTHER), wish(reserved=elsewhere), caps=caps)
+        assert [(each.reserved, each.count) for each in found.purchases] == [
+            (TEAM, 8),
+            (OTHER, 2),
+            (elsewhere, 8),
+        ]
+        (told,) = found.outlooks[OTHER].problems
+        assert option in told.message and "in namespace team" in told.message
+        # What a deleted object of the namespace left counts, by the tag that it was bought with.
+        left = (ours("cr-1", 9, reserved=Reserved("team", "deleted")),)
+        assert [each.count for each in planned(wish(), there=left, caps=caps).purchases] == [1]
+    assert buys(planned(wish(), lost=[lost("cr-9", 9, reserved=OTHER)], caps=caps)) == [(P5, A, 1)]
+
+
+@pytest.mark.covers("SAF-08")
+@pytest.mark.parametrize(
+    "terms", [Terms(platform="Windows with SQL Server Standard"), Terms(tenancy="dedicated")]
+)
+def test_price_is_that_of_platform_and_tenancy(terms: Terms) -> None:
+    plain = Flavor(name="cpu", instance_types=("m5.xlarge",), zones=(A,))
+    asked = wish(
+        asks={"cpu": Ask(flavor=plain, nominal={"cpu": 40.0})},
+        terms=terms,
+    )
+    caps = Caps(dollars=2.0)
+    assert buys(planned(replace(asked, terms=Terms()), caps=caps)) == [("m5.xlarge", A, 10)]
+    found = planned(asked, caps=caps)
+    assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
+    (told,) = found.outlooks[TEAM].problems
+    assert terms.platform in told.message or terms.tenancy in told.message
+    known = {terms.platform: {str(terms.tenancy): 0.5}}
+    types = TYPES | {"m5.xlarge": replace(TYPES["m5.xlarge"], other_prices=known)}
+    assert buys(planned(asked, caps=caps, types=types)) == [("m5.xlarge", A, 4)]
+    # What is held of an unknown price is not held for nothing.
+    held = ours("cr-1", 1, kind="m5.xlarge", reserved=OTHER, platform=terms.platform, tenancy=terms.tenancy)
+    assert reasons(planned(wish(), there=(held,))) == ["PriceUnknown"]
 
 
 def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars() -> None:
@@ -408,12 +525,10 @@ def test_what_is_held_at_an_unknown_price_is_not_held_for_nothing() -> None:
     [
         ({}, RICH, None, True),
         ({}, RICH, refused((P5, A, 1), (P5, B, 1)), True),
-        ({"unsure": True}, RICH, None, True),
         ({"refused": "EC2 said no"}, RICH, None, True),
         ({"ready": False}, RICH, None, True),
         ({}, Caps(), None, False),
         ({"held": "no room"}, RICH, None, False),
-        ({"held": "no room", "unsure": True}, RICH, None, False),
         ({"frozen": "not understood"}, RICH, None, False),
         ({"terms": Terms(end=NOW)}, RICH, None, False),
     ],
@@ -432,7 +547,7 @@ def test_what_is_there_and_begins_later_is_being_bought_and_an_unavailable_block
         assert (count.obtained, count.pending, count.buying) == (0, pending, pending > 0)
 
 
-def test_while_one_is_disputed_nothing_is_bought_for_the_flavors_that_it_fits() -> None:
+def test_while_one_is_named_and_not_adopted_nothing_is_bought_for_the_flavors_that_it_fits() -> None:
     a100 = Flavor(name="a100", instance_types=("m5.xlarge",), zones=(A,))
     asks = {
         "h100": Ask(flavor=H100, nominal={GPU: 8.0}),
@@ -462,7 +577,7 @@ def test_while_one_is_disputed_nothing_is_bought_for_the_flavors_that_it_fits() 
     assert [(each.reserved, each.flavor) for each in found.purchases] == [(TEAM, "a100")]
     for reserved in (TEAM, OTHER):
         (told,) = found.outlooks[reserved].problems
-        assert told.reason == "NothingBought" and "cr-1" in told.message
+        assert told.reason == "PurchaseSkipped" and "cr-1" in told.message
 
 
 # ---- less, other, none
@@ -584,7 +699,7 @@ def test_deleted_it_is_given_back_only_where_the_policy_says_so(
 
 def test_deleted_it_is_not_done_while_a_purchase_may_still_appear_or_its_group_is_there() -> None:
     gone = wish(deleted=True, cancels=True, groups=True)
-    assert not planned(replace(gone, unsure=True)).outlooks[TEAM].settled
+    assert not planned(gone, intents=[intent("p-1", 1)]).outlooks[TEAM].settled
     assert not planned(replace(gone, groups=False)).outlooks[TEAM].settled
     found = planned(replace(gone, group=ReservationGroup(arn=GROUP, name="g")))
     assert not found.outlooks[TEAM].settled

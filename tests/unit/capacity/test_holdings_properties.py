@@ -24,9 +24,10 @@ from broker.capacity.holdings import (
     Claimant,
     belongs,
 )
-from broker.capacity.holdings_model import Ask, Caps, Change, HoldingsPlan, Purchase, Terms, Wish
+from broker.capacity.holdings_model import SETTLE, Ask, Caps, Change, HoldingsPlan, Purchase, Terms, Wish
 from broker.capacity.holdings_plan import plan
 from broker.capacity.model import Inventory
+from broker.capacity.purchases import PurchaseIntent
 from broker.capacity.refusals import Refusals
 from broker.capacity.sizing import Flavor
 from broker.quota.usage import Reserved
@@ -118,7 +119,7 @@ class World:
     quotas: dict[Reserved, dict[str, int]] = field(default_factory=dict)
     deleted: set[Reserved] = field(default_factory=set)
     cancels: bool = False
-    unsure: bool = False
+    intents: tuple[PurchaseIntent, ...] = ()
     refusals: Refusals = field(default_factory=Refusals)
     flavors: dict[str, Flavor] = field(default_factory=lambda: dict(FLAVORS))
 
@@ -135,7 +136,6 @@ class World:
                 terms=Terms(),
                 deleted=team in self.deleted,
                 cancels=self.cancels,
-                unsure=self.unsure,
                 groups=False,
             )
             for team, quota in self.quotas.items()
@@ -150,6 +150,7 @@ class World:
             caps=self.caps,
             cluster=CLUSTER,
             now=self.now,
+            intents=self.intents,
         )
 
     def settle(self) -> None:
@@ -157,8 +158,6 @@ class World:
         for _ in range(200):
             planned = self.plan()
             before = self.spent()
-            if self.unsure:
-                assert not planned.purchases
             for purchase in planned.purchases:
                 self.buy(purchase)
             assert self.spent() <= max(before, self.caps.dollars) + 1e-6
@@ -211,7 +210,9 @@ class World:
         }
 
     def spent(self) -> float:
-        return sum(odcr.total * (TYPES[odcr.instance_type].on_demand_price or 0) for odcr in self.ec2.ours())
+        held = [(odcr.instance_type, odcr.total) for odcr in self.ec2.ours()]
+        held += [(intent.instance_type, intent.count) for intent in self.intents]
+        return sum(count * (TYPES[name].on_demand_price or 0) for name, count in held)
 
     def each_within(self, planned: HoldingsPlan) -> None:
         for purchase in planned.purchases:
@@ -229,7 +230,7 @@ steps = st.one_of(
     st.tuples(st.just("cancel by hand"), st.integers(0, 5)),
     st.tuples(st.just("somebody makes"), st.sampled_from(TEAMS), st.sampled_from(PLACES[:3])),
     st.tuples(st.just("policy"), st.booleans()),
-    st.tuples(st.just("unsure"), st.booleans()),
+    st.tuples(st.just("lost reply"), st.sampled_from(TEAMS), st.sampled_from(PLACES), st.integers(0, 3)),
     st.tuples(st.just("delete"), st.sampled_from(TEAMS)),
     st.tuples(st.just("wait"), st.integers(1, 90)),
 )
@@ -258,8 +259,18 @@ def happen(world: World, what: tuple[object, ...]) -> None:
             world.ec2.foreign |= {made.id}
         case "policy", [bool(cancels)]:
             world.cancels = cancels
-        case "unsure", [bool(unsure)]:
-            world.unsure = unsure
+        case "lost reply", [Reserved() as team, (str(name), str(zone)), int(count)]:
+            sent = PurchaseIntent(
+                attempt_id="p-1",
+                at=world.now - SETTLE,
+                reserved=team,
+                flavor="big",
+                instance_type=name,
+                zone=zone,
+                count=count,
+                match_criteria="open",  # on other terms than those wanted now: it is not sent again
+            )
+            world.intents = (sent,) if count else ()
         case "delete", [Reserved() as team]:
             world.deleted.add(team)
         case "wait", [int(minutes)]:

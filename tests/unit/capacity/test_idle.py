@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,32 @@ def test_a_slot_costs_its_types_price_and_nobody_knows_an_unknown_one() -> None:
     assert idle_cost(one, priced) == 7.5
     assert idle_cost(one, replace(priced, on_demand_price=None)) is None
     assert idle_cost(one, None) is None
+
+
+@pytest.mark.covers("SAF-11")
+@pytest.mark.parametrize(
+    ("more", "cost"),
+    [
+        ({}, 7.5),
+        ({"reservation_type": "capacity-block"}, 0.0),
+        ({"owner_id": "111122223333"}, 7.5),
+        ({"owner_id": "999988887777"}, 0.0),  # shared with this account: its owner pays
+        ({"owner_id": "111122223333", "billing_owner_id": "999988887777"}, 0.0),
+        ({"owner_id": "999988887777", "billing_owner_id": "111122223333"}, 7.5),
+    ],
+)
+def test_idle_cost_is_what_this_account_is_billed_for(more: dict[str, Any], cost: float) -> None:
+    one = odcr("cr-1", total=4, free=3, **more)
+    priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
+    assert idle_cost(one, priced, account="111122223333") == cost
+
+
+@pytest.mark.covers("SAF-08")
+def test_idle_slot_costs_the_price_of_its_platform_and_tenancy() -> None:
+    priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5, other_prices={"Windows": {"default": 9.0}})
+    assert idle_cost(odcr("cr-1", total=4, free=3, platform="Windows"), priced) == 27.0
+    assert idle_cost(odcr("cr-1", total=4, free=3, platform="SUSE Linux"), priced) is None
+    assert idle_cost(odcr("cr-1", total=4, free=3, tenancy="dedicated"), priced) is None
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=30))

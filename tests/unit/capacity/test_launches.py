@@ -144,7 +144,6 @@ def test_two_reservations_of_one_type_and_zone_are_two_calls() -> None:
     assert [len(one.overrides) for one in made] == [1]
 
 
-@pytest.mark.covers("KRP-12")
 def test_launches_that_name_a_reservation_go_before_those_that_could_take_its_slot() -> None:
     world = inventory(odcr("cr-1", free=9), groups={GROUP: ["cr-1"]})
     classes = [
@@ -166,7 +165,6 @@ def test_launches_that_name_a_reservation_go_before_those_that_could_take_its_sl
     ]
 
 
-@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("kinds", "asked", "preference", "spills"),
     [
@@ -186,7 +184,6 @@ def test_an_open_launch_spills_inside_ec2_only_where_the_claim_may_leave_reserva
     assert made.spills == spills
 
 
-@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("asked", "preference"),
     [([], "open"), ([(RESERVATION_ID, "NotIn", ["cr-1"])], "none"), ([("team", "In", ["ml"])], "open")],
@@ -383,7 +380,7 @@ def test_of_a_call_that_spilled_in_part_the_first_claims_get_the_reserved_instan
     ]
 
 
-@pytest.mark.covers("KRP-16", "KRP-33")
+@pytest.mark.covers("KRP-33")
 @pytest.mark.parametrize(
     ("kinds", "asked", "unwanted"),
     [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.capacity.matching import ends_at, resolve, resolve_class
+from broker.capacity.matching import ends_at, launchable, resolve, resolve_class
 from broker.capacity.model import Inventory, ReservationTerm, Resolved, Selection
 from providers.model import Odcr
 
@@ -263,6 +263,20 @@ def test_should_mark_capacity_blocks_as_expiring_40_minutes_prior_to_their_end_d
     resolved = found(Selection(reservation_id="cr-1"), world)
     assert misfits(resolved) == ({"cr-1": reason} if reason else {})
     assert ids(resolved) == ([] if reason else ["cr-1"])
+
+
+@pytest.mark.covers("SAF-16")
+@pytest.mark.parametrize("how", [Selection(reservation_id="cr-1"), Selection(group_arn=GROUP)])
+def test_an_ultraserver_that_is_not_launchable_is_a_misfit_and_has_no_free_slot(how: Selection) -> None:
+    server = odcr("cr-1", reservation_type="capacity-block", ultraserver=True, unlaunchable=True)
+    world = inventory(server, groups={GROUP: ["cr-1"]})
+    resolved = found(how, world)
+    assert (ids(resolved), misfits(resolved)) == ([], {"cr-1": "ReservationNotLaunchable"})
+    assert not launchable(server, NOW) and world.free("cr-1") == 0
+    again = replace(server, unlaunchable=False)
+    assert ids(found(how, inventory(again, groups={GROUP: ["cr-1"]}))) == ["cr-1"]
+    begins = replace(server, state="scheduled")
+    assert [each.id for each in found(how, inventory(begins, groups={GROUP: ["cr-1"]})).pending] == ["cr-1"]
 
 
 def test_a_reservation_that_starts_soon_must_fit_as_well() -> None:

@@ -28,7 +28,6 @@ def skips(made: Claim, selection: Selection, world: Inventory, **more: Any) -> d
     return {each.pool.reservation: (each.reason, each.message) for each in skipped}
 
 
-@pytest.mark.covers("KRP-16")
 @pytest.mark.parametrize(
     ("kinds", "order"),
     [
@@ -48,7 +47,6 @@ def test_the_capacity_type_requirement_is_the_fallback_policy(kinds: Sequence[st
     assert [pool.split(":")[0] for pool in found] == order
 
 
-@pytest.mark.covers("KRP-16")
 def test_not_in_and_exists_are_policies_too() -> None:
     world = inventory(odcr("cr-1", "m5.large"))
     where: dict[str, Any] = {"types": ["m5.large"], "zones": ["us-east-1a"]}
@@ -73,13 +71,32 @@ def test_a_reservation_in_a_zone_that_the_claim_does_not_take_is_none_of_its_opt
 
 
 @pytest.mark.covers("KRP-08")
-@pytest.mark.parametrize(("tenancy", "fits"), [("default", True), ("dedicated", False)])
-def test_a_claim_that_asks_for_a_tenancy_gets_the_classs_or_nothing(tenancy: str, fits: bool) -> None:
-    wanted = claim("c", ("karpenter.k8s.aws/instance-tenancy", "In", [tenancy]), kinds=["on-demand"])
-    assert bool(pools(wanted, Selection(), inventory())) is fits
+@pytest.mark.covers("SAF-09")
+@pytest.mark.parametrize(
+    ("requirement", "given"),
+    [
+        ((), "default"),
+        (("In", ["default"]), "default"),
+        (("In", ["dedicated"]), "dedicated"),
+        (("In", ["dedicated", "default"]), "default"),
+        (("NotIn", ["default"]), "dedicated"),
+        (("Exists", []), "default"),
+        (("In", ["host"]), None),
+    ],
+)
+def test_claim_launches_with_the_tenancy_that_it_requires(requirement: Any, given: str | None) -> None:
+    key = "karpenter.k8s.aws/instance-tenancy"
+    wanted = claim("c", *([(key, *requirement)] if requirement else []), kinds=["reserved", "on-demand"])
+    world = inventory(odcr("cr-default"), odcr("cr-dedicated", tenancy="dedicated"))
+    made = planned([wanted], node_class(OPEN, world), world).assignments
+    assert [each.option.odcr_ids for each in made] == ([(f"cr-{given}",)] if given else [])
+    if given:
+        placed = "@dedicated" if given == "dedicated" else ""
+        assert str(made[0].option.pool) == f"reserved:m5.xlarge:us-east-1a{placed}"
+        beside = [each.pool for each in made[0].rest if each.pool.capacity_type == "on-demand"]
+        assert beside and all(each.placement == placed.lstrip("@") for each in beside)
 
 
-@pytest.mark.covers("KRP-16")
 def test_who_asks_for_a_reservation_has_nothing_outside_of_them() -> None:
     world = inventory(odcr("cr-1"))
     wanted = claim("c", ("karpenter.k8s.aws/capacity-reservation-id", "In", ["cr-9"]), types=["m5.xlarge"])
@@ -115,7 +132,6 @@ def _term(id_: str) -> ReservationTerm:
     return ReservationTerm(id=id_)
 
 
-@pytest.mark.covers("KRP-16")
 def test_on_demand_by_price_and_unknown_prices_last() -> None:
     priceless = replace(TYPES["m5.large"], on_demand_price=None)
     made = node_class(zones=["us-east-1a"])
@@ -182,7 +198,6 @@ def test_none_has_no_reserved_options(selection: Selection) -> None:
     assert found == ["on-demand:m5.large:us-east-1a"]
 
 
-@pytest.mark.covers("KRP-16")
 def test_capacity_reservations_only_never_leaves_the_open_reservations() -> None:
     only = Selection(preference="capacity-reservations-only")
     assert pools(claim(), only, inventory(odcr("cr-1"))) == ["reserved:m5.xlarge:us-east-1a"]
@@ -339,7 +354,6 @@ MORE = {
 }
 
 
-@pytest.mark.covers("KRP-16")
 @pytest.mark.parametrize(
     ("key", "operator", "values", "left"),
     [

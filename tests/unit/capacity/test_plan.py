@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from broker.capacity.answers import remember, scopes
-from broker.capacity.model import Inventory, Pool, ReservationTerm, Selection
+from broker.capacity.model import Claim, Inventory, Plan, Pool, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
-from providers.model import ErrorClass, ProviderError
+from providers.model import ErrorClass, Odcr, ProviderError
 
 from .builders import (
     GROUP,
+    INSTANCE_TYPE,
     NOW,
     TYPES,
     chosen,
@@ -50,7 +51,7 @@ def test_a_claim_goes_into_the_reservation_of_its_class() -> None:
     assert made.assignments[0].rest[0].pool.capacity_type == "on-demand"
 
 
-@pytest.mark.covers("KRP-16", "KRP-20")
+@pytest.mark.covers("KRP-20")
 def test_shouldnt_fall_back_to_on_demand_or_spot_when_compatible_reserved_offerings_are_available() -> None:
     world = inventory(odcr("cr-1", free=2))
     claims = [claim(f"c{n}", kinds=["reserved", "on-demand", "spot"]) for n in range(3)]
@@ -67,7 +68,6 @@ def test_shouldnt_fall_back_to_on_demand_or_spot_when_compatible_reserved_offeri
     )
 
 
-@pytest.mark.covers("KRP-16")
 def test_a_full_reservation_falls_back_and_says_how_full() -> None:
     world = inventory(odcr("cr-1", total=4, free=0))
     made = planned([claim()], node_class(Selection(reservation_id="cr-1"), world), world)
@@ -77,7 +77,6 @@ def test_a_full_reservation_falls_back_and_says_how_full() -> None:
     assert told.message == "reserved:m5.xlarge:us-east-1a:cr-1: free slots: cr-1 0 of 4"
 
 
-@pytest.mark.covers("KRP-16")
 def test_reserved_alone_never_leaves_the_reservations() -> None:
     world = inventory(odcr("cr-1", total=4, free=0))
     made = planned([claim(kinds=["reserved"])], node_class(Selection(reservation_id="cr-1"), world), world)
@@ -568,3 +567,73 @@ def test_the_plan_says_how_it_was_solved() -> None:
     assert str(made.solution) == (
         "min-cost flow: 2 claims in reservations, optimal, 0.000 s (1 needs, 1 ways)"
     )
+
+
+# ---- reservations that are about to begin
+
+
+def about_to_begin(count: int = 1, **more: Any) -> Odcr:
+    """As EC2 shows one that was made a minute ago: no slot is available yet."""
+    begins = {"state": "pending", "created": NOW - minutes(1)}
+    return odcr("cr-new", total=count, free=0, **{**begins, **more})
+
+
+def beside(pending: Odcr, *claims: Claim, **more: Any) -> Plan:
+    world = inventory(pending, groups={GROUP: [pending.id]})
+    made = node_class(Selection(group_arn=GROUP), world)
+    return planned([*claims], made, world, **more)
+
+
+@pytest.mark.covers("SAF-10")
+@pytest.mark.parametrize("kinds", [["reserved", "on-demand"], ["reserved"], []])
+def test_pending_reservation_holds_as_many_claims_as_it_has_slots(kinds: list[str]) -> None:
+    claims = [claim(name, kinds=kinds, priority=9 - n) for n, name in enumerate("abc")]
+    made = beside(about_to_begin(2), *claims)
+    held = [each for each in made.unplaced if each.reason == "ReservationPending"]
+    assert [each.claim.name for each in held] == ["a", "b"]
+    assert all(each.retry_at == NOW + minutes(4) and "cr-new" in each.message for each in held)
+    on_demand = [each.claim.name for each in made.assignments]
+    assert on_demand == (["c"] if kinds != ["reserved"] else [])
+
+
+@pytest.mark.covers("SAF-10")
+@pytest.mark.parametrize(
+    ("more", "holds"),
+    [
+        ({}, True),
+        ({"created": NOW - minutes(5)}, False),
+        ({"created": NOW - minutes(60), "start": NOW - minutes(2)}, True),
+        ({"created": NOW - minutes(60), "start": NOW + minutes(4)}, True),
+        ({"created": NOW - minutes(60), "start": NOW + minutes(6)}, False),
+        ({"state": "scheduled", "start": NOW + minutes(3)}, True),
+        ({"state": "scheduled", "start": NOW + minutes(30)}, False),
+        ({"state": "assessing"}, False),
+        ({"state": "delayed", "start": NOW}, False),
+        ({"type_name": "m5.2xlarge"}, False),
+    ],
+)
+def test_only_a_reservation_that_may_take_the_claim_within_five_minutes_holds_it(
+    more: dict[str, Any], holds: bool
+) -> None:
+    wanted = claim("c", (INSTANCE_TYPE, "In", ["m5.xlarge"]), kinds=["reserved", "on-demand"])
+    made = beside(about_to_begin(**more), wanted)
+    assert [each.reason for each in made.unplaced] == (["ReservationPending"] if holds else [])
+    assert [each.option.pool.capacity_type for each in made.assignments] == ([] if holds else ["on-demand"])
+
+
+@pytest.mark.covers("SAF-10")
+def test_slot_that_is_free_now_is_taken_and_on_demand_claims_do_not_wait() -> None:
+    world = inventory(odcr("cr-1"), about_to_begin(), groups={GROUP: ["cr-1", "cr-new"]})
+    made = node_class(Selection(group_arn=GROUP), world)
+    both, plain = claim("a", kinds=["reserved", "on-demand"]), claim("b", kinds=["on-demand"])
+    found = planned([both, plain], made, world)
+    assert [each.option.pool.capacity_type for each in found.assignments] == ["reserved", "on-demand"]
+
+
+@pytest.mark.covers("SAF-10")
+def test_gang_waits_whole_for_a_reservation_that_begins() -> None:
+    claims = [claim(name, kinds=["reserved", "on-demand"], gang="g", gang_size=2) for name in "ab"]
+    made = beside(about_to_begin(1), *claims)
+    assert not made.assignments
+    assert {each.reason for each in made.unplaced} == {"ReservationPending", "GangIncomplete"}
+    assert all(each.retry_at == NOW + minutes(4) for each in made.unplaced)

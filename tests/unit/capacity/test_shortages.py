@@ -67,10 +67,10 @@ def test_answers_to_calls_made_before_the_refusal_do_not_lengthen_it() -> None:
 
 
 def test_a_refusal_for_a_reason_that_lasts_longer_takes_over() -> None:
-    known = short(known=short(), class_=ErrorClass.UNSUPPORTED, now=NOW + minutes(1))
+    known = short(known=short(), class_=ErrorClass.NOT_OFFERED, now=NOW + minutes(1))
     shortage = known.get(POOL, NOW + minutes(5))
     assert shortage is not None
-    assert shortage.class_ is ErrorClass.UNSUPPORTED
+    assert shortage.class_ is ErrorClass.NOT_OFFERED
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,9 @@ def test_a_refusal_for_a_reason_that_lasts_longer_takes_over() -> None:
         (GONE, minutes(3)),
         (ErrorClass.SUBNET, minutes(3)),
         (ErrorClass.QUOTA, minutes(15)),
-        (ErrorClass.UNSUPPORTED, timedelta(hours=6)),
+        (ErrorClass.NOT_OFFERED, timedelta(hours=6)),
+        (ErrorClass.UNSUPPORTED, minutes(3)),
+        (ErrorClass.SPREAD_FULL, minutes(3)),
     ],
 )
 @pytest.mark.covers("KRP-18")
@@ -94,11 +96,11 @@ def test_each_class_has_its_own_length(class_: ErrorClass, length: timedelta) ->
 @pytest.mark.covers("KRP-18", "KRP-19")
 def test_what_ec2_does_not_support_in_a_reservation_is_asked_again_soon() -> None:
     """Its type is offered there: the request was at fault, and may be mended; the slots are paid for."""
-    known = short(RESERVATION, class_=ErrorClass.UNSUPPORTED, free=2)
+    known = short(RESERVATION, class_=ErrorClass.NOT_OFFERED, free=2)
     for length in (3, 6, 12, 24, 30, 30):
         shortage = known.by_scope[RESERVATION]
         assert shortage.until - shortage.since == minutes(length)
-        known = short(RESERVATION, known=known, class_=ErrorClass.UNSUPPORTED, free=2, now=shortage.until)
+        known = short(RESERVATION, known=known, class_=ErrorClass.NOT_OFFERED, free=2, now=shortage.until)
 
 
 @pytest.mark.covers("KRP-18")
@@ -140,7 +142,7 @@ def test_a_success_ends_it_and_doubling_starts_over() -> None:
         (CAPACITY, 2, 2, 1, False),  # it showed room then as well and still refused
         (CAPACITY, 2, 3, 1, True),
         (GONE, 2, 2, 1, False),
-        (ErrorClass.UNSUPPORTED, 2, 2, 1, False),
+        (ErrorClass.NOT_OFFERED, 2, 2, 1, False),
     ],
 )
 def test_a_reservations_shortage_ends_at_once_when_ec2_reports_free_slots(
@@ -313,7 +315,7 @@ def test_what_is_long_over_is_forgotten() -> None:
 
 _scopes = st.sampled_from([POOL, RESERVATION, Scope("subnet", "subnet-1"), Scope("quota", "spot:p")])
 _classes = st.sampled_from(
-    [CAPACITY, FULL, GONE, ErrorClass.SUBNET, ErrorClass.QUOTA, ErrorClass.UNSUPPORTED]
+    [CAPACITY, FULL, GONE, ErrorClass.SUBNET, ErrorClass.QUOTA, ErrorClass.NOT_OFFERED]
 )
 _steps = st.one_of(
     st.tuples(st.just("refused"), _scopes, _classes),
@@ -350,6 +352,6 @@ def test_whatever_happens_no_scope_is_short_longer_than_its_class_says_nor_short
                 assert after.until >= before.until
         for shortage in known.lasting(now):
             length = shortage.until - shortage.since
-            fixed = shortage.class_ in (ErrorClass.QUOTA, ErrorClass.UNSUPPORTED)
+            fixed = shortage.class_ in (ErrorClass.QUOTA, ErrorClass.NOT_OFFERED)
             if not fixed or shortage.scope.kind == "reservation":
                 assert length == min(CAP, FIRST * 2**shortage.step)

@@ -19,7 +19,14 @@ SLOTS = ("cr-1", "cr-2", "cr-3")
 
 
 def wish(slots: Sequence[str], *, priority: int = 0, cost: float | None = None, gang: str = "") -> Wish:
-    rank = Rank(priority=-priority, falls_back=cost is not None, cost=-(cost or 0.0), created=NOW, gang=gang)
+    rank = Rank(
+        priority=-priority,
+        unheld=True,
+        falls_back=cost is not None,
+        cost=-(cost or 0.0),
+        created=NOW,
+        gang=gang,
+    )
     return Wish(slots=slots, rank=rank, gang=gang)
 
 

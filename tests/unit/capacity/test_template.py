@@ -20,7 +20,6 @@ ID_TARGET = ReservationTarget(preference="capacity-reservations-only", reservati
 GROUP_TARGET = ReservationTarget(preference="capacity-reservations-only", group_arn=GROUP)
 
 
-@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("selection", "option", "falls_back", "target"),
     [
@@ -50,13 +49,11 @@ def test_target_for(
     assert target_for(selection, option, falls_back) == target
 
 
-@pytest.mark.covers("KRP-12")
 def test_a_claim_that_excludes_reserved_opts_out_of_open_matching() -> None:
     target = target_for(OPEN, on_demand(), True, claim_allows_reserved=False)
     assert target == ReservationTarget(preference="none")
 
 
-@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     ("selection", "option", "message"),
     [
@@ -79,7 +76,6 @@ def test_what_ec2_rejects_or_the_class_excludes_is_never_built(
         target_for(selection, option, True)
 
 
-@pytest.mark.covers("KRP-12")
 @pytest.mark.parametrize(
     "target",
     [

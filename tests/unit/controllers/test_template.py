@@ -14,7 +14,7 @@ from broker.capacity.launches import LaunchGroup
 from broker.capacity.model import Assignment, NodeClass, Option, Pool, Selection
 from broker.controllers.nodeclaim.template import ClusterFacts, instance_tags, template
 from broker.controllers.nodeclaim.translate import planned
-from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings
+from broker.controllers.nodeclass.resolve import LaunchClass, ServiceNetwork, Surroundings
 from broker.controllers.templates import TemplateSweeper
 from broker.kube.clock import FakeClock
 from providers.model import (
@@ -53,7 +53,7 @@ SPEC: dict[str, Any] = {
 }
 DEVICE = BlockDevice(device_name="/dev/xvdb", volume_size_gib=7)
 TARGET = ReservationTarget(preference="capacity-reservations-only", reservation_id="cr-1")
-CLUSTER = ClusterFacts(name="blue", endpoint="https://api", ca_bundle="Q0E=", service_cidr="10.0.0.0/16")
+CLUSTER = ClusterFacts(name="blue", endpoint="https://api", ca_bundle="Q0E=")
 
 
 class Ec2:
@@ -86,6 +86,7 @@ def ready(spec: Mapping[str, Any] = SPEC) -> LaunchClass:
             instance_profile="node-profile",
         ),
         source=EC2NodeClass.decode({"metadata": {"name": "training"}, "spec": dict(spec)}),
+        network=ServiceNetwork(range="10.0.0.0/16", dns="10.0.0.10"),
     )
 
 
@@ -153,7 +154,7 @@ def test_a_template_holds_everything_that_its_class_says() -> None:
             service_cidr="10.0.0.0/16",
             labels={"team": "a"},
             taints=("gpu=yes:NoSchedule", "cni:NoExecute", "karpenter.sh/unregistered:NoExecute"),
-            kubelet={"maxPods": 7},
+            kubelet={"maxPods": 7, "clusterDNS": ["10.0.0.10"]},
             instance_store_raid0=True,
         ),
         "echo hello",

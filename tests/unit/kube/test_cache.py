@@ -288,3 +288,26 @@ class CacheModel(RuleBasedStateMachine):
 
 
 TestCacheModel = CacheModel.TestCase
+
+
+def test_an_object_that_is_left_out_comes_back_changed_or_after_a_while() -> None:
+    c, heard = cache()
+    reported: list[str] = []
+    c.on_left_out(lambda remains: reported.append(f"{remains.key}: {remains.error}"))
+    c.replace([versioned(1, size=1), versioned(2, "b", size=2)], 2)
+    a = c.find("default/a")
+    assert a is not None and c.leave_out(a, "poison", 100.0)
+    assert not c.leave_out(a, "poison", 101.0)
+    assert ([one.name for one in c.list()], list(c.broken), reported, heard[2:]) == (
+        ["b"],
+        ["default/a"],
+        ["default/a: poison"],
+        [(1, None)],
+    )
+    c.readmit(100.0)
+    assert list(c.broken) == ["default/a"]
+    c.readmit(100.1)
+    assert (len(c), c.broken) == (2, {})
+    assert c.leave_out(a, "poison", 200.0)
+    c.apply("MODIFIED", versioned(3, size=3))
+    assert (len(c), c.broken, heard[-1]) == (2, {}, (None, 3))

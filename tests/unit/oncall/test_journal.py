@@ -38,7 +38,7 @@ def attempt(**more: object) -> Attempt:
             request_id=TEXT,
             next_step=TEXT,
             instance_id=TEXT,
-            at=st.datetimes(timezones=st.just(UTC)),
+            at=st.datetimes(datetime(300, 1, 1), datetime(9699, 12, 31), timezones=st.just(UTC)),
         ),
         max_size=30,
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from broker.quota.assign import Assignment
-from broker.quota.cycle import Head, _Entry, decide
-from broker.quota.flavors import PodSet
+from broker.quota import classical
+from broker.quota.assign import Assignment, Rules
+from broker.quota.cycle import Head, Outcome, _Entry, decide
+from broker.quota.flavors import Flavor, PodSet
 from broker.quota.ledger import Ledger
 from broker.quota.model import (
     FlavorResource,
@@ -14,12 +17,14 @@ from broker.quota.model import (
     Mode,
     Preemption,
     Queue,
+    Quota,
+    Reason,
     ResourceGroup,
     Workload,
 )
 from broker.quota.order import fairly
 from broker.quota.partial import reduced
-from broker.quota.tree import Tree
+from broker.quota.tree import Node, Tree
 from broker.quota.waiting import Waiting
 from tests.unit.quota.builders import FAIR, GPU, RULES, SPOT, cohort, head, ledger, queue, quota, workload
 
@@ -322,3 +327,66 @@ def test_a_strict_queue_keeps_its_head_in_front() -> None:
         (first,) = waiting.heads()
         assert first.name == "first"
         waiting.set_aside(first)
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_a_round_over_many_queues_of_one_cohort_looks_at_each_head_a_few_times(
+    fair: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the queues take twice the work: what is compared and added up grows with them, not with their
+    square."""
+    counts: list[int] = []
+    key = FlavorResource("default", "cpu")
+    change = Node._set
+
+    def counted(node: Node, key: FlavorResource, value: int) -> None:
+        counts[-1] += 1
+        change(node, key, value)
+
+    monkeypatch.setattr(Node, "_set", counted)
+    for many in (200, 400):
+        counts.append(0)
+        made = [
+            Queue(
+                name=f"q{number:04}",
+                cohort="all",
+                groups=(ResourceGroup(frozenset({"cpu"}), ("default",)),),
+                quotas={key: Quota(nominal=10)},
+            )
+            for number in range(many)
+        ]
+        heads = [
+            Head(
+                name=f"h{number}",
+                queue=f"q{number:04}",
+                pod_sets=(PodSet(requests={"cpu": 8 + number % 4}),),
+                priority=number % 5,
+            )
+            for number in range(many)
+        ]
+        rules = Rules(flavors={"default": Flavor(name="default")}, fair=fair)
+        decisions = decide(Ledger(Tree(made)), heads, rules)
+        assert len(decisions) == many
+    assert counts[1] <= 2.2 * counts[0]
+
+
+def test_round_over_a_full_cohort_reads_few_workloads_for_each_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues that borrow already may preempt for nothing more; their victims need not be read."""
+    counts: list[int] = []
+    reason = classical._reason
+
+    def counted(*args: Any, **options: Any) -> Reason | None:
+        counts[-1] += 1
+        return reason(*args, **options)
+
+    monkeypatch.setattr(classical, "_reason", counted)
+    for many in (40, 80):
+        counts.append(1)
+        names = [f"q{number:02}" for number in range(many)]
+        world = ledger(*(queue(name, 4, "c", preemption=ANY) for name in names))
+        for number, name in enumerate(names):
+            for index in range(6 if number % 2 else 2):
+                world.admit(workload(f"{name}-{index}", name, 1, priority=5))
+        decisions = decide(world, [head(f"h-{name}", name, 2) for name in names], RULES)
+        assert any(each.outcome is Outcome.PREEMPT for each in decisions)
+    assert counts[1] <= 2.2 * counts[0]

@@ -14,8 +14,8 @@ from broker.quota.assign import Rules
 from broker.quota.entitled import Standing
 from broker.quota.entitled import Want as ClusterWant
 from broker.quota.flavors import Flavor, PodSet
-from broker.quota.joint import CLAIM, GROWTH, Joint, Places, Quota, Waiting, decide
-from broker.quota.lots import Holder, Lot, Member, Promise, Want
+from broker.quota.joint import GROWTH, Joint, Places, Quota, Waiting, decide
+from broker.quota.lots import CLAIM, Holder, Lot, Member, Promise, Want
 from broker.quota.model import Amounts, FlavorResource, Policy, Preemption, Queue, ResourceGroup, Workload
 from broker.quota.model import Quota as Limits
 from broker.quota.slots import Slots

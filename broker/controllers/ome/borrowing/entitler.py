@@ -19,12 +19,13 @@ import structlog
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import NOBODYS, Entitlements
-from broker.capacity.model import Inventory
+from broker.capacity.model import Inventory, Plan
 from broker.controllers.ome.borrowing.promised import cluster_of
-from broker.controllers.ome.borrowing.sight import Given, Sight
+from broker.controllers.ome.borrowing.sight import Given, Sight, nominated
 from broker.controllers.ome.clusters.admission import Held
 from broker.kube.informer import Informer
-from broker.quota.joint import Places
+from broker.quota.joint import Joint, Places
+from broker.quota.lots import CLAIM
 from providers.model import InstanceType
 
 # How long a plan waits for the kinds that it asks before it goes on without.
@@ -47,6 +48,7 @@ class Entitler:
         self._admitted: Mapping[str, Held] = {}
         self._later: Mapping[str, Held] = {}
         self._leave: Collection[str] = ()
+        self._leaves_for: dict[str, str] = {}
         self._left: set[str] = set()
         self._said: set[str] = set()
         self._planned: dict[str, str] = {}
@@ -91,7 +93,6 @@ class Entitler:
         return Entitlements(
             lots=given.lots,
             terms=given.terms,
-            disputed=given.disputed,
             draws=draws,
             borrow=given.borrow,
             peers=given.peers,
@@ -99,6 +100,7 @@ class Entitler:
             barred={**given.barred, **barred},
             rules=given.rules,
             held=frozenset(uid for uid, each in claims.items() if cluster_of(each)[1] in seen.holding),
+            nominated=frozenset(uid for uid, each in claims.items() if nominated(each)),
         )
 
     @contextmanager
@@ -115,14 +117,24 @@ class Entitler:
         seen = self._sight.look(inventory, types, planning=waiting, given=given)
         return None if seen is None else seen.places
 
-    def decided(
-        self, admitted: Mapping[str, Held], leave: Collection[str], *, later: Mapping[str, Held]
-    ) -> None:
-        """What was decided, until the next decision: what clusters (by uid) hold from now on, and `later`,
-        once others have left; and which (by name) must leave. Plans give nobody what is held later, or it
-        would be gone when they have left; the next decision is made anew."""
+    @property
+    def nominated(self) -> Collection[str]:
+        """The clusters that others leave for, as of the last decision."""
         with self._lock:
-            self._admitted, self._leave, self._later = admitted, leave, later
+            return {each.name for each in self._reads.clusters.cache.list() if each.uid in self._later}
+
+    def decided(self, admitted: Mapping[str, Held], decided: Joint, *, later: Mapping[str, Held]) -> None:
+        """Records a decision, until the next one: what clusters (by uid) hold from now on, what they are
+        nominated for (`later`), and what leaves for which claim or cluster. Plans keep for a nominated
+        cluster what it will hold, and the next decision judges it first."""
+        leave = {name: each.preemptor for name, each in decided.evictions.items()}
+        leave |= {f"{CLAIM}{each.holder.name}": f"{CLAIM}{each.want.name}" for each in decided.victims}
+        with self._lock:
+            self._admitted, self._leave, self._later = admitted, decided.evictions.keys(), later
+            there = {each.name for each in self._reads.clusters.cache.list() if each.uid not in admitted}
+            there |= {f"{CLAIM}{each.name}" for each in self._sight.claims.list()}
+            known = self._leaves_for | leave
+            self._leaves_for = {name: whom for name, whom in known.items() if name in there}
 
     def _given(self) -> Given:
         with self._lock:
@@ -132,6 +144,7 @@ class Entitler:
                 later=self._later,
                 leave=self._leave,
                 left=frozenset(self._left),
+                leaves_for=self._leaves_for,
             )
 
     def begin(self) -> None:
@@ -139,10 +152,14 @@ class Entitler:
         with self._lock:
             self._planned = {}
 
-    def take(self, planned: Mapping[str, str]) -> None:
-        """Claims (by uid) that are launched now, each with an EC2 reservation of the lot that it is for."""
+    def take(self, made: Plan) -> None:
+        """Records which claims are launched now, or keep a slot while their gang waits, each with an EC2
+        reservation of the lot that it is for."""
+        launched = {
+            each.claim.uid: each.option.odcr_ids[0] for each in made.assignments if each.option.odcr_ids
+        }
         with self._lock:
-            self._planned |= planned
+            self._planned |= launched | dict(made.kept)
 
     def leaves(self, uid: str) -> None:
         """The claim was deleted a moment ago, which the cache may not show yet."""

@@ -117,9 +117,7 @@ class Borrowing:
 
     def planned(self, made: Plan) -> None:
         """What is launched now, and which claims wait to have which slots back."""
-        self._entitler.take(
-            {each.claim.uid: each.option.odcr_ids[0] for each in made.assignments if each.option.odcr_ids}
-        )
+        self._entitler.take(made)
         self._reclaimer.awaited(made.awaited)
 
 

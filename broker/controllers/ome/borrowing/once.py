@@ -11,27 +11,25 @@ from collections.abc import Callable, Mapping
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Entitlements
-from broker.capacity.holdings import belongs
+from broker.capacity.holdings import ANYBODY, belongs
 from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.ome.borrowing.sight import Sight
-from broker.controllers.ome.holdings.groups import readable
-from broker.controllers.ome.holdings.wishes import Reservation, flavors_of, read
+from broker.controllers.ome.holdings.wishes import Reservation, as_decided, flavors_of
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import Forbidden, NotFound
 from broker.kube.informer import Informer
 from broker.settings import Settings
-from providers.base import CapacityProvider
 from providers.model import InstanceType
 
 Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
 
 
-def entitling(client: Client, provider: CapacityProvider, settings: Settings, clock: Clock) -> Entitle:
+def entitling(client: Client, settings: Settings, clock: Clock) -> Entitle:
     """The entitlements of claims (by uid) in an inventory. Raises ApiError."""
     reads = OmeReads(client, clock=clock)
     claims = Informer(client, NodeClaim, clock=clock)
@@ -60,14 +58,10 @@ def entitling(client: Client, provider: CapacityProvider, settings: Settings, cl
             *reads.reservations.cache.list(),
             *reads.cluster_reservations.cache.list(),
         ]
-        claimants = [
-            read(
-                one, flavors, default_cohort=settings.default_cohort, strict=settings.strict, cost_labels=()
-            ).claimant
-            for one in found
-        ]
-        groups = readable((each.group_arn for each in claimants), provider)
-        holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=settings.cluster_name)
+        claimants = [as_decided(one, flavors) for one in found]
+        holdings = belongs(
+            inventory.odcrs.values(), {}, claimants, cluster=settings.cluster_name, adopters=ANYBODY
+        )
         entitler = Entitler(
             Sight(
                 reads,

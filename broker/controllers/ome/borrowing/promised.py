@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.apis import names
@@ -30,8 +30,9 @@ RESERVED: Final = "reserved"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A cluster that holds quota, or may be given some; what it will hold once others have left; how that is
-    counted; how many instances it has of each flavor; and the flavors of which it takes reserved ones."""
+    """A cluster that holds quota, or may be given some; what it is nominated for; how that is counted; how
+    many instances it has of each flavor, claims among them that ask for a slot now (`asking`); and the
+    flavors of which it takes reserved ones."""
 
     name: str
     held: Held
@@ -39,6 +40,7 @@ class Holding:
     has: Mapping[str, int]
     reserved: frozenset[str]
     later: Held | None = None
+    asking: Mapping[str, int] = field(default_factory=dict)
 
 
 def cluster_of(claim: NodeClaim) -> tuple[str, str]:
@@ -60,14 +62,17 @@ def holdings(
     settled: Collection[str],
     admitted: Mapping[str, Held],
     later: Mapping[str, Held],
+    asking: Collection[str] = (),
 ) -> list[Holding]:
-    """Those that are not on their way out. `settled`: claims (by uid) that count as if they had an instance.
-    `admitted`: by uid, what was decided a moment ago, which the status of a cluster may not say yet; `later`:
-    what they will hold once others have left."""
+    """Those that are not on their way out. `settled`: claims (by uid) that count as if they had an instance;
+    those of them that are `asking` are judged by themselves. `admitted`: by uid, what was decided a moment
+    ago, which the status of a cluster may not say yet; `later`: what they are nominated for."""
     there = list(clusters)
     if not there:
         return []
-    has = _counted(claims, settled)
+    listed = [*claims]
+    has = _counted(listed, lambda claim: bool(claim.status.provider_id) or claim.uid in settled)
+    asks = _counted(listed, lambda claim: not claim.status.provider_id and claim.uid in asking)
     found = []
     for each in there:
         reserved = by_name.resolve(each.spec.capacity_reservation_id)
@@ -86,17 +91,18 @@ def holdings(
                     has=has.get(each.uid, {}),
                     reserved=_takes_reserved(each, flavors),
                     later=later.get(each.uid),
+                    asking=asks.get(each.uid, {}),
                 )
             )
     return found
 
 
-def _counted(claims: Iterable[NodeClaim], settled: Collection[str]) -> dict[str, Counter[str]]:
-    """By the uid of their cluster and by flavor, the claims that have an instance, or count so."""
+def _counted(claims: Iterable[NodeClaim], counts: Callable[[NodeClaim], bool]) -> dict[str, Counter[str]]:
+    """How many of these claims count, by the uid of their cluster and by flavor."""
     found: dict[str, Counter[str]] = {}
     for claim in claims:
         uid, _ = cluster_of(claim)
-        if uid and not claim.deleting and (claim.status.provider_id or claim.uid in settled):
+        if uid and not claim.deleting and counts(claim):
             found.setdefault(uid, Counter())[flavor_name(claim)] += 1
     return found
 
@@ -119,29 +125,48 @@ def promises(
     them may be asked for what it has."""
     found = []
     for each in those:
-        if each.name in gone:
-            continue
-        mine = replace(each.held, usage=usage.get(each.name, each.held.usage))
-        now = _missing(each, mine.usage)
-        # Where another decides who leaves, nothing is known of later.
-        then = Counter({} if each.later is None or spared else _missing(each, each.later.usage))
-        then.subtract(now)
-        for whose, counts in ((mine, now), (each.later or mine, then)):
-            for flavor, count in sorted(counts.items()):
-                if count > 0:
-                    found.append(
-                        Promise(
-                            cluster=each.name,
-                            queue=whose.reserved.queue,
-                            flavor=flavor,
-                            count=count,
-                            priority=whose.priority,
-                            since=whose.since.timestamp(),
-                            spared=spared,
-                            later=counts is then,
-                        )
-                    )
+        if each.name not in gone:
+            mine = replace(each.held, usage=usage.get(each.name, each.held.usage))
+            found += _promised(each, mine, _missing(each, mine.usage), spared=spared)
     return found
+
+
+def nominations(
+    those: Iterable[Holding], *, usage: Mapping[str, Amounts], gone: Collection[str]
+) -> list[Promise]:
+    """What clusters are nominated for beyond what they hold. `usage`: all that they will hold, as it is
+    decided just now; without any, as it was decided last."""
+    found = []
+    for each in those:
+        held = each.later
+        if each.name in usage:
+            held = replace(each.later or each.held, usage=usage[each.name])
+        if each.name in gone or held is None:
+            continue
+        more = _missing(each, held.usage)
+        more.subtract(_missing(each, each.held.usage))
+        found += _promised(each, held, more, later=True)
+    return found
+
+
+def _promised(
+    one: Holding, held: Held, counts: Mapping[str, int], *, spared: bool = False, later: bool = False
+) -> list[Promise]:
+    return [
+        Promise(
+            cluster=one.name,
+            queue=held.reserved.queue,
+            flavor=flavor,
+            count=count,
+            priority=held.priority,
+            since=held.since.timestamp(),
+            spared=spared,
+            later=later,
+            asking=one.asking.get(flavor, 0),
+        )
+        for flavor, count in sorted(counts.items())
+        if count > 0
+    ]
 
 
 def _missing(one: Holding, usage: Amounts) -> Counter[str]:

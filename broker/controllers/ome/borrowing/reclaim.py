@@ -33,8 +33,8 @@ from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.entitled import Eviction
-from broker.quota.joint import CLAIM, Joint
-from broker.quota.lots import Victim, Want
+from broker.quota.joint import Joint
+from broker.quota.lots import CLAIM, Victim, Want
 from broker.quota.model import Reason
 
 RECLAIMED = Counter(

@@ -15,13 +15,14 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
 from broker.capacity.entitlement import Borrower, Entitlements, Lot, Rule, Terms
 from broker.capacity.holdings import Holdings
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.translate import priority_of
-from broker.controllers.ome.borrowing.promised import Holding, cluster_of, promises
+from broker.controllers.ome.borrowing.promised import Holding, cluster_of, nominations, promises
 from broker.controllers.ome.borrowing.promised import holdings as holding_of
 from broker.controllers.ome.borrowing.spared import spared
 from broker.controllers.ome.borrowing.terms import Said, TermsReader
@@ -35,7 +36,7 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.quota.joint import Places
-from broker.quota.lots import Holder
+from broker.quota.lots import CLAIM, Holder
 from broker.quota.lots import Lot as BookLot
 from broker.quota.model import Cohort, Preemption
 from broker.quota.resolve import Names, Unresolved
@@ -51,14 +52,16 @@ DRAINING: Final = timedelta(minutes=10)
 @dataclass(frozen=True, kw_only=True)
 class Given:
     """What was decided and may not be seen yet: launches planned (EC2 reservation by uid of the claim), what
-    clusters (by uid) were admitted to, and will be `later`, once others have left, which of them (by name)
-    must leave, and which claims (by uid)."""
+    clusters (by uid) were admitted to and are nominated for (`later`), which of them (by name) must leave,
+    and which claims (by uid); `leaves_for`: for which claim or cluster each was told to leave, by name, as in
+    `broker.quota.joint`."""
 
     planned: Mapping[str, str] = field(default_factory=dict)
     admitted: Mapping[str, Held] = field(default_factory=dict)
     later: Mapping[str, Held] = field(default_factory=dict)
     leave: Collection[str] = ()
     left: Collection[str] = ()
+    leaves_for: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +151,19 @@ class Sight:
         cohorts = [
             Cohort(name=each.name, parent=each.spec.parent_name) for each in self.reads.cohorts.cache.list()
         ]
-        holding = self._holding(types, given, settled={*planning, *given.planned})
+        holding = self._holding(types, given, asking={*planning} - given.planned.keys())
+        kueue = self._kueue()
         places = Places(
             lots=made,
             members=[one.member for one in said],
             cohorts=cohorts,
             holders=holders,
             promises=lambda usage, gone: promises(
-                holding, usage=usage, gone={*gone, *given.leave}, spared=self._kueue()
+                holding, usage=usage, gone={*gone, *given.leave}, spared=kueue
+            ),
+            # Where another decides what leaves, no cluster is nominated here.
+            nominations=lambda usage, gone: (
+                [] if kueue else nominations(holding, usage=usage, gone={*gone, *given.leave})
             ),
         )
         return Seen(
@@ -168,7 +176,7 @@ class Sight:
         )
 
     def _holding(
-        self, types: Mapping[str, InstanceType], given: Given, *, settled: Collection[str]
+        self, types: Mapping[str, InstanceType], given: Given, *, asking: Collection[str]
     ) -> Sequence[Holding]:
         """The dedicated clusters, and how many of their instances are there."""
         clusters = self.reads.clusters.cache.list()
@@ -185,7 +193,8 @@ class Sight:
             by_name=Names(known),
             flavors=[*flavors.values()],
             sizes=sizes(flavors, known, types, self._settings),
-            settled=settled,
+            settled={*asking, *given.planned},
+            asking=asking,
             admitted=given.admitted,
             later=given.later,
         )
@@ -201,7 +210,6 @@ class Sight:
                 Lot(*key): self._terms_of(slots, lot, seen.coming, rules[lot.owner], now)
                 for key, lot in slots.lots.items()
             },
-            disputed={id_: tuple(each.queue for each in who) for id_, who in seen.holdings.disputed.items()},
             borrow={
                 Lot(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
                 for one in said
@@ -255,7 +263,7 @@ class Sight:
             for odcr_id, reserved in holdings.owner.items()
         }
         for odcr in inventory.odcrs.values():
-            if odcr.id not in lots and odcr.id not in holdings.disputed:
+            if odcr.id not in lots:
                 namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
                 cluster = odcr.tags.get(names.TAG_CLUSTER, self._settings.cluster_name)
                 if name and cluster == self._settings.cluster_name and self._exists(namespace, name):
@@ -299,7 +307,9 @@ class Sight:
                     leaving=claim.deleting
                     or claim.uid in given.left
                     or (bool(cluster) and cluster in given.leave),
-                    spared=asked and self._spared(claim),
+                    # A claim without an instance cannot be drained: the next plan decides about it.
+                    spared=not claim.status.provider_id or (asked and self._spared(claim)),
+                    leaves_for=given.leaves_for.get(cluster or f"{CLAIM}{claim.name}", ""),
                 )
             )
         return found
@@ -336,7 +346,13 @@ class Sight:
     ) -> Terms:
         ended = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(coming.get(id_, 0))]
         borrowers = [
-            Borrower(each.odcr_id, each.priority, coming=each.leaving, queue=each.queue)
+            Borrower(
+                each.odcr_id,
+                each.priority,
+                coming=each.leaving,
+                queue=each.queue,
+                leaves_for=each.leaves_for.removeprefix(CLAIM) if each.leaves_for.startswith(CLAIM) else "",
+            )
             for each in slots.takers(lot)
             if not (each.leaving and self._stuck(each.name, now))
         ]
@@ -368,6 +384,12 @@ def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Hold
         else:
             kept.append(each)
     return kept
+
+
+def nominated(claim: NodeClaim) -> bool:
+    """Whether another was told to leave for this claim, by its own condition."""
+    said = condition(claim.status.conditions, names.RECLAIMING)
+    return said is not None and said.status == "True"
 
 
 def _held(claim: NodeClaim) -> str:

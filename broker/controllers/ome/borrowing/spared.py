@@ -38,6 +38,13 @@ def borrows(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]
     return owners.get(claim.labels.get(names.RESERVATION_ID, ""), reserved) != reserved
 
 
+def unowned(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]) -> bool:
+    """Whether a claim runs in an EC2 reservation that belongs to no CapacityReservation, while the one that
+    it draws from has slots of its own: these are what its quota stands for."""
+    id_ = claim.labels.get(names.RESERVATION_ID, "")
+    return bool(id_) and id_ not in owners and reserved in owners.values()
+
+
 def places(claims: Iterable[NodeClaim], owners: Mapping[str, Reserved]) -> frozenset[str]:
     """The queues in whose slots these claims run, as far as that is known."""
     ids = {claim.labels.get(names.RESERVATION_ID, "") for claim in claims}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from broker.apis.meta import quantity
 from broker.apis.ome import FlavorQuotas, PreemptionRule
 from broker.apis.ome_rules import judge
 from broker.capacity.entitled_slots import Counted, counted
@@ -19,6 +18,7 @@ from broker.controllers.ome.reads import OmeReads
 from broker.quota.lots import Member
 from broker.quota.usage import Reserved
 from broker.settings import Settings
+from broker.text import quantity
 from providers.model import InstanceType
 
 

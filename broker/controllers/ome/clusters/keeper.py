@@ -22,7 +22,7 @@ from broker.apis.meta import condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.sizing import FlavorProblem
 from broker.controllers.ome.borrowing.promised import cluster_of
-from broker.controllers.ome.borrowing.spared import borrows, places, spared
+from broker.controllers.ome.borrowing.spared import borrows, places, spared, unowned
 from broker.controllers.ome.clusters import machines, report
 from broker.controllers.ome.clusters.admission import Held, by_flavor
 from broker.controllers.ome.clusters.marks import Marks
@@ -66,6 +66,7 @@ class Pass:
     types: Mapping[str, InstanceType]
     size: Callable[[object], Size]  # by reservation
     owners: Mapping[str, Reserved]  # of EC2's reservations
+    waiting: int = machines.AT_ONCE  # claims of one cluster that may be without an instance at a time
 
     def settled(self, one: Asking) -> Amounts | None:
         """What of its quota a cluster's instances stand for; None where that is all of it, or nothing."""
@@ -149,6 +150,8 @@ class ClusterKeeper:
             firm=lambda claim: spared(claim, owns=shared.owns, nodes=shared.nodes, pods=shared.pods),
             home=lambda claim, reserved: not borrows(claim, reserved, owners),
             at=lambda claim: places((claim,), owners),
+            strategies=settings.strategies,
+            apart=lambda claim, reserved: unowned(claim, reserved, owners),
         )
         if self._kueue():
             self._queueing.look()
@@ -159,6 +162,10 @@ class ClusterKeeper:
             types=types,
             size=sizes(world.flavors, world.reservations, types, settings),
             owners=owners,
+            waiting=max(
+                machines.AT_ONCE,
+                sum(odcr.total for odcr in shared.inventory.snapshot().odcrs.values()),
+            ),
         )
 
     @property
@@ -212,6 +219,8 @@ class ClusterKeeper:
             eviction=evicted,
             claims=this.claims.get(one.cluster.uid, ()),
             down=this.down,
+            waiting=this.waiting,
+            **({"kept": lambda held: self._queueing.kept(one, held)} if decided is None else {}),
         )
         settled = settle(
             facts, this.size(one.reserved), now=now, wait=self._shared.settings.dedicated_wait_seconds

@@ -11,8 +11,10 @@ type.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any, Final
 
 from broker.apis import names
@@ -27,12 +29,15 @@ from broker.controllers.ome.clusters.wanted import Wanted
 from broker.controllers.ome.kueue.ownership import short
 from broker.kube.conditions import owner_reference
 from broker.quota.usage import Reserved
+from broker.text import InvalidText, decode_whole
 from providers.model import InstanceType
 
 Json = dict[str, Any]
 
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _LONGEST: Final = 40  # of a cluster's name within a claim's, which becomes a node's label
+_HIGHEST: Final = 10**9
+AT_ONCE: Final = 64  # claims that wait for an instance, where no reservation has more slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +48,14 @@ class Change:
     end: tuple[NodeClaim, ...] = ()
 
 
-def change(sizes: Mapping[str, int], claims: Sequence[NodeClaim]) -> Change:
-    """From the claims there are, those on their way out included, to so many of each flavor."""
+def change(sizes: Mapping[str, int], claims: Sequence[NodeClaim], *, waiting: int = AT_ONCE) -> Change:
+    """From the claims there are, those on their way out included, to so many of each flavor.
+
+    `waiting`: how many of them may be without an instance at a time. A size is whatever a person typed.
+    """
     taken = {number(each) for each in claims}
+    numbers = (at for at in count() if at not in taken)
+    room = waiting - sum(not each.status.provider_id for each in claims if not each.deleting)
     make: list[tuple[int, str]] = []
     end: list[NodeClaim] = []
     alive: dict[str, list[NodeClaim]] = {}
@@ -55,19 +65,16 @@ def change(sizes: Mapping[str, int], claims: Sequence[NodeClaim]) -> Change:
     for flavor in sorted({*sizes, *alive}):
         have, want = alive.get(flavor, []), sizes.get(flavor, 0)
         end += sorted(have, key=_worth)[: max(0, len(have) - want)]
-        for _ in range(want - len(have)):
-            lowest = next(n for n in range(len(taken) + 1) if n not in taken)
-            taken.add(lowest)
+        for lowest in islice(numbers, max(0, min(want - len(have), room))):
             make.append((lowest, flavor))
+            room -= 1
     return Change(make=tuple(make), end=tuple(end))
 
 
 def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim]) -> bool:
     """Whether there are more claims of a flavor than it comes to, those on their way out included."""
-    count: dict[str, int] = {}
-    for each in claims:
-        count[flavor_name(each)] = count.get(flavor_name(each), 0) + 1
-    return any(value > sizes.get(flavor, 0) for flavor, value in count.items())
+    counts = Counter(flavor_name(each) for each in claims)
+    return any(value > sizes.get(flavor, 0) for flavor, value in counts.items())
 
 
 def mended(claim: NodeClaim, flavor: ResourceFlavor | None, node_class: str) -> bool:
@@ -89,7 +96,10 @@ def name(cluster: DedicatedAICluster, at: int) -> str:
 
 def number(claim: NodeClaim) -> int:
     tail = claim.name.rpartition("-")[2]
-    return int(tail) if tail.isascii() and tail.isdigit() else -1
+    try:
+        return decode_whole(tail, least=0, most=_HIGHEST)
+    except InvalidText:
+        return -1
 
 
 def flavor_name(claim: NodeClaim) -> str:

@@ -1,12 +1,16 @@
 """The Workloads of dedicated clusters in Kueue: what they say, made, given back and deleted.
 
 Invariant: a Workload goes only when the cluster's instances are gone, or before it was admitted; nobody
-else's is touched. Which decisions follow from what they say is told in `queued`.
+else's is touched. Labels and owner references prove nothing, since anyone may write them who may create a
+Workload somewhere: a Workload is a cluster's only in a queue of the cluster's reservation, by what Kueue
+admitted it to, or by the LocalQueue in which it waits. Which decisions follow from what they say is told in
+`queued`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from broker.apis import names
 from broker.apis.kueue import LocalQueue, Workload
@@ -15,19 +19,24 @@ from broker.controllers.ome.clusters import queued
 from broker.controllers.ome.clusters.settle import Evicted, Settled
 from broker.controllers.ome.clusters.wanted import Wanted
 from broker.controllers.ome.clusters.world import Asking, World
-from broker.controllers.ome.kueue.ownership import BROKER, BY_RESERVATION
+from broker.controllers.ome.kueue.answers import is_parked
+from broker.controllers.ome.kueue.ownership import BROKER, BY_RESERVATION, queue_name
+from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
 from broker.quota.entitled import Verdict
+from broker.quota.model import Amounts
 from broker.quota.usage import Reserved
 
+Json = dict[str, Any]
 
-def holding(reads: OmeReads) -> Collection[str]:
-    """Of the clusters (by the value of their label) that hold quota in Kueue."""
+
+def holding(reads: OmeReads) -> Collection[tuple[str, str]]:
+    """The ClusterQueues in which clusters (by the value of their label) hold quota."""
     return {
-        each.labels[names.DEDICATED]
+        (each.status.admission.cluster_queue, each.labels[names.DEDICATED])
         for each in reads.workloads.cache.list()
         if each.labels.get(names.DEDICATED) and each.status.admission is not None
     }
@@ -70,6 +79,10 @@ class Queueing:
         held = None if one.held is None else one.held.usage
         return queued.verdict(mine, one.wanted, held, world.never(one)), None
 
+    def kept(self, one: Asking, held: Amounts) -> Amounts:
+        """What Kueue counts for a cluster that needs only so much."""
+        return queued.kept(self._of(one), held)
+
     def act(self, one: Asking, settled: Settled, *, evicted: bool) -> None:
         """What follows in Kueue, after the cluster's status says it."""
         mine = [self._readied(each) if queued.unready(each) else each for each in self._of(one)]
@@ -81,8 +94,15 @@ class Queueing:
             return
         if one.barred or not isinstance(one.wanted, Wanted):
             return
+        for each in mine:
+            if queued.sent_back(each) and is_parked(each, CHECK):
+                self._unreserve(each)
         # Kueue frees the quota of who has no job of its own only with the object: once nothing is left by it.
-        gone = [each for each in mine if each.status.admission is not None and queued.evicted(each)]
+        gone = [
+            each
+            for each in mine
+            if each.status.admission is not None and queued.evicted(each) and not queued.sent_back(each)
+        ]
         stays = queued.usage(each for each in mine if queued.admitted(each))
         if settled.held is not None and any(v > stays.get(key, 0) for key, v in settled.held.usage.items()):
             gone = [each for each in gone if not queued.counted(each)]
@@ -93,11 +113,24 @@ class Queueing:
         if amounts := queued.lacking(mine, one.wanted):
             self._create(one, mine, amounts, one.wanted)
         elif settled.held is not None:
-            for each, count in queued.given_back(mine, settled.held.usage):
-                self._give_back(each, count)
+            for each, back in queued.given_back(mine, settled.held.usage):
+                self._give_back(each, back)
 
     def _of(self, one: Asking) -> Sequence[Workload]:
-        return [each for each in self._mine.get(one.cluster.uid, ()) if not each.deleting]
+        """Its Workloads: those in a queue of its reservation."""
+        named = (one.reserved, one.held.reserved if one.held else None)
+        reservations = [each for each in named if isinstance(each, Reserved)]
+        queues = {queue_name(each) for each in reservations}
+        doors = {(queue.namespace, queue.name) for each in reservations for queue in self._queues(each)}
+
+        def is_in(workload: Workload) -> bool:
+            admission = workload.status.admission
+            if admission is not None:
+                return admission.cluster_queue in queues
+            return (workload.namespace, workload.spec.queue_name) in doors
+
+        mine = self._mine.get(one.cluster.uid, ())
+        return [each for each in mine if not each.deleting and is_in(each)]
 
     def _create(
         self, one: Asking, mine: Sequence[Workload], amounts: Mapping[str, int], wanted: Wanted
@@ -105,6 +138,7 @@ class Queueing:
         queue = self._queue(one)
         if queue is None:
             return  # the reservation says why; its queue's coming makes another look
+        whole = self._reads.cluster_queues.cache.get(queue.spec.cluster_queue)
         taken = {each.name.rpartition("-")[2] for each in mine}
         at = next(n for n in range(len(taken) + 1) if str(n) not in taken)
         body = queued.body(
@@ -115,6 +149,7 @@ class Queueing:
             queue=queue.name,
             wanted=wanted,
             priority=one.priority,
+            apart=whole is not None and queued.can_be_apart(whole.spec, amounts),
         )
         informer = self._reads.workloads
         try:
@@ -124,8 +159,13 @@ class Queueing:
 
     def _queue(self, one: Asking) -> LocalQueue | None:
         """One of the reservation's queues: of its own namespace, or of the first that may use it."""
-        found = self._reads.local_queues.cache.by(BY_RESERVATION, str(one.reserved))
+        found = self._queues(one.reserved) if isinstance(one.reserved, Reserved) else ()
         return min((each for each in found if not each.deleting), key=lambda each: each.key, default=None)
+
+    def _queues(self, reserved: Reserved) -> Sequence[LocalQueue]:
+        """LocalQueues of the reservation, of those that lead to its ClusterQueue."""
+        found = self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved))
+        return [each for each in found if each.spec.cluster_queue == queue_name(reserved)]
 
     def _readied(self, workload: Workload) -> Workload:
         informer = self._reads.workloads
@@ -137,12 +177,20 @@ class Queueing:
         informer.cache.observe(answer)
         return Workload.decode(answer)
 
-    def _give_back(self, workload: Workload, count: int) -> None:
+    def _unreserve(self, workload: Workload) -> None:
+        """Frees the quota of a workload that waits for instances."""
+        self._patch(workload, queued.unreserved(workload, self._clock.now()))
+
+    def _give_back(self, workload: Workload, back: Mapping[str, int]) -> None:
         # Not by server-side apply: that would take back what the broker applied of its checks.
         body = {
             "metadata": {"resourceVersion": workload.metadata.resource_version},
-            "status": {"reclaimablePods": [{"name": "main", "count": count}]},
+            "status": {"reclaimablePods": [{"name": name, "count": count} for name, count in back.items()]},
         }
+        self._patch(workload, body)
+
+    def _patch(self, workload: Workload, body: Json) -> None:
+        """Of the status; where the workload has changed since, it is looked at again."""
         informer = self._reads.workloads
         try:
             answer = self._client.patch(

@@ -15,19 +15,20 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import Condition, ConditionStatus, condition, quantity
+from broker.apis.meta import Condition, ConditionStatus, condition
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
 from broker.capacity.sizing import ACCELERATORS, FlavorProblem, Sized
 from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.ome.clusters.admission import Held, by_flavor, held, told
-from broker.controllers.ome.clusters.machines import Change, change, more_than
+from broker.controllers.ome.clusters.machines import AT_ONCE, Change, change, more_than
 from broker.controllers.ome.clusters.wanted import Refused, Wanted
 from broker.quota.entitled import Eviction, Lack, Standing, Verdict
 from broker.quota.model import Amounts, Reason
 from broker.quota.resolve import Unresolved
 from broker.quota.usage import Reserved
+from broker.text import quantity
 
 QUOTA_RESERVED: Final = "QuotaReserved"
 PREEMPTED: Final = "Preempted"
@@ -63,7 +64,8 @@ class Evicted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What there is to know about a cluster. `barred`: why its reservation gives nothing to anybody.
-    `down`: names of nodes that are not ready."""
+    `down`: names of nodes that are not ready; `kept`: what counts as held where so much is needed.
+    `waiting`: how many of its claims may be without an instance at a time."""
 
     cluster: DedicatedAICluster
     wanted: Wanted | Refused
@@ -74,6 +76,8 @@ class Facts:
     eviction: Evicted | None = None
     claims: Sequence[NodeClaim] = ()
     down: Collection[str] = ()
+    kept: Callable[[Amounts], Amounts] = lambda held: held
+    waiting: int = AT_ONCE
 
     @property
     def ready(self) -> list[NodeClaim]:
@@ -225,7 +229,7 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
         else:
             sized[flavor], counts[flavor] = found, found.count
     if not more_than(counts, claims):
-        mine = replace(mine, usage=target)
+        mine = replace(mine, usage=facts.kept(target))
     alive = [each for each in claims if not each.deleting]
     ready = facts.ready
     whole = len(ready) == sum(counts.values()) and not more_than(counts, claims)
@@ -252,7 +256,7 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
         said=tuple(said.values()),
         held=mine,
         sized=sized,
-        change=change(counts, claims),
+        change=change(counts, claims, waiting=facts.waiting),
         available=_available(facts.ready),
         allocated=_accelerators(mine.usage),
     )

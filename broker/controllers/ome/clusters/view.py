@@ -11,21 +11,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.clusters.admission import Held, held
-from broker.controllers.ome.kueue.ownership import short
+from broker.controllers.ome.kueue.ownership import queue_name, short
 from broker.kube.cache import Cache
 from broker.quota.resolve import Names
 from broker.quota.usage import Holder, Reserved
 
 
 class ClusterView:
-    """`known`: the reservations there are. `queued`: the clusters (by label) that hold quota in Kueue."""
+    """`known`: the reservations there are. `queued`: the ClusterQueues in which clusters (by label)
+    hold quota."""
 
     def __init__(
         self,
         clusters: Cache[DedicatedAICluster],
         *,
         known: Callable[[], Iterable[Reserved]],
-        queued: Callable[[], Collection[str]] = tuple,
+        queued: Callable[[], Collection[tuple[str, str]]] = tuple,
     ) -> None:
         self._queued = queued
         self._clusters = clusters
@@ -37,8 +38,8 @@ class ClusterView:
 
     def unqueued(self, reserved: Reserved) -> tuple[Holder, ...]:
         """Those of them whose Workloads Kueue does not count."""
-        queued = self._queued()
-        return tuple(each for each in self.holders(reserved) if short(each.name) not in queued)
+        queued, queue = self._queued(), queue_name(reserved)
+        return tuple(each for each in self.holders(reserved) if (queue, short(each.name)) not in queued)
 
     def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:
         """As `holders`, of every reservation at once: what a pass over many asks for."""

@@ -27,8 +27,9 @@ from broker.controllers.ome.queues import queues
 from broker.controllers.ome.reads import OmeReads
 from broker.quota.assign import Rules
 from broker.quota.entitled import Standing, Verdict, Want, entitle, held_of
-from broker.quota.joint import CLAIM, GROWTH, Quota
-from broker.quota.model import Amounts, Workload
+from broker.quota.joint import GROWTH, Quota
+from broker.quota.lots import CLAIM
+from broker.quota.model import Amounts, Strategy, Workload
 from broker.quota.resolve import Names, Unresolved
 from broker.quota.usage import Reserved
 
@@ -77,6 +78,7 @@ class World:
     flavors: Mapping[str, ResourceFlavor]
     asking: Sequence[Asking]
     others: Sequence[Workload]
+    strategies: Sequence[Strategy] = ()
 
     def never(self, one: Asking) -> Verdict | None:
         """That a cluster could not have what it wants if nobody held anything; None where it could."""
@@ -88,7 +90,10 @@ class World:
 
     @property
     def _rules(self) -> Rules:
-        return Rules(flavors={name: rule(one) for name, one in self.flavors.items()})
+        flavors = {name: rule(one) for name, one in self.flavors.items()}
+        if not self.strategies:
+            return Rules(flavors=flavors)
+        return Rules(flavors=flavors, fair=True, strategies=self.strategies)
 
     def quota(
         self,
@@ -157,10 +162,13 @@ def look(
     firm: Callable[[NodeClaim], bool],
     home: Callable[[NodeClaim, Reserved], bool],
     at: Callable[[NodeClaim], frozenset[str]] = lambda _: frozenset(),
+    apart: Callable[[NodeClaim, Reserved], bool] = lambda *_: False,
+    strategies: Sequence[Strategy] = (),
 ) -> World:
     """Everything from the caches. `claims`: those that draw from a reservation. `firm`: whether a claim keeps
     what it holds, whoever wants it; `home`: whether its slot is no other reservation's than this; `at`: the
-    queue whose slot it is."""
+    queue whose slot it is; `apart`: whether it is in a slot that its reservation's quota does not stand
+    for."""
     known = reservations(reads)
     specs, barred = judged(reads, default_cohort=default_cohort, strict=strict)
     flavors = flavors_of(reads, specs)
@@ -200,7 +208,8 @@ def look(
             for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)
             if _ours(each)
         ],
-        others=[*_others(claims, specs, flavors, firm, home, at)],
+        strategies=strategies,
+        others=[*_others(claims, specs, flavors, firm, home, at, apart)],
     )
 
 
@@ -220,10 +229,13 @@ def _others(
     firm: Callable[[NodeClaim], bool],
     home: Callable[[NodeClaim, Reserved], bool],
     at: Callable[[NodeClaim], frozenset[str]],
+    apart: Callable[[NodeClaim, Reserved], bool],
 ) -> Iterable[Workload]:
     by_name = {claim.name: claim for claim in claims}
     for reserved, holders in drawing(claims, specs, flavors).items():
         for each in holders:
+            if apart(by_name[each.name], reserved):
+                continue
             yield Workload(
                 name=f"{CLAIM}{each.name}",
                 queue=reserved.queue,

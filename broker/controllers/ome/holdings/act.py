@@ -1,17 +1,16 @@
 """The calls that a plan of holdings comes to, and what each answer means for the next plan.
 
-Invariant: before a purchase the object carries its number and the time, so that a successor who finds them
-knows that EC2 may have more than it shows, and makes the same purchase under the same token; the number is
-spent once EC2 has something for it, and what EC2 answers of an earlier purchase is nobody's second one. A
-refusal about a place is remembered for the place, any other one
-for what asked; an answer that was lost is taken for done until EC2 must show it. Nothing is sent once the
-Lease is lost, which EC2 knows nothing of.
+Invariant: a purchase is in the ledger before it is sent, with its token and all of its parameters, and stays
+there until its fate is known: EC2 describes it, or refused it and it cannot have been carried out before.
+Whoever finds it there counts it as bought, and sends just that call again if it is still wanted. A refusal
+about a place is remembered for the place, any other one for the object that asked. Nothing is sent once the
+Lease is lost, which EC2 knows nothing of, nor for an object that is not as it was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
@@ -20,13 +19,13 @@ from prometheus_client import Counter
 
 from broker.apis import names
 from broker.capacity.holdings import Problem
-from broker.capacity.holdings_model import SETTLE, Change, Purchase, Regroup
+from broker.capacity.holdings_model import Change, Purchase, Regroup
 from broker.capacity.model import Inventory
+from broker.capacity.purchases import TAG_PURCHASE, PurchaseIntent
 from broker.capacity.refusals import OF_A_PLACE, Refusals
 from broker.controllers.ome.holdings.groups import Groups
-from broker.controllers.ome.holdings.idle import written
+from broker.controllers.ome.holdings.ledger import Ledger, attempt_id
 from broker.controllers.ome.holdings.recent import Recent
-from broker.controllers.ome.holdings.setting_out import Mark, token
 from broker.controllers.ome.holdings.wishes import Reading
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -36,9 +35,7 @@ from broker.quota.usage import Reserved
 from providers.base import CapacityProvider
 from providers.model import ENDED_STATES, ErrorClass, OdcrRequest, ProviderError
 
-SKEW: Final = timedelta(minutes=10)  # a time further ahead is no broker's
 PAUSE: Final = timedelta(minutes=5)  # after an answer that the same call would get again
-FRESH: Final = timedelta(seconds=30)  # how old the time on the object may be at a purchase
 # How what an earlier purchase had made may have ended since: nothing that was made just now is that.
 _OVER: Final = frozenset({"cancelling", "cancelled", "expired"})
 # What a change is to who reads of it; of which reservation of EC2's, or for which object.
@@ -59,8 +56,8 @@ CHANGES = Counter(
 _log = structlog.get_logger("holdings")
 
 
-class Leaves(Exception):
-    """The object is deleted by now: nothing is bought for it any more."""
+class Changed(Exception):
+    """The object is deleted by now, or is not as it was read: nothing is bought before it is read again."""
 
 
 class Actor:
@@ -71,33 +68,22 @@ class Actor:
         client: Client,
         provider: CapacityProvider,
         groups: Groups,
+        ledger: Ledger,
         *,
         clock: Clock,
         recorder: Recorder,
     ) -> None:
         self._client = client
+        self._ledger = ledger
         self._provider = provider
         self._groups = groups
         self._clock = clock
         self._recorder = recorder
         self.recent = Recent()
         self.refusals = Refusals()
-        self._marks: dict[str, Mark] = {}  # uid -> what this process wrote on the object
-        self._spent: set[str] = set()  # uids of which EC2 has something under that number
-        self._lost: set[str] = set()  # uids with a purchase whose answer was lost
         self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # what -> until when, whose, why
 
     # ---- what the next plan needs to know
-
-    def unsure(self, reading: Reading, now: datetime) -> bool:
-        """Whether a purchase for it may have been made that neither EC2 shows nor this process knows."""
-        uid, told = reading.one.uid, reading.mark
-        mine = self._marks.get(uid)
-        if mine is not None and (told is None or mine.at >= told.at):
-            if mine.at + SETTLE <= now:
-                self._lost.discard(uid)
-            return uid in self._lost
-        return told is not None and told.at - SKEW < now < told.at + SETTLE
 
     def held(self, reading: Reading, now: datetime) -> str:
         """Why nothing is bought for it for a while, if EC2 refused what it asked."""
@@ -115,18 +101,18 @@ class Actor:
     # ---- steps
 
     def buy(self, purchase: Purchase, reading: Reading, known: Collection[str]) -> None:
-        """`known`: the ids of all that EC2 shows. Raises Leaves, ApiError, and ProviderError of a class that
+        """`known`: the ids of all that EC2 shows. Raises Changed, ApiError, and ProviderError of a class that
         is no answer; others are remembered.
         """
-        mark = self._set_out(reading)
+        self._require_unchanged(reading)
+        intent = self._intend(purchase, reading)
         self._client.check()
-        grows = bool(purchase.odcr_id)
-        change = "grow" if grows else "create"
+        change = "grow" if intent.odcr_id else "create"
         try:
-            odcr = self._grow(purchase) if grows else self._create(purchase, reading, mark, known)
+            odcr = self._grow(intent) if intent.odcr_id else self._create(intent, reading, known)
         except ProviderError as error:
             CHANGES.labels(change, error.code).inc()
-            self._refused(purchase, reading, error)
+            self._refused(purchase, reading, intent, error)
             return
         if not odcr:
             return
@@ -148,6 +134,8 @@ class Actor:
         if not self._call(_what(change), change.reserved, kind, call):
             return
         self.recent.changed(change.odcr_id, change.count, self._clock.now(), end=change.end)
+        for intent in [each for each in self._ledger.intents.values() if each.odcr_id == change.odcr_id]:
+            del self._ledger.intents[intent.attempt_id]  # the later change holds
         if change.count == 0:
             reason, done = "ReservationGivenBack", f"gave back all of {change.odcr_id}"
         else:
@@ -176,39 +164,70 @@ class Actor:
             _log.info("group kept", reservation=str(step.reserved), joined=step.join, left=step.leave)
 
     def release(self, reading: Reading, counts: Mapping[str, int]) -> None:
-        """Writes on the object how many instances fewer are wanted. Raises ApiError."""
-        one = reading.one
-        told = {names.RELEASED: written(one.metadata.generation, counts)}
-        patch = {"metadata": {"uid": one.uid, "annotations": told}}
-        self._client.patch(one.KIND, one.name, patch, namespace=one.namespace or None)
+        """Records how many instances fewer are wanted. Raises ApiError."""
+        self._ledger.release(reading.one.uid, reading.one.metadata.generation, counts)
+        self._ledger.flush()
         listed = ", ".join(f"{count} of flavor {name}" for name, count in sorted(counts.items()) if count)
         self._tell(reading, "Normal", "IdleReleased", f"nobody used {listed}: no longer kept for it")
 
     # ---- how
 
-    def _create(self, purchase: Purchase, reading: Reading, mark: Mark, known: Collection[str]) -> str:
-        """The id of what was made; none where EC2 answered with what an earlier purchase had made, which is
-        over: the next one has another number.
-        """
-        terms = reading.wish.terms
+    def _require_unchanged(self, reading: Reading) -> None:
+        """Raises Changed, ApiError. The purchase was decided on a cache, which may be behind."""
+        one = reading.one
+        now = one.decode(self._client.get(one.KIND, one.name, namespace=one.namespace or None))
+        if now.deleting or (now.uid, now.metadata.generation, now.annotations, now.labels) != (
+            one.uid,
+            one.metadata.generation,
+            one.annotations,
+            one.labels,
+        ):
+            raise Changed(one.key)
+
+    def _intend(self, purchase: Purchase, reading: Reading) -> PurchaseIntent:
+        """Records the purchase before it is sent. Raises ApiError."""
+        now, one, terms = self._clock.now(), reading.one, reading.wish.terms
+        if purchase.repeats is not None:
+            intent = replace(purchase.repeats, at=now)
+        else:
+            call = asdict(replace(purchase, repeats=None)) | {"terms": asdict(terms)}
+            intent = PurchaseIntent(
+                attempt_id=attempt_id(one.uid, one.metadata.generation, now, call),
+                at=now,
+                reserved=purchase.reserved,
+                flavor=purchase.flavor,
+                instance_type=purchase.instance_type,
+                zone=purchase.zone,
+                count=purchase.count,
+                odcr_id=purchase.odcr_id,
+                total=purchase.total,
+                platform=terms.platform,
+                tenancy=terms.tenancy,
+                match_criteria=terms.match_criteria,
+                end=terms.end,
+                tags=terms.tags,
+            )
+        self._ledger.intents[intent.attempt_id] = intent
+        self._ledger.flush()
+        return intent
+
+    def _create(self, intent: PurchaseIntent, reading: Reading, known: Collection[str]) -> str:
+        """The id of what was made; none where EC2 answered with what was made and is over."""
         request = OdcrRequest(
-            token="",
-            instance_type=purchase.instance_type,
-            zone=purchase.zone,
-            count=purchase.count,
-            platform=terms.platform,
-            tenancy=terms.tenancy,
-            match_criteria=terms.match_criteria,
-            end=terms.end,
-            tags={**terms.tags, names.TAG_FLAVOR: purchase.flavor},
+            token=intent.attempt_id,
+            instance_type=intent.instance_type,
+            zone=intent.zone,
+            count=intent.count,
+            platform=intent.platform,
+            tenancy=intent.tenancy,
+            match_criteria=intent.match_criteria,
+            end=intent.end,
+            tags={**intent.tags, names.TAG_FLAVOR: intent.flavor, TAG_PURCHASE: intent.attempt_id},
         )
-        uid, generation = reading.one.uid, reading.one.metadata.generation
-        odcr = self._provider.create_reservation(
-            replace(request, token=token(uid, generation, mark, request))
-        )
-        self._spent.add(uid)
+        odcr = self._provider.create_reservation(request)
         if odcr.id in known or odcr.state in _OVER:
             _log.info("answered of an earlier purchase", reservation=str(reading.reserved), odcr=odcr.id)
+            self._ledger.intents.pop(intent.attempt_id, None)
             return ""
         self.recent.made(odcr, self._clock.now())
         if odcr.state in ENDED_STATES:
@@ -220,10 +239,10 @@ class Actor:
             )
         return odcr.id
 
-    def _grow(self, purchase: Purchase) -> str:
-        self._provider.resize_reservation(purchase.odcr_id, count=purchase.total)
-        self.recent.changed(purchase.odcr_id, purchase.total, self._clock.now())
-        return purchase.odcr_id
+    def _grow(self, intent: PurchaseIntent) -> str:
+        self._provider.resize_reservation(intent.odcr_id, count=intent.total)
+        self.recent.changed(intent.odcr_id, intent.total, self._clock.now())
+        return intent.odcr_id
 
     def _call(self, what: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
         """Whether it was done; an answer that the same call would get again is remembered."""
@@ -240,34 +259,18 @@ class Actor:
         CHANGES.labels(change, "done").inc()
         return True
 
-    def _set_out(self, reading: Reading) -> Mark:
-        """What the object says from now on; written anew for another number, or where the time is old. Raises
-        Leaves."""
-        uid, now = reading.one.uid, self._clock.now()
-        mine = self._marks.get(uid)
-        if mine is not None and uid not in self._spent and mine.at <= now < mine.at + FRESH:
-            return mine
-        number = max((each.number for each in (mine, reading.mark) if each is not None), default=0)
-        mark = Mark(number + (uid in self._spent), now)
-        metadata = {"uid": uid, "annotations": {names.BUYING: str(mark)}}
-        kind, namespace = reading.one.KIND, reading.one.namespace or None
-        answer = self._client.patch(kind, reading.one.name, {"metadata": metadata}, namespace=namespace)
-        self._marks[uid] = mark
-        if answer["metadata"].get("deletionTimestamp"):
-            self._spent.add(uid)  # the object is asked again before anything is bought
-            raise Leaves(reading.one.key)
-        self._spent.discard(uid)
-        return mark
-
-    def _refused(self, purchase: Purchase, reading: Reading, error: ProviderError) -> None:
+    def _refused(
+        self, purchase: Purchase, reading: Reading, intent: PurchaseIntent, error: ProviderError
+    ) -> None:
         where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
+        # EC2 answers a call that it carried out before with what it made: one refused now was not.
+        if error.class_ in OF_A_PLACE or not (error.lost or purchase.repeats is not None):
+            self._ledger.intents.pop(intent.attempt_id, None)
         if error.class_ in OF_A_PLACE:
             self.refusals = self.refusals.record(
                 purchase.instance_type, purchase.zone, purchase.count, error, self._clock.now()
             )
         else:
-            if error.lost:
-                self._lost.add(reading.one.uid)
             if error.class_ in _PASSING:
                 raise error
             self._pause(_request(reading), purchase.reserved, error)

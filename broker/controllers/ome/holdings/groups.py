@@ -10,28 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from broker.quota.usage import Reserved
 from providers.base import CapacityProvider
-from providers.model import ErrorClass, ProviderError, ReservationGroup
+from providers.model import ErrorClass, ProviderError, ReservationGroup, owned_prefix
 
 EVERY: Final = timedelta(minutes=5)
 LONGEST: Final = 128  # characters of a group's name (Resource Groups API, CreateGroup)
 _UNUSUAL: Final = re.compile(r"[^a-zA-Z0-9_.-]")
-
-
-def readable(arns: Iterable[str], provider: CapacityProvider) -> dict[str, ReservationGroup]:
-    """Those that can be read now; of the others the reservations that name them tell."""
-    found: dict[str, ReservationGroup] = {}
-    for arn in sorted(set(arns) - {""}):
-        try:
-            found[arn] = provider.group(arn)
-        except ProviderError:
-            continue
-    return found
 
 
 class Groups:
@@ -43,15 +33,16 @@ class Groups:
         self._cluster = cluster
         self._read: dict[str, tuple[ReservationGroup | None, datetime]] = {}
         self._last: dict[str, ReservationGroup] = {}
+        self._tags: dict[str, tuple[Mapping[str, str], datetime]] = {}
 
     def name(self, reserved: Reserved) -> str:
         """Of the group that the broker keeps for it."""
-        plain = f"capacity-broker-{self._cluster}-{reserved.queue}"
-        name = _UNUSUAL.sub("-", plain)
-        if name == plain and len(name) <= LONGEST:
-            return name
-        digest = hashlib.sha256(f"{self._cluster}/{reserved}".encode()).hexdigest()[:12]
-        return f"{name[: LONGEST - 13]}-{digest}"
+        prefix = owned_prefix(self._cluster)
+        queue = _UNUSUAL.sub("-", reserved.queue)
+        if queue == reserved.queue and len(prefix + queue) <= LONGEST:
+            return prefix + queue
+        digest = hashlib.sha256(f"{self._cluster}/{reserved}".encode()).hexdigest()[:10]
+        return f"{prefix}{queue[: LONGEST - len(prefix) - 11]}-{digest}"
 
     def arn(self, reserved: Reserved, *, like: str) -> str:
         """Of the same; `like` is the ARN of any reservation of the account, for its partition."""
@@ -83,6 +74,14 @@ class Groups:
             if arn not in self._last:
                 raise
             return self._last[arn]
+
+    def tagged(self, group: ReservationGroup, now: datetime) -> ReservationGroup:
+        """The group with its tags, as they were read lately. Raises ProviderError where they are unknown."""
+        tags, read = self._tags.get(group.arn, ({}, None))
+        if read is None or read + EVERY <= now:
+            tags = self._provider.group_tags(group.arn)
+            self._tags[group.arn] = (tags, now)
+        return replace(group, tags=tags)
 
     def seen(self, group: ReservationGroup) -> None:
         """Somebody else read it."""

@@ -1,15 +1,14 @@
 """Slots that nobody used for long, where the settings say that they are released.
 
 Invariant: a slot is idle from when this process first saw it unused, without a moment in which it saw it
-used; a new process begins to count anew, so that nothing is released too early. What is released is written
-on the object, and the next plan wants so many fewer: it is given back like anything that is too much, never
-below what runs. It holds for the object as it was: whoever changes the spec asks for all of it again.
+used; a new process begins to count anew, so that nothing is released too early. What is released is recorded
+in the ledger, and the next plan wants so many fewer: it is given back like anything that is too much, never
+below what runs. It holds for the object as it was: a changed spec asks for all of it again.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from broker.capacity.holdings import made_here
@@ -47,19 +46,3 @@ class Idle:
         """Was just written down: counts anew."""
         for odcr in odcrs:
             self._since.pop(odcr.id, None)
-
-
-def written(generation: int, counts: Mapping[str, int]) -> str:
-    """What stands on the object: instances by flavor, and the generation that it holds for."""
-    return json.dumps({"generation": generation, "flavors": dict(sorted(counts.items()))})
-
-
-def read_back(text: str, generation: int) -> Mapping[str, int]:
-    """Nothing, where it is of another generation or is no such thing."""
-    try:
-        said = json.loads(text)
-        if said["generation"] != generation:
-            return {}
-        return {str(name): max(0, int(count)) for name, count in said["flavors"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return {}

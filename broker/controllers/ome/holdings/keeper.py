@@ -8,7 +8,7 @@ together, so one thread decides on all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,14 +16,16 @@ from typing import Any
 import structlog
 
 from broker.capacity.holdings import Holdings, Problem, belongs
-from broker.capacity.holdings_model import Change, FlavorCount, HoldingsPlan, Regroup, Wish
+from broker.capacity.holdings_model import Change, FlavorCount, HoldingsPlan, Regroup, Terms, Wish
 from broker.capacity.holdings_plan import observed, plan
 from broker.capacity.holdings_stand import unused
 from broker.capacity.model import Inventory
+from broker.capacity.purchases import held_now, missing, still_open
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.ome.holdings.act import Actor, Leaves
+from broker.controllers.ome.holdings.act import Actor, Changed
 from broker.controllers.ome.holdings.groups import Groups
 from broker.controllers.ome.holdings.idle import Idle
+from broker.controllers.ome.holdings.ledger import Ledger
 from broker.controllers.ome.holdings.parting import Parting
 from broker.controllers.ome.holdings.view import HoldingState, HoldingsView
 from broker.controllers.ome.holdings.wishes import Reading, flavors_of, read
@@ -35,6 +37,7 @@ from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.quota.usage import Reserved
 from broker.settings import Settings, listed
+from broker.text import shortened
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 
@@ -90,13 +93,18 @@ class HoldingsKeeper:
         self._read: dict[tuple[str, str], Reading] = {}
         self._ungrouped: dict[Reserved, tuple[Problem, ...]] = {}  # whose group was not read, and why
         self._idle = Idle(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
+        self._offers = settings.offers
+        self._adopters = settings.adopters
+        self._looks_again = False  # whether an operator may have removed what the ledger holds
         self._parting = Parting(recorder, region=settings.region, cluster=self._cluster)
-        self._actor = Actor(client, provider, self._groups, clock=clock, recorder=recorder)
+        self._ledger = Ledger(client)
+        self._actor = Actor(client, provider, self._groups, self._ledger, clock=clock, recorder=recorder)
 
     def run(self) -> Again | None:
         """Raises ApiError and ProviderError, after everything else had its turn."""
         inventory = self._inventory.snapshot()
-        if not self._objects():
+        self._ledger.load(again=self._looks_again)
+        if not self._objects() and not self._ledger.intents and not self._ledger.held:
             self._view.publish(Holdings(), {}, {})
             return None
         if inventory.described is None:
@@ -104,7 +112,10 @@ class HoldingsKeeper:
             return Again(NOT_YET)
         types = self._provider.instance_types()
         seen = self._see(inventory, types)
-        trouble: Exception | None = None
+        trouble: Exception | None = self._ledger.problem()
+        if trouble is not None:  # who owns what is known all the same
+            self._publish(seen)
+            raise trouble
         if self._due(seen.plan):
             began = self._clock.now()
             odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
@@ -113,6 +124,7 @@ class HoldingsKeeper:
             self._describe()
         self._publish(seen)
         self._release(seen)
+        self._remember(seen)
         if trouble is not None:
             raise trouble
         now = self._clock.now()
@@ -154,7 +166,15 @@ class HoldingsKeeper:
         described, inventory = inventory, self._actor.recent.seen(inventory)
         groups, unread = self._adopted(readings.values(), inventory, now)
         claimants = [each.claimant for each in readings.values()]
-        holdings = belongs(inventory.odcrs.values(), groups, claimants, cluster=self._cluster, unread=unread)
+        holdings = belongs(
+            inventory.odcrs.values(),
+            groups,
+            claimants,
+            cluster=self._cluster,
+            unread=unread,
+            adopters=self._adopters,
+            holders={id_: record.reserved for id_, record in self._ledger.held.items()},
+        )
         no_room = self._no_room()
         self._ungrouped = {}
         like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
@@ -176,6 +196,19 @@ class HoldingsKeeper:
             plan=self._plan(readings.values(), inventory, holdings, types, now),
             groups=groups,
         )
+
+    def _remember(self, seen: Seen) -> None:
+        """Stores what a successor has to know. Raises ApiError."""
+        now, described = self._clock.now(), seen.described
+        # What the broker ended is over, also while EC2 shows it late; what EC2 never showed is an intent.
+        odcrs = {id_: seen.inventory.odcrs[id_] for id_ in described.odcrs}
+        alive = {each.one.uid: each.one.metadata.generation for each in seen.readings.values()}
+        before = self._ledger.held
+        held = held_now(before, odcrs, seen.holdings, cluster=self._cluster, now=now)
+        intents = still_open(self._ledger.intents.values(), described.odcrs, described.described or now)
+        self._ledger.keep(intents, held, alive)
+        self._looks_again = bool(missing(held, odcrs))
+        self._ledger.flush()
 
     def _again(self, seen: Seen) -> Seen:
         """The same objects and the same description, with what was done since."""
@@ -199,6 +232,8 @@ class HoldingsKeeper:
             caps=self._settings.caps,
             cluster=self._cluster,
             now=now,
+            intents=self._ledger.intents.values(),
+            lost=missing(self._ledger.held, inventory.odcrs),
         )
 
     def _wish(
@@ -214,10 +249,14 @@ class HoldingsKeeper:
         named, frozen = reading.claimant.group_arn, reading.wish.frozen
         if named and named not in groups and not reading.one.deleting:
             frozen = frozen or f"it is not known what group {named} has, which may be all that is wanted"
+        one, terms = reading.one, reading.wish.terms
+        released = self._ledger.released(one.uid, one.metadata.generation)
         wish = replace(
             reading.wish,
-            unsure=self._actor.unsure(reading, now),
-            held="; ".join(no_room),
+            asks={
+                name: replace(ask, released=released.get(name, 0)) for name, ask in reading.wish.asks.items()
+            },
+            held="; ".join([*_not_offered(terms, self._offers), *no_room]),
             frozen=frozen,
             refused=self._actor.held(reading, now),
         )
@@ -236,9 +275,14 @@ class HoldingsKeeper:
     ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
         """The groups that objects name, of those that there are; and why others are not known."""
         found, unread = {}, {}
-        for arn in sorted({each.claimant.group_arn for each in readings} - {""}):
+        named: dict[str, set[str]] = {}
+        for each in readings:
+            named.setdefault(each.claimant.group_arn, set()).add(each.reserved.namespace)
+        for arn in sorted(named.keys() - {""}):
             try:
                 group = inventory.groups.get(arn) or self._groups.named(arn, now)
+                if group and not all(self._adopters.allow(namespace, arn) for namespace in named[arn]):
+                    group = self._groups.tagged(group, now)
             except ProviderError as error:
                 _log.warning("group not read", group=arn, error=str(error))
                 unread[arn] = f"group {arn} could not be read: {error}"
@@ -267,8 +311,8 @@ class HoldingsKeeper:
                 for purchase in due:
                     try:
                         self._actor.buy(purchase, seen.readings[purchase.reserved], seen.inventory.odcrs)
-                    except (NotFound, Leaves):
-                        skipped.add(purchase.reserved)  # the object is gone, or going
+                    except (NotFound, Changed):
+                        skipped.add(purchase.reserved)  # it is read again before anything is bought
                     except Unavailable:
                         raise
                     except ApiError as error:
@@ -353,6 +397,20 @@ class HoldingsKeeper:
                 self._parting.tell(reading, seen.inventory, seen.holdings, seen.types)
         self._parting.forget(settled.values())
         self._view.publish(seen.holdings, states, settled)
+
+
+def _not_offered(terms: Terms, offers: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Why nothing is bought on these terms, where the operator does not allow them."""
+    for option, value, allowed in (
+        ("--buy-platforms", terms.platform, {platform for platform, _ in offers}),
+        ("--buy-tenancies", terms.tenancy, {tenancy for _, tenancy in offers}),
+    ):
+        if value not in allowed:
+            listed = ", ".join(sorted(allowed)) or "nothing"
+            yield (
+                f"{shortened(value)} may not be bought: the broker's {option} allows {listed}; correct the "
+                f"annotation, or have {option} allow it"
+            )
 
 
 def _group_arn(reading: Reading, groups: Mapping[str, ReservationGroup]) -> str:

@@ -3,22 +3,21 @@
 Invariant: a description taken soon after a change is read with the change in it, so that nothing is bought
 again or changed back because EC2 shows it late; after SETTLE what EC2 shows is what there is, but for a new
 reservation that EC2 never showed yet: it is paid for, so it counts until EC2 would have forgotten its end as
-well. A new process knows nothing of this: it has what the last one wrote on the object before it bought.
+well. A new process knows nothing of this: it has the ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 from broker.capacity.holdings_model import SETTLE
 from broker.capacity.model import Inventory
+from broker.capacity.purchases import UNSHOWN
 from providers.model import UNCHANGED, Odcr, Unchanged
 
 CANCELLED = "cancelled"
-UNSHOWN: Final = timedelta(hours=1)  # EC2 shows a reservation for about as long after its end
 
 
 class Recent:

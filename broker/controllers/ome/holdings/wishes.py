@@ -9,21 +9,18 @@ otherwise for it. So is one whose name is nearly that of one that decides about 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from broker.apis import names, spelling
-from broker.apis.meta import quantity
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
 from broker.capacity.holdings import BROKER, Claimant, Problem
 from broker.capacity.holdings_model import Ask, Terms, Wish
 from broker.capacity.sizing import Flavor, FlavorProblem, Sizing, flavor_of
-from broker.controllers.ome.holdings import setting_out
-from broker.controllers.ome.holdings.idle import read_back
-from broker.controllers.ome.holdings.setting_out import Mark
 from broker.quota.usage import Reserved
+from broker.text import InvalidText, decode_time, quantity, shortened
 from providers.model import InstanceType
 
 Reservation = CapacityReservation | ClusterCapacityReservation
@@ -42,7 +39,7 @@ INVALID: Final = "InvalidAnnotation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One object as it is read. `mark`: what the broker wrote when it last set out to buy for it."""
+    """One object as it is read."""
 
     one: Reservation
     reserved: Reserved
@@ -50,11 +47,21 @@ class Reading:
     claimant: Claimant
     wish: Wish
     problems: tuple[Problem, ...] = ()
-    mark: Mark | None = None
 
 
 def reserved_of(one: Reservation) -> Reserved:
     return Reserved(one.namespace, one.name)
+
+
+def as_decided(one: Reservation, flavors: Flavors) -> Claimant:
+    """What the object claims by what the broker last decided, which is in its status, for a command.
+
+    Its annotations do not tell: which of them the operator allows is a setting of the broker. To be used with
+    ANYBODY as adopters.
+    """
+    claimant = read(one, flavors, default_cohort="", strict=False, cost_labels=()).claimant
+    ids = frozenset(each.id for each in one.status.cloud_reservations)
+    return replace(claimant, ids=ids, group_arn="")
 
 
 def flavors_of(
@@ -114,13 +121,11 @@ def read(
         for _, flavor, _ in found
         if isinstance(flavor, FlavorProblem)
     ]
-    released = read_back(one.annotations.get(names.RELEASED, ""), one.metadata.generation)
     asks = {
         name: Ask(
             flavor=flavor,
             nominal={each.name: quantity(each.nominal_quota) for each in quotas.resources},
             sizing=sizing,
-            released=released.get(name, 0),
         )
         for name, flavor, quotas in found
         if isinstance(flavor, Flavor) and not judged.problems
@@ -132,7 +137,7 @@ def read(
         flavor_names=flavor_names,
         terms=Terms(
             match_criteria="open" if said[names.MATCH_CRITERIA] == "open" else "targeted",
-            platform=one.annotations.get(names.PLATFORM) or "Linux/UNIX",
+            platform=one.annotations.get(names.PLATFORM, "").strip() or "Linux/UNIX",
             tenancy="dedicated" if said[names.TENANCY] == "dedicated" else "default",
             end=end,
             tags=_tags(one, reserved, cost_labels),
@@ -152,10 +157,10 @@ def read(
             flavors={name: flavor for name, flavor, _ in found if isinstance(flavor, Flavor)},
             ids=ids,
             group_arn=one.annotations.get(names.ADOPT_GROUP, "").strip(),
+            created=one.metadata.creation_timestamp,
         ),
         wish=wish,
         problems=tuple(problems),
-        mark=setting_out.read(one.annotations.get(names.BUYING, "")),
     )
 
 
@@ -165,25 +170,32 @@ def _choice(one: Reservation, key: str, problems: list[Problem]) -> str:
     if given in means:
         return means[given]
     if given:
-        message = f"annotation {key} is {given!r}: write {' or '.join(means)}"
+        message = f"annotation {key} is {shortened(given)}: write {' or '.join(means)}"
         problems.append(Problem(reason=INVALID, message=message))
     return next(iter(means.values()))
 
 
 def _end(one: Reservation, problems: list[Problem]) -> datetime | None:
     given = one.annotations.get(names.END_DATE, "").strip()
-    end = setting_out.moment(given)
-    if given and end is None:
-        message = f"annotation {names.END_DATE} is {given!r}: write a time such as 2027-01-31T00:00:00Z"
+    if not given:
+        return None
+    try:
+        return decode_time(given).replace(microsecond=0)
+    except InvalidText:
+        message = (
+            f"annotation {names.END_DATE} is {shortened(given)}: write a time such as 2027-01-31T00:00:00Z"
+        )
         problems.append(Problem(reason=INVALID, message=message))
-    return end.replace(microsecond=0) if end else None
+        return None
 
 
 def _ids(one: Reservation, problems: list[Problem]) -> frozenset[str]:
     given = [each.strip() for each in one.annotations.get(names.ADOPT_IDS, "").split(",")]
     for each in given:
         if each and not each.startswith("cr-"):
-            message = f"annotation {names.ADOPT_IDS} has {each!r}: write EC2's ids (cr-0123456789abcdef0)"
+            message = (
+                f"annotation {names.ADOPT_IDS} has {shortened(each)}: write EC2's ids (cr-0123456789abcdef0)"
+            )
             problems.append(Problem(reason=INVALID, message=message))
     return frozenset(each for each in given if each.startswith("cr-"))
 

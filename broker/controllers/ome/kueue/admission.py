@@ -1,39 +1,46 @@
 """Answers the workloads that wait for their reserved capacity, all of them together.
 
-Invariant: a workload is told Ready only for room that no workload told so before it has, in order of
-priority and then of when it got its quota; each question is answered once: Ready and Retry end it, and what
-stays Pending is written only when it is first said. An answer carries the version of the workload that it is
-for, by force against Kueue's own managers of the entry (kueue, kueue-admission).
+Invariant: Ready is only for room that no earlier answer has promised, in the order of priority and then of
+the reserved quota. A question is answered once; a write is for the version of the workload that was decided
+about, by force against Kueue's own managers of the entry (kueue, kueue-admission).
 
-A Kueue whose workloads know no `requeueAfterSeconds` would ask again at once after a Retry, so with such a
-one the workload stays Pending until there is room. So does what the broker itself queued for a dedicated
-cluster: after a Retry Kueue keeps the quota of who has no job until the object is gone, and what is made anew
-would ask at once. Who is evicted is asked about again only when it has quota anew.
+A workload without room gets Retry, and Kueue evicts it, so that its quota is free for others. Kueue would
+queue it again at once; the broker therefore parks it: it writes `status.requeueState.requeueAt`, and takes
+that away as soon as there is room, or when the time is over. Kueue then queues the workload again, reserves
+quota, and the check is asked anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 import structlog
 
-from broker.apis import crds, names
-from broker.apis.kueue import EVICTED, KUEUE, QUOTA_RESERVED, AdmissionCheckState, Workload
+from broker.apis.kueue import QUOTA_RESERVED, AdmissionCheckState, Workload
 from broker.apis.meta import condition
 from broker.capacity.holdings import Holdings
 from broker.controllers.ome.kueue.answers import (
+    PARKED,
     WAITS,
     Answer,
+    backoff,
     body,
     demands,
+    is_evicted,
+    is_parked,
+    parked_body,
     pending,
     ready,
+    refused,
     retry,
 )
-from broker.controllers.ome.kueue.ownership import BROKER, WAITING, owner_of
+from broker.controllers.ome.kueue.ownership import WAITING, owner_of
 from broker.controllers.ome.kueue.render import CHECK
-from broker.controllers.ome.kueue.supply import Look
+from broker.controllers.ome.kueue.room import Pods
+from broker.controllers.ome.kueue.supply import Look, Memo
 from broker.controllers.ome.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
@@ -45,26 +52,25 @@ from broker.quota.usage import Holder, Reserved
 from broker.settings import Settings
 from providers.base import CapacityProvider
 
+Json = dict[str, Any]
+
 log = structlog.get_logger(__name__)
 
 LOOK: Final = 60.0  # seconds until what stays Pending is looked at again
-SCHEMA: Final = 600.0  # seconds for which the definition of Workload is believed
-# Where a definition says what an entry of status.admissionChecks has.
-_ENTRY: Final = (
-    "schema",
-    "openAPIV3Schema",
-    "properties",
-    "status",
-    "properties",
-    "admissionChecks",
-    "items",
-    "properties",
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Whose instances a workload asked for, and which pods of each flavor."""
+
+    reserved: Reserved
+    wanted: Mapping[str, tuple[Pods, ...]]
 
 
 class Answerer:
     """`run` is one pass over all that wait. `others`: who holds instances besides Kueue's workloads;
-    `strange`: how many slots of EC2's reservations, by id, are nobody's here."""
+    `strange`: how many slots of EC2's reservations, by id, are nobody's here; `refusals`: reservations for
+    which a ResourceQuota has no room."""
 
     def __init__(
         self,
@@ -77,7 +83,9 @@ class Answerer:
         settings: Settings,
         clock: Clock,
         strange: Callable[[Holdings], Mapping[str, int]] = lambda _: {},
+        refusals: Callable[[], Collection[Reserved]] = tuple,
     ) -> None:
+        self._refusals = refusals
         self._strange = strange
         self._client = client
         self._reads = reads
@@ -86,17 +94,17 @@ class Answerer:
         self._others = others
         self._settings = settings
         self._clock = clock
-        self._retries: tuple[float, bool] | None = None  # until when it is believed, and whether it may
+        # What was refused, by the workload's uid: after the eviction Kueue no longer shows it.
+        self._refused: dict[str, Refused] = {}
+        self._memo = Memo()
 
     def run(self, _items: Sequence[str] = ()) -> Again | None:
         holdings = self._holdings()
         strange = self._strange(holdings)  # also while nobody asks: what lasts counts
-        found = [
-            each
-            for each in self._reads.workloads.cache.by(WAITING, CHECK)
-            if reserves(each) and not _evicted(each)
-        ]
-        if not found:
+        workloads = self._reads.workloads.cache
+        asked = [each for each in workloads.by(WAITING, CHECK) if reserves(each) and not is_evicted(each)]
+        parked = workloads.by(PARKED, CHECK)
+        if not asked and not parked:
             return None
         look = Look(
             self._reads,
@@ -104,16 +112,24 @@ class Answerer:
             holdings,
             self._others,
             cohort=self._settings.default_cohort,
+            strict=self._settings.strict,
+            refusals=self._refusals(),
             strange=strange,
             now=self._clock.now(),
+            memo=self._memo,
         )
-        waits = False
-        for workload in sorted(found, key=_turn):
+        due = float("inf")
+        for workload in sorted([*asked, *parked], key=_turn):
+            if refused(workload, CHECK):
+                due = min(due, self._park(workload, look))
+                continue
             answer = self._answer(workload, look)
-            waits |= answer.state == "Pending"
+            if answer.state == "Pending":
+                due = min(due, LOOK)
             if answer.state != "Pending" or not _entry(workload).message.startswith(WAITS):
                 self._write(workload, answer)
-        return Again(LOOK) if waits else None
+        self._forget()
+        return Again(due) if due < float("inf") else None
 
     def _answer(self, workload: Workload, look: Look) -> Answer:
         admission = workload.status.admission
@@ -125,30 +141,67 @@ class Answerer:
                 f"ClusterQueue {name} is of no reservation; take the check {CHECK} out of its "
                 "admissionChecksStrategy"
             )
-        short, used = look.place(reserved, demands(workload))
+        wanted = demands(workload)
+        short, used = look.place(reserved, wanted)
         if not short:
             return ready(workload, used, look.labels(used))
-        if workload.labels.get(names.MANAGED_BY) != BROKER and self._may_retry():
-            return retry(short, retried=_entry(workload).retry_count)
-        return pending("; ".join(short))
+        self._refused[workload.uid] = Refused(reserved=reserved, wanted=wanted)
+        return retry(short)
+
+    def _park(self, workload: Workload, look: Look) -> float:
+        """Keeps an evicted workload out of Kueue's queue while there is no room; seconds until its turn.
+
+        A workload that was refused before this broker led is released: its next refusal is remembered.
+        """
+        now, state = self._clock.now(), workload.status.requeue_state
+        until = state.requeue_at if state is not None else None
+        is_new = not is_parked(workload, CHECK)
+        if (until is None) != is_new:
+            return float("inf")  # released: Kueue has it in its queue; or another check set the time
+        known = self._refused.get(workload.uid)
+        short, _ = look.place(known.reserved, known.wanted) if known else ([], {})
+        if until is None:
+            seconds = backoff(_entry(workload).retry_count) if short else 0
+            why = "; ".join([*short, f"asked about again as soon as there is room, and in {seconds} s"])
+            self._apply(workload, parked_body(workload, CHECK, why, now, now + timedelta(seconds=seconds)))
+            return seconds
+        if short and until > now:
+            return (until - now).total_seconds()
+        self._release(workload)
+        return float("inf")
+
+    def _release(self, workload: Workload) -> None:
+        """Lets Kueue queue it again."""
+        meta = {"resourceVersion": workload.metadata.resource_version}
+        body = {"metadata": meta, "status": {"requeueState": {"requeueAt": None}}}
+        informer = self._reads.workloads
+        try:
+            informer.cache.observe(
+                self._client.patch(
+                    informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
+                )
+            )
+        except (Conflict, NotFound):
+            log.debug("workload changed meanwhile", workload=workload.key)
 
     def _write(self, workload: Workload, answer: Answer) -> None:
-        said = body(workload, CHECK, answer, timestamp(self._clock.now()))
+        self._apply(workload, body(workload, CHECK, answer, timestamp(self._clock.now())))
+
+    def _apply(self, workload: Workload, said: Json) -> None:
         informer = self._reads.workloads
         try:
             informer.cache.observe(self._client.apply(informer.kind, said, subresource="status"))
         except (Conflict, NotFound):
             # It is another workload than the one decided about; its change asks again, or it is gone.
-            log.debug("answer came too late", workload=workload.key, state=answer.state)
+            log.debug("answer came too late", workload=workload.key)
 
-    def _may_retry(self) -> bool:
-        """Whether a Retry can say when to come again, by the definition that is installed."""
-        now = self._clock.monotonic()
-        if self._retries is None or self._retries[0] <= now:
-            version = self._reads.workloads.kind.version
-            raw = self._client.get(crds.KIND, f"{self._reads.workloads.kind.plural}.{KUEUE}")
-            self._retries = (now + SCHEMA, _knows_delay(raw, version))
-        return self._retries[1]
+    def _forget(self) -> None:
+        """Drops what was refused of workloads that are gone."""
+        workloads, reads = self._reads.workloads.cache, self._reads
+        self._memo.forget(workloads, len(reads.reservations.cache) + len(reads.cluster_reservations.cache))
+        if len(self._refused) > 2 * len(workloads) + 100:
+            there = {each.uid for each in workloads.list()}
+            self._refused = {uid: known for uid, known in self._refused.items() if uid in there}
 
 
 def _turn(workload: Workload) -> tuple[int, float, str]:
@@ -157,20 +210,5 @@ def _turn(workload: Workload) -> tuple[int, float, str]:
     return (-workload.spec.priority, at.timestamp() if at else float("inf"), workload.key)
 
 
-def _evicted(workload: Workload) -> bool:
-    said = condition(workload.status.conditions, EVICTED)
-    return said is not None and said.status == "True"
-
-
 def _entry(workload: Workload) -> AdmissionCheckState:
     return next(each for each in workload.status.admission_checks if each.name == CHECK)
-
-
-def _knows_delay(definition: Mapping[str, Any], version: str) -> bool:
-    for each in definition["spec"]["versions"]:
-        if each["name"] == version:
-            node: Any = each
-            for step in _ENTRY:
-                node = node.get(step) or {}
-            return "requeueAfterSeconds" in node
-    return False

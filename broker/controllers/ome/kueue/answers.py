@@ -5,35 +5,45 @@ Karpenter's NodePools and the broker's own claims both know: `karpenter.sh/capac
 reservation's id where there is one that all the pods can go to. It only adds: Kueue fails an admission
 that changes a key which the flavor or the pod sets already have
 (apis/kueue/v1beta2/workload_types.go, PodSetUpdate), and its webhook refuses updates that do not name every
-pod set (pkg/webhooks/workload_webhook.go). Retry frees the quota, and comes later each time.
+pod set (pkg/webhooks/workload_webhook.go).
+
+Retry never carries `requeueAfterSeconds`: Kueue turns that into `status.requeueState.requeueAt`, and its
+reconciler returns for a `requeueAt` in the future before it evicts (pkg/controller/core/
+workload_controller.go, v0.15 to v0.19), so that the workload would keep its quota. A workload that Kueue has
+evicted is `parked` instead, with a `requeueAt` that the broker writes then and takes away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from broker.apis import names
-from broker.apis.kueue import CheckState, PodSetAssignment, Workload
-from broker.apis.meta import quantity
-from broker.controllers.ome.kueue.room import Pods, Slots
+from broker.apis.kueue import EVICTED, AdmissionCheckState, CheckState, PodSetAssignment, Workload
+from broker.apis.meta import condition
+from broker.controllers.ome.kueue.room import Pods, Slots, is_accelerated
+from broker.kube.conditions import timestamp
+from broker.text import quantity
 
 Json = dict[str, Any]
 
-FIRST, LONGEST = 60, 600  # seconds until a workload that found no room is asked about again
+PARKED: Final = "parked"
+FIRST, LONGEST = 60, 600  # seconds for which a workload that found no room is parked
 WAITS: Final = "waits for reserved instances"
+# How Kueue says that this check evicted a workload (pkg/workload/evict/evict.go, resetChecksOnEviction).
+RESET: Final = "Reset to Pending after eviction. Previously: Retry"
+BY_CHECK: Final = "AdmissionCheck"  # Kueue's reason of Evicted
 RESERVED: Final = {names.CAPACITY_TYPE: "reserved"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`after`: seconds until Kueue tries again; `updates`: what is added to each pod set's node selector, of
-    all pod sets or of none."""
+    """`updates`: node selectors to add, by pod set: of all pod sets or of none."""
 
     state: CheckState
     message: str
-    after: int | None = None
     updates: Mapping[str, Mapping[str, str]] | None = None
 
 
@@ -53,6 +63,11 @@ def demands(workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
                 by_flavor.setdefault(flavor, {})[resource] = quantity(amount) / count
         for flavor, amounts in by_flavor.items():
             found.setdefault(flavor, []).append(Pods(count=left, each=amounts))
+    if names.DEDICATED in workload.labels:
+        # Its pod sets are shares of instances: what these are counted by tells how many.
+        found = {
+            flavor: [one for one in some if is_accelerated(one)] or some for flavor, some in found.items()
+        }
     return {flavor: tuple(some) for flavor, some in found.items()}
 
 
@@ -91,10 +106,14 @@ def ready(
     return Answer(state="Ready", message=what, updates=updates)
 
 
-def retry(short: Iterable[str], *, retried: int) -> Answer:
-    """Not there. `short`: what is missing, a phrase a flavor."""
-    after = min(LONGEST, FIRST * 2 ** min(retried, 16))
-    return Answer(state="Retry", message=f"{'; '.join(short)}; asked about again in {after} s", after=after)
+def retry(short: Iterable[str]) -> Answer:
+    """There is no room. `short`: the shortage of each flavor, in words."""
+    return Answer(state="Retry", message="; ".join(short))
+
+
+def backoff(retried: int) -> int:
+    """Seconds for which a workload is parked that found no room so often."""
+    return min(LONGEST, FIRST << min(max(retried - 1, 0), 16))
 
 
 def pending(why: str) -> Answer:
@@ -120,13 +139,61 @@ def body(workload: Workload, check: str, answer: Answer, now: str) -> Json:
         "message": answer.message,
         "lastTransitionTime": now,
     }
-    if answer.after is not None:
-        said["requeueAfterSeconds"] = answer.after
     if answer.updates:
         said["podSetUpdates"] = [
             {"name": name, **({"nodeSelector": dict(chosen)} if chosen else {})}
             for name, chosen in answer.updates.items()
         ]
-    meta = {"name": workload.name, "namespace": workload.namespace}
-    meta |= {"uid": workload.uid, "resourceVersion": workload.metadata.resource_version}
-    return {"metadata": meta, "status": {"admissionChecks": [said]}}
+    return {"metadata": identity(workload), "status": {"admissionChecks": [said]}}
+
+
+def parked_body(workload: Workload, check: str, why: str, now: datetime, until: datetime) -> Json:
+    """For server-side apply to the status of a workload that the check evicted: it stays out of Kueue's queue
+    until the broker takes `requeueAt` away. Kueue's own apply cannot: the field is another manager's."""
+    made = body(workload, check, pending(why), timestamp(now))
+    made["status"]["requeueState"] = {"requeueAt": timestamp(until)}
+    return made
+
+
+def identity(workload: Workload) -> Json:
+    """The metadata of a write that is for this version of the workload."""
+    return {
+        "name": workload.name,
+        "namespace": workload.namespace,
+        "uid": workload.uid,
+        "resourceVersion": workload.metadata.resource_version,
+    }
+
+
+def entry(workload: Workload, check: str) -> AdmissionCheckState | None:
+    """What the check says of the workload."""
+    return next((each for each in workload.status.admission_checks if each.name == check), None)
+
+
+def is_evicted(workload: Workload) -> bool:
+    said = condition(workload.status.conditions, EVICTED)
+    return said is not None and said.status == "True"
+
+
+def refused(workload: Workload, check: str) -> bool:
+    """Whether the check has evicted the workload, which has no quota anew since."""
+    said, evicted = entry(workload, check), condition(workload.status.conditions, EVICTED)
+    return (
+        said is not None
+        and said.state == "Pending"
+        and said.message.startswith((RESET, WAITS))
+        and evicted is not None
+        and (evicted.status, evicted.reason) == ("True", BY_CHECK)
+        and workload.spec.active
+    )
+
+
+def is_parked(workload: Workload, check: str) -> bool:
+    """Whether the broker has noted the eviction: with `requeueAt`, until it releases the workload."""
+    said = entry(workload, check)
+    return refused(workload, check) and said is not None and said.message.startswith(WAITS)
+
+
+def by_parked(workload: Workload) -> Iterable[str]:
+    """For the index PARKED: the check that evicted the workload."""
+    return [each.name for each in workload.status.admission_checks if refused(workload, each.name)]

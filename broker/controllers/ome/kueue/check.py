@@ -20,9 +20,10 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import condition_body, set_condition
-from broker.kube.errors import NotFound
+from broker.kube.errors import ApiError, NotFound
 
 Json = dict[str, Any]
+TERMINATING: Final = "AdmissionCheckTerminating"
 READY: Final = "BrokerRuns"
 MESSAGE: Final = "the capacity broker answers once the reserved instances are there"
 
@@ -34,6 +35,7 @@ class CheckKeeper:
         self._client = client
         self._reads = reads
         self._clock = clock
+        self.error: ApiError | None = None  # the answer that keeps the check from being made
 
     @property
     def problem(self) -> Problem | None:
@@ -41,6 +43,13 @@ class CheckKeeper:
         found = self._found()
         if found is None or found.spec.controller_name == CONTROLLER:
             return None
+        if found.deleting:
+            return Problem(
+                reason=TERMINATING,
+                message=f"AdmissionCheck {CHECK} names the controller {found.spec.controller_name!r} and was "
+                f"deleted; {', '.join(found.metadata.finalizers)} keeps it as long as a ClusterQueue names "
+                "it; the broker makes its own then, and nobody waits for reserved capacity until then",
+            )
         return Problem(
             reason="ObjectConflict",
             message=f"AdmissionCheck {CHECK} is there and names the controller "
@@ -54,7 +63,7 @@ class CheckKeeper:
         if found is None or not found.deleting:
             return None
         return Problem(
-            reason="AdmissionCheckTerminating",
+            reason=TERMINATING,
             message=f"AdmissionCheck {CHECK} was deleted; {', '.join(found.metadata.finalizers)} keeps it "
             "as long as a ClusterQueue names it; it is asked all the same, and there is nothing to do",
         )
@@ -76,16 +85,24 @@ class CheckKeeper:
         if not wanted and not self._named():
             self._remove(found)
             return
-        if found is None:
-            body: Json = {
-                "metadata": {"name": CHECK, "labels": {names.MANAGED_BY: BROKER}},
-                "spec": {"controllerName": CONTROLLER},
-            }
-            raw = self._client.create(informer.kind, body)
-            informer.cache.observe(raw)
-            found = AdmissionCheck.decode(raw)
-        if not _active(found):
-            self._activate(found)
+        self.error = None
+        try:
+            found = self._create() if found is None else found
+            if not _active(found):
+                self._activate(found)
+        except ApiError as error:
+            self.error = error if error.status else None
+            raise
+
+    def _create(self) -> AdmissionCheck:
+        body: Json = {
+            "metadata": {"name": CHECK, "labels": {names.MANAGED_BY: BROKER}},
+            "spec": {"controllerName": CONTROLLER},
+        }
+        informer = self._reads.checks
+        raw = self._client.create(informer.kind, body)
+        informer.cache.observe(raw)
+        return AdmissionCheck.decode(raw)
 
     def _activate(self, check: AdmissionCheck) -> None:
         said = set_condition(

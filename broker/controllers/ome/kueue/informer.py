@@ -23,10 +23,15 @@ class ServedInformer(Informer[T]):
     """`kind` is in the version that was served last: what writes to these objects are sent to."""
 
     _arrived: Callable[[], None] | None = None
+    _left: Callable[[], None] | None = None
 
     def on_listed(self, reader: Callable[[], None]) -> None:
         """Calls `reader` after each complete list: the kind is served, perhaps since just now."""
         self._arrived = reader
+
+    def on_missing(self, reader: Callable[[], None]) -> None:
+        """Calls `reader` after each list that found the kind in no version: Kueue is not installed."""
+        self._left = reader
 
     @property
     def kind(self) -> Kind:
@@ -39,6 +44,9 @@ class ServedInformer(Informer[T]):
                 super()._list()
             except NotFound:
                 if version == VERSIONS[-1]:
+                    self.missing = True
+                    if self._left is not None:
+                        self._left()
                     raise
                 continue
             if self._arrived is not None:

@@ -9,7 +9,7 @@ ClusterQueue until no workload holds its quota, and so long the reservation is k
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeVar
 
 from broker.apis import names
@@ -25,6 +25,7 @@ from broker.controllers.ome.kueue.ownership import (
     BY_RESERVATION,
     Reservation,
     local_queue_name,
+    lost_mark,
     named,
     owner_of,
     queue_name,
@@ -42,7 +43,7 @@ from broker.controllers.ome.kueue.view import STOPPED, KueueView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.controller import Again
-from broker.kube.errors import Forbidden, Invalid, NotFound
+from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder, Reference
 from broker.quota.usage import Reserved
 from broker.settings import Settings
@@ -53,7 +54,12 @@ M = TypeVar("M", ClusterQueue, LocalQueue)
 CONFLICT: Final = "ObjectConflict"
 REFUSED: Final = "QueueRefused"
 REVERTED: Final = "EditReverted"
-LOOK: Final = 300.0  # seconds until a name that is somebody else's, or what was refused, is looked at again
+REMOVED: Final = "KueueRemoved"
+TERMINATING: Final = "QueueTerminating"
+UNMARKED: Final = "QueueMarkRemoved"
+UNAVAILABLE: Final = "KueueUnavailable"
+# Seconds until a name that is another's, or what was refused, is looked at again.
+LOOKS: Final = {CONFLICT: 300.0, REFUSED: 300.0, UNAVAILABLE: 30.0}
 ADMISSION: Final = ("Hold", "Off")
 STOPS: Final[tuple[StopPolicy, ...]] = ("None", "Hold", "HoldAndDrain")
 
@@ -70,40 +76,64 @@ class QueueKeeper:
         *,
         settings: Settings,
         recorder: Recorder,
+        refusal: Callable[[Reserved], Sequence[str]] = lambda _: (),
     ) -> None:
+        """`refusal`: why a reservation's namespace has no room for it."""
+        self._refusal = refusal
         self._client = client
         self._reads = reads
         self._view = view
         self._check = check
         self._settings = settings
         self._recorder = recorder
+        self._was_present = False  # whether this process has seen Kueue
         # By kind and key, what an object was last made by this process: what differs from it is another's.
         self._made: dict[tuple[str, str], Json] = {}
 
     def reconcile(self, key: str) -> Again | None:
         reserved = named(key)
         reservation = self._find(reserved)
-        if not self._view.present or reservation is None or reservation.deleting:
-            self._view.tell(reserved, ())
-            if self._view.present:
-                self._end(reserved, reservation)
-            return None
+        if reservation is None and self._left_out(reserved):
+            return None  # what it has in Kueue stays until it can be read again
+        try:
+            problems = tuple(self._problems(reserved, reservation))
+        except (Invalid, Forbidden, NotFound, Unavailable) as error:
+            if not error.status:
+                raise  # no answer came: the API server's trouble, and no word of Kueue's
+            problems = (_refusal(f"ClusterQueue {queue_name(reserved)}", error),)
+        news = self._view.tell(reserved, problems)
+        if news and reservation is not None:
+            for each in problems:
+                self._recorder.event(Reference.of(reservation), "Warning", each.reason, each.message)
+        waits = [LOOKS[each.reason] for each in problems if each.reason in LOOKS]
+        return Again(min(waits)) if waits else None
+
+    def _problems(
+        self, reserved: Reserved, reservation: Reservation | None
+    ) -> Generator[Problem, None, None]:
+        """Does what is to be done, and tells what is in the way. Raises ApiError."""
+        if not self._view.present:
+            if self._was_present and reservation is not None:
+                yield Problem(reason=REMOVED, message=_removed(reserved))
+            return
+        self._was_present = True
+        if reservation is None or reservation.deleting:
+            self._end(reserved, reservation)
+            return
         judged = judge(
             reservation.spec, default_cohort=self._settings.default_cohort, strict=self._settings.strict
         )
-        if judged.problems:
-            # What is wrong with it is told with the reservation; what it had before is not lent or used.
+        if judged.problems or self._refusal(reserved):
+            # The reservation's own status says what is wrong; what it had before is not lent or used.
             self._stop(reserved, "Hold")
             self._made.pop((ClusterQueue.KIND.kind, f"/{queue_name(reserved)}"), None)
-            self._view.tell(reserved, ())
-            return None
+            return
         if self._asks(reservation) and not self._check.settled:
-            return None  # a queue that names a check before it is active admits nobody; its change comes here
-        problems = tuple(self._keep(reservation, judged))
-        news = self._view.tell(reserved, problems)
-        for each in problems if news else ():
-            self._recorder.event(Reference.of(reservation), "Warning", each.reason, each.message)
-        return Again(LOOK) if any(each.reason in (CONFLICT, REFUSED) for each in problems) else None
+            # A queue that names a check before it is active admits nobody; its change comes here.
+            if self._check.error is not None:
+                yield _refusal(f"AdmissionCheck {CHECK}", self._check.error)
+            return
+        yield from self._keep(reservation, judged)
 
     def bound(self, reservation: Reservation) -> tuple[str, ...]:
         """The namespaces whose workloads may use it: its own, or those that say so in an annotation."""
@@ -163,6 +193,19 @@ class QueueKeeper:
         what = f"{informer.kind.kind} {meta['name']}"
         if found is not None and owner_of(found) != reserved:
             whose = owner_of(found)
+            if found.deleting:
+                return Problem(
+                    reason=TERMINATING,
+                    message=f"{what} was not made for {reserved} and is being deleted; it is kept by "
+                    f"{', '.join(found.metadata.finalizers)}; then one is made for {reserved}",
+                )
+            if command := lost_mark(found, reserved):
+                return Problem(
+                    reason=UNMARKED,
+                    message=f"{what} was made for {reserved} and has lost a part of the broker's mark, so it "
+                    f"is left as it is: put it back ({command}), or delete the {informer.kind.kind} to have "
+                    "it made anew",
+                )
             return Problem(
                 reason=CONFLICT,
                 message=f"{what} is there and was "
@@ -171,7 +214,7 @@ class QueueKeeper:
             )
         if found is not None and found.deleting:
             return Problem(
-                reason="QueueTerminating",
+                reason=TERMINATING,
                 message=f"{what} was deleted and is kept by {', '.join(found.metadata.finalizers)} until no "
                 "workload holds its quota; then it is made anew",
             )
@@ -180,12 +223,10 @@ class QueueKeeper:
             found = None
         try:
             self._write(informer, found, wanted, reservation)
-        except (Invalid, Forbidden) as error:
-            return Problem(
-                reason=REFUSED,
-                message=f"{what} is refused by Kueue, or by the rights that the broker has: {error.message}; "
-                "it stays as it is until the reservation, or what refuses it, is changed",
-            )
+        except (Invalid, Forbidden, NotFound, Unavailable) as error:
+            if not error.status:
+                raise
+            return _refusal(what, error)
         return None
 
     def _write(
@@ -262,10 +303,37 @@ class QueueKeeper:
     def _asks(self, reservation: Reservation) -> bool:
         return reservation.annotations.get(names.ADMISSION) != "Off"
 
+    def _left_out(self, reserved: Reserved) -> bool:
+        reads = self._reads.reservations if reserved.namespace else self._reads.cluster_reservations
+        return str(reserved) in reads.cache.broken
+
     def _find(self, reserved: Reserved) -> Reservation | None:
         if reserved.namespace:
             return self._reads.reservations.cache.get(reserved.name, reserved.namespace)
         return self._reads.cluster_reservations.cache.get(reserved.name)
+
+
+def _refusal(what: str, error: ApiError) -> Problem:
+    """An answer of the API server to a write, in its own words: they name the webhook behind it."""
+    if isinstance(error, Unavailable | NotFound):
+        return Problem(
+            reason=UNAVAILABLE,
+            message=f"{what} cannot be written: {error.message}; see whether Kueue's controller runs and its "
+            "webhook answers (kubectl get pods -n kueue-system); it stays as it is and is tried again",
+        )
+    return Problem(
+        reason=REFUSED,
+        message=f"{what} is refused by Kueue, or by the rights that the broker has: {error.message}; "
+        "it stays as it is until the reservation, or what refuses it, is changed",
+    )
+
+
+def _removed(reserved: Reserved) -> str:
+    return (
+        f"Kueue's definitions were removed, and ClusterQueue {queue_name(reserved)} with them: nothing is "
+        "admitted through it, and the broker counts quota itself; install Kueue again, or restart the broker "
+        "if Kueue is to stay away"
+    )
 
 
 def _stops(reservation: Reservation) -> Generator[Problem, None, StopPolicy]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from broker.apis import names
+from broker.apis.core import ResourceQuota
 from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.holdings.view import HoldingsView
 from broker.controllers.ome.kueue.admission import Answerer
+from broker.controllers.ome.kueue.answers import PARKED, by_parked, demands
 from broker.controllers.ome.kueue.check import CheckKeeper
 from broker.controllers.ome.kueue.keeper import QueueKeeper
 from broker.controllers.ome.kueue.ownership import (
@@ -24,10 +26,12 @@ from broker.controllers.ome.kueue.ownership import (
 )
 from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.kueue.strangers import Strangers
-from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.ome.kueue.view import KueueView, reserves
+from broker.controllers.ome.room import Room
 from broker.controllers.ome.shared import Shared
 from broker.kube.batch import Batcher
 from broker.kube.controller import Again, Controller
+from broker.kube.errors import ApiError
 from broker.kube.queue import WorkQueue
 from broker.kube.singleton import Singleton
 from broker.quota.usage import Holder, Reserved
@@ -50,6 +54,7 @@ class KueueLoops:
         others: Callable[[Reserved], Iterable[Holder]],
     ) -> None:
         self._reads = reads = shared.reads
+        room = Room(reads)
         clock = shared.clock
         self._check = CheckKeeper(shared.client, reads, clock=clock)
         keeper = QueueKeeper(
@@ -59,6 +64,7 @@ class KueueLoops:
             self._check,
             settings=shared.settings,
             recorder=shared.recorder,
+            refusal=room.refusal,
         )
         answerer = Answerer(
             shared.client,
@@ -69,6 +75,7 @@ class KueueLoops:
             settings=shared.settings,
             clock=clock,
             strange=Strangers(shared.nodes, shared.claims, clock=clock).look,
+            refusals=room.refusals,
         )
         self._queues = WorkQueue[str]("queues", clock=clock, longest=LONGEST)
         self._checks = Batcher[str]("checks", clock=clock)
@@ -103,14 +110,20 @@ class KueueLoops:
         reads.namespaces.on_change(self._namespace_changed)
         reads.workloads.on_change(self._workload_changed)
         reads.clusters.on_change(self._cluster_changed)
-        reads.cohorts.on_change(lambda *_: self._all())
+        reads.quotas.on_change(self._quota_changed)
+        reads.cohorts.on_change(lambda *_: self._cohorts_changed())
         reads.checks.on_change(lambda *_: self._check_changed())
         reads.cluster_queues.on_listed(self._all)
+        reads.cluster_queues.on_missing(self._all)
         reads.checks.on_listed(self._check_changed)
         holdings.on_change(lambda: self._asked.add("holdings"))
 
     def _run_check(self, _items: object) -> Again | None:
-        self._check.run(wanted=any(_asks(each) for each in self._reservations()))
+        try:
+            self._check.run(wanted=any(_asks(each) for each in self._reservations()))
+        except ApiError:
+            self._all()  # the reservations say why
+            raise
         return None
 
     def _reservations(self) -> list[Reservation]:
@@ -119,6 +132,21 @@ class KueueLoops:
     def _all(self) -> None:
         for each in self._reservations():
             self._queues.add(each.key)
+
+    def _quota_changed(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
+        for each in (old, new):
+            if each is not None and (old is None or new is None or old.spec != new.spec):
+                self._space_changed(each.namespace)
+
+    def _space_changed(self, namespace: str) -> None:
+        """Its ResourceQuotas may have room for other reservations of it than before."""
+        for each in self._reads.reservations.cache.list():
+            if each.namespace == namespace:
+                self._queues.add(each.key)
+
+    def _cohorts_changed(self) -> None:
+        self._all()
+        self._room()
 
     def _check_changed(self) -> None:
         self._checks.add(CHECK)
@@ -130,6 +158,8 @@ class KueueLoops:
             return
         self._queues.add(one.key)
         self._checks.add(one.key)
+        if one.namespace in {each.namespace for each in self._reads.quotas.cache.list()}:
+            self._space_changed(one.namespace)
 
     def _queue_changed(self, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
         if old and new and _same(old, new):
@@ -158,16 +188,27 @@ class KueueLoops:
         before, after = _holds(old), _holds(new)
         for reserved in {before, after} - {""} if before != after else ():
             self._queues.add(reserved)
+        if old is not None and (new is None or old.status.admission != new.status.admission):
+            self._room()
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         for each in (old, new):
             if each is not None and (name := each.annotations.get(names.DRAWS_FROM)):
                 self._queues.add(name)
 
-    def _workload_changed(self, _old: Workload | None, new: Workload | None) -> None:
-        if new is not None and CHECK in by_waiting(new):
+    def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
+        """A question, an eviction, or room: what a workload no longer uses."""
+        if new is not None and CHECK in (*by_waiting(new), *by_parked(new)):
             self._asked.add(new.key)
-        elif new is None and self._reads.workloads.cache.by(WAITING, CHECK):
+        elif old is not None and (
+            new is None or demands(old) != demands(new) or reserves(old) > reserves(new)
+        ):
+            self._room()
+
+    def _room(self) -> None:
+        """There may be more room than before."""
+        workloads = self._reads.workloads.cache
+        if any(workloads.by(index, CHECK) for index in (WAITING, PARKED)):
             self._asked.add("room")
 
 

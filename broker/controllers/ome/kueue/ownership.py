@@ -78,6 +78,19 @@ def owner_of(obj: Object) -> Reserved | None:
     return named(obj.annotations.get(names.TAG_RESERVATION, ""))
 
 
+def lost_mark(obj: Object, reserved: Reserved) -> str:
+    """The part of the broker's mark that an object made for the reservation has lost, as `kubectl` would put
+    it back; empty where the object has the whole mark, or none of it: then somebody else made it."""
+    kind, name = obj.KIND.plural, f"{obj.name}{f' -n {obj.namespace}' if obj.namespace else ''}"
+    labelled = obj.labels.get(names.MANAGED_BY) == BROKER
+    annotated = obj.annotations.get(names.TAG_RESERVATION) == str(reserved)
+    if annotated and not labelled:
+        return f"kubectl label {kind} {name} {names.MANAGED_BY}={BROKER} --overwrite"
+    if labelled and names.TAG_RESERVATION not in obj.annotations:
+        return f"kubectl annotate {kind} {name} {names.TAG_RESERVATION}={reserved}"
+    return ""
+
+
 def by_reservation(made: Object) -> Iterable[str]:
     """For the index BY_RESERVATION."""
     reserved = owner_of(made)

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
-from broker.apis.meta import exact
 from broker.apis.ome import BorrowWithinCohort, PreemptionRule, ReservationSpec, ResourceGroup, ResourceQuota
 from broker.controllers.ome.kueue.ownership import (
     Reservation,
@@ -30,6 +29,7 @@ from broker.controllers.ome.kueue.ownership import (
 )
 from broker.kube.conditions import owner_reference
 from broker.quota.usage import Reserved
+from broker.text import exact
 
 Json = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 Invariant: what a reservation has itself is its own first: its workloads fit where its own instances have
 room for them beside its other workloads, whoever has borrowed them meanwhile (borrowers make room). Beyond
-that, one that may borrow fits where the whole cohort's instances have room beside everybody's workloads.
+that, one that may borrow fits where its whole cohort tree's instances have room beside everybody's workloads.
 Pods are counted by their accelerator where they ask for one, as quota is sized; an instance's other
 resources are raw and nearly never what is short.
 """
@@ -40,6 +40,11 @@ class Pods:
         """By what it is decided whether they fit."""
         asked = {name: amount for name, amount in self.each.items() if amount > 0}
         return {name: asked[name] for name in ACCELERATORS if name in asked} or asked
+
+
+def is_accelerated(pods: Pods) -> bool:
+    """Whether they are counted by an accelerator."""
+    return any(name in ACCELERATORS for name in pods.counted)
 
 
 Placed = list[tuple[Left, Left, int]]  # so many instances, from this to that

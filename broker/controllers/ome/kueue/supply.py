@@ -2,26 +2,30 @@
 
 Invariant: one look is one pass: rooms are worked out once, as far as they are asked for, and filled by
 what is placed, so that two workloads of a pass are never told of the same instance. A workload that needs
-several flavors gets all of them or takes none.
+several flavors gets all of them or takes none. A reservation that may borrow gets the idle instances of its
+whole cohort tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from broker.apis.kueue import Workload
-from broker.apis.ome_rules import judge
+from broker.apis.meta import Object
+from broker.apis.ome_rules import Judged, judge
 from broker.capacity.holdings import Holdings
 from broker.capacity.matching import launchable
 from broker.capacity.sizing import FlavorProblem, flavor_of, supply
 from broker.controllers.ome.kueue.answers import demands, shortage
+from broker.controllers.ome.kueue.cohorts import root
 from broker.controllers.ome.kueue.ownership import BY_QUEUE, Reservation, queue_name, reserved_of
 from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.kueue.room import Placed, Pods, Room, Slots
 from broker.controllers.ome.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
+from broker.kube.cache import Cache
 from broker.quota.usage import Holder, Reserved
 from providers.base import CapacityProvider
 
@@ -29,6 +33,38 @@ from providers.base import CapacityProvider
 _NOT_OURS: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
 
 Pool = tuple[frozenset[Reserved], str]  # whose instances, of which flavor
+
+
+class Memo:
+    """What specs and admissions come to, kept from one look to the next: worked out once for each version."""
+
+    def __init__(self) -> None:
+        self._judged: dict[str, tuple[str, Judged]] = {}
+        self._demands: dict[str, tuple[str, Mapping[str, tuple[Pods, ...]]]] = {}
+
+    def judged(self, one: Reservation, cohort: str, *, strict: bool) -> Judged:
+        known = self._judged.get(one.key)
+        if known is None or known[0] != _version(one):
+            known = (_version(one), judge(one.spec, default_cohort=cohort, strict=strict))
+            self._judged[one.key] = known
+        return known[1]
+
+    def demands(self, workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
+        known = self._demands.get(workload.key)
+        if known is None or known[0] != _version(workload):
+            known = self._demands[workload.key] = (_version(workload), demands(workload))
+        return known[1]
+
+    def forget(self, workloads: Cache[Workload], reservations: int) -> None:
+        """Drops the objects that are gone, now and then."""
+        if len(self._demands) > 2 * len(workloads) + 100:
+            self._demands = {key: each for key, each in self._demands.items() if workloads.find(key)}
+        if len(self._judged) > 2 * reservations + 100:
+            self._judged = {}
+
+
+def _version(one: Object) -> str:
+    return f"{one.uid}/{one.metadata.resource_version}"
 
 
 class Look:
@@ -42,18 +78,23 @@ class Look:
         others: Callable[[Reserved], Iterable[Holder]],
         *,
         cohort: str,
+        strict: bool,
+        refusals: Collection[Reserved],
         strange: Mapping[str, int],
         now: datetime,
+        memo: Memo | None = None,
     ) -> None:
-        """`strange`: how many slots of EC2's reservations, by id, others have."""
+        """`refusals`: reservations for which a ResourceQuota has no room; `strange`: how many slots of EC2's
+        reservations, by id, others have."""
         self._strange = strange
         self._now = now
+        self._memo = memo or Memo()
         self._reads = reads
         self._types = provider.instance_types()
         self._holdings = holdings
         self._others = others
         self._members: dict[str, set[Reserved]] = {}
-        self._borrows: dict[Reserved, str] = {}  # reservation → the cohort that it may borrow in
+        self._borrows: dict[Reserved, str] = {}  # reservation → the root of the tree that it may borrow in
         self._rooms: dict[Pool, Room] = {}
         reservations: list[Reservation] = [
             *reads.reservations.cache.list(),
@@ -61,14 +102,15 @@ class Look:
         ]
         for each in reservations:
             reserved = reserved_of(each)
-            judged = judge(each.spec, default_cohort=cohort)
+            judged = self._memo.judged(each, cohort, strict=strict)
             spec = judged.spec
-            if each.deleting or judged.problems:
+            if each.deleting or judged.problems or reserved in refusals:
                 continue  # it lends nothing, and borrows nothing new
             if spec.cohort:
-                self._members.setdefault(spec.cohort, set()).add(reserved)
+                tree = root(spec.cohort, reads.cohorts.cache)
+                self._members.setdefault(tree, set()).add(reserved)
                 if spec.allow_borrowing:
-                    self._borrows[reserved] = spec.cohort
+                    self._borrows[reserved] = tree
 
     def place(
         self, reserved: Reserved, wanted: Mapping[str, tuple[Pods, ...]]
@@ -138,7 +180,7 @@ class Look:
         """What has the reservation's instances already: workloads told so, and the others."""
         for workload in self._reads.workloads.cache.by(BY_QUEUE, queue_name(reserved)):
             if reserves(workload) and not _asked(workload):
-                yield from demands(workload).get(flavor, ())
+                yield from self._memo.demands(workload).get(flavor, ())
         for holder in self._others(reserved):
             amounts = {
                 key.resource: amount / (1000 if key.resource == "cpu" else 1)

@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from broker.apis import names
-from broker.apis.kueue import ACTIVE, EVICTED, FINISHED, PODS_READY, QUOTA_RESERVED, Workload
+from broker.apis.kueue import (
+    ACTIVE,
+    EVICTED,
+    FINISHED,
+    PODS_READY,
+    QUOTA_RESERVED,
+    ClusterQueue,
+    LocalQueue,
+    Workload,
+)
 from broker.apis.meta import Condition, condition
 from broker.apis.units import units
 from broker.capacity.holdings import Problem
@@ -23,6 +32,8 @@ from broker.quota.model import FlavorResource
 from broker.quota.usage import Holder, Reserved
 
 STOPPED: Final = "QueueStopped"  # by the reservation's own word
+# Problems that keep no queue from being active.
+HARMLESS: Final = frozenset({"AdmissionCheckTerminating", "AnnotationInvalid"})
 BY_POLICY: Final = "Stopped"  # Kueue's reason where a queue's stopPolicy stops it
 
 
@@ -67,8 +78,9 @@ class KueueView:
         problems = self.problems(reserved)
         if said.reason == BY_POLICY and any(each.reason == STOPPED for each in problems):
             return True, said.reason, said.message  # nothing is amiss: somebody wants it so
-        if said.status != "True" and problems:
-            return False, problems[0].reason, problems[0].message
+        why = next((each for each in problems if each.reason not in HARMLESS), None)
+        if said.status != "True" and why is not None:
+            return False, why.reason, f"{why.message}; Kueue says {said.reason}: {said.message}"
         return said.status == "True", said.reason, said.message
 
     def problems(self, reserved: Reserved) -> tuple[Problem, ...]:
@@ -145,6 +157,24 @@ def reserves(workload: Workload) -> bool:
         and _true(condition(status.conditions, QUOTA_RESERVED))
         and not _true(condition(status.conditions, FINISHED))
     )
+
+
+def counts_as(workload: Workload | None) -> object:
+    """How a workload counts for its reservation: two versions that are alike in it change nothing there."""
+    if workload is None or not _counts(workload):
+        return None
+    status = workload.status
+    return status.admission, status.reclaimable_pods, workload.spec.priority, _trouble(workload)
+
+
+def shows(queue: ClusterQueue | LocalQueue | None) -> object:
+    """What of a queue its reservation's status is made of; Kueue counts in the rest, with every workload."""
+    if queue is None:
+        return None
+    holds = queue.status.reserving_workloads if isinstance(queue, ClusterQueue) and queue.deleting else 0
+    said = condition(queue.status.conditions, ACTIVE) if isinstance(queue, ClusterQueue) else None
+    meta = queue.metadata
+    return meta.uid, meta.labels, meta.annotations, queue.deleting, queue.spec, said, holds
 
 
 def _counts(workload: Workload) -> bool:

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition, exact
+from broker.apis.meta import condition
 from broker.apis.units import CPU
 from broker.capacity.endings import NOTICES
 from broker.capacity.holdings import Holdings
@@ -27,6 +27,7 @@ from broker.capacity.model import Inventory
 from broker.capacity.sizing import ACCELERATORS, supply
 from broker.quota.standing import Machine, attribute
 from broker.quota.usage import Reserved
+from broker.text import exact
 from providers.model import InstanceType, Odcr
 
 Flavors = Mapping[str, Mapping[str, str]]
@@ -78,8 +79,6 @@ class Hardware:
                 entry = (node, attribute(node.labels, flavors), resources(node))
             known[node.name] = entry
             _, found, has = entry
-            if odcr is not None and odcr.id in holdings.disputed:
-                found = ()
             if len(found) == 1:
                 machines.append(Machine(name=node.name, flavor=found[0], resources=has, out=why(node)))
                 continue

@@ -52,7 +52,8 @@ def body(
     if not known:
         return made
     share, used = facts.share, facts.used
-    borrowed = beyond(used, facts.nominal)
+    # As in a ClusterQueue: outside a cohort there is nothing to borrow from (Kueue, pkg/cache/scheduler).
+    borrowed = beyond(used, facts.nominal) if facts.judged.spec.cohort else {}
     amounts: dict[str, list[Json]] = {
         "capacity": flavors(facts.nominal),
         "allocatable": flavors(share.allocatable),

@@ -31,7 +31,16 @@ DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
 OF_ANNOTATIONS: Final = (INVALID, spelling.REASON)  # troubles that whoever wrote the object can mend in it
 # Of what is wrong with queues: what keeps workloads out of them.
-KEPT_OUT: Final = ("ObjectConflict", "QueueRefused", "QueueTerminating", "CohortCycle", "QueueStopped")
+KEPT_OUT: Final = (
+    "ObjectConflict",
+    "QueueRefused",
+    "KueueUnavailable",
+    "KueueRemoved",
+    "QueueMarkRemoved",
+    "QueueTerminating",
+    "CohortCycle",
+    "QueueStopped",
+)
 # Every reason there is, by the condition that has it; what buys or queues for a reservation brings its own.
 REASONS: Final = {
     READY: (

@@ -15,6 +15,15 @@ from .base import Rules
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _ADDRESSED = ("ClusterIP", "LoadBalancer", "NodePort")
 _OUTSIDE = ("LoadBalancer", "NodePort")
+# What the API server makes for itself: the range, and the Service that has its first address.
+RANGE = "10.96.0.0/16"
+KUBERNETES: Obj = {
+    "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
+    "spec": {
+        "clusterIP": "10.96.0.1",
+        "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+    },
+}
 _FIRST_PORT, _PORTS = 30_000, 2_768
 
 

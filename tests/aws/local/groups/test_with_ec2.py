@@ -55,6 +55,26 @@ def test_both_services_tell_of_one_membership(aws: Aws, ec2: Any) -> None:
     assert groups_of(ec2, second) == []
 
 
+def test_a_pending_member_is_listed_and_launched_into_only_later(aws: Aws, ec2: Any) -> None:
+    aws.control.freeze()
+    aws.control.grouping(60)
+    odcr = aws.reserve(ec2)
+    arn = f"arn:aws:ec2:{REGION}:123456789012:capacity-reservation/{odcr}"
+    group, groups = aws.group("training"), aws.client("resource-groups")
+    for _ in range(2):
+        answer = groups.group_resources(Group="training", ResourceArns=[arn])
+        assert (answer["Succeeded"], answer["Pending"]) == ([], [{"ResourceArn": arn}])
+    status = groups.list_grouping_statuses(Group="training")["GroupingStatuses"]
+    assert [each["Status"] for each in status] == ["IN_PROGRESS"]
+    assert members(aws, "training") == groups_of(ec2, odcr) == []
+    assert reservation_of(ec2, launch_into(ec2, group)) is None
+    aws.control.advance(60)
+    assert members(aws, "training") == [odcr]
+    status = groups.list_grouping_statuses(Group="training")["GroupingStatuses"]
+    assert [each["Status"] for each in status] == ["SUCCESS"]
+    assert groups.group_resources(Group="training", ResourceArns=[arn])["Succeeded"] == [arn]
+
+
 def test_a_cancelled_reservation_leaves_its_groups_for_good(aws: Aws, ec2: Any) -> None:
     gone, stays = aws.reserve(ec2), aws.reserve(ec2)
     training = aws.group("training", gone, stays)

@@ -1,6 +1,7 @@
 """A stand-in for the EC2 part: which reservations there are, and what groups told it."""
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
@@ -13,6 +14,12 @@ class FakeEc2:
 
     def reservation_state(self, account_id: str, region: str, arn: str) -> str | None:
         return self.states.get(arn)
+
+    def now(self) -> datetime:
+        return datetime(2030, 1, 1, tzinfo=UTC)
+
+    def grouping_time(self) -> timedelta:
+        return timedelta()
 
     def membership_changed(self, account_id: str, region: str) -> None:
         self.changes.append((account_id, region))

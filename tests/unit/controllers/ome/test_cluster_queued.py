@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apis.kueue import Workload
+from broker.apis.kueue import ClusterQueueSpec, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.clusters import queued
 from broker.controllers.ome.clusters.wanted import Wanted
@@ -75,6 +76,91 @@ def test_pieces_are_a_gpu_or_a_core(amounts: dict[str, int], made: object) -> No
     assert queued.pieces(amounts) == made
 
 
+AMOUNTS = {GPU: 4096, CPU: 1 << 20, MEMORY: 1 << 45, "example.com/licence": 7}
+SPEC = ClusterQueueSpec.model_validate(
+    {
+        "resourceGroups": [
+            {"coveredResources": [*AMOUNTS], "flavors": [{"name": "h100", "resources": []}]},
+            {"coveredResources": ["either"], "flavors": [{"name": "a"}, {"name": "b"}]},
+        ]
+    }
+)
+
+
+def admitted(amounts: dict[str, int], *, apart: bool, at: int = 0) -> Workload:
+    want = Wanted(requests=amounts)
+    made = queued.body(
+        CLUSTER, at, amounts, namespace="team", queue="gpu", wanted=want, priority=0, apart=apart
+    )
+    assigned = [
+        {"name": each["name"], "flavors": dict.fromkeys(amounts, "h100"), "count": each["count"]}
+        for each in made["spec"]["podSets"]
+    ]
+    conditions = [{"type": "Admitted", "status": "True"}]
+    admission = {"clusterQueue": "team--gpu", "podSetAssignments": assigned}
+    return Workload.decode({**made, "status": {"conditions": conditions, "admission": admission}})
+
+
+def after(workload: Workload, back: Mapping[str, int]) -> Workload:
+    """With so many pods given back, as it is read again."""
+    raw = workload.model_dump(by_alias=True, mode="json", exclude_none=True)
+    raw["status"]["reclaimablePods"] = [{"name": name, "count": count} for name, count in back.items()]
+    return Workload.decode(raw)
+
+
+@pytest.mark.covers("SAF-72")
+@given(
+    st.fixed_dictionaries({name: st.integers(1, most) for name, most in AMOUNTS.items()}),
+    st.lists(st.fixed_dictionaries(dict.fromkeys(AMOUNTS, st.floats(0, 1))), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_kueue_counts_what_the_cluster_holds_after_every_step(
+    amounts: dict[str, int], steps: list[dict[str, float]], apart: bool
+) -> None:
+    mine, held = [admitted(amounts, apart=apart)], amounts
+    for step in steps:
+        needs = {name: int(value * step[name]) for name, value in held.items()}
+        wanted = {FlavorResource("h100", name): value for name, value in needs.items() if value}
+        kept = queued.kept(mine, wanted)
+        for each, back in queued.given_back(mine, kept):
+            mine[mine.index(each)] = after(each, back)
+        assert queued.usage(mine) == kept
+        assert all(kept.get(key, 0) >= value for key, value in wanted.items())
+        if apart:  # all of it, but for less than a unit of what has more units than a set may have
+            assert all(value - wanted.get(key, 0) < 1 << 15 for key, value in kept.items())
+            assert all(kept[key] == value for key, value in wanted.items() if key.resource != MEMORY)
+        held = {name: kept.get(FlavorResource("h100", name), 0) for name in held}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "apart"),
+    [
+        ({GPU: 8, MEMORY: 1 << 40}, True),
+        ({MEMORY: 1 << 40}, True),
+        ({GPU: 8}, False),  # a pod each: nothing to tell apart
+        ({GPU: 8, "either": 1}, False),  # its pod sets could be given different flavors
+        ({GPU: 8, "unknown": 1}, False),
+    ],
+)
+def test_resources_are_apart_where_each_has_one_flavor(amounts: dict[str, int], apart: bool) -> None:
+    assert queued.can_be_apart(SPEC, amounts) is apart
+
+
+def test_resources_are_not_apart_where_pods_are_counted() -> None:
+    groups = SPEC.model_dump(by_alias=True, mode="json", exclude_none=True)["resourceGroups"]
+    groups.append({"coveredResources": ["pods"], "flavors": [{"name": "p"}]})
+    spec = ClusterQueueSpec.model_validate({"resourceGroups": groups})
+    assert not queued.can_be_apart(spec, {GPU: 8, MEMORY: 1 << 40})
+
+
+def test_apart_pieces_come_to_exactly_what_is_asked() -> None:
+    for amounts in ({GPU: 3, MEMORY: (8 << 40) + 5}, {MEMORY: (1 << 50) - 1}, {CPU: 1500}):
+        made = queued.pieces(amounts, apart=True)
+        assert {name: sum(n * each.get(name, 0) for _, n, each in made) for name in amounts} == amounts
+        assert all(0 < count <= 1 << 30 for _, count, _ in made)
+        assert len({name for name, _, _ in made}) == len(made)
+
+
 def test_it_has_quota_once_kueue_has_admitted_all_of_it() -> None:
     assert queued.verdict([workload(16, holds=True)], wanted(16), None, None) == Verdict(
         standing=Standing.ADMITTED, usage={KEY: 16}
@@ -109,10 +195,10 @@ def test_what_waits_for_more_than_is_wanted_is_made_otherwise() -> None:
 def test_what_the_cluster_does_not_hold_any_more_is_given_back_the_last_first() -> None:
     one, two = workload(16, holds=True), workload(8, at=1, holds=True)
     assert [*queued.given_back([one, two], {KEY: 24})] == []
-    assert [*queued.given_back([one, two], {KEY: 16})] == [(two, 8)]
-    assert [*queued.given_back([one, two], {KEY: 8})] == [(two, 8), (one, 8)]
+    assert [*queued.given_back([one, two], {KEY: 16})] == [(two, {"main": 8})]
+    assert [*queued.given_back([one, two], {KEY: 8})] == [(two, {"main": 8}), (one, {"main": 8})]
     again = workload(16, holds=True, back=4)
-    assert [*queued.given_back([again], {KEY: 8})] == [(again, 8)]
+    assert [*queued.given_back([again], {KEY: 8})] == [(again, {"main": 8})]
 
 
 def test_an_eviction_is_told_in_kueues_words() -> None:
@@ -136,8 +222,19 @@ def test_an_eviction_of_what_was_never_admitted_is_not_the_clusters() -> None:
     assert queued.eviction([workload(8, holds=True), growth]) is None
 
 
-def test_a_word_that_somebody_broke_by_hand_asks_for_nothing() -> None:
-    body = queued.body(CLUSTER, 0, {GPU: 8}, namespace="t", queue="q", wanted=wanted(8), priority=3)
-    for broken in ("", "[]", '{"nvidia.com/gpu": "many"}'):
-        body["metadata"]["annotations"] = {"capacity-broker.io/asked": broken}
-        assert queued.left(Workload.decode(body)) == {}
+@pytest.mark.covers("SAF-53")
+def test_annotations_of_a_workload_give_a_cluster_no_quota() -> None:
+    """They can be written by those who may edit Workloads; what Kueue admitted is in spec and status."""
+    honest = workload(8, holds=True)
+    annotations = {"capacity-broker.io/asked": '{"nvidia.com/gpu": "800"}'}
+    forged = Workload.decode(
+        {**honest.wire(), "metadata": {**honest.metadata.wire(), "annotations": annotations}}
+    )
+    assert queued.usage([forged]) == queued.usage([honest]) == {KEY: 8}
+    assert queued.left(forged) == {GPU: 8}
+    verdict = queued.verdict([forged], wanted(800), None, None)
+    assert verdict is not None and verdict.standing is Standing.WAITING
+    unreadable = honest.wire()
+    [container] = unreadable["spec"]["podSets"][0]["template"]["spec"]["containers"]
+    container["resources"]["requests"] = {GPU: "many"}
+    assert queued.left(Workload.decode(unreadable)) == {GPU: 0}

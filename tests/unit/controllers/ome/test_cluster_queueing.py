@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from broker.apis.kueue import PODS_READY, ClusterQueue, LocalQueue, Namespace, Workload
+import pytest
+
+from broker.apis.kueue import PODS_READY, CheckState, ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.clusters.admission import held
 from broker.controllers.ome.clusters.queueing import Queueing
 from broker.controllers.ome.clusters.settle import Evicted, Settled
 from broker.controllers.ome.clusters.wanted import Wanted
 from broker.controllers.ome.clusters.world import Asking, World
+from broker.controllers.ome.kueue.answers import Answer, body, parked_body
 from broker.controllers.ome.kueue.ownership import mark
 from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
+from broker.kube.conditions import timestamp
 from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
+from broker.quota.entitled import Standing
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from tests.kueue.definitions import install
@@ -30,22 +36,24 @@ EMPTY = World(reservations={}, specs={}, flavors={}, asking=(), others=())
 
 
 class Stage:
-    """A cluster that wants GPUs of reservation team/gpu, and its queue, which asks the broker's check."""
+    """A cluster that wants GPUs of a reservation, and its queue in namespace team, which asks the broker's
+    check."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserved: Reserved = MINE) -> None:
+        self.reserved = reserved
         transport = InProcessTransport(Cluster())
         self.client = Client(transport)
         install(self.client)
-        self.kueue = Kueue(transport)
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
-        queue: Json = {"metadata": {"name": MINE.queue, **mark(MINE)}}
+        queue: Json = {"metadata": {"name": reserved.queue, **mark(reserved)}}
         queue["spec"] = {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}}
         self.client.create(ClusterQueue.KIND, queue)
-        local: Json = {"metadata": {"name": "gpu", "namespace": "team", **mark(MINE)}}
-        self.client.create(LocalQueue.KIND, {**local, "spec": {"clusterQueue": MINE.queue}})
-        clock = FakeClock()
-        self.reads = OmeReads(self.client, clock=clock)
-        self.queueing = Queueing(self.client, self.reads, clock)
+        local: Json = {"metadata": {"name": "gpu", "namespace": "team", **mark(reserved)}}
+        self.client.create(LocalQueue.KIND, {**local, "spec": {"clusterQueue": reserved.queue}})
+        self.clock = FakeClock()
+        self.kueue = Kueue(transport, now=self.clock.now)
+        self.reads = OmeReads(self.client, clock=self.clock)
+        self.queueing = Queueing(self.client, self.reads, self.clock)
 
     def passes(self, *, wants: int, holds: int = 0) -> Evicted | None:
         """One pass over a cluster that goes on holding what it holds; whether it must leave."""
@@ -54,14 +62,14 @@ class Stage:
         status: Json = {}
         if holds:
             flavors = [{"name": "h100", "resources": [{"name": GPU, "total": holds}]}]
-            status = {"admission": {"reservation": str(MINE), "flavors": flavors}}
+            status = {"admission": {"reservation": str(self.reserved), "flavors": flavors}}
         cluster = DedicatedAICluster.decode(
             {"metadata": {"name": "c", "uid": "12345678-a"}, "spec": {}, "status": status}
         )
         wanted = Wanted(requests={GPU: wants})
-        one = Asking(cluster=cluster, profile=None, wanted=wanted, reserved=MINE, held=held(cluster))
+        one = Asking(cluster=cluster, profile=None, wanted=wanted, reserved=self.reserved, held=held(cluster))
         self.queueing.look()
-        _, evicted = self.queueing.said(one, EMPTY)
+        self.verdict, evicted = self.queueing.said(one, EMPTY)
         settled = Settled(state="ACTIVE", detail="", said=(), held=one.held)
         self.queueing.act(one, settled, evicted=evicted is not None and evicted.keeps is None)
         return evicted
@@ -72,16 +80,80 @@ class Stage:
 
     def reserves(self, at: int, gpus: int) -> Workload:
         (found,) = (each for each in self.workloads() if each.name.endswith(f"-{at}"))
-        self.kueue.reserves(found.name, MINE.queue, {"h100": {GPU: str(gpus)}}, namespace="team", pods=gpus)
+        self.kueue.reserves(
+            found.name, self.reserved.queue, {"h100": {GPU: str(gpus)}}, namespace="team", pods=gpus
+        )
         return found
 
-    def checked(self, workload: Workload, state: str) -> None:
+    def checked(self, workload: Workload, state: CheckState) -> None:
         """The check's word, applied as the broker does, and what Kueue makes of it."""
-        entry = {"name": CHECK, "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-        metadata = {"name": workload.name, "namespace": "team"}
-        body: Json = {"metadata": metadata, "status": {"admissionChecks": [entry]}}
-        self.client.apply(Workload.KIND, body, subresource="status")
+        now = self.clock.now()
+        found = self.kueue.workload(workload.name, "team")
+        said = body(found, CHECK, Answer(state=state, message=""), timestamp(now))
+        self.client.apply(Workload.KIND, said, subresource="status")
         self.kueue.settles(workload.name, namespace="team")
+
+    def parks(self, workload: Workload) -> None:
+        """What the check does of a workload that Kueue has evicted for it."""
+        now, found = self.clock.now(), self.kueue.workload(workload.name, "team")
+        said = parked_body(found, CHECK, "no room", now, now + timedelta(minutes=1))
+        self.client.apply(Workload.KIND, said, subresource="status")
+
+
+@pytest.mark.covers("SAF-53")
+@pytest.mark.parametrize("namespace", ["team", "a-tenant"])
+@pytest.mark.parametrize("reserved", [MINE, Reserved("", "pool")], ids=str)
+def test_workload_outside_the_reservations_queues_is_no_clusters(reserved: Reserved, namespace: str) -> None:
+    """A tenant names the cluster as owner of a Workload of its own, which a queue of its own admits: the
+    cluster would be given instances for it, without quota of its reservation."""
+    stage = Stage(reserved)
+    if namespace != "team":
+        stage.client.create(Namespace.KIND, {"metadata": {"name": namespace}})
+    stage.client.create(ClusterQueue.KIND, {"metadata": {"name": "tenants"}, "spec": {}})
+    # Marked as the broker marks its own, and first by name.
+    local: Json = {"metadata": {"name": "anyones", "namespace": namespace, **mark(reserved)}}
+    stage.client.create(LocalQueue.KIND, {**local, "spec": {"clusterQueue": "tenants"}})
+    stage.passes(wants=8)
+    (own,) = stage.workloads()
+    assert (own.namespace, own.spec.queue_name) == ("team", "gpu")
+    forged = stage.client.get(Workload.KIND, own.name, namespace=own.namespace)
+    forged["metadata"] = {key: forged["metadata"][key] for key in ("labels", "ownerReferences")}
+    forged["metadata"] |= {"name": "forged", "namespace": namespace}
+    forged["spec"]["queueName"] = "anyones"
+    forged.pop("status", None)
+    stage.client.create(Workload.KIND, forged)
+    stage.kueue.reserves("forged", "tenants", {"h100": {GPU: "8"}}, namespace=namespace, pods=8)
+    stage.kueue.settles("forged", namespace=namespace)
+    assert stage.kueue.workload("forged", namespace).status.admission is not None
+    stage.passes(wants=8)
+    assert stage.verdict is not None and stage.verdict.standing is not Standing.ADMITTED
+    stage.passes(wants=0)
+    assert "forged" in {each.name for each in stage.workloads()}  # nor is it ended
+
+
+@pytest.mark.covers("SAF-70")
+def test_what_the_check_evicts_before_it_is_admitted_frees_its_quota_and_queues_again() -> None:
+    stage = Stage()
+    stage.passes(wants=8)
+    stage.checked(first := stage.reserves(0, 8), "Ready")
+    stage.passes(wants=16, holds=8)
+    stage.checked(growth := stage.reserves(1, 8), "Retry")
+    stage.passes(wants=16, holds=8)
+    assert stage.kueue.counts(MINE.queue) == {
+        ("h100", GPU): 16
+    }  # until it is parked, or it came back at once
+    stage.parks(growth)
+    stage.passes(wants=16, holds=8)
+    assert stage.kueue.counts(MINE.queue) == {("h100", GPU): 8}
+    assert [each.uid for each in stage.workloads()] == [first.uid, growth.uid]
+    assert stage.kueue.settles(growth.name, namespace="team") == "waits"
+    stage.passes(wants=16, holds=8)
+    released: Json = {"status": {"requeueState": {"requeueAt": None}}}
+    stage.client.patch(Workload.KIND, growth.name, released, namespace="team", subresource="status")
+    assert stage.kueue.settles(growth.name, namespace="team") == "requeued"
+    stage.checked(stage.reserves(1, 8), "Ready")
+    stage.passes(wants=16, holds=16)
+    assert [each.status.admission is not None for each in stage.workloads()] == [True, True]
 
 
 def test_a_growth_that_was_never_admitted_goes_alone() -> None:
@@ -89,7 +161,8 @@ def test_a_growth_that_was_never_admitted_goes_alone() -> None:
     stage.passes(wants=8)
     stage.checked(first := stage.reserves(0, 8), "Ready")
     stage.passes(wants=16, holds=8)
-    stage.checked(stage.reserves(1, 8), "Retry")
+    growth = stage.reserves(1, 8)
+    stage.kueue.evicts(growth.name, "InCohortReclamation", "for another", namespace="team")
     assert stage.passes(wants=16, holds=8) is None
     assert [each.uid for each in stage.workloads()] == [first.uid]
     stage.passes(wants=16, holds=8)

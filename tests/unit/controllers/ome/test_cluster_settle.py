@@ -311,3 +311,17 @@ def test_what_was_written_is_not_written_again() -> None:
         Facts(cluster=after, wanted=Wanted(requests={GPU: 16}), reserved=MINE), size, now=later, wait=600
     )
     assert report.body(after, again, now=later) is None
+
+
+@pytest.mark.covers("SAF-59")
+@pytest.mark.parametrize("gpus", [8_000_000, 2**31 - 8, 2**63 - 1])
+def test_a_cluster_of_any_size_makes_no_more_claims_at_a_time_than_there_are_slots(gpus: int) -> None:
+    one = cluster(holds=gpus, state="ACTIVE")
+    waiting = [claim(at, ready=False) for at in range(60)]
+    found = settled(one, *waiting, gpus=gpus, verdict=admitted(gpus), waiting=64)
+    assert [at for at, _ in found.change.make] == [60, 61, 62, 63]
+    running = [claim(at) for at in range(0, 200, 2)]
+    found = settled(one, *running, gpus=gpus, verdict=admitted(gpus), waiting=100)
+    assert [at for at, _ in found.change.make] == [*range(1, 200, 2)]
+    found = settled(one, *[claim(at, ready=False) for at in range(64)], gpus=gpus, verdict=admitted(gpus))
+    assert found.change.make == ()

@@ -26,7 +26,7 @@ def cluster(name: str, of: str, *, holds: str = "", state: str = "ACTIVE", detai
     return {"metadata": metadata, "spec": {"capacityReservationId": of}, "status": status}
 
 
-def view(*clusters: Json, queued: tuple[str, ...] = ()) -> ClusterView:
+def view(*clusters: Json, queued: tuple[tuple[str, str], ...] = ()) -> ClusterView:
     cache = Cache(DedicatedAICluster)
     cache.replace(clusters, 1)
     return ClusterView(cache, known=lambda: (A, B, POOL), queued=lambda: queued)
@@ -58,7 +58,9 @@ def test_who_holds_and_who_waits_is_told_by_reservation() -> None:
 
 def test_what_kueue_counts_already_is_told_apart() -> None:
     found = view(
-        cluster("queued", "a/gpu", holds="a/gpu"), cluster("old", "a/gpu", holds="a/gpu"), queued=("queued",)
+        cluster("queued", "a/gpu", holds="a/gpu"),
+        cluster("old", "a/gpu", holds="a/gpu"),
+        queued=((A.queue, "queued"), (B.queue, "old"), ("anyones", "old")),
     )
     assert [each.name for each in found.unqueued(A)] == ["old"]
     assert [each.name for each in found.holders(A)] == ["old", "queued"]

@@ -75,10 +75,9 @@ def test_a_node_is_out_when_it_is_cordoned_or_not_ready_and_not_by_a_taint(seen:
 def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() -> None:
     eight = {GPU: "8", "cpu": "1001m", "memory": "1500m"}
     flavors = {"h100": {"sort": "h100"}, "twin": {"sort": "h100"}, "a100": {"sort": "a100"}}
-    disputed, ended = odcr(), odcr(id="cr-2", state="expired")
-    inventory = Inventory(odcrs={each.id: each for each in (disputed, ended)})
+    ended = odcr(id="cr-2", state="expired")
+    inventory = Inventory(odcrs={ended.id: ended})
     held = Holdings(
-        disputed={disputed.id: (OWNER, Reserved("b", "gpus"))},
         owner={ended.id: OWNER},
         flavor={ended.id: "h100"},
     )
@@ -88,8 +87,6 @@ def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() 
         node("c", labels={"sort": "h100"}, has=eight, unschedulable=True),
         node("d", has=eight | {"aws.amazon.com/neuron": "4"}),
         node("e", has={"cpu": "8"}),
-        # Two reservations say that they hold what it runs in: it is neither's.
-        node("f", labels={"sort": "a100", names.RESERVATION_ID: disputed.id}, has=eight),
         # What ran in a reservation that ended runs on, as its labels say.
         node("g", labels={"sort": "a100", names.RESERVATION_ID: ended.id}, has=eight),
     ]
@@ -102,7 +99,7 @@ def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() 
         ]
         assert seen.unattributed == {
             (GPU, "several flavors"): 16,
-            (GPU, "no flavor"): 16,
+            (GPU, "no flavor"): 8,
             ("aws.amazon.com/neuron", "no flavor"): 4,
         }
         assert seen.tied == {"h100": ("b", "c"), "twin": ("b", "c")}

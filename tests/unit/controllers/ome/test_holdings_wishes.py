@@ -13,15 +13,14 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.capacity.holdings import Holdings
 from broker.capacity.holdings_model import SETTLE
 from broker.capacity.model import Inventory
+from broker.capacity.purchases import UNSHOWN
 from broker.controllers.ome.holdings.groups import EVERY, LONGEST, Groups
-from broker.controllers.ome.holdings.idle import Idle, read_back, written
-from broker.controllers.ome.holdings.recent import UNSHOWN, Recent
-from broker.controllers.ome.holdings.setting_out import Mark, token
-from broker.controllers.ome.holdings.setting_out import read as read_mark
+from broker.controllers.ome.holdings.idle import Idle
+from broker.controllers.ome.holdings.recent import Recent
 from broker.controllers.ome.holdings.view import HoldingsView
 from broker.controllers.ome.holdings.wishes import Reading, flavors_of, read
 from broker.quota.usage import Reserved
-from providers.model import ErrorClass, Odcr, OdcrRequest, ProviderError, ReservationGroup
+from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
 
 GPU = "nvidia.com/gpu"
@@ -93,7 +92,6 @@ def test_what_the_annotations_say() -> None:
             names.SIZING: "max",
             names.ADOPT_IDS: "cr-1, cr-2,",
             names.ADOPT_GROUP: GROUP,
-            names.BUYING: "7 2026-11-21T10:00:00+00:00",
         },
         spec={"compartmentID": "acme"},
     )
@@ -104,57 +102,6 @@ def test_what_the_annotations_say() -> None:
     assert terms.tags[names.TAG_COMPARTMENT] == "acme"
     assert found.wish.asks["h100"].sizing == "largest"
     assert (found.claimant.ids, found.claimant.group_arn) == (frozenset({"cr-1", "cr-2"}), GROUP)
-    assert found.mark == Mark(7, datetime(2026, 11, 21, 10, tzinfo=UTC))
-
-
-@pytest.mark.parametrize(
-    ("text", "means"),
-    [
-        ("7 2026-11-21T11:00:00+01:00", Mark(7, datetime(2026, 11, 21, 10, tzinfo=UTC))),
-        ("2026-11-21T10:00:00Z", Mark(0, datetime(2026, 11, 21, 10, tzinfo=UTC))),
-        ("", None),
-        ("7", None),
-        ("-7 2026-11-21T10:00:00Z", None),
-        ("seven 2026-11-21T10:00:00Z", None),
-        ("7 2026-11-21T10:00:00", None),
-        ("7 yesterday", None),
-        # By hand: one object's annotation is not to stop the pass over all.
-        ("9" * 5000 + " 2026-11-21T10:00:00Z", None),
-        ("7 0001-01-01T00:00:00Z", None),
-        ("7 9999-12-31T23:59:59-05:00", None),
-    ],
-)
-def test_what_is_written_before_a_purchase(text: str, means: Mark | None) -> None:
-    assert read_mark(text) == means
-    assert means is None or read_mark(str(means)) == means
-
-
-@pytest.mark.covers("CAP-03")
-def test_a_token_follows_from_the_object_the_number_and_the_call_and_from_no_clock() -> None:
-    asked = OdcrRequest(token="", instance_type=P5, zone="us-east-1a", count=2, tags={"a": "1", "b": "2"})
-    first = token("u-1", 3, Mark(1, NOW), asked)
-    assert token("u-1", 3, Mark(1, NOW + minutes(9)), replace(asked, token=first)) == first
-    assert token("u-1", 3, Mark(1, NOW), replace(asked, tags={"b": "2", "a": "1"})) == first
-    others = {
-        token("u-2", 3, Mark(1, NOW), asked),
-        token("u-1", 4, Mark(1, NOW), asked),
-        token("u-1", 3, Mark(2, NOW), asked),
-        *(
-            token("u-1", 3, Mark(1, NOW), replace(asked, **other))
-            for other in (
-                {"instance_type": "p5.4xlarge"},
-                {"zone": "us-east-1b"},
-                {"count": 1},
-                {"platform": "Windows"},
-                {"tenancy": "dedicated"},
-                {"match_criteria": "open"},
-                {"end": NOW},
-                {"tags": {"a": "1"}},
-            )
-        ),
-    }
-    assert len(others | {first}) == 12
-    assert {len(each) for each in others} == {64} and all(each.isascii() for each in others)
 
 
 @pytest.mark.parametrize(
@@ -223,15 +170,6 @@ def test_without_its_finalizer_an_object_could_go_unseen() -> None:
     assert not reading(finalizers=[]).wish.ready
 
 
-def test_what_was_released_holds_for_the_spec_as_it_was() -> None:
-    told = written(3, {"h100": 1})
-    assert reading({names.RELEASED: told}).wish.asks["h100"].released == 1
-    assert reading({names.RELEASED: told}, generation=4).wish.asks["h100"].released == 0
-    infinite = '{"generation": 3, "flavors": {"h100": Infinity}}'
-    for broken in ("", "{}", "[]", "3", '{"generation": 3, "flavors": {"h100": "x"}}', infinite):
-        assert read_back(broken, 3) == {}
-
-
 class Api:
     """Resource Groups, which counts what it is asked."""
 
@@ -256,8 +194,8 @@ def groups(cluster: str = "blue") -> tuple[Groups, Api]:
 
 def test_a_groups_name_follows_from_cluster_and_object_and_is_one_that_aws_takes() -> None:
     found, _ = groups()
-    assert found.name(TEAM) == "capacity-broker-blue-ml--training"
-    assert found.name(Reserved("", "shared")) == "capacity-broker-blue-shared"
+    assert found.name(TEAM) == "capacity-broker.blue.ml--training"
+    assert found.name(Reserved("", "shared")) == "capacity-broker.blue.shared"
     long = found.name(Reserved("n" * 63, "r" * 200))
     assert len(long) == LONGEST and long != found.name(Reserved("n" * 63, "r" * 201))
     assert groups("a/b")[0].name(TEAM) != groups("a-b")[0].name(TEAM)

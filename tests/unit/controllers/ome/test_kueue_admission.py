@@ -13,9 +13,20 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim
-from broker.apis.kueue import VERSIONS, AdmissionCheckState, ClusterQueue, Namespace, ResourceFlavor, Workload
+from broker.apis.kueue import (
+    VERSIONS,
+    AdmissionCheckState,
+    ClusterQueue,
+    Cohort,
+    Namespace,
+    ResourceFlavor,
+    Workload,
+)
 from broker.apis.meta import Kind
 from broker.capacity.holdings import Holdings
+from broker.capacity.sizing import FlavorProblem
+from broker.controllers.ome.borrowing.terms import TermsReader
+from broker.controllers.ome.clusters.flavors import judged
 from broker.controllers.ome.kueue.admission import Answerer
 from broker.controllers.ome.kueue.ownership import BROKER, mark
 from broker.controllers.ome.kueue.render import CHECK
@@ -24,6 +35,7 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.clock import FakeClock
+from broker.kube.conditions import timestamp
 from broker.kube.embedded import Cluster
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
@@ -58,42 +70,50 @@ class Types:
 class World:
     """Reservations a and b of one cohort, with queues, on the embedded API server."""
 
-    def __init__(self, *, served: Sequence[str] = VERSIONS, **borrows: bool) -> None:
+    def __init__(
+        self, *, served: Sequence[str] = VERSIONS, cohorts: Sequence[str] = ("ai", "ai"), **borrows: bool
+    ) -> None:
+        """`cohorts`: of a and of b; `borrows`: which of them may borrow."""
         self.transport = InProcessTransport(Cluster())
         self.client = Client(self.transport, field_manager="test")
         install(self.client, served=served)
-        self.kueue = Kueue(self.transport, version=served[0])
+        self.clock = FakeClock()
+        self.kueue = Kueue(self.transport, version=served[0], now=self.clock.now)
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
         self.holdings: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
         self.others: dict[Reserved, tuple[Holder, ...]] = {}
-        self.clock = FakeClock()
+        self.refused: set[Reserved] = set()
         self.nodes: Cache[Node] = Cache(Node)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
-        broker = Client(self.transport)
-        self.reads = OmeReads(broker, clock=self.clock)
+        self.reads = OmeReads(Client(self.transport), clock=self.clock)
+        self.leads()
+        for reserved, cohort in zip((A, B), cohorts, strict=True):
+            self._reservation(reserved, cohort, borrows.get(reserved.name, False))
+        self.flavor("h100", **{names.INSTANCE_TYPE: TYPE})
+
+    def leads(self, settings: Settings | None = None) -> None:
+        """A broker that knows only what the API server tells it."""
         self.answerer = Answerer(
-            broker,
+            Client(self.transport),
             self.reads,
             cast(CapacityProvider, Types()),
             holdings=lambda: Holdings(odcrs=self.holdings),
             others=lambda reserved: self.others.get(reserved, ()),
-            settings=Settings(),
+            settings=settings or Settings(),
             clock=self.clock,
             strange=Strangers(self.nodes, self.claims, clock=self.clock).look,
+            refusals=lambda: self.refused,
         )
-        for reserved in (A, B):
-            self._reservation(reserved, borrows.get(reserved.name, False))
-        self.flavor("h100", **{names.INSTANCE_TYPE: TYPE})
 
     def kind(self, model: type[Any]) -> Kind:
         return self.kueue.kind(model)
 
-    def _reservation(self, reserved: Reserved, borrows: bool) -> None:
+    def _reservation(self, reserved: Reserved, cohort: str, borrows: bool) -> None:
         quota = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "16"}]}]
         raw = {
             "metadata": {"name": reserved.name, "namespace": reserved.namespace, "resourceVersion": "1"},
             "spec": {
-                "cohort": "ai",
+                "cohort": cohort,
                 "allowBorrowing": borrows,
                 "resourceGroups": [{"coveredResources": [GPU], "flavors": quota}],
             },
@@ -150,7 +170,8 @@ class World:
         return [self.said(name).state for name in workloads]
 
     def look(self) -> None:
-        for informer in (self.reads.workloads, self.reads.cluster_queues, self.reads.flavors):
+        reads = self.reads
+        for informer in (reads.workloads, reads.cluster_queues, reads.flavors, reads.cohorts):
             informer.read()
 
     def said(self, name: str) -> AdmissionCheckState:
@@ -230,6 +251,30 @@ def test_idle_instances_of_the_cohort_are_for_who_may_borrow() -> None:
     assert world.told("b-too") == ["Retry"]
 
 
+@pytest.mark.covers("SAF-73")
+@pytest.mark.parametrize(
+    ("parents", "told"),
+    [
+        ({"ai": "org", "ml": "org"}, "Ready"),
+        ({"ai": "org", "org": "all", "ml": "all"}, "Ready"),
+        ({"ml": "ai"}, "Ready"),
+        ({"ai": "ml"}, "Ready"),
+        ({"ai": "org", "ml": "other"}, "Retry"),
+        ({}, "Retry"),
+        ({"ai": "org", "org": "ai", "ml": "org"}, "Retry"),  # a ring: Kueue admits nothing in it
+    ],
+)
+def test_idle_instances_of_the_whole_cohort_tree_count(parents: Mapping[str, str], told: str) -> None:
+    world = World(cohorts=("ai", "ml"), a=True)
+    for name, parent in parents.items():
+        world.client.create(world.kind(Cohort), {"metadata": {"name": name}, "spec": {"parentName": parent}})
+    world.holds(B, 1)
+    world.asks("one")
+    assert world.told("one") == [told]
+    world.asks("two")
+    assert world.told("two") == ["Retry"]  # once each, in a tree too
+
+
 @pytest.mark.covers("CAP-09")
 @pytest.mark.parametrize(
     "change",
@@ -248,6 +293,16 @@ def test_who_lends_nothing_any_more_is_counted_for_nobody_else(change: dict[str,
     changed = {key: {**wire[key], **change.get(key, {})} for key in ("metadata", "spec")}
     changed["metadata"]["resourceVersion"] = "2"
     world.reads.reservations.cache.apply("MODIFIED", changed)
+    world.asks("a")
+    world.asks("b", B)
+    assert world.told("a", "b") == ["Retry", "Ready"]
+
+
+@pytest.mark.covers("SAF-71")
+def test_a_reservation_that_a_resource_quota_refuses_lends_nothing() -> None:
+    world = World(a=True)
+    world.holds(B, 2)
+    world.refused = {B}
     world.asks("a")
     world.asks("b", B)
     assert world.told("a", "b") == ["Retry", "Ready"]
@@ -324,18 +379,6 @@ def test_a_queue_of_nobodys_reservation_is_told_once_what_to_do() -> None:
     assert world.kueue.raw(Workload, "one", "team") == before
 
 
-def test_a_kueue_that_knows_no_delay_is_not_sent_round_and_round() -> None:
-    world = World(served=["v1beta1"])
-    world.asks("one")
-    assert world.told("one") == ["Pending"]
-    assert "flavor h100" in world.said("one").message
-    before = world.kueue.raw(Workload, "one", "team")
-    world.told()
-    assert world.kueue.raw(Workload, "one", "team") == before
-    world.holds(A, 1)
-    assert world.told("one") == ["Ready"]
-
-
 def test_an_answer_to_a_workload_that_has_changed_is_not_given() -> None:
     world = World()
     world.holds(A, 1)
@@ -380,29 +423,168 @@ def test_kueue_may_be_upgraded_and_removed_while_the_broker_runs() -> None:
     assert informer.missing
 
 
-def test_a_dedicated_cluster_waits_with_its_quota_until_there_is_room() -> None:
+@pytest.mark.covers("SAF-70")
+def test_retry_with_a_time_would_keep_the_quota_until_then() -> None:
+    """What Kueue does with another controller's `requeueAfterSeconds`, and why the broker writes none."""
     world = World()
-    world.asks("one-12345678-0", labels={names.MANAGED_BY: BROKER, names.DEDICATED: "one"})
-    assert world.told("one-12345678-0") == ["Pending"]
-    assert "flavor h100" in world.said("one-12345678-0").message
-    assert world.kueue.settles("one-12345678-0", namespace="team") == "waits"
-    before = world.kueue.raw(Workload, "one-12345678-0", "team")
+    world.asks("one")
+    entry = {
+        "name": CHECK,
+        "state": "Retry",
+        "message": "",
+        "lastTransitionTime": timestamp(world.clock.now()),
+        "requeueAfterSeconds": 60,
+    }
+    said: Json = {"metadata": {"name": "one", "namespace": "team"}, "status": {"admissionChecks": [entry]}}
+    world.client.apply(Workload.KIND, said, subresource="status")
+    for _ in range(2):
+        assert world.kueue.settles("one", namespace="team") == "waits"
+    assert world.kueue.counts(A.queue) == {("h100", GPU): 8}
+    world.clock.advance(60)
+    assert world.kueue.settles("one", namespace="team") == "evicted"
+
+
+def parked(world: World, name: str) -> bool:
+    state = world.kueue.workload(name, "team").status.requeue_state
+    return state is not None and state.requeue_at is not None
+
+
+def sent_back(world: World, name: str) -> None:
+    """Refused, evicted, parked, and stopped by the reconciler of its job."""
+    assert world.told(name) == ["Retry"]
+    assert world.kueue.settles(name, namespace="team") == "evicted"
+    assert world.told(name) == ["Pending"]
+    world.kueue.stops(name, namespace="team")
+    assert world.kueue.settles(name, namespace="team") == "waits"
+
+
+@pytest.mark.covers("SAF-70")
+@pytest.mark.parametrize("served", [("v1beta2",), ("v1beta1",)], ids="+".join)
+def test_a_refused_workload_is_parked_without_quota_and_released_as_soon_as_there_is_room(
+    served: tuple[str, ...],
+) -> None:
+    world = World(served=served)
+    world.asks("one")
+    sent_back(world, "one")
+    assert world.kueue.counts(A.queue) == {}
+    assert "flavor h100" in world.said("one").message and parked(world, "one")
+    before = world.kueue.raw(Workload, "one", "team")
     world.told()
-    assert world.kueue.raw(Workload, "one-12345678-0", "team") == before
+    assert world.kueue.raw(Workload, "one", "team") == before
     world.holds(A, 1)
-    assert world.told("one-12345678-0") == ["Ready"]
-    assert world.kueue.settles("one-12345678-0", namespace="team") == "admitted"
+    world.told()
+    assert not parked(world, "one")
+    assert world.kueue.settles("one", namespace="team") == "requeued"
+    world.told()  # it waits for quota now, and is not sent away again
+    world.asks("one")
+    assert world.told("one") == ["Ready"]
 
 
-def test_who_is_evicted_is_answered_again_only_with_quota_anew() -> None:
+@pytest.mark.covers("SAF-70")
+def test_room_for_one_is_offered_to_one() -> None:
+    world = World()
+    for name in ("low", "high"):
+        world.asks(name, priority=10 if name == "high" else 0)
+        sent_back(world, name)
+    world.holds(A, 1)
+    world.told()
+    assert [parked(world, name) for name in ("low", "high")] == [True, False]
+
+
+@pytest.mark.covers("SAF-70")
+def test_a_parked_workload_asks_again_after_a_time_that_doubles() -> None:
+    world = World()
+    world.asks("one")
+    for seconds in (60, 120, 240, 480, 600, 600):
+        sent_back(world, "one")
+        world.clock.advance(seconds - 1)
+        world.told()
+        assert parked(world, "one"), seconds
+        world.clock.advance(1)
+        world.told()
+        assert not parked(world, "one"), seconds
+        assert world.kueue.settles("one", namespace="team") == "requeued"
+        world.asks("one")
+
+
+@pytest.mark.covers("SAF-70")
+def test_a_new_leader_asks_about_what_the_last_one_parked() -> None:
+    world = World()
+    world.asks("one")
+    sent_back(world, "one")
+    world.leads()
+    world.told()
+    assert world.kueue.settles("one", namespace="team") == "requeued"
+    world.asks("one")
+    sent_back(world, "one")
+    world.told()
+    assert parked(world, "one")
+
+
+def test_a_time_that_another_check_set_is_left_to_it() -> None:
     world = World()
     world.asks("one")
     assert world.told("one") == ["Retry"]
     assert world.kueue.settles("one", namespace="team") == "evicted"
-    assert world.kueue.workload("one", "team").status.admission is not None  # until its job's pods are gone
-    assert world.told("one") == ["Pending"]
-    assert world.said("one").retry_count == 1
-    world.kueue.stops("one", namespace="team")
-    world.asks("one")
-    assert world.told("one") == ["Retry"]
-    assert world.said("one").requeue_after_seconds == 120
+    theirs: Json = {
+        "status": {"requeueState": {"requeueAt": timestamp(world.clock.now() + timedelta(hours=1))}}
+    }
+    world.kueue.client.patch(Workload.KIND, "one", theirs, namespace="team", subresource="status")
+    before = world.kueue.raw(Workload, "one", "team")
+    world.told()
+    world.holds(A, 1)
+    world.told()
+    assert world.kueue.raw(Workload, "one", "team") == before
+
+
+@pytest.mark.covers("SAF-70")
+def test_a_dedicated_cluster_keeps_no_quota_while_it_waits() -> None:
+    world = World()
+    name = "one-12345678-0"
+    world.asks(name, labels={names.MANAGED_BY: BROKER, names.DEDICATED: "one"})
+    sent_back(world, name)  # by the broker, which is the job of what it queues
+    assert world.kueue.counts(A.queue) == {}
+    world.holds(A, 1)
+    world.told()
+    assert world.kueue.settles(name, namespace="team") == "requeued"
+
+
+def _put_right(world: World, reserved: Reserved, *, borrows: bool) -> None:
+    """Gives the reservation a limit that it cannot have, which is put right unless the broker is strict."""
+    wrong = {"borrowingLimit": "8"} if not borrows else {}
+    quotas = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "16", **wrong}]}]
+    covered = [GPU] if not borrows else [GPU, "cpu"]
+    raw = {
+        "metadata": {"name": reserved.name, "namespace": reserved.namespace, "resourceVersion": "2"},
+        "spec": {
+            "cohort": "ai",
+            "allowBorrowing": borrows,
+            "resourceGroups": [{"coveredResources": covered, "flavors": quotas}],
+        },
+    }
+    world.reads.reservations.cache.apply("MODIFIED", raw)
+
+
+@pytest.mark.covers("SAF-39")
+@pytest.mark.parametrize("wrong", [A, B], ids=["borrower", "lender"])
+@pytest.mark.parametrize(("strict", "told"), [(False, "Ready"), (True, "Retry")])
+def test_a_reservation_that_strictness_refuses_lends_and_borrows_nothing(
+    wrong: Reserved, strict: bool, told: str
+) -> None:
+    """In the check, in launches and in quota: they judge alike."""
+    world = World(a=True)
+    world.holds(B, 1)
+    _put_right(world, wrong, borrows=wrong == A)
+    settings = Settings(strict=strict)
+    world.leads(settings)
+    world.asks("job", A)
+    assert world.told("job") == [told]
+
+    def unknown(name: str) -> FlavorProblem:
+        return FlavorProblem(flavor=name, reason="", message="")
+
+    one = world.reads.reservations.cache.get(wrong.name, wrong.namespace)
+    assert one is not None
+    [terms] = TermsReader(world.reads, settings).said([one], unknown, {}, 1)
+    specs, barred = judged(world.reads, default_cohort="", strict=strict)
+    assert (bool(terms.barred), wrong in barred, wrong not in specs) == (strict, strict, strict)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.apis import names
 from broker.apis.kueue import Cohort, Workload
-from broker.controllers.ome.kueue.answers import body, demands, pending, ready, retry, shortage
+from broker.controllers.ome.kueue.answers import backoff, body, demands, pending, ready, retry, shortage
 from broker.controllers.ome.kueue.cohorts import cycle
 from broker.controllers.ome.kueue.room import Pods, Room, Slots
 from broker.kube.cache import Cache
@@ -143,11 +143,19 @@ def test_where_one_pod_set_is_told_where_to_go_all_are_named() -> None:
     assert not ready(two, {}, {}).updates
 
 
-@pytest.mark.parametrize(("retried", "after"), [(0, 60), (1, 120), (3, 480), (4, 600), (10_000, 600)])
-def test_a_retry_comes_later_each_time(retried: int, after: int) -> None:
-    answer = retry(["flavor h100: no room"], retried=retried)
-    assert (answer.state, answer.after) == ("Retry", after)
-    assert "flavor h100: no room" in answer.message and f"{after} s" in answer.message
+def test_retry_names_no_time_since_kueue_would_keep_the_quota_until_then() -> None:
+    answer = retry(["flavor h100: no room"])
+    made = body(workload({GPU: "8"}, {GPU: "h100"}), "check", answer, "2026-01-01T00:00:00Z")
+    (said,) = made["status"]["admissionChecks"]
+    assert (said["state"], said["message"]) == ("Retry", "flavor h100: no room")
+    assert "requeueAfterSeconds" not in said and "requeueState" not in made["status"]
+
+
+@pytest.mark.parametrize(
+    ("retried", "seconds"), [(0, 60), (1, 60), (2, 120), (4, 480), (5, 600), (10_000, 600)]
+)
+def test_a_workload_is_parked_longer_each_time(retried: int, seconds: int) -> None:
+    assert backoff(retried) == seconds
 
 
 def test_what_is_sent_is_of_the_workload_that_was_decided_about() -> None:

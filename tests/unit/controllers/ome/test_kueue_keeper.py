@@ -25,14 +25,14 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.kueue.check import CheckKeeper, names_check
 from broker.controllers.ome.kueue.keeper import QueueKeeper
-from broker.controllers.ome.kueue.ownership import mark, owner_of, queue_name
+from broker.controllers.ome.kueue.ownership import BROKER, mark, owner_of, queue_name
 from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
 from broker.controllers.ome.kueue.view import KueueView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.embedded import Cluster
-from broker.kube.errors import NotFound, Unavailable
+from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
@@ -49,6 +49,9 @@ QUOTA = {"name": GPU, "nominalQuota": "16"}
 SPEC: Json = {
     "resourceGroups": [{"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [QUOTA]}]}]
 }
+
+# Invalid: a flavor in two groups.
+TWICE = [SPEC["resourceGroups"][0], SPEC["resourceGroups"][0] | {"coveredResources": [GPU]}]
 
 
 class World:
@@ -246,8 +249,7 @@ def test_a_spec_that_became_invalid_stops_the_queue_as_it_was(world: World) -> N
     world.reserve()
     world.keeps()
     groups = world.spec()["resourceGroups"]
-    twice = [SPEC["resourceGroups"][0], SPEC["resourceGroups"][0] | {"coveredResources": [GPU]}]
-    world.edit({"spec": {"resourceGroups": twice}})
+    world.edit({"spec": {"resourceGroups": TWICE}})
     world.keeps()
     assert world.spec()["stopPolicy"] == "Hold"
     assert world.spec()["resourceGroups"] == groups
@@ -441,6 +443,141 @@ def test_a_check_that_is_being_deleted_is_asked_and_told(world: World) -> None:
     assert names_check(world.queue())
     assert world.problems() == ["AdmissionCheckTerminating"]
     assert world.at_rest()
+
+
+@pytest.mark.covers("SAF-75")
+def test_a_check_of_another_controller_that_is_being_deleted_is_no_conflict(world: World) -> None:
+    meta = {"name": CHECK, "finalizers": ["kueue.x-k8s.io/in-use"]}
+    body = {"metadata": meta, "spec": {"controllerName": "somebody.else/check"}}
+    world.client.create(AdmissionCheck.KIND, body)
+    world.client.delete(AdmissionCheck.KIND, CHECK)
+    world.reserve()
+    world.keeps()
+    assert world.problems() == ["AdmissionCheckTerminating"]
+    world.client.patch(AdmissionCheck.KIND, CHECK, {"metadata": {"finalizers": None}})
+    world.keeps()
+    assert world.problems() == [] and names_check(world.queue())
+
+
+MARKED = mark(TEAM)
+OTHERS = mark(Reserved("other", "gpu"))
+
+
+@pytest.mark.covers("SAF-75")
+@pytest.mark.parametrize(
+    ("labels", "annotations", "reason", "words"),
+    [
+        ({}, MARKED["annotations"], "QueueMarkRemoved", f"label {{}} {names.MANAGED_BY}={BROKER}"),
+        (
+            {names.MANAGED_BY: "helm"},
+            MARKED["annotations"],
+            "QueueMarkRemoved",
+            f"label {{}} {names.MANAGED_BY}={BROKER}",
+        ),
+        (MARKED["labels"], {}, "QueueMarkRemoved", f"annotate {{}} {names.TAG_RESERVATION}=team/gpu"),
+        ({}, {}, "ObjectConflict", "not made by the broker"),
+        (MARKED["labels"], OTHERS["annotations"], "ObjectConflict", "made for other/gpu"),
+        ({}, OTHERS["annotations"], "ObjectConflict", "not made by the broker"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("model", "kubectl"),
+    [(ClusterQueue, f"clusterqueues {QUEUE}"), (LocalQueue, "localqueues gpu -n team")],
+)
+def test_a_queue_that_lost_its_mark_is_told_apart_from_anothers(
+    world: World,
+    model: type[ClusterQueue | LocalQueue],
+    kubectl: str,
+    labels: Json,
+    annotations: Json,
+    reason: str,
+    words: str,
+) -> None:
+    name, namespace = (QUEUE, None) if model is ClusterQueue else ("gpu", "team")
+    world.reserve()
+    world.keeps()
+    marks = {
+        "labels": {names.MANAGED_BY: labels.get(names.MANAGED_BY)},
+        "annotations": {names.TAG_RESERVATION: annotations.get(names.TAG_RESERVATION)},
+    }
+    world.client.patch(model.KIND, name, {"metadata": marks}, namespace=namespace)
+    world.keeps()
+    (problem,) = world.view.problems(TEAM)
+    assert (problem.reason, words.format(kubectl) in problem.message) == (reason, True), problem.message
+    assert world.at_rest()
+    # As it tells.
+    world.client.patch(model.KIND, name, {"metadata": MARKED}, namespace=namespace)
+    world.keeps()
+    assert world.problems() == []
+
+
+@pytest.mark.covers("SAF-75")
+def test_a_foreign_queue_that_is_being_deleted_is_waited_for(world: World) -> None:
+    meta = {"name": QUEUE, "finalizers": ["kueue.x-k8s.io/resource-in-use"]}
+    world.client.create(ClusterQueue.KIND, {"metadata": meta, "spec": {}})
+    world.client.delete(ClusterQueue.KIND, QUEUE)
+    world.reserve()
+    world.keeps()
+    assert world.problems() == ["QueueTerminating"]
+    world.kueue.releases(QUEUE)
+    world.keeps()
+    assert world.problems() == [] and owner_of(world.queue()) == TEAM
+
+
+WEBHOOK = 'failed calling webhook "vclusterqueue.kb.io": connection refused'
+
+
+@pytest.mark.covers("SAF-75")
+@pytest.mark.parametrize(
+    ("error", "reason", "again"),
+    [
+        (Unavailable(500, "InternalError", WEBHOOK), "KueueUnavailable", 30.0),
+        (
+            NotFound(404, "NotFound", "the server could not find the requested resource"),
+            "KueueUnavailable",
+            30.0,
+        ),
+        (Forbidden(403, "Forbidden", "admission webhook denied the request: no"), "QueueRefused", 300.0),
+        (Invalid(422, "Invalid", "spec.resourceGroups: Too many"), "QueueRefused", 300.0),
+    ],
+)
+@pytest.mark.parametrize("kind", ["clusterqueues", "localqueues", "admissionchecks"])
+def test_the_reservation_names_what_kueue_refused(
+    world: World, kind: str, error: ApiError, reason: str, again: float
+) -> None:
+    def fails(_: Any) -> None:
+        raise error
+
+    world.tap.on(lambda request: request.method == "POST" and kind in request.path, fails, times=-1)
+    world.reserve()
+    world.look()
+    with suppress(ApiError):
+        world.check.run(wanted=True)
+    waits = world.keeper.reconcile(KEY)
+    (problem,) = world.view.problems(TEAM)
+    assert (problem.reason, error.message in problem.message) == (reason, True), problem.message
+    assert waits is not None and waits.after == again
+    assert world.events()[reason] == problem.message
+    world.tap.heal()
+    world.keeps()
+    assert world.problems() == []
+
+
+@pytest.mark.covers("SAF-75")
+def test_what_kueue_refuses_of_a_queue_that_is_held_is_named_too(world: World) -> None:
+    world.reserve()
+    world.keeps()
+    world.edit({"spec": {"resourceGroups": TWICE}})
+
+    def fails(_: Any) -> None:
+        raise Unavailable(500, "InternalError", WEBHOOK)
+
+    world.tap.on(lambda request: request.method == "PATCH", fails, times=-1)
+    world.keeps()
+    assert world.problems() == ["KueueUnavailable"]
+    world.tap.heal()
+    world.keeps()
+    assert world.problems() == [] and world.spec()["stopPolicy"] == "Hold"
 
 
 def test_the_check_of_another_controller_is_asked_by_nobody(world: World) -> None:

@@ -12,7 +12,7 @@ from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.capacity.sizing import Sized
-from broker.controllers.ome.borrowing.promised import holdings, promises
+from broker.controllers.ome.borrowing.promised import holdings, nominations, promises
 from broker.controllers.ome.clusters.admission import Held
 from broker.quota.lots import Promise
 from broker.quota.model import FlavorResource
@@ -60,6 +60,7 @@ def promised(one: DedicatedAICluster, *, admitted: int = 0, later: int = 0, spar
         later=gives(later),
     )
     found: Sequence[Promise] = promises(those, usage={}, gone=(), spared=spared)
+    found = [*found, *nominations(those, usage={}, gone=())]
     return {(each.count, each.later) for each in found}
 
 
@@ -81,5 +82,3 @@ def test_who_leaves_is_promised_nothing() -> None:
 
 def test_a_growth_that_others_leave_for_is_promised_beside_what_is_held() -> None:
     assert promised(cluster(holds=1), later=3) == {(1, False), (2, True)}
-    # Where Kueue decides, what was decided before it came means nothing.
-    assert promised(cluster(holds=1), later=3, spared=True) == {(1, False)}

@@ -22,7 +22,8 @@ from broker.kube.errors import Forbidden
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Eviction
-from broker.quota.joint import CLAIM, Joint
+from broker.quota.joint import Joint
+from broker.quota.lots import CLAIM
 from broker.quota.model import Reason
 from broker.settings import Settings
 

@@ -50,6 +50,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SPEC = judge(
     ReservationSpec.model_validate(
         {
+            "cohort": "ai",
             "resourceGroups": [
                 {
                     "coveredResources": ["nvidia.com/gpu", "memory"],
@@ -63,7 +64,7 @@ SPEC = judge(
                         }
                     ],
                 }
-            ]
+            ],
         }
     )
 )
@@ -238,10 +239,10 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
             "there are 32 of 64 nvidia.com/gpu; SpendingCapReached: --buy-dollars is 0",
         ),
         (
-            facts(HALF, troubles=(Trouble(reason="NothingBought", message="flavor h100: why"),)),
+            facts(HALF, troubles=(Trouble(reason="PurchaseSkipped", message="flavor h100: why"),)),
             "ResourcesSufficient",
             "InsufficientCapacity",
-            "there are 32 of 64 nvidia.com/gpu; NothingBought: flavor h100: why",
+            "there are 32 of 64 nvidia.com/gpu; PurchaseSkipped: flavor h100: why",
         ),
         (
             facts(HALF, remedies=("the broker buys none: set it to Manage",)),
@@ -509,6 +510,18 @@ def test_amounts_as_people_write_them_by_flavor_and_resource() -> None:
         "gpuAllocatable": 56,
         "dacs": 1,
     }
+
+
+@pytest.mark.covers("SAF-74")
+@pytest.mark.parametrize(("cohort", "borrowed"), [("ai", "8"), ("", None)])
+def test_use_above_the_quota_is_borrowed_only_in_a_cohort(cohort: str, borrowed: str | None) -> None:
+    """Quota that was lowered below its use lends nothing to a reservation outside a cohort."""
+    known = facts(NOMINAL, OUT, limit={GPU: 64}, used={GPU: 72}, holders=(holder("team/train"),))
+    judged = replace(known.judged, spec=known.judged.spec.model_copy(update={"cohort": cohort}))
+    made = write(ReservationStatus(), replace(known, judged=judged), "Active")
+    (used,) = made["allocated"][0]["resources"]
+    assert (used["total"], used.get("borrowed")) == ("72", borrowed)
+    assert made["summary"]["gpuBorrowed"] == (8 if borrowed else 0)
 
 
 @pytest.mark.covers("OME-024")

@@ -162,3 +162,9 @@ def test_any_json_is_read_or_refused_and_reading_twice_changes_nothing(obj: Obj)
         return
     twice, unknown = read("ConfigMap", once)
     assert (twice, unknown) == (once, [])
+
+
+@pytest.mark.parametrize("seconds", [1e300, -1e300, 2**63, 2**64 - 1])
+def test_an_integer_of_more_than_64_bits_is_refused(seconds: float) -> None:
+    with pytest.raises(Mismatch, match="cannot unmarshal number"):
+        read("Pod", {"spec": {"terminationGracePeriodSeconds": seconds}})

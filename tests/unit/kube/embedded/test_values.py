@@ -52,6 +52,31 @@ def test_what_is_no_quantity_is_known(text: str) -> None:
     assert amount(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("9" * 5000, "9223372036854775807"),
+        ("-" + "9" * 5000, "-9223372036854775807"),
+        ("9" * 5000 + "Ei", "9223372036854775807"),
+        ("8Ei", "9223372036854775807"),
+        ("0" * 5000, "0"),
+        ("." + "0" * 5000 + "1", "1n"),
+        ("0." + "9" * 5000, "1"),
+        ("1e400", "10e399"),
+        ("1e999999999", "1e999999999"),
+        ("1e-999999999", "1e-9"),
+        ("1e9999999999", None),
+        ("1e" + "9" * 5000, None),
+        ("٣", None),
+    ],
+)
+def test_a_quantity_of_any_length_is_capped_rounded_or_refused(text: str, shown: str | None) -> None:
+    value = amount(text)
+    assert canonical(text) == shown
+    assert (value is None) == (shown is None)
+    assert value is None or abs(value) <= 2**63 - 1
+
+
 @given(
     st.integers(min_value=0, max_value=10**9),
     st.sampled_from(["", "m", "k", "M", "G", "Ki", "Mi", "Gi", "u"]),

@@ -1,0 +1,192 @@
+"""Fleet calls in flight: each is recorded before it is sent, in ConfigMaps of the broker's own.
+
+Invariant: a record goes only when each instance of the answer has its claim, or when EC2 has had the time to
+show all that the call gave. So a call survives its claims, and whoever comes after a lost answer can find out
+about it: the same token with the same parameters gives the same instances, however late EC2 describes them
+(EC2 API Reference, "Ensuring idempotency in Amazon EC2 API requests"). Those who may write claims or classes
+cannot write here: no annotation says what was asked of EC2. A claim with a launch id without a record was
+never asked for.
+
+The records are beside the Lease, wherever the broker is started. There are several ConfigMaps, since one
+holds 1 MiB; their names are known, since Kubernetes limits rights by name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+from zlib import crc32
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from broker.apis import names
+from broker.apis.core import ConfigMap
+from broker.apis.karpenter import NodeClaim
+from broker.kube.client import Client
+from broker.kube.errors import NotFound
+from broker.kube.identity import NAMESPACE
+from broker.text import InvalidText, decode_json
+from providers.model import CapacityType, LaunchRequest
+
+RECORDS: Final = tuple(f"capacity-broker-launches-{number}" for number in range(8))
+
+_log = structlog.get_logger("launch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One fleet call: for which claims, from which class as it was then, into which pools.
+
+    `claims` are uids. `reservation` is that of its pools (`capacity.model.Pool`), `odcrs` those that it may
+    run in. `request` is None where the record cannot be read, as one that another version wrote.
+    """
+
+    launch: str
+    claims: tuple[str, ...] = ()
+    node_class: str = ""
+    generation: int = 0
+    capacity_type: CapacityType = "on-demand"
+    reservation: str = ""
+    odcrs: tuple[str, ...] = ()
+    request: LaunchRequest | None = None
+
+
+_CALL = TypeAdapter(Call)
+
+
+class Calls:
+    """The records of this term of leadership, and what it knows of their answers; for any thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._turns = {name: threading.Lock() for name in RECORDS}
+        self._loaded = False
+        self._calls: dict[str, Call] = {}
+        self._doubtful: set[str] = set()  # launch ids of records that may have been written, of calls unsent
+        self._answered: set[str] = set()
+        self._done: set[str] = set()
+
+    def load(self) -> None:
+        """Reads what earlier processes recorded, once. Raises ApiError."""
+        if self._loaded:
+            return
+        for name in RECORDS:
+            with suppress(NotFound):
+                stored = ConfigMap.decode(self._client.get(ConfigMap.KIND, name, namespace=NAMESPACE))
+                self._calls |= {launch: _read(launch, text, name) for launch, text in stored.data.items()}
+        self._loaded = True
+
+    def record(self, call: Call) -> None:
+        """Before the call is sent. Raises ApiError: then nothing may be sent."""
+        with self._lock:
+            self._doubtful.add(call.launch)
+        self._write(call.launch, _CALL.dump_json(call, exclude_defaults=True).decode())
+        with self._lock:
+            self._calls[call.launch] = call
+            self._doubtful.discard(call.launch)
+
+    def answered(self, launch: str) -> None:
+        """EC2's answer is known, or can no longer come: the same claims may be asked for anew."""
+        with self._lock:
+            self._answered.add(launch)
+
+    def done(self, launch: str) -> None:
+        """Every instance of the answer has its claim."""
+        with self._lock:
+            self._done.add(launch)
+
+    def open(self, claims: Iterable[NodeClaim]) -> list[Call]:
+        """Calls without a known answer that a claim without an instance waits for, or a claim of which is
+        gone: it may have left an instance behind. A record that cannot be read is of the claims that name it.
+        """
+        known = {claim.uid: claim for claim in claims}
+        with self._lock:
+            asked = [call for launch, call in sorted(self._calls.items()) if launch not in self._answered]
+        return [
+            call if call.claims else replace(call, claims=_naming(call.launch, known.values()))
+            for call in asked
+            if not _served(call, known)
+        ]
+
+    def waiting(self, claims: Iterable[NodeClaim]) -> frozenset[str]:
+        """Uids of the claims that an open call may have given an instance."""
+        claims = list(claims)
+        asked = {uid for call in self.open(claims) for uid in call.claims}
+        return frozenset(each.uid for each in claims if each.uid in asked and not each.status.provider_id)
+
+    def by_claim(self) -> Mapping[str, frozenset[str]]:
+        """By the uid of a claim, the launch ids of the recorded calls that were made for it."""
+        found: dict[str, set[str]] = {}
+        with self._lock:
+            for launch, call in self._calls.items():
+                for uid in call.claims:
+                    found.setdefault(uid, set()).add(launch)
+        return {uid: frozenset(launches) for uid, launches in found.items()}
+
+    def unfinished(self) -> frozenset[str]:
+        """Calls that were answered, and whose instances did not all get their claims when they were to."""
+        with self._lock:
+            return frozenset(self._calls.keys() & self._answered - self._done)
+
+    def over(self, claims: Iterable[NodeClaim]) -> list[str]:
+        """Launch ids whose records are of no more use."""
+        known = {claim.uid: claim for claim in claims}
+        with self._lock:
+            ended = [
+                launch for launch, call in self._calls.items() if launch in self._done or _served(call, known)
+            ]
+            return [*ended, *self._doubtful]
+
+    def forget(self, launch: str) -> None:
+        """Deletes a record. Raises ApiError."""
+        with suppress(NotFound):
+            self._write(launch, None)
+        with self._lock:
+            self._calls.pop(launch, None)
+            for some in (self._doubtful, self._answered, self._done):
+                some.discard(launch)
+
+    def _write(self, launch: str, text: str | None) -> None:
+        """One record, without a look at the others of its ConfigMap."""
+        name = RECORDS[crc32(launch.encode()) % len(RECORDS)]
+        with self._turns[name]:
+            try:
+                self._client.patch(ConfigMap.KIND, name, {"data": {launch: text}}, namespace=NAMESPACE)
+            except NotFound:
+                if text is None:
+                    raise
+                metadata = {"name": name, "namespace": NAMESPACE}
+                self._client.create(ConfigMap.KIND, {"metadata": metadata, "data": {launch: text}})
+
+
+def _naming(launch: str, claims: Iterable[NodeClaim]) -> tuple[str, ...]:
+    return tuple(
+        claim.uid
+        for claim in claims
+        if claim.annotations.get(names.LAUNCH) == launch and not claim.status.provider_id
+    )
+
+
+def _served(call: Call, known: Mapping[str, NodeClaim]) -> bool:
+    """Whether all claims of a call are there and have an instance each."""
+    return bool(call.claims) and all(
+        (claim := known.get(uid)) is not None and claim.status.provider_id for uid in call.claims
+    )
+
+
+def _read(launch: str, text: str, name: str) -> Call:
+    try:
+        call = _CALL.validate_python(decode_json(text))
+        if call.launch != launch:
+            raise InvalidText(f"it is the record of launch {call.launch!r}")
+    except (InvalidText, ValidationError) as error:
+        _log.warning(
+            "record of a fleet call is not understood", configmap=name, launch=launch, error=str(error)
+        )
+        return Call(launch=launch)
+    return call

@@ -1,0 +1,158 @@
+"""Claims whose instance EC2 does not list: which of them end, and which are kept until it is certain.
+
+Why: a listing can be wrong. With another role, Region or account, or in an incident of EC2's, it is empty,
+and every claim would end with pods that run. So a claim ends only if it was registered, its Node is known not
+to be Ready, and few are missing at a time (the first two are Karpenter's rules:
+pkg/controllers/nodeclaim/garbagecollection). An instance that EC2 lists as ended has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+from prometheus_client import Gauge
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.controllers.nodeclaim.instances import Missing
+from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, is_ready, nodes_of
+from broker.controllers.nodeclaim.status import Change, instance_id, is_true, write
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.events import Recorder
+from broker.kube.remains import Remains
+from broker.oncall.metrics import REGISTRY
+
+# More than both, from one listing, are too many to believe.
+FEW, SHARE = 3, 0.1
+NODE_READY, MASS_LOSS = "NodeReady", "MassLoss"
+REASONS = (NODE_READY, NODE_LEFT_OUT, MASS_LOSS)
+
+UNLISTED = Gauge(
+    "capacity_broker_claims_unlisted",
+    "Registered claims that are kept though EC2 does not list their instance: too many are missing at once "
+    "(MassLoss), the Node is Ready (NodeReady), or the Node is left out (NodeLeftOut).",
+    ["reason"],
+    registry=REGISTRY,
+)
+
+_log = structlog.get_logger("instances")
+
+
+def too_many(missing: int, registered: int) -> bool:
+    """Whether so many claims cannot have lost their instances at once."""
+    return missing > FEW and missing > SHARE * registered
+
+
+class Losses:
+    """`settle` is a step of the launch loop's pass; `end` deletes a claim whose instance is gone."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Cache[NodeClaim],
+        nodes: Cache[Node],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        end: Callable[[NodeClaim], None],
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._nodes = nodes
+        self._clock = clock
+        self._recorder = recorder
+        self._end = end
+        self._stopped = False  # whether too many were missing at the last look
+
+    def settle(self, missing: Missing, claims: Sequence[NodeClaim]) -> None:
+        """Ends the claims that are lost, and says of the others on whose word they are kept."""
+        for claim in missing.ended:
+            self._end(claim)
+        registered = [c for c in claims if not c.deleting and is_true(c, names.REGISTERED_CONDITION)]
+        unlisted = [c for c in missing.unlisted if is_true(c, names.REGISTERED_CONDITION)]
+        stopped = too_many(len(unlisted), len(registered))
+        self._log(stopped, unlisted, len(registered))
+        kept = dict.fromkeys(REASONS, 0)
+        for claim in unlisted:
+            nodes, left_out = nodes_of(self._nodes, claim)
+            if stopped:
+                kept[MASS_LOSS] += 1
+                self._keep(claim, MASS_LOSS, _mass(claim, len(unlisted), len(registered)))
+            elif any(map(is_ready, nodes)):
+                kept[NODE_READY] += 1
+                self._keep(claim, NODE_READY, _ready(claim))
+            elif left_out is not None:
+                kept[NODE_LEFT_OUT] += 1
+                self._keep(claim, NODE_LEFT_OUT, _unread(claim, left_out))
+            else:
+                self._end(claim)
+        for reason, count in kept.items():
+            UNLISTED.labels(reason).set(count)
+        for claim in registered:
+            if instance_id(claim) in missing.listed and _is_false(claim):
+                change = Change(type=names.INSTANCE_LISTED, status="True", reason="Listed")
+                self._write(claim, change)
+
+    def close(self) -> None:
+        """Another process leads from now on: what it keeps is its own to show."""
+        for reason in REASONS:
+            UNLISTED.labels(reason).set(0)
+
+    def _log(self, stopped: bool, unlisted: Sequence[NodeClaim], registered: int) -> None:
+        if stopped and not self._stopped:
+            _log.error(
+                "too many instances are missing from one listing: no claim ends for it",
+                missing=len(unlisted),
+                registered=registered,
+                instances=sorted(map(instance_id, unlisted))[:20],
+            )
+        elif self._stopped and not stopped:
+            _log.warning("instances are listed again", missing=len(unlisted), registered=registered)
+        self._stopped = stopped
+
+    def _keep(self, claim: NodeClaim, reason: str, message: str) -> None:
+        before = condition(claim.status.conditions, names.INSTANCE_LISTED)
+        self._write(claim, Change(type=names.INSTANCE_LISTED, status="False", reason=reason, message=message))
+        if before is None or (before.status, before.reason) != ("False", reason):
+            self._recorder.event(claim, "Warning", "InstanceNotListed", message)
+
+    def _write(self, claim: NodeClaim, change: Change) -> None:
+        try:
+            write(self._client, self._claims, claim, change, now=self._clock.now())
+        except NotFound:
+            return
+        except ApiError as error:
+            _log.warning("claim could not be told", claim=claim.name, reason=change.reason, error=str(error))
+
+
+def _is_false(claim: NodeClaim) -> bool:
+    found = condition(claim.status.conditions, names.INSTANCE_LISTED)
+    return found is not None and found.status == "False"
+
+
+def _mass(claim: NodeClaim, missing: int, registered: int) -> str:
+    return (
+        f"EC2 does not list instance {instance_id(claim)}, and {missing} of {registered} in all: too many at "
+        "once, so no claim ends for it. Check the broker's role, account and Region; if the instance is "
+        "gone, delete this NodeClaim"
+    )
+
+
+def _ready(claim: NodeClaim) -> str:
+    return (
+        f"EC2 does not list instance {instance_id(claim)}, but its Node is Ready: the claim is kept until "
+        "the Node is not"
+    )
+
+
+def _unread(claim: NodeClaim, node: Remains) -> str:
+    return (
+        f"EC2 does not list instance {instance_id(claim)}, but node {node.name} is left out, so it is not "
+        f"known whether it is Ready: the claim is kept until the broker can read the Node: {node.error}"
+    )

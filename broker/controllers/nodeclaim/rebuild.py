@@ -1,0 +1,89 @@
+"""A recorded fleet call, made anew from its claims and its class as they are now.
+
+Invariant: a call is repeated only if the rebuilt one is equal to it. So a record, whoever wrote it, makes EC2
+launch nothing but what the claims and the class ask for: each pool is an option of each claim, each subnet is
+the class's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from broker.capacity import launches
+from broker.capacity.catalog import Catalog, catalog
+from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option
+from broker.capacity.options import offered, tenancy
+from broker.capacity.shortages import Shortages
+from broker.controllers.nodeclaim.calls import Call
+from broker.controllers.nodeclass.resolve import LaunchClass
+from providers.model import InstanceType, Override
+
+
+class Differs(Exception):
+    """The recorded call is not what its claims and its class ask for; the text says in what."""
+
+
+def rebuilt(
+    call: Call,
+    claims: Sequence[Claim],
+    ready: LaunchClass,
+    types: Mapping[str, InstanceType],
+    inventory: Inventory,
+    now: datetime,
+) -> launches.LaunchGroup:
+    """The launch group of these claims of the call, with the recorded overrides. Raises Differs."""
+    request = call.request
+    if request is None or not request.overrides:
+        raise Differs("its record cannot be read")
+    if len(set(call.claims)) != request.count:
+        raise Differs(f"it asks for {request.count} instances for {len(set(call.claims))} claims")
+    if request.token != call.launch:
+        raise Differs("its client token is not its launch id")
+    plan = ready.plan
+    known = catalog(plan.of_tenancy(tenancy(claims[0].requirements)), types, inventory, now)
+    chosen: dict[object, tuple[Option, ...]] = {}
+    assignments = []
+    for claim in claims:
+        alike = (claim.requirements, frozenset(claim.requests.items()))
+        if alike not in chosen:
+            chosen[alike] = tuple(_option(call, override, claim, known) for override in request.overrides)
+        first, *_ = chosen[alike]
+        assignments.append(Assignment(claim=claim, option=first, rest=chosen[alike][1:]))
+    try:
+        groups = launches.group(
+            assignments, node_classes={plan.name: plan}, types=types, shortages=Shortages(), now=now
+        )
+    except ValueError as error:
+        raise Differs(str(error)) from error
+    if len(groups) != 1:
+        raise Differs("its claims would not share a call")
+    overrides = [
+        _with_subnet(new, old, plan) for new, old in zip(groups[0].overrides, request.overrides, strict=False)
+    ]
+    if overrides != [*request.overrides]:
+        raise Differs("its overrides would be others")
+    return replace(groups[0], overrides=request.overrides)
+
+
+def _option(call: Call, override: Override, claim: Claim, known: Catalog) -> Option:
+    found = offered(
+        claim,
+        known,
+        capacity_type=call.capacity_type,
+        reservation=call.reservation,
+        instance_type=override.instance_type,
+        zone=override.zone,
+    )
+    if found is None:
+        where = f"{call.capacity_type} {override.instance_type} in {override.zone}"
+        raise Differs(f"{' of '.join(filter(None, (where, call.reservation)))} is no option of {claim.name}")
+    return found
+
+
+def _with_subnet(new: Override, old: Override, plan: NodeClass) -> Override:
+    """The rebuilt override in the recorded subnet, if that is the class's: which has most free addresses
+    changes all the time."""
+    there = any((subnet.id, subnet.zone) == (old.subnet_id, new.zone) for subnet in plan.subnets)
+    return replace(new, subnet_id=old.subnet_id) if there else new

@@ -1,0 +1,156 @@
+"""Instances that claims and nodes wait to see the end of: described together, and terminated together.
+
+Why: a call an instance empties EC2's buckets when a NodePool is scaled down, and 40 claims need not make 80
+calls. Karpenter batches 500 (pkg/batcher). An instance that EC2 refuses to terminate is asked for again later
+each time, apart from the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from broker.kube.batch import Batcher
+from broker.kube.clock import Clock
+from broker.kube.controller import Again
+from providers.base import CapacityProvider
+from providers.model import Instance, ProviderError
+
+LOOK_AGAIN = 2.0
+LONGEST = 60.0  # seconds between two tries at an instance that EC2 refuses to terminate
+# Karpenter's window for the same calls.
+IDLE = 0.1
+_ENDING = ("shutting-down", "terminated")
+
+_log = structlog.get_logger("terminations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What EC2 last said of an instance: None where it shows none of that id."""
+
+    instance: Instance | None
+    asked: bool = False  # whether EC2 was asked to terminate it, and answered
+    refused: ProviderError | None = None  # what it answered, if it refused
+
+    @property
+    def gone(self) -> bool:
+        return self.instance is None or not self.instance.alive
+
+
+@dataclass(slots=True)
+class _Watched:
+    seen: Sighting | None = None
+    ending: bool = False
+    tries: int = 0  # refusals in a row
+    due: float = field(default=float("-inf"))  # when it is asked for again, on the monotonic clock
+
+
+class Terminations:
+    """`look`, `end` and `forget` are for any thread; `run` is called by a Singleton over `batcher`."""
+
+    def __init__(
+        self,
+        provider: CapacityProvider,
+        *,
+        clock: Clock,
+        check: Callable[[], None],
+        wake: Callable[[str], None],
+    ) -> None:
+        """`check` raises where another process may lead by now. `wake` gets the id of each instance of which
+        there is news."""
+        self.batcher = Batcher[str]("terminations", clock=clock, idle=IDLE)
+        self._provider = provider
+        self._clock = clock
+        self._check = check
+        self._wake = wake
+        self._watched: dict[str, _Watched] = {}
+        self._lock = threading.Lock()
+
+    def look(self, id_: str) -> Sighting | None:
+        """What was last seen of the instance, which is watched from now on; None before the first time."""
+        with self._lock:
+            known = self._watched.get(id_)
+            if known is None:
+                self._watched[id_] = _Watched()
+                self.batcher.add(id_)
+            return known.seen if known else None
+
+    def end(self, id_: str) -> None:
+        """Has the instance terminated with the next batch, and again until EC2 shows that it ends."""
+        with self._lock:
+            watched = self._watched.setdefault(id_, _Watched())
+            if not watched.ending:
+                watched.ending = True
+                self.batcher.add(id_)
+
+    def forget(self, id_: str) -> None:
+        with self._lock:
+            self._watched.pop(id_, None)
+
+    def run(self, _items: Sequence[str]) -> Again | None:
+        """Describes all that are watched, and terminates those that are to end. Raises ProviderError."""
+        with self._lock:
+            watched = dict(self._watched)
+        if not watched:
+            return None
+        found = {instance.id: instance for instance in self._provider.instances(list(watched))}
+        now = self._clock.monotonic()
+        due = [
+            id_
+            for id_, each in watched.items()
+            if each.ending and each.due <= now and _may_end(found.get(id_))
+        ]
+        # Those that were refused before keep none of the others waiting.
+        refused = self._terminate([id_ for id_ in due if not watched[id_].tries])
+        refused |= self._terminate([id_ for id_ in due if watched[id_].tries])
+        for id_, each in watched.items():
+            self._learn(id_, each, found.get(id_), asked=id_ in due, refused=refused.get(id_), now=now)
+        return Again(LOOK_AGAIN)
+
+    def _terminate(self, ids: Sequence[str]) -> dict[str, ProviderError]:
+        if not ids:
+            return {}
+        self._check()
+        try:
+            self._provider.terminate(ids)
+        except ProviderError as error:
+            _log.warning("instances could not be terminated", error=str(error))
+            return dict(error.refused or dict.fromkeys(ids, error))
+        return {}
+
+    def _learn(
+        self,
+        id_: str,
+        each: _Watched,
+        instance: Instance | None,
+        *,
+        asked: bool,
+        refused: ProviderError | None,
+        now: float,
+    ) -> None:
+        before = each.seen
+        if asked:
+            each.tries = each.tries + 1 if refused else 0
+            each.due = now + min(LOOK_AGAIN * 2 ** (each.tries - 1), LONGEST) if refused else now
+        elif before is not None:
+            refused = before.refused  # it stands until the next try
+        each.seen = Sighting(
+            instance=instance, asked=asked or (before is not None and before.asked), refused=refused
+        )
+        if before is None or _told(before) != _told(each.seen):
+            self._wake(id_)
+
+
+def _may_end(instance: Instance | None) -> bool:
+    """EC2 may know an instance that it does not show yet."""
+    return instance is None or (instance.state not in _ENDING and instance.ownership != "foreign")
+
+
+def _told(seen: Sighting) -> tuple[object, ...]:
+    """What of a sighting changes what its claim does, or says."""
+    refused = (seen.refused.code, seen.refused.message) if seen.refused else None
+    return seen.instance and seen.instance.state, seen.asked, refused

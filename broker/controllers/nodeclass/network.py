@@ -1,0 +1,137 @@
+"""The network of the cluster's Services, which nodes are told: its range and the address of its DNS.
+
+Invariant: nothing is guessed. The range is the cluster's own; one that is configured is compared with it, and
+a wrong one launches nothing, since its nodes would ask for names at an address that nobody serves.
+
+Where the cluster has no ServiceCIDR objects (before Kubernetes 1.33), the Service `default/kubernetes` tells
+where the range begins: it has the first address. Nodes take the range's first address and its family alone
+(awslabs/amazon-eks-ami, nodeadm: the DNS server is the tenth address), so the smallest range that EKS gives
+stands for it: /24, or /108 for IPv6. The address of the DNS server is that of the Service
+`kube-system/kube-dns`, as Karpenter's (pkg/operator, KubeDNSIP).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+import structlog
+
+from broker.apis.networking import Service, ServiceCIDR
+from broker.controllers.nodeclass.resolve import ServiceNetwork, Unresolved
+from broker.kube.client import Client
+from broker.kube.errors import Forbidden, NotFound
+
+Range = IPv4Network | IPv6Network
+
+MISMATCH: Final = "ServiceCIDRMismatch"
+UNKNOWN: Final = "ServiceCIDRUnknown"
+OPTION: Final = "--service-cidr (CLUSTER_SERVICE_CIDR)"
+SMALLEST: Final[Mapping[int, int]] = {4: 24, 6: 108}
+
+_log = structlog.get_logger("nodeclass")
+
+
+class NetworkReader:
+    """Reads the network once; until that succeeds, again each time that it is asked for."""
+
+    def __init__(self, client: Client, *, configured: Range | None) -> None:
+        self._client = client
+        self._configured = configured
+        self._lock = threading.Lock()
+        self._known: ServiceNetwork | None = None
+
+    def read(self) -> ServiceNetwork:
+        """Raises Unresolved with what a person must do, and ApiError."""
+        with self._lock:
+            if self._known is None:
+                try:
+                    self._known = self._read()
+                except Forbidden as error:
+                    raise Unresolved(
+                        UNKNOWN,
+                        f"the range of the cluster's Services could not be read: {error}; let the broker "
+                        "list servicecidrs and get services, as the chart's ClusterRole does",
+                    ) from error
+                _log.info("service network", range=self._known.range, dns=self._known.dns)
+            return self._known
+
+    def _read(self) -> ServiceNetwork:
+        first = self._address("kubernetes", "default")
+        found = service_range(self._ranges(), first, self._configured)
+        dns = self._address("kube-dns", "kube-system")
+        return ServiceNetwork(range=str(found), dns=str(dns) if dns else "")
+
+    def _ranges(self) -> Mapping[str, Sequence[str]]:
+        try:
+            items, _ = self._client.list(ServiceCIDR.KIND)
+        except NotFound:
+            return {}  # before Kubernetes 1.33
+        return {each.name: each.spec.cidrs for each in map(ServiceCIDR.decode, items)}
+
+    def _address(self, name: str, namespace: str) -> IPv4Address | IPv6Address | None:
+        try:
+            found = Service.decode(self._client.get(Service.KIND, name, namespace=namespace))
+        except NotFound:
+            return None
+        try:
+            return ip_address(found.spec.cluster_ip)
+        except ValueError:
+            return None  # a headless Service
+
+
+def service_range(
+    ranges: Mapping[str, Sequence[str]], first: IPv4Address | IPv6Address | None, configured: Range | None
+) -> Range:
+    """The range that the cluster's own Services are in. Raises Unresolved.
+
+    `ranges`: of each ServiceCIDR by its name; `first`: the address of the Service `default/kubernetes`.
+    """
+    found = _listed(ranges, first)
+    if found is None and first is None:
+        raise Unresolved(
+            UNKNOWN,
+            "the cluster shows neither a ServiceCIDR nor the Service default/kubernetes: nodes cannot be "
+            "told the range of its Services",
+        )
+    if found is None and configured is not None and first is not None:
+        # The first of its addresses is that Service's, whatever its size.
+        begins = configured.network_address + 1 == first
+        if not begins:
+            raise Unresolved(
+                MISMATCH,
+                f"{OPTION} is {configured}, and the Service default/kubernetes has {first}, which is not its "
+                "first address: nodes would get a wrong DNS address. Correct the option or leave it out",
+            )
+        return configured
+    if found is None and first is not None:
+        begin, size = first - 1, SMALLEST[first.version]
+        try:
+            found = ip_network(f"{begin}/{size}")
+        except ValueError as error:
+            raise Unresolved(
+                UNKNOWN,
+                f"the Service default/kubernetes has {first}, which begins no range of EKS's: set {OPTION}",
+            ) from error
+    assert found is not None
+    if configured is not None and configured != found:
+        raise Unresolved(
+            MISMATCH,
+            f"{OPTION} is {configured}, and the cluster's ServiceCIDR is {found}: nodes would get a wrong "
+            "DNS address. Correct the option or leave it out",
+        )
+    return found
+
+
+def _listed(ranges: Mapping[str, Sequence[str]], first: IPv4Address | IPv6Address | None) -> Range | None:
+    """The range of the ServiceCIDR that the API server made, `kubernetes`; of its two families the one of the
+    Service `default/kubernetes`. Other ServiceCIDRs were added later, for more Services."""
+    blocks = [ip_network(text) for text in ranges.get("kubernetes", ())]
+    blocks += [
+        ip_network(text) for name, texts in sorted(ranges.items()) if name != "kubernetes" for text in texts
+    ]
+    if first is None:
+        return blocks[0] if blocks else None
+    return next((block for block in blocks if first in block), None)

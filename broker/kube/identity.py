@@ -1,0 +1,68 @@
+"""What a cluster's broker acts on, pinned when a broker first leads: a ConfigMap of the broker's own.
+
+A broker that looks into another account or Region finds none of the instances that were launched before it,
+and takes every claim for lost. So the facts are written once, in an immutable ConfigMap beside the Lease, and
+a broker that differs in one of them refuses to lead.
+
+A cluster is known by the UID of its namespace kube-system, which is never deleted while the cluster lives
+(https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#uids).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.apis.core import ConfigMap
+from broker.apis.kueue import Namespace
+from broker.kube.client import Client
+from broker.kube.errors import AlreadyExists, NotFound
+
+# Of the Lease and of the ConfigMap, wherever the broker is started: every cluster has it.
+NAMESPACE: Final = "kube-system"
+SYSTEM_SELECTOR: Final = f"metadata.name={NAMESPACE}"
+NAME: Final = "capacity-broker-identity"
+
+
+class IdentityDiffers(ValueError):
+    """This process would act on something else than the brokers of the cluster did before."""
+
+
+def cluster_uid(client: Client) -> str:
+    """The UID of the namespace kube-system. Raises ApiError."""
+    items, _ = client.list(Namespace.KIND, field_selector=SYSTEM_SELECTOR)
+    if not items:
+        message = f"the cluster has no namespace {NAMESPACE}, whose UID tells it from others"
+        raise NotFound(404, "NotFound", message)
+    return str(items[0]["metadata"]["uid"])
+
+
+def compare(client: Client, facts: Mapping[str, str]) -> bool:
+    """Whether facts are stored. Raises IdentityDiffers if one of them is another now, ApiError."""
+    try:
+        stored = ConfigMap.decode(client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE))
+    except NotFound:
+        return False
+    differing = [
+        f"{fact} is {now!r} and was {stored.data.get(fact, '')!r}"
+        for fact, now in facts.items()
+        if stored.data.get(fact, "") != now
+    ]
+    if differing:
+        raise IdentityDiffers(
+            f"not leading: {'; '.join(differing)} when a broker first led this cluster. Start it as it was. "
+            "If the change is meant, end what it made before, and let the next broker store anew: "
+            f"kubectl --namespace {NAMESPACE} delete configmap {NAME}"
+        )
+    return True
+
+
+def pin(client: Client, facts: Mapping[str, str]) -> None:
+    """Stores the facts unless facts are stored. Raises IdentityDiffers, ApiError."""
+    if compare(client, facts):
+        return
+    body = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": dict(facts), "immutable": True}
+    try:
+        client.create(ConfigMap.KIND, body)
+    except AlreadyExists:
+        compare(client, facts)

@@ -1,0 +1,76 @@
+"""What is known of an object that is left out: enough to report it, and to spare what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from broker.apis.meta import Kind, Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """The object's identity, why it is left out, and what it holds, as far as each can be read.
+
+    `provider_id`: of a claim its status has it, of a Node its spec; empty if it cannot be read.
+    `since`: seconds of the monotonic clock at which a pass left it out; None if it could not be decoded.
+    """
+
+    kind: Kind
+    name: str
+    error: str
+    namespace: str = ""
+    uid: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    provider_id: str = ""
+    since: float | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @classmethod
+    def of_raw(cls, kind: Kind, raw: Mapping[str, Any], error: str) -> Self:
+        """Of an object as the API server sent it, which may hold anything anywhere."""
+        meta = raw["metadata"]
+        parts = [part for part in (raw.get("status"), raw.get("spec")) if isinstance(part, dict)]
+        annotations = meta.get("annotations")
+        return cls(
+            kind=kind,
+            name=str(meta["name"]),
+            namespace=_text(meta.get("namespace")),
+            uid=_text(meta.get("uid")),
+            annotations=_texts(annotations) if isinstance(annotations, dict) else {},
+            provider_id=_first(part.get("providerID") for part in parts),
+            error=error,
+        )
+
+    @classmethod
+    def of_object(cls, obj: Object, error: str, since: float) -> Self:
+        """Of one that was decoded."""
+        meta = obj.metadata
+        return cls(
+            kind=obj.KIND,
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            annotations=meta.annotations,
+            provider_id=_first(
+                getattr(obj.__dict__.get(part), "provider_id", "") for part in ("status", "spec")
+            ),
+            error=error,
+            since=since,
+        )
+
+
+def _first(values: Iterable[object]) -> str:
+    return next(filter(None, map(_text, values)), "")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(values: Mapping[Any, Any]) -> dict[str, str]:
+    return {key: value for key, value in values.items() if isinstance(key, str) and isinstance(value, str)}

@@ -1,0 +1,169 @@
+"""Decodes text from outside: JSON in annotations, quantities, times, durations, whole numbers.
+
+Invariant: for any text, a decoder raises nothing but `InvalidText`, allocates little more than the text
+itself, and returns no number or time with which arithmetic can overflow. All text that is not the broker's
+own is decoded here. A message names the text, shortened, and what to write instead; the caller adds the
+field.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+# All annotations of an object together hold no more (apimachinery, pkg/api/validation/objectmeta.go).
+LONGEST_JSON: Final = 256 * 1024
+DEEPEST_JSON: Final = 32
+LONGEST_SCALAR: Final = 64
+# What 64 bits hold: "no quantity may represent a number greater than 2^63-1 in magnitude", and one that is
+# more counts as that (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
+MOST: Final = 2**63 - 1
+# A Go duration is at most 2^63 nanoseconds, 292 years: added to a time within these bounds, or taken from it,
+# it leaves a time that Python can hold.
+LONGEST_DURATION: Final = timedelta(microseconds=MOST // 1000)
+EARLIEST: Final = datetime(300, 1, 1, tzinfo=UTC)
+LATEST: Final = datetime(9700, 1, 1, tzinfo=UTC)
+
+SCALES: Final[Mapping[str, Decimal]] = {
+    **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("num", -3)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)},
+}
+_QUANTITY: Final = re.compile(
+    rf"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:({'|'.join(SCALES)})|[eE]([+-]?[0-9]{{1,18}}))?", re.ASCII
+)
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_SECONDS: Final[Mapping[str, float]] = {
+    "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9
+}  # fmt: skip
+_PART: Final = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(sorted(_SECONDS, key=len, reverse=True))})")
+_DURATION: Final = re.compile(rf"[+-]?(?:0|(?:{_PART.pattern})+)")
+
+
+class InvalidText(ValueError):
+    """Text that means nothing to the broker; the message names the text and what to write instead."""
+
+
+def shortened(text: object, length: int = LONGEST_SCALAR) -> str:
+    """The value as it stands in a message: quoted, and cut where it is long."""
+    whole = text if isinstance(text, str) else f"{text}"
+    return repr(whole) if len(whole) <= length else f"{whole[:length]!r}... ({len(whole)} characters)"
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Any JSON value within the limits: length, depth, and numbers that 64 bits hold."""
+    if len(text) > LONGEST_JSON:
+        raise InvalidText(f"has {len(text)} characters: write at most {LONGEST_JSON}")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidText(f"is not JSON ({error})") from error
+    _within_limits(value)
+    return value
+
+
+def decode_object(text: str | bytes) -> dict[str, Any]:
+    """As `decode_json`, of a JSON object."""
+    value = decode_json(text)
+    if not isinstance(value, dict):
+        raise InvalidText("is not a JSON object")
+    return value
+
+
+def _within_limits(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST_JSON):
+        for item in level:
+            if isinstance(item, float) and not (math.isfinite(item) and abs(item) <= MOST):
+                raise InvalidText(f"has the number {item:g}: write one of at most {MOST}")
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise InvalidText(f"is nested more than {DEEPEST_JSON} levels deep: write it flatter")
+
+
+def exact(text: str) -> Decimal:
+    """`100m`, `2Gi`, `1e3` in base units (cores, bytes, counts), at most 2^63-1 in magnitude."""
+    if len(text) > LONGEST_SCALAR:
+        raise InvalidText(
+            f"not a quantity: {shortened(text)}; write a number of at most {LONGEST_SCALAR} characters"
+        )
+    return _exact(text)
+
+
+@lru_cache(maxsize=4096)
+def _exact(text: str) -> Decimal:
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise InvalidText(f"not a quantity: {text!r}; write a number with a suffix such as m, k, Mi or Gi")
+    number, suffix, exponent = found.groups()
+    power = max(-99, min(int(exponent or 0), 99))  # beyond these it is more than MOST, or next to nothing
+    value = Decimal(number) * SCALES.get(suffix, Decimal(1)) * Decimal(10) ** power
+    return max(Decimal(-MOST), min(value, Decimal(MOST)))
+
+
+def quantity(text: str) -> float:
+    """As `exact`, with the precision of a float."""
+    return float(exact(text))
+
+
+def quantities(values: Mapping[str, str]) -> dict[str, float]:
+    """Each as `quantity`. The message names the key."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        try:
+            found[name] = quantity(value)
+        except InvalidText as error:
+            raise InvalidText(f"{shortened(name, 128)}: {error}") from error
+    return found
+
+
+def decode_whole(text: str, *, least: int = -MOST, most: int = MOST) -> int:
+    """A whole number in decimal digits between `least` and `most`."""
+    given = text.strip() if len(text) <= LONGEST_SCALAR else ""
+    value = int(given) if _WHOLE.fullmatch(given) else None
+    if value is None or not least <= value <= most:
+        raise InvalidText(f"not a whole number between {least} and {most}: {shortened(text)}")
+    return value
+
+
+def decode_time(text: str) -> datetime:
+    """A time with its zone, in UTC, as ISO 8601 and RFC 3339 write it."""
+    try:
+        if len(text) > LONGEST_SCALAR:
+            raise InvalidText
+        return bounded(datetime.fromisoformat(text.strip()))
+    except (ValueError, OverflowError) as error:
+        message = f"not a time: {shortened(text)}; write one with its zone, such as 2027-01-31T00:00:00Z"
+        raise InvalidText(message) from error
+
+
+def bounded(value: datetime) -> datetime:
+    """The time in UTC. Refused: one without a zone, and one near the ends of the calendar."""
+    if value.tzinfo is None:
+        raise InvalidText(f"the time {value} has no zone: write Z at its end")
+    if not EARLIEST.year <= value.year < LATEST.year:
+        raise InvalidText(f"the time {value} is not between the years {EARLIEST.year} and {LATEST.year}")
+    return value.astimezone(UTC)
+
+
+def decode_duration(text: str) -> timedelta:
+    """`1h30m`, `1.5s`, `-3ms`, `0`: as Go writes a duration (https://pkg.go.dev/time#ParseDuration)."""
+    if len(text) > LONGEST_SCALAR or not _DURATION.fullmatch(text):
+        raise InvalidText(f"not a duration: {shortened(text)}; write one such as 90s, 1h30m or 300ms")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
+    if seconds > LONGEST_DURATION.total_seconds():
+        raise InvalidText(f"a duration of more than 292 years: {shortened(text)}")
+    return timedelta(seconds=-seconds if text.startswith("-") else seconds)

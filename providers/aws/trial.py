@@ -1,0 +1,105 @@
+"""A launch that is only tried: EC2 says whether the broker's role may do it, and does nothing.
+
+The template is made, since EC2 decides by its tags and by what it holds, and deleted again; CreateFleet and
+RunInstances are dry runs of it. CreateFleet calls RunInstances as the broker, and a dry run of the one says
+nothing about the other. Karpenter validates a class alike (pkg/controllers/nodeclass/validation.go).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+
+from providers.aws import errors, fleet, tags
+from providers.aws.clients import Aws
+from providers.aws.launch_templates import LaunchTemplates, template_data
+from providers.model import LaunchRequest, Market, Override, ProviderError, Template
+
+_log = structlog.get_logger("aws.trial")
+
+
+def try_launch(
+    aws: Aws,
+    templates: LaunchTemplates,
+    template: Template,
+    *,
+    owner: str,
+    overrides: Sequence[Override],
+    market: Market,
+    labels: Mapping[str, str],
+    cluster: str,
+) -> str:
+    """Tries one override after another until one is allowed: then empty. If a policy denies all of them:
+    the denial of the first, the action in front. Raises ProviderError for any other refusal."""
+    try:
+        ref = templates.ensure(template, owner=owner)
+    except ProviderError as error:
+        return _denial(error)
+    first = ""
+    try:
+        for override in overrides:
+            request = LaunchRequest(
+                token=uuid.uuid4().hex,
+                template=ref,
+                overrides=(override,),
+                count=1,
+                market=market,
+                tags=labels,
+            )
+            asked: Any = fleet.fleet_request(request, cluster=cluster)
+            instance = _instance(template, ref.name, override, {**labels, tags.CLUSTER: cluster})
+            try:
+                _dry(partial(aws.call, aws.ec2.create_fleet, **asked, DryRun=True))
+                _dry(partial(aws.call, aws.ec2.run_instances, **instance, DryRun=True))
+            except ProviderError as error:
+                denial = _denial(error)
+                first = first or denial
+                continue
+            return ""
+    finally:
+        _delete(templates, ref)
+    return first
+
+
+def _denial(error: ProviderError) -> str:
+    """The denial in words. Raises the error again if no policy denied the call."""
+    if not errors.denied(error):
+        raise error
+    return f"{errors.denied_action(error)}: {error.message} (a dry run: {error.operation})"
+
+
+def _dry(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except ProviderError as error:
+        if not errors.only_tried(error):
+            raise
+
+
+def _instance(template: Template, name: str, override: Override, labels: Mapping[str, str]) -> dict[str, Any]:
+    """RunInstances' parameters. EC2 takes the subnet on the interfaces, where there are any."""
+    asked: dict[str, Any] = {
+        "LaunchTemplate": {"LaunchTemplateName": name, "Version": "$Latest"},
+        "InstanceType": override.instance_type,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": tags.to_ec2(labels)} for kind in ("instance", "volume")
+        ],
+    }
+    interfaces: Any = template_data(template).get("NetworkInterfaces")
+    if not interfaces:
+        return {**asked, "SubnetId": override.subnet_id}
+    return {**asked, "NetworkInterfaces": [{**each, "SubnetId": override.subnet_id} for each in interfaces]}
+
+
+def _delete(templates: LaunchTemplates, ref: Any) -> None:
+    try:
+        templates.delete(ref)
+    except ProviderError as error:
+        # Launches do not need it; the sweep deletes what is left.
+        _log.warning("template of a trial not deleted", template=ref.name, error=str(error))

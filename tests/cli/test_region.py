@@ -1,0 +1,74 @@
+"""The Region is the flag's, the environment's or the profile's, in this order, and there is no default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .kit import World, main, run
+
+FLAG, FIRST, SECOND, PROFILE = "eu-west-1", "eu-west-2", "eu-west-3", "eu-north-1"
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every place names another Region."""
+    file = tmp_path / "config"
+    keys = "aws_access_key_id = testing\naws_secret_access_key = testing"
+    file.write_text(f"[default]\n[profile prod]\nregion = {PROFILE}\n{keys}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
+    monkeypatch.setenv("AWS_REGION", FIRST)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", SECOND)
+    monkeypatch.setenv("AWS_PROFILE", "prod")
+
+
+@pytest.mark.covers("SAF-02")
+@pytest.mark.parametrize(
+    ("flags", "without", "found"),
+    [
+        (("--region", FLAG), (), FLAG),
+        ((), (), FIRST),
+        ((), ("AWS_REGION",), SECOND),
+        ((), ("AWS_REGION", "AWS_DEFAULT_REGION"), PROFILE),
+        (("--aws-profile", "prod"), ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"), PROFILE),
+    ],
+    ids=["flag", "AWS_REGION", "AWS_DEFAULT_REGION", "profile", "profile of the flag"],
+)
+def test_region_is_found_in_the_order_of_the_sdk(
+    world: World,
+    configured: None,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    without: tuple[str, ...],
+    found: str,
+) -> None:
+    for name in without:
+        monkeypatch.delenv(name)
+    result = run("inventory", "--aws-endpoint", world.endpoint, *flags)
+    assert result.exit_code == 0, result.output
+    assert f"no capacity reservation in {found}" in result.stdout
+
+
+@pytest.mark.covers("SAF-02")
+@pytest.mark.parametrize("command", [("inventory",), ("run", "--cluster-name", "blue")])
+def test_missing_region_is_an_error_that_names_every_way_to_set_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    assert main(*command) == 2
+    said = capsys.readouterr().err
+    assert "no AWS Region is set" in said
+    assert all(way in said for way in ("--region", "AWS_REGION", "AWS_DEFAULT_REGION", "'default'"))
+
+
+@pytest.mark.covers("SAF-02")
+def test_profile_that_is_not_there_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    assert main("inventory", "--aws-endpoint", world.endpoint, "--aws-profile", "prod") == 2
+    assert "prod" in capsys.readouterr().err

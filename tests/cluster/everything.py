@@ -1,0 +1,117 @@
+"""One valid object of every kind that the broker reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.coordination import Lease
+from broker.apis.core import Node, Pod, ResourceQuota
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import (
+    AdmissionCheck,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    Namespace,
+    PriorityClass,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+)
+from broker.apis.meta import Object
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from tests.cluster import objects
+from tests.cluster.stack import Stack
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+# Written by the broker itself, one for each EC2 reservation.
+WATCHED_ALONE: frozenset[type[Object]] = frozenset({OnDemandCapacityReservation})
+
+
+def _named(spec: Json | None = None, **more: Any) -> Json:
+    return {"metadata": {}, **({} if spec is None else {"spec": spec}), **more}
+
+
+def bodies(stack: Stack) -> dict[type[Object], Json]:
+    """A body without a name, by kind."""
+    quotas = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "8", "lendingLimit": "8"}]}]
+    groups = [{"coveredResources": [GPU], "flavors": quotas}]
+    reservation = {"resourceGroups": groups, "cohort": "all", "allowBorrowing": True}
+    queue = {
+        "resourceGroups": [
+            {
+                "coveredResources": [GPU],
+                "flavors": [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "8"}]}],
+            }
+        ],
+        "namespaceSelector": {},
+    }
+    job = {
+        "queueName": "training",
+        "podSets": [
+            {
+                "name": "main",
+                "count": 1,
+                "template": {
+                    "spec": {
+                        "containers": [{"name": "c", "image": "pause", "resources": {"requests": {GPU: "8"}}}]
+                    }
+                },
+            }
+        ],
+    }
+    node_class = objects.node_class(
+        "",
+        image=stack.aws.image,
+        subnets=[*stack.aws.subnets.values()],
+        security_group=stack.aws.security_group,
+        spec={"capacityReservationPreference": "open"},
+        kubelet={"maxPods": 110, "evictionHard": {"memory.available": "5%"}},
+    )
+    claim = objects.claim(
+        "", node_class="good", types=("g6.12xlarge",), capacity=(objects.RESERVED,), priority=1
+    )
+    claim["metadata"]["annotations"][names.DRAWS_FROM] = "default/training"
+    return {
+        NodeClaim: claim,
+        EC2NodeClass: node_class,
+        NodePool: objects.node_pool("", node_class="good"),
+        Node: _named({"providerID": "aws:///us-east-1a/i-0123456789abcdef0"}),
+        Pod: objects.pod("", node="some-node"),
+        Lease: _named({"holderIdentity": "karpenter-1", "leaseDurationSeconds": 15}),
+        CapacityReservation: _named(reservation),
+        ClusterCapacityReservation: _named(reservation),
+        DedicatedAICluster: _named(
+            {"capacityReservationId": "training", "resources": {"requests": {GPU: 8}}}
+        ),
+        DedicatedAIClusterProfile: _named({"resources": {"requests": {GPU: 8}}}),
+        ResourceFlavor: _named({"nodeLabels": {names.INSTANCE_TYPE: "p5.48xlarge"}}),
+        ClusterQueue: _named(queue),
+        LocalQueue: _named({"clusterQueue": "default--training"}),
+        Cohort: _named({"parentName": "root"}),
+        Workload: _named(job),
+        AdmissionCheck: _named({"controllerName": "capacity-broker.io/slots"}),
+        WorkloadPriorityClass: _named(value=5),
+        PriorityClass: _named(value=5),
+        Namespace: _named(),
+        ResourceQuota: _named({"hard": {"requests.cpu": "4"}}),
+        OnDemandCapacityReservation: _named(),
+    }
+
+
+def put(stack: Stack, model: type[Object], body: Json, name: str) -> Json:
+    """Creates it, with its status if it has one."""
+    namespace = "default" if model.KIND.namespaced else None
+    meta = {**body["metadata"], "name": name} | ({"namespace": namespace} if namespace else {})
+    status = body.get("status")
+    made = stack.client.create(model.KIND, {**body, "metadata": meta})
+    if isinstance(status, dict):
+        made = stack.client.patch(
+            model.KIND, name, {"status": status}, namespace=namespace, subresource="status"
+        )
+    return dict(made)

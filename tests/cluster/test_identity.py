@@ -1,0 +1,196 @@
+"""A broker leads only in the cluster, account and Region that are pinned, and only one leads in a cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker import run
+from broker.apis.coordination import Lease
+from broker.apis.core import ConfigMap
+from broker.app import LEASE, Broker
+from broker.kube.client import Client
+from broker.kube.identity import NAME, NAMESPACE, IdentityDiffers, cluster_uid
+from tests.cluster.account import ACCOUNT, REGION
+from tests.cluster.objects import ON_DEMAND
+from tests.cluster.stack import Provider, Stack
+from tests.cluster.taps import Tap
+from tests.cluster.test_leadership import Member
+
+OTHER_ACCOUNT = "222222222222"
+
+
+@contextmanager
+def members(stack: Stack, *settings: dict[str, Any]) -> Iterator[list[Member]]:
+    """Brokers that are started one after the other; the first leads."""
+    started: list[Member] = []
+    try:
+        for number, more in enumerate(settings):
+            started.append(Member(stack, f"broker-{number}", **more))
+            stack.until(lambda: started[0].leading, "the first leads")
+        yield started
+    finally:
+        for member in started:
+            member.end()
+
+
+def led_once(stack: Stack) -> None:
+    with members(stack, {}):
+        pass
+
+
+def elsewhere(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Provider:
+    """With credentials of another account."""
+    provider = stack.provider()
+    provider.instance_types()
+    monkeypatch.setattr(provider, "account_id", lambda: OTHER_ACCOUNT)
+    return provider
+
+
+def refused(stack: Stack, provider: Provider, **settings: Any) -> str:
+    """What ends a broker that is started like this."""
+    led: list[Broker | None] = []
+    with pytest.raises(IdentityDiffers) as caught:
+        run.lead(
+            Client(stack.tap),
+            provider,
+            replace(stack.settings, leader_election=True, identity="other", **settings),
+            clock=stack.clock,
+            stop=threading.Event(),
+            running=led.append,
+        )
+    assert led == []
+    return str(caught.value)
+
+
+@pytest.mark.covers("SAF-02")
+def test_first_leader_pins_cluster_account_and_region(stack: Stack) -> None:
+    led_once(stack)
+    stored = stack.client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE)
+    assert stored["data"] == {
+        "clusterUID": cluster_uid(stack.client),
+        "accountID": ACCOUNT,
+        "region": REGION,
+    }
+    led_once(stack)
+    assert stack.client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE) == stored
+
+
+@pytest.mark.covers("SAF-02")
+@pytest.mark.parametrize("fact", ["accountID", "region", "clusterUID"])
+def test_broker_of_another_world_refuses_to_lead(
+    stack: Stack, fact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restored backup of another cluster brings that cluster's ConfigMap along."""
+    provider, settings = stack.provider(), {}
+    if fact == "clusterUID":
+        pinned = {"clusterUID": "uid-of-another", "accountID": ACCOUNT, "region": REGION}
+        meta = {"name": NAME, "namespace": NAMESPACE}
+        stack.client.create(ConfigMap.KIND, {"metadata": meta, "data": pinned})
+        values = cluster_uid(stack.client), "uid-of-another"
+    else:
+        led_once(stack)
+    if fact == "accountID":
+        provider, values = elsewhere(stack, monkeypatch), (OTHER_ACCOUNT, ACCOUNT)
+    if fact == "region":
+        settings, values = {"region": "eu-west-1"}, ("eu-west-1", REGION)
+    stack.node_class(preference="none")
+    stack.claim(capacity=(ON_DEMAND,))
+    message = refused(stack, provider, **settings)
+    assert fact in message
+    assert all(value in message for value in values)
+    assert f"kubectl --namespace {NAMESPACE} delete configmap {NAME}" in message
+    assert not stack.aws.instances()
+    # What a person decides: it is pinned anew.
+    stack.client.delete(ConfigMap.KIND, NAME, namespace=NAMESPACE)
+    led_once(stack)
+    assert stack.get(ConfigMap, NAME, namespace=NAMESPACE).data["accountID"] == ACCOUNT
+
+
+@pytest.mark.covers("SAF-02")
+def test_standby_whose_account_changes_refuses_when_its_turn_comes(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = stack.provider()
+    provider.instance_types()
+    said: list[str] = []
+    led: list[Broker | None] = []
+    with members(stack, {}) as (first,):
+        settings = replace(stack.settings, leader_election=True, identity="second")
+
+        def stand_by() -> None:
+            try:
+                run.lead(
+                    Client(stack.tap),
+                    provider,
+                    settings,
+                    clock=stack.clock,
+                    stop=threading.Event(),
+                    running=led.append,
+                )
+            except IdentityDiffers as error:
+                said.append(str(error))
+
+        reads = ("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}")
+        standby = threading.Thread(target=stand_by, daemon=True)
+        standby.start()
+        stack.until(lambda: reads in stack.tap.log, "it stands for election")
+        monkeypatch.setattr(provider, "account_id", lambda: OTHER_ACCOUNT)
+        first.end()
+        stack.until(lambda: said, "it refuses")
+    standby.join(60)
+    assert led == []
+    assert OTHER_ACCOUNT in said[0] and ACCOUNT in said[0]
+    assert not stack.get(Lease, LEASE, namespace=NAMESPACE).spec.holder_identity
+
+
+@pytest.mark.covers("SAF-02")
+def test_nothing_is_done_before_the_cluster_is_known(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.claim(capacity=(ON_DEMAND,))
+    tap = Tap(stack.tap.inner)
+    tap.lose(lambda request: request.path == "/api/v1/namespaces")
+    member = Member(stack, "only", tap=tap)
+    try:
+        stack.until(lambda: stack.find(Lease, LEASE, namespace=NAMESPACE), "it holds the Lease")
+        stack.until(lambda: tap.lost > 3, "it asks again", step=1.0)
+        assert not member.leading
+        assert stack.calls("CreateFleet") == 0
+        tap.heal()
+        stack.until(lambda: member.leading, "it leads", step=1.0)
+    finally:
+        member.end()
+
+
+@pytest.mark.covers("SAF-57")
+@pytest.mark.parametrize(
+    "second",
+    [
+        {},
+        {"namespace": "default"},
+        {"cluster_name": "green", "poll_seconds": 5.0, "advise": False},
+        {"leader_election": False},
+    ],
+    ids=["the same", "namespace", "other settings", "no election"],
+)
+def test_second_broker_stands_by_whatever_its_settings(stack: Stack, second: dict[str, Any]) -> None:
+    """The chart gives the namespace of its release; a shell gives none."""
+    with members(stack, {"namespace": "capacity-broker"}, second) as (leader, other):
+        stack.node_class(preference="none")
+        stack.claim(capacity=(ON_DEMAND,))
+        stack.kubelets_again()
+        stack.until_ready("c-0")
+        began = stack.clock.monotonic()  # from here on the other has tried, had it stood for election
+        stack.until(lambda: stack.clock.monotonic() > began + 6, "two more tries", step=0.25)
+        stack.passes()
+        assert leader.leading and not other.leading
+        assert {path for _, path in other.tap.writes() if "/leases" not in path} == set()
+        leases = stack.client.list(Lease.KIND)[0]
+        ours = [each["metadata"]["namespace"] for each in leases if each["metadata"]["name"] == LEASE]
+        assert ours == [NAMESPACE]
+        assert stack.calls("CreateFleet") == 1

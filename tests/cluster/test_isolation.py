@@ -1,0 +1,222 @@
+"""One object never stops the others, whichever kind it is of and wherever the broker fails on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.capacity_broker import OnDemandCapacityReservation
+from broker.apis.coordination import Lease
+from broker.apis.core import Event, Node, Pod
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.meta import Object
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.kube import cache, lean
+from broker.kube.errors import ApiError
+from broker.kube.isolation import LEFT_OUT, REASON
+from tests.cluster.everything import bodies, put
+from tests.cluster.objects import ON_DEMAND
+from tests.cluster.stack import Stack
+from tests.cluster.test_losses import RELIST, vanish
+from tests.kueue.definitions import install, ready, uninstall
+
+# What every Object has, and what a cache and an event need of it.
+OPEN = frozenset({"metadata", "name", "namespace", "uid", "key", "labels", "deleting", "KIND", "wire"})
+UNDECODABLE, POISON = "undecodable", "poison"
+# Kinds that passes read here; the others are read for one object at a time, or when something refers to them.
+READ: tuple[type[Object], ...] = (
+    NodeClaim,
+    EC2NodeClass,
+    NodePool,
+    Node,
+    CapacityReservation,
+    ClusterCapacityReservation,
+    DedicatedAICluster,
+    ResourceFlavor,
+    OnDemandCapacityReservation,
+)
+
+
+@lru_cache
+def _poisoned(model: type[Object]) -> type[Object]:
+    """Objects of the kind on which whatever is judged or translated in a pass raises.
+
+    The threads that fill the caches read it as any other.
+    """
+
+    def read(self: Object, name: str) -> Any:
+        if name in OPEN or name.startswith("__") or threading.current_thread().name.startswith("watch "):
+            return model.__getattribute__(self, name)
+        raise RuntimeError(f"poison: {name}")
+
+    return type(model.__name__, (model,), {"__getattribute__": read})
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects whose names say so cannot be decoded, or are poison."""
+
+    def decode(model: type[Object], raw: Mapping[str, Any]) -> Object:
+        name = raw["metadata"]["name"]
+        if name == UNDECODABLE:
+            raise RecursionError("maximum recursion depth exceeded")
+        made = lean.decode(model, raw)
+        if name == POISON:
+            object.__setattr__(made, "__class__", _poisoned(model))
+        return made
+
+    monkeypatch.setattr(cache, "decode", decode)
+
+
+def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_go_on(
+    stack: Stack, hostile: None
+) -> None:
+    install(stack.client)
+    stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
+    odcr = stack.aws.odcr(count=4)
+    stack.node_class("good", id_=odcr)
+    broker = stack.start(kubelets=False)
+    stack.claim("before", node_class="good")
+    stack.until_launched("before")
+
+    kinds = bodies(stack)
+    watched = {each.cache._model for each in broker.informers}
+    assert {model.__name__ for model in watched} - {model.__name__ for model in kinds} == {
+        "CustomResourceDefinition"
+    }
+    put(stack, ResourceFlavor, kinds[ResourceFlavor], "h100")
+    put(stack, CapacityReservation, kinds[CapacityReservation], "training")
+    for model, body in kinds.items():
+        healthy = ("healthy",) if model in (Node, DedicatedAICluster) else ()
+        for name in (*healthy, UNDECODABLE, POISON):
+            try:
+                put(stack, model, body, name)
+            except ApiError as error:
+                raise AssertionError(f"{model.__name__}: {error}") from error
+
+    def reported(name: str) -> set[str]:
+        return {
+            each.involved_object.kind
+            for each in stack.all(Event)
+            if each.reason == REASON and each.involved_object.name == name
+        }
+
+    everything = {model.KIND.kind for model in kinds if model is not Lease}  # which is read by its name
+    read = {model.KIND.kind for model in READ}
+    stack.until(lambda: reported(UNDECODABLE) == everything, "the undecodable are reported")
+    stack.until(lambda: read <= reported(POISON), "the poison is reported")
+    stack.claim("beside", node_class="good")
+    stack.until_launched("beside")
+    assert all(broker.ready().values())
+    left_out = LEFT_OUT.labels("nodeclaims.karpenter.sh", "pass")._value.get()
+    assert left_out >= 1
+
+    stack.stop()
+    fresh = stack.start(kubelets=False)
+    stack.claim("after", node_class="good")
+    stack.until_launched("after")
+    assert all(fresh.ready().values())
+    assert len(stack.aws.instances()) == 3
+    stack.close()
+    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
+
+
+@pytest.fixture(params=["pass", "decoding"])
+def leave_out(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Stack, Node], None]:
+    """Leaves a Node out as a pass that failed on it does, or as one that cannot be decoded."""
+
+    def by_pass(stack: Stack, node: Node) -> None:
+        broker = stack.broker
+        assert broker is not None
+        stack.until(
+            lambda: broker.isolation.leave_out(stack.get(Node, node.name), "poison"), "the Node is left out"
+        )
+
+    def by_decoding(stack: Stack, node: Node) -> None:
+        def decode(model: type[Object], raw: Mapping[str, Any]) -> Object:
+            if model is Node and raw["metadata"].get("annotations", {}).get("test") == "odd":
+                raise RecursionError("poison")
+            return lean.decode(model, raw)
+
+        monkeypatch.setattr(cache, "decode", decode)
+        stack.edit(Node, node.name, {"metadata": {"annotations": {"test": "odd"}}})
+        stack.until_event(node.name, REASON, kind="Node")
+
+    return by_pass if request.param == "pass" else by_decoding
+
+
+def alone(stack: Stack, **more: Any) -> Node:
+    """The Node of a claim c-0; from now on nobody writes it."""
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim("c-0", capacity=(ON_DEMAND,), **more)
+    stack.until_ready("c-0")
+    stack.kubelets.stop()
+    return stack.get(Node, stack.get(NodeClaim, "c-0").status.node_name)
+
+
+def reason(stack: Stack, type_: str) -> str:
+    says = stack.claim_says("c-0", type_)
+    return says.reason if says is not None else ""
+
+
+@pytest.mark.covers("SAF-50")
+def test_claim_whose_node_is_left_out_is_terminated_only_once_it_can_be_drained(
+    stack: Stack, leave_out: Callable[[Stack, Node], None]
+) -> None:
+    node = alone(stack)
+    stack.budget("all", app="kept")
+    stack.pod("kept", node=node.name, labels={"app": "kept"})
+    leave_out(stack, node)
+    stack.delete(NodeClaim, "c-0")
+    stack.until(lambda: reason(stack, names.DRAINED) == "NodeLeftOut", "it says why it waits")
+    stack.advance(5.0)
+    stack.passes()
+    says = stack.claim_says("c-0", names.DRAINED)
+    assert says is not None and node.name in says.message and "poison" in says.message
+    assert stack.calls("TerminateInstances") == 0
+    stack.edit(Node, node.name, {"metadata": {"annotations": {"test": "mended"}}})
+    stack.until(lambda: reason(stack, names.DRAINED) == "Draining", "it is drained", step=2.0)
+    assert stack.calls("TerminateInstances") == 0
+    stack.delete(Pod, "kept", namespace="default")
+    stack.until(lambda: stack.find(NodeClaim, "c-0") is None, "it ends", step=2.0)
+    assert not stack.aws.instances()
+
+
+@pytest.mark.covers("SAF-50")
+def test_grace_period_bounds_the_wait_for_a_node_that_is_left_out(
+    stack: Stack, leave_out: Callable[[Stack, Node], None]
+) -> None:
+    node = alone(stack, terminationGracePeriod="1m")
+    leave_out(stack, node)
+    stack.delete(NodeClaim, "c-0")
+    stack.until(lambda: reason(stack, names.DRAINED) == "NodeLeftOut", "it says why it waits")
+    assert stack.calls("TerminateInstances") == 0
+    stack.advance(61.0)
+    stack.until(lambda: stack.find(NodeClaim, "c-0") is None, "it ends", step=2.0)
+    assert not stack.aws.instances()
+
+
+@pytest.mark.covers("SAF-50")
+def test_claim_that_ec2_does_not_list_is_kept_while_its_node_is_left_out(
+    stack: Stack, leave_out: Callable[[Stack, Node], None]
+) -> None:
+    node = alone(stack)
+    leave_out(stack, node)
+    vanish(stack)
+    assert not stack.get(NodeClaim, "c-0").deleting
+    assert reason(stack, names.INSTANCE_LISTED) == "NodeLeftOut"
+    assert stack.calls("TerminateInstances") == 0
+    stack.edit(Node, node.name, {"metadata": {"annotations": {"test": "mended"}}})
+    stack.advance(RELIST)
+    stack.until(lambda: reason(stack, names.INSTANCE_LISTED) == "NodeReady", "the Node is Ready")

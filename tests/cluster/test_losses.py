@@ -1,0 +1,143 @@
+"""What EC2 does not list is not what has ended: healthy nodes stay, and many that vanish at once do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.losses import too_many
+from broker.controllers.nodeclaim.status import instance_id
+from broker.oncall.metrics import REGISTRY
+from tests.cluster.objects import ON_DEMAND
+from tests.cluster.stack import Stack
+
+MISSED = 130.0  # seconds after which an instance that EC2 does not list counts as missing
+RELIST = 61.0
+
+
+def ready(stack: Stack, count: int) -> list[str]:
+    """Claims with Ready Nodes; from then on nobody plays the kubelets, which would follow EC2."""
+    stack.node_class(preference="none")
+    stack.start()
+    claims = stack.claims(count, capacity=(ON_DEMAND,))
+    stack.until_ready(*claims)
+    stack.kubelets.stop()
+    return claims
+
+
+def vanish(stack: Stack) -> None:
+    """EC2 lists nothing, and does so for a while."""
+    stack.control.lag(7200.0)
+    stack.advance(RELIST)
+    stack.passes(1)
+    stack.advance(MISSED)
+    stack.passes(1)
+    stack.advance(RELIST)
+    stack.passes()
+
+
+def no_heartbeat(stack: Stack, claims: Sequence[str]) -> None:
+    lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "no heartbeat"}
+    for claim in claims:
+        node = stack.get(NodeClaim, claim).status.node_name
+        stack.edit(Node, node, {"status": {"conditions": [lost]}}, subresource="status")
+
+
+def metric(reason: str) -> float:
+    return REGISTRY.get_sample_value("capacity_broker_claims_unlisted", {"reason": reason}) or 0.0
+
+
+@pytest.mark.covers("SAF-01")
+def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: Stack) -> None:
+    (claim,) = ready(stack, 1)
+    vanish(stack)
+    assert not stack.get(NodeClaim, claim).deleting
+    says = stack.claim_says(claim, names.INSTANCE_LISTED)
+    assert says is not None and (says.status, says.reason) == ("False", "NodeReady")
+    assert instance_id(stack.get(NodeClaim, claim)) in says.message
+    stack.until_event(claim, "InstanceNotListed", saying="Node is Ready")
+    assert metric("NodeReady") == 1
+    assert stack.calls("TerminateInstances") == 0
+    # Once no kubelet speaks for it, it ends as before.
+    no_heartbeat(stack, [claim])
+    stack.advance(RELIST)
+    stack.until_gone(NodeClaim, claim)
+
+
+@pytest.mark.covers("SAF-01")
+def test_claim_that_is_not_registered_has_its_registration_timeout(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start(kubelets=False)
+    began = stack.clock.monotonic()
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    vanish(stack)
+    assert not stack.get(NodeClaim, "c-0").deleting
+    assert stack.claim_says("c-0", names.INSTANCE_LISTED) is None
+    stack.control.lag(0.0)
+    stack.until(lambda: stack.find(NodeClaim, "c-0") is None, "c-0 gone", step=60)
+    assert stack.clock.monotonic() - began >= 15 * 60
+    stack.until_event("c-0", "RegistrationTimeout")
+
+
+@pytest.mark.covers("SAF-01")
+def test_node_of_a_claim_that_was_forced_away_stays_while_it_is_ready(stack: Stack) -> None:
+    (claim,) = ready(stack, 1)
+    node = stack.get(NodeClaim, claim).status.node_name
+    stack.control.lag(7200.0)
+    stack.edit(NodeClaim, claim, {"metadata": {"finalizers": None}})
+    stack.delete(NodeClaim, claim)
+    before = stack.calls("DescribeInstances")
+    stack.until(lambda: stack.calls("DescribeInstances") >= before + 2, "EC2 is asked", step=5.0)
+    stack.passes()
+    assert not stack.get(Node, node).deleting
+
+
+@pytest.mark.covers("SAF-03")
+def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: Stack) -> None:
+    claims = ready(stack, 5)
+    no_heartbeat(stack, claims)
+    vanish(stack)
+    for claim in claims:
+        assert not stack.get(NodeClaim, claim).deleting
+        says = stack.claim_says(claim, names.INSTANCE_LISTED)
+        assert says is not None and (says.status, says.reason) == ("False", "MassLoss")
+        assert "5 of 5" in says.message and "delete this NodeClaim" in says.message
+        stack.until_event(claim, "InstanceNotListed", saying="5 of 5")
+    assert metric("MassLoss") == 5
+    assert len(stack.all(NodeClaim)) == 5
+    # A person decides about one of them.
+    stack.delete(NodeClaim, claims[0])
+    stack.until_gone(NodeClaim, claims[0])
+    # A later listing decides about the others.
+    stack.control.lag(0.0)
+    stack.advance(RELIST)
+    for claim in claims[1:]:
+        stack.until(
+            lambda c=claim: (s := stack.claim_says(c, names.INSTANCE_LISTED)) and s.status == "True",  # type: ignore[misc]
+            f"{claim} is listed again",
+        )
+    assert metric("MassLoss") == 0
+    assert len(stack.aws.instances()) == 4
+
+
+@pytest.mark.covers("SAF-03")
+def test_few_claims_that_vanish_end(stack: Stack) -> None:
+    claims = ready(stack, 3)
+    no_heartbeat(stack, claims)
+    stack.control.lag(7200.0)
+    stack.until(lambda: not stack.all(NodeClaim), "all three end", step=10.0)
+    assert metric("MassLoss") == 0
+
+
+@pytest.mark.covers("SAF-03")
+@pytest.mark.parametrize(
+    ("missing", "registered", "stops"),
+    [(3, 3, False), (4, 4, True), (4, 39, True), (4, 40, False), (5, 40, True), (100, 1000, False)],
+)
+def test_over_three_and_over_a_tenth_are_too_many(missing: int, registered: int, stops: bool) -> None:
+    assert too_many(missing, registered) is stops

@@ -1,0 +1,177 @@
+"""Two clusters of one name in one account: neither touches what the other made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.crds import load as load_crds
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.app import Broker
+from broker.commands.manifests import CRD
+from broker.controllers.nodeclaim.status import instance_id
+from broker.kube.client import Client
+from broker.kube.embedded import Cluster
+from broker.kube.identity import cluster_uid
+from broker.kube.transports import InProcessTransport
+from tests.cluster import objects
+from tests.cluster.account import CLUSTER, A, tags
+from tests.cluster.objects import ON_DEMAND
+from tests.cluster.stack import Stack
+
+GRACE = 130.0  # more than an orphan is kept for, and EC2 is listed anew
+
+
+class Twin:
+    """Another cluster of the same name, and its broker."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.client = Client(InProcessTransport(Cluster()), field_manager="test")
+        for crd in load_crds():
+            self.client.create(CRD, crd)
+        self.uid = cluster_uid(self.client)
+        provider = stack.provider()
+        provider.instance_types()
+        settings = replace(stack.settings, orphan_grace_seconds=0.0)
+        self.broker = Broker(self.client, provider, settings, clock=stack.clock)
+        body = objects.node_class(
+            "gpu",
+            image=stack.aws.image,
+            subnets=[stack.aws.subnets[A]],
+            security_group=stack.aws.security_group,
+            spec=objects.reservation_spec(preference="none"),
+        )
+        self.client.create(EC2NodeClass.KIND, body)
+
+    def claim(self, name: str, **more: Any) -> None:
+        body = objects.claim(name, node_class="gpu", types=("m5.large",), capacity=(ON_DEMAND,), **more)
+        self.client.create(NodeClaim.KIND, body)
+
+    def instance(self, name: str) -> str:
+        return instance_id(NodeClaim.decode(self.client.get(NodeClaim.KIND, name)))
+
+
+def marked(stack: Stack, **more: str) -> str:
+    """An instance with the cluster's name, and whatever tags."""
+    made = stack.aws.ec2.run_instances(
+        ImageId=stack.aws.image,
+        InstanceType="m5.large",
+        MinCount=1,
+        MaxCount=1,
+        Placement={"AvailabilityZone": A},
+    )
+    id_ = str(made["Instances"][0]["InstanceId"])
+    given = {names.TAG_CLUSTER: CLUSTER, names.TAG_NODECLASS: "gpu", **more}
+    stack.aws.ec2.create_tags(Resources=[id_], Tags=[{"Key": k, "Value": v} for k, v in given.items()])
+    return id_
+
+
+def looked_again(stack: Stack) -> None:
+    """Returns when templates and instances were described once more, after the grace time."""
+    asked = ("DescribeLaunchTemplates", "DescribeInstances")
+    before = [stack.calls(action) for action in asked]
+    stack.advance(GRACE)
+    stack.until(
+        lambda: all(stack.calls(action) > count for action, count in zip(asked, before, strict=True)),
+        "templates and instances are looked at",
+    )
+
+
+def state(stack: Stack, id_: str) -> str:
+    return str(stack.aws.instance(id_)["State"]["Name"])
+
+
+@pytest.mark.covers("SAF-04")
+def test_everything_that_is_launched_carries_the_cluster_uid(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim(capacity=(ON_DEMAND,))
+    stack.until_launched("c-0")
+    uid, instance = cluster_uid(stack.client), stack.instance("c-0")
+    (template,) = stack.aws.templates()
+    volume = instance["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+    (disk,) = stack.aws.ec2.describe_volumes(VolumeIds=[volume])["Volumes"]
+    for made in (instance, template, disk):
+        assert tags(made)[names.TAG_CLUSTER] == CLUSTER
+        assert tags(made)[names.TAG_CLUSTER_UID] == uid
+
+
+@pytest.mark.covers("SAF-04")
+def test_cluster_of_the_same_name_neither_adopts_nor_ends_nor_sweeps(stack: Stack) -> None:
+    stack.node_class("gpu", preference="none", zones=(A,))
+    stack.node_class("other", preference="none", zones=(A,))
+    stack.start(kubelets=False)  # an instance whose Node goes with its claim would not be adopted
+    stack.claim("held", capacity=(ON_DEMAND,))
+    stack.claim("lost", node_class="other", capacity=(ON_DEMAND,))
+    stack.until_launched("held", "lost")
+    held, orphan = (instance_id(stack.get(NodeClaim, name)) for name in ("held", "lost"))
+    templates = stack.aws.template_names()
+    stack.stop()
+    stack.edit(NodeClaim, "lost", {"metadata": {"finalizers": None}})
+    stack.delete(NodeClaim, "lost")
+
+    twin = Twin(stack)
+    twin.claim("theirs")
+    twin.broker.start()
+    try:
+        stack.until(lambda: twin.instance("theirs"), "the twin launches")
+        assert twin.instance("theirs") not in (held, orphan)
+        for _ in range(2):
+            looked_again(stack)
+        theirs = twin.instance("theirs")
+    finally:
+        twin.broker.stop()
+    assert stack.calls("TerminateInstances") == 0
+    assert {state(stack, id_) for id_ in (held, orphan, theirs)} == {"running"}
+    assert set(templates) <= set(stack.aws.template_names())
+    # The cluster that made it takes it back.
+    stack.start(kubelets=False)
+    stack.claim("next", node_class="other", capacity=(ON_DEMAND,))
+    stack.until_launched("next")
+    assert instance_id(stack.get(NodeClaim, "next")) == orphan
+    stack.passes()
+    assert state(stack, theirs) == "running"
+
+
+@pytest.mark.covers("SAF-04")
+@pytest.mark.covers("SAF-53")
+def test_no_annotation_makes_an_instance_without_a_uid_ours(stack: Stack) -> None:
+    """Who may write claims may write the launch id of any instance of that name, another cluster's too."""
+    nameless = marked(stack)
+    theirs = marked(stack, **{names.TAG_LAUNCH: "launch-of-another"})
+    forged = {names.LAUNCH: "launch-of-another"}
+    stack.node_class(preference="none", zones=(A,))
+    stack.claim("c-0", capacity=(ON_DEMAND,), annotations=forged)
+    # Nothing satisfies it, so it stays without an instance and could only have that one ended.
+    stack.claim("c-1", types=("m5.96xlarge",), capacity=(ON_DEMAND,), annotations=forged)
+    stack.start()
+    stack.until_launched("c-0")
+    own = instance_id(stack.get(NodeClaim, "c-0"))
+    assert own not in (nameless, theirs)
+    for _ in range(2):
+        looked_again(stack)
+    stack.delete(NodeClaim, "c-1")
+    stack.until_gone(NodeClaim, "c-1")
+    stack.passes()
+    assert {state(stack, id_) for id_ in (nameless, theirs, own)} == {"running"}
+    assert stack.calls("TerminateInstances") == 0
+
+
+@pytest.mark.covers("SAF-04")
+def test_claim_from_a_backup_of_another_cluster_does_not_end_its_instance(stack: Stack) -> None:
+    theirs = marked(stack, **{names.TAG_CLUSTER_UID: "uid-of-another"})
+    stack.node_class(preference="none")
+    stack.claim("restored", capacity=(ON_DEMAND,))
+    stack.edit(NodeClaim, "restored", {"metadata": {"finalizers": [names.TERMINATION_FINALIZER]}})
+    status = {"providerID": f"aws:///{A}/{theirs}"}
+    stack.edit(NodeClaim, "restored", {"status": status}, subresource="status")
+    stack.start()
+    stack.delete(NodeClaim, "restored")
+    stack.until_gone(NodeClaim, "restored")
+    assert theirs in stack.until_event("restored", "ForeignInstance").message
+    assert state(stack, theirs) == "running"
+    assert stack.calls("TerminateInstances") == 0

@@ -1,0 +1,265 @@
+"""What the broker never buys: beside what EC2 hides, beyond a cap, or because an annotation says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import ConfigMap
+from broker.apis.ome import CapacityReservation
+from broker.capacity.purchases import LEDGER
+from broker.kube.identity import NAMESPACE
+from broker.quota.usage import Reserved
+from providers.local import LocalAws
+from tests.cluster.account import A
+from tests.cluster.ome import bought
+from tests.cluster.ome.bought import CANCEL, MANAGE, P5
+from tests.cluster.ome.reserved import KIND
+from tests.faults import walk
+from tests.faults.test_odcr_life import LOOPS, RESERVED, Team
+from tests.faults.walk import Process, account, share_clients
+
+HOUR = 55.04  # of a p5.48xlarge
+
+
+@pytest.fixture
+def team(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+    share_clients(monkeypatch)
+    monkeypatch.setattr(walk, "LOOPS", LOOPS)
+    account(local_aws, fresh=True)
+    yield Team(local_aws, 0)
+    local_aws.control.reset()
+
+
+def told(process: Process, name: str = "training") -> dict[str, str]:
+    state = process.broker.ome.holdings.state(Reserved("default", name))
+    return {each.reason: each.message for each in state.problems}
+
+
+def asked(team: Team) -> int:
+    """How often EC2 was asked to make a reservation, by the broker."""
+    return len(team.control.log("CreateCapacityReservation")) - len(team.others)
+
+
+def patched(team: Team, body: dict[str, Any], name: str = "training") -> None:
+    team.client.patch(KIND, name, body, namespace="default")
+
+
+# ---- purchases that EC2 does not show
+
+
+def retained(team: Team) -> None:
+    team.end()
+
+
+def observed(team: Team) -> None:
+    patched(team, {"metadata": {"annotations": {names.RESERVATION_POLICY: "Observe"}}})
+
+
+def lowered(team: Team) -> None:
+    team.ask_for(0)
+
+
+def stripped(team: Team) -> None:
+    """Gone without a trace, as whoever may write its finalizers can make it."""
+    team.end()
+    patched(team, {"metadata": {"finalizers": None}})
+
+
+@pytest.mark.covers("SAF-23")
+@pytest.mark.parametrize("restarted", [False, True], ids=["same process", "another process"])
+@pytest.mark.parametrize("meanwhile", [retained, observed, lowered, stripped])
+def test_purchase_whose_answer_was_lost_counts_whatever_happens_to_its_object(
+    team: Team, meanwhile: Callable[[Team], None], restarted: bool
+) -> None:
+    """Two instances may be held in all; two were bought, and nobody was told."""
+    team.settings = replace(team.settings, buy_instances=2, buy_instances_each=2, buy_instances_namespace=2)
+    team.hidden = 420.0
+    process = team.start()
+    process.turn()
+    team.control.fault(action="CreateCapacityReservation", stage="response", times=12)
+    team.ask(2, annotations=MANAGE)
+    process.until(lambda: len(team.made()) == 1, "it is made, and nobody knows")
+    meanwhile(team)
+    team.control.clear_faults()
+    if restarted:
+        process = team.start()
+    team.client.create(KIND, bought.wanted(2, name="serving"))
+    process.run(400.0)
+    assert "with 2 that EC2 does not show" in told(process, "serving")["SpendingCapReached"]
+    process.run(900.0)  # shown by now
+    assert team.held() == {A: 2} and len(team.made()) == 1
+    assert "SpendingCapReached" in told(process, "serving")
+
+
+@pytest.mark.covers("SAF-23")
+def test_purchase_that_was_never_made_stops_counting(team: Team) -> None:
+    team.settings = replace(team.settings, buy_instances=2, buy_instances_each=2, buy_instances_namespace=2)
+    process = team.start()
+    process.turn()
+    team.control.fault(action="CreateCapacityReservation", code="InternalError", status=500, times=12)
+    team.ask(2)
+    process.until(lambda: asked(team) >= 1, "it was sent")
+    team.end()
+    team.control.clear_faults()
+    team.client.create(KIND, bought.wanted(2, name="serving"))
+    process.run(3000.0)
+    assert team.made() == []
+    process.until(lambda: team.held() == {A: 2}, "an hour without a sign of it is enough", seconds=2400.0)
+
+
+# ---- what was held and is not described
+
+
+class Hides:
+    """EC2 does not describe this reservation."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.id = ""
+        described = walk._Behind.reservations
+
+        def reservations(provider: walk._Behind) -> Any:
+            return [each for each in described(provider) if each.id != self.id]
+
+        monkeypatch.setattr(walk._Behind, "reservations", reservations)
+
+
+@pytest.mark.covers("SAF-07")
+def test_what_is_no_longer_described_is_not_bought_again_and_counts(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hides = Hides(monkeypatch)
+    team.settings = replace(team.settings, buy_instances=3, buy_instances_each=3, buy_instances_namespace=3)
+    process = team.start()
+    team.ask(2, annotations=CANCEL)
+    process.until(lambda: team.quiet({A: 2}), "it is bought")
+    process.run(60.0)
+    (made,) = [each["CapacityReservationId"] for each in team.made()]
+    hides.id = made
+    team.client.create(KIND, bought.wanted(2, name="serving"))
+    for _ in range(2):
+        process.run(1800.0)
+        assert f"{made} was held and EC2 does not describe it at all" in told(process)["PurchaseSkipped"]
+        assert asked(team) == 2, "the second is what was left of the cap, for the other one"
+        assert sum(team.held().values()) == 3
+        process = team.start()
+    status = team.status()
+    assert status.capacity_reservation_lifecycle_state != "Active"
+    # EC2 shows it again: all is as it was.
+    hides.id = ""
+    process.until(lambda: process.broker.ome.holdings.state(RESERVED).obtained == 2, "it is there")
+    assert "PurchaseSkipped" not in told(process)
+    # Or it is gone for good, and the operator says so.
+    hides.id = made
+    process.until(lambda: "PurchaseSkipped" in told(process), "it is missed again")
+    ledger = ConfigMap.decode(team.client.get(ConfigMap.KIND, LEDGER, namespace=NAMESPACE))
+    assert made in ledger.data
+    team.client.patch(ConfigMap.KIND, LEDGER, {"data": {made: None}}, namespace=NAMESPACE)
+    process.until(lambda: asked(team) > 2, "it is bought anew")
+
+
+# ---- what annotations cannot do
+
+
+@pytest.mark.covers("SAF-53", "SAF-55")
+def test_forged_marks_of_the_broker_count_for_nothing(team: Team) -> None:
+    """Neither is anything bought less, nor does anybody else wait for what was never bought."""
+    forged = {
+        "capacity-broker.io/buying": f"7 {team.clock.now().isoformat()}",
+        "capacity-broker.io/released": '{"generation": 1, "flavors": {"h100": 2}}',
+    }
+    team.settings = replace(team.settings, buy_instances=3, buy_instances_each=2, buy_instances_namespace=3)
+    process = team.start()
+    team.ask(2, annotations=CANCEL | forged)
+    team.client.create(KIND, bought.wanted(1, name="serving"))
+    process.until(lambda: sum(team.held().values()) == 3, "both have theirs", seconds=60.0)
+    one = team.object()
+    assert one is not None
+    ours = {key for key in one.annotations if key.startswith(f"{names.BROKER}/")}
+    assert ours == {*CANCEL, *forged}, "the broker writes nothing where its subjects do"
+    assert "UnknownAnnotation" in told(process)
+
+
+@pytest.mark.covers("SAF-56")
+@pytest.mark.parametrize(
+    ("annotations", "option", "allowed"),
+    [
+        ({names.PLATFORM: "Windows with SQL Server Standard"}, "--buy-platforms", "Linux/UNIX"),
+        ({names.TENANCY: "dedicated"}, "--buy-tenancies", "default"),
+    ],
+)
+def test_platforms_and_tenancies_are_bought_only_from_the_operators_list(
+    team: Team, annotations: dict[str, str], option: str, allowed: str
+) -> None:
+    process = team.start()
+    team.ask(1, annotations=CANCEL | annotations)
+    process.run(600.0)
+    (wanted,) = annotations.values()
+    assert (
+        f"'{wanted}' may not be bought: the broker's {option} allows {allowed}"
+        in (told(process)["PurchaseSkipped"])
+    )
+    assert team.made() == [] and asked(team) == 0
+
+    # Allowed, its price is not known, so a cap in dollars buys nothing.
+    team.settings = replace(
+        team.settings,
+        buy_platforms=f"Linux/UNIX, {annotations.get(names.PLATFORM, '')}",
+        buy_tenancies="default, dedicated",
+    )
+    process = team.start()
+    process.run(600.0)
+    assert f"{P5} ({wanted})" in told(process)["PriceUnknown"]
+    assert asked(team) == 0
+    team.settings = replace(team.settings, buy_dollars=float("inf"))
+    process = team.start()
+    process.until(lambda: team.quiet({A: 1}), "without a cap in dollars it is bought")
+    (made,) = team.made()
+    assert wanted in (made["InstancePlatform"], made["Tenancy"])
+
+
+@pytest.mark.covers("SAF-08")
+def test_windows_and_sql_server_do_not_pass_at_the_price_of_linux(team: Team) -> None:
+    """Ten p5.48xlarge of another platform passed a cap that Linux's price kept."""
+    team.settings = replace(
+        team.settings,
+        buy_dollars=10 * HOUR,
+        buy_dollars_each=10 * HOUR,
+        buy_dollars_namespace=10 * HOUR,
+        buy_platforms="Linux/UNIX,Windows with SQL Server Enterprise",
+    )
+    process = team.start()
+    team.ask(10, annotations=CANCEL | {names.PLATFORM: "Windows with SQL Server Enterprise"})
+    process.run(600.0)
+    assert (team.made(), [*told(process)]) == ([], ["PriceUnknown"])
+    patched(team, {"metadata": {"annotations": {names.PLATFORM: None}}})
+    process.until(lambda: team.quiet({A: 10}), "Linux is known and fits")
+
+
+@pytest.mark.covers("SAF-55")
+def test_no_single_object_or_namespace_can_use_up_what_may_be_bought(team: Team) -> None:
+    """The operator sets one number: 16 instances' worth. Nothing else is set."""
+    team.settings = replace(team.settings, buy_dollars=16 * HOUR)
+    process = team.start()
+    for name in ("a", "b", "c"):
+        team.client.create(KIND, bought.wanted(16, name=name))
+    process.run(600.0)
+    assert team.held() == {A: 8}, "half of it for one namespace"
+    assert "--buy-dollars-namespace is 440.32" in told(process, "c")["SpendingCapReached"]
+    # Under other names it gets no more: what a deleted object left counts for its namespace.
+    for name in ("a", "b", "c"):
+        team.client.delete(KIND, name, namespace="default")
+    for name in ("d", "e"):
+        team.client.create(KIND, bought.wanted(16, name=name))
+    process.run(600.0)
+    assert team.held() == {A: 8}
+    other = bought.wanted(16, name="x")
+    other["metadata"]["namespace"] = "kube-public"
+    team.client.create(KIND, other)
+    process.until(lambda: team.held() == {A: 12}, "another namespace has its own")
+    found = [CapacityReservation.decode(each) for each in team.client.list(KIND)[0]]
+    assert {each.name for each in found} == {"d", "e", "x"}

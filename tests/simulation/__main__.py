@@ -1,0 +1,89 @@
+"""`python -m tests.simulation --seeds N --start S`: runs that many seeds, and shrinks what fails."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+
+from tests.simulation.run import Report, run
+from tests.simulation.schedule import parse, shown
+from tests.simulation.shrink import shrink
+from tests.simulation.world import Lab
+
+EVERY = 10.0  # seconds between two lines of progress
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=0, help="how many seeds (0: as many as --seconds allow)")
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="how long new seeds are begun (0: no limit)"
+    )
+    parser.add_argument(
+        "--start", type=int, default=-1, help="the first seed (default: a random one, printed)"
+    )
+    parser.add_argument("--schedule", default="", help="operations to carry out instead of the seed's own")
+    parser.add_argument("--trace", action="store_true", help="print the end of each failing run's trace")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
+    parser.add_argument("--no-shrink", action="store_true", help="print failing schedules as they are")
+    options = parser.parse_args(argv)
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of texts are walked in the order of their hashes
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *(argv or sys.argv[1:])])
+    start = options.start if options.start >= 0 else random.SystemRandom().randrange(10**9)
+    if not options.seeds and not options.seconds:
+        options.seeds = 1
+    with Lab() as lab:
+        return _runs(lab, start, options)
+
+
+def _runs(lab: Lab, start: int, options: argparse.Namespace) -> int:
+    began = told = time.monotonic()
+    done = faults = calls = 0
+    failed: list[Report] = []
+    say(f"seeds from {start}")
+    while not options.seeds or done < options.seeds:
+        if options.seconds and time.monotonic() - began >= options.seconds:
+            break
+        operations = parse(options.schedule) if options.schedule else None
+        report = run(lab, start + done, operations)
+        done, faults, calls = done + 1, faults + report.faults, calls + report.calls
+        if report.violation:
+            failed.append(report)
+            _tell(lab, report, options)
+            if not options.keep_going:
+                break
+        if time.monotonic() - told >= EVERY:
+            told = time.monotonic()
+            _progress(done, faults, calls, failed, told - began)
+    _progress(done, faults, calls, failed, time.monotonic() - began)
+    return 1 if failed else 0
+
+
+def _progress(done: int, faults: int, calls: int, failed: list[Report], seconds: float) -> None:
+    rate = 60 * done / max(seconds, 0.001)
+    counted = f"{faults} faults, {calls} calls, {len(failed)} violations"
+    say(f"{done} seeds in {seconds:.0f} s ({rate:.0f} a minute), {counted}")
+
+
+def _tell(lab: Lab, report: Report, options: argparse.Namespace) -> None:
+    say(f"seed {report.seed}: {report.violation}")
+    if not options.no_shrink:
+        report = shrink(lab, report)
+        say(f"  shrunk to {len(report.operations)} operations: {report.violation}")
+    again = f"--start {report.seed} --schedule '{shown(report.operations)}' --trace"
+    say(f"  again: python -m tests.simulation {again}")
+    if options.trace:
+        for line in report.lines[-120:]:
+            say(f"    {line}")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,390 @@
+"""What must hold, read from EC2's own memory and the API server's: nothing here asks the broker.
+
+`check` holds at every moment, `settled` once faults have stopped, `empty` once everything was deleted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.ome import CapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
+from tests.simulation.setting import BORROWER, BOUGHT, OWNER, PER
+from tests.simulation.world import World, condition, ready
+
+Json = dict[str, Any]
+MADE = (NodeClaim.KIND, DedicatedAICluster.KIND, CapacityReservation.KIND, EC2NodeClass.KIND)
+PAYING = ("active", "pending", "scheduled", "assessing", "delayed")
+
+
+class Violation(BaseException):
+    """Something does not hold that must."""
+
+    def __init__(self, invariant: str, message: str) -> None:
+        super().__init__(f"{invariant}: {message}")
+        self.invariant = invariant
+
+
+class Watch:
+    """Looks at one world for the length of its run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._seen: tuple[int, int] = (-1, -1)
+        self._launches: dict[str, set[str]] = defaultdict(set)  # launch id -> uids of claims that named it
+        self._homes: dict[str, str] = {}  # claim's uid -> its instance, once it has one
+        self._foreign: dict[str, tuple[Any, ...]] = {}
+        self._claims: dict[str, Json] = {}  # by uid, as they were at the last look
+        world.gate.watchers.append(self._call)
+        world.gate.api_watchers.append(self._write)
+
+    def begin(self) -> None:
+        self._foreign = self._look_at_others()
+
+    # ---- every call that changes EC2
+
+    def _call(self, operation: str, params: Mapping[str, Any]) -> None:
+        world = self._world
+        named = _ids(params)
+        if theirs := named & world.facts.foreign:
+            raise Violation("foreign", f"{world.gate.acting} calls {operation} on {sorted(theirs)}")
+        if operation == "TerminateInstances":
+            for id_ in sorted(named):
+                self._terminates(id_)
+        if operation in ("ModifyCapacityReservation", "CancelCapacityReservation"):
+            left = int(params.get("InstanceCount", 0))
+            for odcr in world.odcrs():
+                if odcr.id in named and odcr.usable and odcr.slots.used > left:
+                    said = f"{operation} leaves {left} of {odcr.id}, in which {odcr.slots.used} run"
+                    raise Violation("in use", said)
+
+    def _terminates(self, id_: str) -> None:
+        """An instance whose claim stands and whose node is ready is not ended."""
+        world = self._world
+        claim = next((c for c in world.claims() if _instance(c) == id_), None)
+        if claim is None:
+            return
+        name = claim["metadata"]["name"]
+        nodes = {n["metadata"]["name"]: n for n in world.objects(Node.KIND).values() if _of_node(n) == id_}
+        if claim["metadata"].get("deletionTimestamp"):
+            pods = [p["metadata"] for p in world.pods() if p["spec"].get("nodeName") in nodes]
+            if left := [p["name"] for p in pods if not p.get("deletionTimestamp")]:
+                raise Violation("drained", f"{id_} of claim {name} is terminated, and {left} run there")
+        elif any(map(ready, nodes.values())):
+            raise Violation("healthy", f"{id_} of claim {name}, whose node is ready, is terminated")
+
+    # ---- every write to the API server
+
+    def _write(self, method: str, path: str) -> None:
+        if method == "DELETE" and "/nodeclaims/" in path:
+            self._deletes(path.rpartition("/")[2])
+
+    def _deletes(self, name: str) -> None:
+        """Of claims whose machine is well, only a dedicated cluster's and a borrower's may have to go."""
+        world = self._world
+        claim = world.objects(NodeClaim.KIND).get(("", name))
+        if claim is None or claim["metadata"].get("deletionTimestamp"):
+            return
+        meta, id_ = claim["metadata"], _instance(claim)
+        nodes = [n for n in world.objects(Node.KIND).values() if _of_node(n) == id_]
+        stands = any(ready(n) and not n["metadata"].get("deletionTimestamp") for n in nodes)
+        well = stands and id_ in {i.id for i in world.instances()}
+        if not well or names.DEDICATED in meta.get("labels", {}):
+            return
+        draws = meta.get("annotations", {}).get(names.DRAWS_FROM, "")
+        if draws == OWNER:
+            raise Violation("in quota", f"{name} draws from {draws} within its quota, and is evicted")
+        if draws != BORROWER:
+            raise Violation("healthy", f"claim {name}, whose node is ready, is deleted")
+
+    # ---- every moment
+
+    def check(self) -> None:
+        world = self._world
+        if world.lab.bugs:
+            raise Violation("bug", world.lab.bugs[0])
+        seen = (world.cluster.state.store.revision, len(world.gate.aws_writes))
+        if seen == self._seen:
+            return
+        self._seen = seen
+        claims = {c["metadata"]["uid"]: c for c in world.claims()}
+        self._one_each()
+        self._launched_once()
+        self._needed(claims)
+        self._ended_first(claims)
+        self._claims = claims
+        leading = [p.name for p in world.running if p.broker is not None and p.leading]
+        if len(leading) > 1:
+            raise Violation("one leader", f"{' and '.join(leading)} lead")
+        self._within_count()
+        self._bought()
+
+    def _one_each(self) -> None:
+        claims = self._world.claims()
+        held = Counter(id_ for c in claims if (id_ := _instance(c)))
+        if twice := [id_ for id_, count in held.items() if count > 1]:
+            raise Violation("one claim an instance", f"{twice[0]} is of {held[twice[0]]} claims")
+        for claim in claims:
+            uid, id_ = claim["metadata"]["uid"], _instance(claim)
+            if id_ and self._homes.setdefault(uid, id_) != id_:
+                name = claim["metadata"]["name"]
+                raise Violation("one instance a claim", f"{name} had {self._homes[uid]}, and now {id_}")
+
+    def _launched_once(self) -> None:
+        world = self._world
+        for claim in world.claims():
+            if launch := claim["metadata"].get("annotations", {}).get(names.LAUNCH):
+                self._launches[launch].add(claim["metadata"]["uid"])
+        made: Counter[str] = Counter()
+        for instance in world.all_instances():
+            if launch := world.tags(instance.id).get(names.TAG_LAUNCH):
+                made[launch] += 1
+        for launch, count in made.items():
+            if count > len(self._launches[launch]):
+                claims = len(self._launches[launch])
+                raise Violation("bought once", f"launch {launch} of {claims} claims made {count} instances")
+
+    def _needed(self, claims: Mapping[str, Json]) -> None:
+        """No claim that stands alone has an instance, and another one that was launched for it as well."""
+        world = self._world
+        if world.facts.broken_by_hand:
+            return
+        held = {_instance(c): c for c in claims.values()}
+        for instance in world.instances():
+            asked = self._launches[world.tags(instance.id).get(names.TAG_LAUNCH, "")]
+            if instance.id in held or len(asked) != 1:
+                continue
+            claim = claims.get(next(iter(asked)))
+            if claim is None or names.GANG in claim["metadata"].get("annotations", {}):
+                continue
+            if (has := _instance(claim)) and has in {i.id for i in world.instances()}:
+                name = claim["metadata"]["name"]
+                raise Violation("bought once", f"{instance.id} was launched for {name}, which has {has}")
+
+    def _ended_first(self, claims: Mapping[str, Json]) -> None:
+        """A claim that went had no instance, or one that has ended, or that another claim has."""
+        world = self._world
+        gone = [c for uid, c in self._claims.items() if uid not in claims and uid not in world.facts.forced]
+        if not gone:
+            return
+        alive, held = {i.id for i in world.instances()}, {_instance(c) for c in claims.values()}
+        for claim in gone:
+            id_, meta = _instance(claim), claim["metadata"]
+            if id_ in alive - held and id_ not in world.facts.foreign:
+                raise Violation("ends first", f"claim {meta['name']} went, and its {id_} runs")
+
+    def _within_count(self) -> None:
+        for odcr in self._world.odcrs():
+            if odcr.usable and odcr.slots.used > odcr.total:
+                raise Violation("within count", f"{odcr.id} holds {odcr.slots.used} of {odcr.total}")
+
+    def _bought(self) -> None:
+        world = self._world
+        each: Counter[str] = Counter()
+        for odcr in world.odcrs():
+            tags = world.tags(odcr.id)
+            if names.TAG_MANAGED in tags and odcr.state in PAYING and odcr.id not in world.facts.foreign:
+                each[tags.get(names.TAG_RESERVATION, "")] += odcr.total
+        if world.facts.shrunk & {o.id for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id)}:
+            return  # somebody resized what the broker had bought
+        settings = world.settings
+        if sum(each.values()) > settings.buy_instances:
+            raise Violation(
+                "caps", f"{dict(each)} instances are bought beside a cap of {settings.buy_instances}"
+            )
+        for name, count in each.items():
+            if count > settings.buy_instances_each:
+                raise Violation(
+                    "caps", f"{count} are bought for {name}, whose cap is {settings.buy_instances_each}"
+                )
+            if count > world.facts.asked.get(name, 0):
+                asked = world.facts.asked.get(name, 0)
+                raise Violation(
+                    "bought once", f"{count} are bought for {name}, which asked for {asked} at most"
+                )
+
+    def _look_at_others(self) -> dict[str, tuple[Any, ...]]:
+        """What is others', as it is; rivals come and go by themselves."""
+        world = self._world
+        found: dict[str, tuple[Any, ...]] = {}
+        for instance in world.all_instances():
+            if instance.id in world.facts.foreign and not world.tags(instance.id).get("rival"):
+                found[instance.id] = (instance.state, tuple(sorted(world.tags(instance.id).items())))
+        for odcr in world.odcrs():
+            if odcr.id in world.facts.foreign:
+                found[odcr.id] = (odcr.state, odcr.total, tuple(sorted(world.tags(odcr.id).items())))
+        for kind, name in ((NodeClaim.KIND, "karpenters"), (Node.KIND, "theirs")):
+            obj = world.objects(kind).get(("", name), {})
+            found[name] = (obj.get("metadata", {}).get("resourceVersion"),)
+        return found
+
+    # ---- once faults have stopped
+
+    def quiet(self) -> bool:
+        """Whether nothing is on its way that only time brings to an end."""
+        world = self._world
+        claims = world.claims()
+        return (
+            not self._missed()
+            and not any(
+                c["metadata"].get("deletionTimestamp")
+                or condition(c, names.LAUNCHED).get("reason") == "LaunchNotConfirmed"
+                for c in claims
+            )
+            and {i.id for i in world.instances()} <= {_instance(c) for c in claims}
+        )
+
+    def _missed(self) -> str:
+        """What could be had and is not: an instance that a claim waits for, a reservation that is asked for.
+
+        The broker may wait for a shortage to be over before it tries again; that is for the caller to allow.
+        """
+        world = self._world
+        odcrs = {o.id: o for o in world.odcrs()}
+        classes = world.objects(EC2NodeClass.KIND)
+        for claim in world.claims():
+            meta, spec = claim["metadata"], claim["spec"]
+            if _instance(claim) or meta.get("deletionTimestamp") or not meta["name"].startswith("c-"):
+                continue
+            asked = {r["key"]: r["values"] for r in spec["requirements"]}
+            if "on-demand" in asked[names.CAPACITY_TYPE]:
+                return f"{meta['name']} waits, and may launch on demand: {_said(claim)}"
+            node_class = classes.get(("", spec["nodeClassRef"]["name"]))
+            if node_class is None or spec["nodeClassRef"]["name"] != "by-id":
+                continue
+            target = (
+                node_class["spec"].get("capacityReservationSpec", {}).get("capacityReservationTarget", {})
+            )
+            odcr = odcrs.get(target.get("capacityReservationId", ""))
+            if odcr is not None and odcr.usable and odcr.available > 0:
+                return f"{meta['name']} waits, and {odcr.id} has {odcr.available} free: {_said(claim)}"
+        return self._misbought()
+
+    def _misbought(self) -> str:
+        """Where one reservation alone asks EC2 for something, that is what is bought, or what is in use."""
+        world = self._world
+        bought = [o for o in world.odcrs() if names.TAG_MANAGED in world.tags(o.id) and o.state in PAYING]
+        bought = [o for o in bought if o.id not in world.facts.foreign]
+        asking = {
+            name: obj
+            for (_, name), obj in world.objects(CapacityReservation.KIND).items()
+            if obj["metadata"].get("annotations", {}).get(names.RESERVATION_POLICY)
+        }
+        of = {world.tags(o.id).get(names.TAG_RESERVATION) for o in bought} - {"default/bought"}
+        if [*asking] != ["bought"] or of or world.facts.shrunk & {o.id for o in bought}:
+            return ""
+        obj = asking["bought"]
+        noted = obj["metadata"]["annotations"]
+        if noted[names.RESERVATION_POLICY] != "Manage" or obj["metadata"].get("deletionTimestamp"):
+            return ""
+        quota = obj["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"]
+        wanted = min(int(quota) // PER[BOUGHT], world.settings.buy_instances_each)
+        has = sum(o.total for o in bought)
+        return (
+            ""
+            if has == wanted
+            else f"{has} are bought for default/bought, which asks for {wanted}: {_said(obj)}"
+        )
+
+    def stuck(self, why: str) -> None:
+        """The time is over in which the broker should have come to rest."""
+        if missed := self._missed():
+            raise Violation("missed", f"an hour after {why}: {missed}")
+
+    def settled(self) -> None:
+        self.check()
+        world = self._world
+        if self._look_at_others() != self._foreign:
+            raise Violation("foreign", f"{self._foreign} became {self._look_at_others()}")
+        claims = [c for c in world.claims() if c["metadata"]["name"] != "karpenters"]
+        alive = {i.id for i in world.instances()}
+        for claim in claims:
+            self._claim_settled(claim, alive)
+        for name, most in world.facts.clusters.items():
+            has = [c for c in claims if c["metadata"].get("labels", {}).get(names.DEDICATED) == name]
+            if len(has) > most:
+                raise Violation(
+                    "settles", f"{len(has)} claims of cluster {name}, which never had more than {most}"
+                )
+        held = {_instance(c) for c in claims}
+        if left := sorted(alive - held):
+            raise Violation("settles", f"{left} run and no claim has them")
+
+    def _claim_settled(self, claim: Json, alive: set[str]) -> None:
+        name, id_ = claim["metadata"]["name"], _instance(claim)
+        if claim["metadata"].get("deletionTimestamp"):
+            if not self._held_by_pods(id_):
+                raise Violation("settles", f"{name} is deleted and does not go: {_said(claim)}")
+            return
+        if id_:
+            if id_ not in alive:
+                raise Violation("settles", f"{name} has {id_}, which has ended: {_said(claim)}")
+            if condition(claim, names.READY).get("status") != "True":
+                raise Violation("settles", f"{name} has {id_} and is not ready: {_said(claim)}")
+            return
+        said = condition(claim, names.LAUNCHED)
+        if not said.get("reason") or not said.get("message") or said["reason"] == "LaunchNotConfirmed":
+            raise Violation("settles", f"{name} has no instance and says {_said(claim) or 'nothing'}")
+
+    def _held_by_pods(self, id_: str) -> bool:
+        """A drain waits for pods that are not to be disturbed."""
+        nodes = {n["metadata"]["name"] for n in self._world.objects(Node.KIND).values() if _of_node(n) == id_}
+        return any(p["spec"].get("nodeName") in nodes for p in self._world.pods())
+
+    # ---- once everything was deleted
+
+    def remove_everything(self) -> None:
+        world = self._world
+        self._seen = (-1, -1)
+        for pod in world.pods():
+            meta = pod["metadata"]
+            world.client.delete(Pod.KIND, meta["name"], namespace=meta["namespace"], grace_period=0)
+        for kind in MADE:
+            for (namespace, name), obj in world.objects(kind).items():
+                if name != "karpenters" and not obj["metadata"].get("deletionTimestamp"):
+                    world.client.delete(kind, name, namespace=namespace or None)
+
+    def empty(self) -> None:
+        self.check()
+        world = self._world
+        for kind in MADE:
+            for (_, name), obj in world.objects(kind).items():
+                if name != "karpenters":
+                    kept = obj["metadata"].get("finalizers")
+                    raise Violation("finalizers", f"{kind.kind} {name} is kept by {kept}: {_said(obj)}")
+        if alive := [i.id for i in world.instances()]:
+            raise Violation("settles", f"{alive} run after every claim was deleted")
+        if self._look_at_others() != self._foreign:
+            raise Violation("foreign", f"{self._foreign} became {self._look_at_others()}")
+
+
+def _instance(claim: Json) -> str:
+    return str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
+
+
+def _of_node(node: Json) -> str:
+    return str(node.get("spec", {}).get("providerID", "")).rpartition("/")[2]
+
+
+def _said(obj: Json) -> str:
+    found = obj.get("status", {}).get("conditions") or ()
+    return "; ".join(
+        f"{c['type']}={c['status']} {c.get('reason')}: {c.get('message', '')[:120]}" for c in found
+    )
+
+
+def _ids(value: Any) -> set[str]:
+    """Every text anywhere in a call's parameters."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, Mapping):
+        return {text for each in value.values() for text in _ids(each)}
+    if isinstance(value, list | tuple):
+        return {text for each in value for text in _ids(each)}
+    return set()

@@ -1,0 +1,121 @@
+"""Answers of local AWS that cannot have changed are given again without asking it.
+
+Invariant: an answer is given again only to the same request, while nothing that it shows was changed since,
+nothing came due by EC2's clock, no fault is scripted for it, and EC2 shows nothing late. Most of what a
+broker at rest sends is such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.compat import HTTPHeaders
+
+from providers.local.world import world
+from tests.simulation.wire import AWS_READS
+
+REST_READS = ("list-group-resources", "get-group", "get-group-configuration")
+# What each read shows, by a part of its name; another read shows anything.
+SHOWS: Mapping[str, str] = {
+    "DescribeImages": "images",
+    "DescribeSubnets": "network",
+    "DescribeSecurityGroups": "network",
+    "DescribeAvailabilityZones": "network",
+    "DescribeInstanceTypes": "types",
+    "DescribeInstanceTypeOfferings": "types",
+    "DescribeLaunchTemplates": "templates",
+    "DescribeLaunchTemplateVersions": "templates",
+    "GetCallerIdentity": "account",
+    "GetInstanceProfile": "account",
+    "DescribeInstances": "instances",
+    "DescribeCapacityReservations": "reservations",
+    "list-group-resources": "groups",
+    "get-group": "groups",
+}
+# What each change touches; another change touches everything.
+TOUCHES: Mapping[str, tuple[str, ...]] = {
+    "CreateLaunchTemplate": ("templates",),
+    "DeleteLaunchTemplate": ("templates",),
+    "CreateFleet": ("instances", "reservations"),
+    "RunInstances": ("instances", "reservations"),
+    "TerminateInstances": ("instances", "reservations"),
+    "CreateCapacityReservation": ("instances", "reservations"),
+    "CancelCapacityReservation": ("instances", "reservations", "groups"),
+    "ModifyCapacityReservation": ("instances", "reservations", "groups"),
+}
+TIMED = ("instances", "reservations", "groups")
+Kept = tuple[int, list[tuple[str, str]], bytes]
+
+
+class _Raw:
+    """A body as botocore reads it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> Iterator[bytes]:
+        yield self._body
+
+
+class Memo:
+    """Stands before `direct`; `forget` after whatever changes AWS past it."""
+
+    def __init__(self, direct: Any) -> None:
+        self._direct = direct
+        self._kept: dict[str, dict[tuple[str, ...], Kept]] = {}
+
+    def forget(self, *shown: str) -> None:
+        if not shown:
+            self._kept.clear()
+        for each in shown:
+            self._kept.pop(each, None)
+
+    def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
+        here = world()
+        action = _action(request)
+        if not (action.startswith(AWS_READS) or action in REST_READS):
+            self.forget(*TOUCHES.get(action, ()))
+            return self._ask(request)
+        shown = SHOWS.get(action)
+        if here.ledger._due and here.ledger._due[0][0] <= here.clock.now():
+            self.forget(*TIMED)
+        late = here.describe_lag and shown in TIMED
+        faults = any(fault["action"] in (action, "*") and fault["times"] for fault in here.faults.list())
+        if shown is None or late or faults:
+            return self._ask(request)
+        body: Any = request.body or b""
+        key = (str(request.url), body if isinstance(body, str) else body.decode())
+        kept = self._kept.setdefault(shown, {})
+        if key not in kept:
+            answer = self._ask(request)
+            if answer is None or answer.status_code >= 300:
+                return answer
+            kept[key] = (answer.status_code, [*answer.headers.items()], answer.content)
+        status, headers, content = kept[key]
+        raw: Any = _Raw(content)
+        return AWSResponse(str(request.url), status, HTTPHeaders.from_pairs(headers), raw)
+
+    def _ask(self, request: AWSPreparedRequest) -> AWSResponse | None:
+        answer: AWSResponse | None = self._direct(request)
+        return answer
+
+
+def _action(request: AWSPreparedRequest) -> str:
+    """The operation, or the path of a service that has one for each."""
+    target = request.headers.get("X-Amz-Target", "")
+    if target:
+        return (target if isinstance(target, str) else target.decode()).rpartition(".")[2]
+    if path := urlsplit(str(request.url)).path.strip("/"):
+        return path
+    body: Any = request.body or b""
+    text = body if isinstance(body, str) else body.decode()
+    return _named(next((part for part in text.split("&") if part.startswith("Action=")), ""))
+
+
+@lru_cache(maxsize=1024)
+def _named(text: str) -> str:
+    return parse_qs(text).get("Action", [""])[0]

@@ -1,0 +1,289 @@
+"""`python -m tests.simulation.mutants`: deliberate faults in the broker, each to be found within some seeds.
+
+A mutant is a change of one module's source as it is imported, in a process of its own. What a change no
+longer applies to is told as such: the table is only as good as its texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+
+SEEDS = 200
+# What no mutant is in, and takes longest to import.
+SHARED = ("boto3", "kubernetes.client", "moto.ec2.models", "moto.moto_server.werkzeug_app", "pydantic")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """In `module`, `old` is replaced by `new` wherever it is."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+_CLAIMS = "broker.controllers.nodeclaim"
+_KUBE = "broker.kube"
+MUTANTS: Sequence[Mutant] = (
+    Mutant(
+        "claim without a finalizer",
+        f"{_CLAIMS}.status",
+        '    return {"finalizers": [*claim.metadata.finalizers, names.TERMINATION_FINALIZER]}',
+        "    return {}",
+    ),
+    Mutant(
+        "claim released before its instance ended",
+        f"{_CLAIMS}.termination",
+        "if claim.status.provider_id and self._alive(claim, nodes):\n            return Again(LOOK_AGAIN)\n",
+        "if claim.status.provider_id:\n            self._alive(claim, nodes)\n",
+    ),
+    Mutant(
+        "no drain before the end",
+        f"{_CLAIMS}.termination",
+        "if any(self._drain(claim, node) for node in nodes):",
+        "if False:",
+    ),
+    Mutant(
+        "no wait for a launch under way",
+        f"{_CLAIMS}.termination",
+        "if self._launching(claim.uid):",
+        "if False:",
+    ),
+    Mutant(
+        "instances without a claim never end",
+        f"{_CLAIMS}.instances",
+        "return [i for i in orphans if now - self._alone.get(i.id, now) >= self._grace.total_seconds()]",
+        "return []",
+    ),
+    Mutant(
+        "every instance counts as without a claim",
+        f"{_CLAIMS}.instances",
+        "        taken = {instance_id(claim) for claim in known}\n",
+        "        taken = set()\n",
+    ),
+    Mutant(
+        "launched claims are asked for again",
+        f"{_CLAIMS}.launch",
+        "if not c.status.provider_id and not c.deleting",
+        "if not c.deleting",
+    ),
+    Mutant(
+        "a new token for a repeated call",
+        "providers.aws.fleet",
+        "request.token",
+        "__import__('uuid').uuid4().hex",
+    ),
+    Mutant(
+        "deleted claims are launched",
+        f"{_CLAIMS}.execute",
+        "            and not claim.deleting\n",
+        "",
+    ),
+    Mutant(
+        "a call's answer is given to claims twice",
+        f"{_CLAIMS}.execute",
+        "if i.alive and i.id not in taken)",
+        "if True)",
+    ),
+    Mutant(
+        "no cap on what is bought",
+        "broker.capacity.spending",
+        "        return self._least(reserved, instance_type, product, 0)[0]",
+        "        return 99",
+    ),
+    Mutant(
+        "what is bought is not counted",
+        "broker.capacity.spending",
+        "            self._instances[scope] += count\n",
+        "",
+    ),
+    Mutant(
+        "reservation without a finalizer",
+        "broker.controllers.ome.reservation.marks",
+        '"finalizers": [names.RESERVED_FINALIZER],',
+        '"finalizers": [],',
+    ),
+    Mutant(
+        "reservation never released",
+        "broker.controllers.ome.reservation.controller",
+        "patch = remove_finalizer(one, names.RESERVED_FINALIZER)",
+        "patch = None",
+    ),
+    Mutant(
+        "class never released",
+        "broker.controllers.nodeclass.finalizer",
+        "wanted = remove_finalizer(node_class, names.CLASS_FINALIZER)",
+        "wanted = None",
+    ),
+    Mutant(
+        "reservations in use are given back",
+        "providers.aws.reservation_changes",
+        "    if count < used and seen.state not in ENDED_STATES:",
+        "    if False:",
+    ),
+    Mutant(
+        "deletions are not seen",
+        f"{_KUBE}.cache",
+        '            if event == "DELETED":\n                self._remove(key)\n            elif',
+        '            if event == "DELETED":\n                pass\n            elif',
+    ),
+    Mutant(
+        "failures are not tried again",
+        f"{_KUBE}.controller",
+        "self.queue.retry(key, at_least=outcome.wait)",
+        "self.queue.forget(key)",
+    ),
+    Mutant(
+        "every write counts as a change",
+        f"{_KUBE}.conditions",
+        "    return any(not _holds((old or {}).get(key), value) for key, value in new.items())",
+        "    return True",
+    ),
+    Mutant(
+        "the Lease is taken from its holder",
+        f"{_KUBE}.tenure",
+        "if holder and self._clock.monotonic() < self._seen_at + lasts:",
+        "if False:",
+    ),
+    Mutant(
+        "an expired watch is not listed again",
+        f"{_KUBE}.informer",
+        "if isinstance(error, Expired) or self._refused >= REFUSALS:",
+        "if False:",
+    ),
+    Mutant(
+        "the description is never made anew",
+        "broker.controllers.inventory",
+        "            self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)",
+        "            if self._inventory.described is None:\n"
+        "                self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)",
+    ),
+    Mutant(
+        "nodes stay without their claims' labels",
+        f"{_CLAIMS}.registration",
+        '"labels": {**claim.labels, names.REGISTERED: "true"},',
+        '"labels": {},',
+    ),
+    Mutant(
+        "machines that are gone keep their claims",
+        f"{_CLAIMS}.instances",
+        "ended=tuple(claim for id_, claim in suspects.items() if found.get(id_) is False),",
+        "ended=(),",
+    ),
+    Mutant(
+        "another cluster's instances may be ended",
+        f"{_CLAIMS}.instances",
+        'suspects = [i for i in alone if i.ownership == "ours" or i.tags.get(names.TAG_LAUNCH) in launches]',
+        "suspects = alone",
+    ),
+    Mutant(
+        "Karpenter's claims are the broker's",
+        f"{_CLAIMS}.ownership",
+        "return claim.spec.node_class_ref.group in groups",
+        "return True",
+    ),
+)
+
+
+class _Patched(importlib.machinery.SourceFileLoader):
+    def __init__(self, fullname: str, path: str, mutant: Mutant) -> None:
+        super().__init__(fullname, path)
+        self._mutant = mutant
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self.get_data(self.path).decode()
+        if self._mutant.old not in source:
+            raise LookupError(f"{self._mutant.name}: {fullname} no longer has that text")
+        changed = source.replace(self._mutant.old, self._mutant.new)
+        return compile(changed, self.path, "exec", dont_inherit=True)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._mutant.module:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if found is None or found.origin is None:
+            return None
+        loader = _Patched(fullname, found.origin, self._mutant)
+        return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
+
+
+def trial(mutant: Mutant, seeds: int) -> str:
+    """What became of a mutant, as a row of the table; in this process, which imports it."""
+    sys.meta_path.insert(0, _Finder(mutant))
+    began = time.monotonic()
+    try:
+        from tests.simulation.run import run
+        from tests.simulation.world import Lab
+    except LookupError as error:
+        return f"| {mutant.name} | does not apply | {error} |"
+    with Lab() as lab:
+        for seed in range(seeds):
+            report = run(lab, seed)
+            if report.violation:
+                said = report.violation.replace("|", "/")[:90]
+                return f"| {mutant.name} | seed {seed}, {time.monotonic() - began:.0f} s | {said} |"
+    return f"| {mutant.name} | not found in {seeds} seeds | |"
+
+
+def _apart(mutant: Mutant, seeds: int) -> str:
+    """The trial in a child of this process, which has imported nothing of the broker."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        code = 0
+        try:
+            os.write(write, trial(mutant, seeds).encode())
+        except BaseException as error:  # noqa: BLE001  a mutant may break anything
+            os.write(write, f"| {mutant.name} | broke | {type(error).__name__}: {error} |".encode())
+            code = 1
+        os._exit(code)
+    os.close(write)
+    with os.fdopen(read) as answers:
+        row = answers.read()
+    os.waitpid(child, 0)
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds that each mutant is tried with")
+    parser.add_argument("--only", default="", help="mutants whose name holds this")
+    parser.add_argument("--part", default="0/1", help="the k-th of n parts, for several processes")
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.mutants", *sys.argv[1:]])
+    for name in SHARED:
+        importlib.import_module(name)
+    part, _, parts = options.part.partition("/")
+    chosen = [m for m in MUTANTS if options.only in m.name][int(part) :: int(parts)]
+    missed = 0
+    print("| fault | found | what was seen |\n| --- | --- | --- |", flush=True)
+    for mutant in chosen:
+        row = _apart(mutant, options.seeds)
+        missed += "| seed " not in row
+        print(row, flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

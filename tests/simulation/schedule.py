@@ -1,0 +1,105 @@
+"""A run as a list of operations, each with its own chance, so that dropping one changes no other's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tests.simulation import actors, faults
+from tests.simulation.faults import Act
+
+LONG = (8, 22)  # operations of a schedule, between steps of the broker
+RUN, PAUSE, LIVE = "run", "pause", "live"
+
+# Operation -> its share. `run` takes some steps of the broker in any order, `live` does all that is due.
+WEIGHTS: Mapping[str, int] = {
+    "claim": 14,
+    "gang": 3,
+    "delete_claim": 6,
+    "delete_and_make_again": 2,
+    "pod": 3,
+    "finish_pods": 2,
+    "buy": 7,
+    "cluster": 4,
+    "edit_class": 2,
+    "touch": 2,
+    "delete_node": 1,
+    "strip": 1,
+    "force_away": 1,
+    "forge": 2,
+    "grab": 2,
+    "ungrab": 1,
+    "scarce": 2,
+    "plenty": 1,
+    "end_instance": 3,
+    "rival": 3,
+    "end_odcr": 3,
+    "lag": 2,
+    "slow_slots": 1,
+    "never_joins": 1,
+    "throttled": 4,
+    "refused": 3,
+    "answer_lost": 5,
+    "api": 4,
+    "watch_expired": 2,
+    "kill": 8,
+    "freeze": 2,
+    "skew": 1,
+    "replace": 2,
+    "meanwhile": 8,
+    "usurp": 3,
+}
+
+
+def _acts() -> dict[str, Act]:
+    found: dict[str, Act] = {}
+    for name in WEIGHTS:
+        found[name] = vars(actors).get(name) or vars(faults)[name]
+    return found
+
+
+ACTS: Mapping[str, Act] = _acts()
+
+
+class Op(NamedTuple):
+    """One operation and the seed of its chance."""
+
+    name: str
+    seed: str
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.seed})"
+
+
+Schedule = tuple[Op, ...]
+
+
+def schedule(seed: int) -> Schedule:
+    """What happens in the run of a seed: the same for ever, as long as `WEIGHTS` is the same."""
+    rng = random.Random(f"schedule {seed}")
+    wanted, shares = [*WEIGHTS], [*WEIGHTS.values()]
+    # Each run is about some of it: a run in which everything goes wrong shows little of anything.
+    quiet = {name for name in wanted if vars(faults).get(name) and rng.random() < 0.5}
+    shares = [0 if name in quiet else share for name, share in zip(wanted, shares, strict=True)]
+    made: list[str] = ["claim", LIVE] if rng.random() < 0.5 else ["claim"]
+    for _ in range(rng.randint(*LONG)):
+        made += rng.choices(wanted, shares)
+        what = rng.random()
+        made += [RUN] if what < 0.55 else [LIVE] if what < 0.8 else [PAUSE] if what < 0.85 else []
+    return tuple(Op(name, f"{seed}.{number}") for number, name in enumerate(made))
+
+
+def shown(operations: Sequence[Op]) -> str:
+    return " ".join(map(str, operations))
+
+
+def parse(text: str) -> Schedule:
+    """The operations that `shown` printed. Raises ValueError for what is no operation."""
+    found = []
+    for part in text.split():
+        name, _, seed = part.rstrip(")").partition("(")
+        if name not in ACTS and name not in (RUN, PAUSE, LIVE):
+            raise ValueError(f"{part!r} is no operation; there are {', '.join((RUN, LIVE, PAUSE, *ACTS))}")
+        found.append(Op(name, seed))
+    return tuple(found)

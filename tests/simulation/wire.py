@@ -1,0 +1,237 @@
+"""What a process sends, on its way to the API server and to AWS: traced, counted, and made to fail.
+
+Invariant: every call of a process passes `Gate.before` and `Gate.after`, those of the world itself do not. A
+fault, a kill or something that happens meanwhile is armed for the n-th call from now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import boto3
+import orjson
+
+from broker.kube.client import READS, Reply, Request, Stream
+from broker.kube.embedded import Cluster, wire
+from broker.kube.embedded.watch import WatchStream
+from broker.kube.errors import Unavailable, from_reply
+from providers.aws import clients
+from tests.simulation.chance import Time
+
+When = Literal["before", "after"]
+ApiFault = Literal["away", "lost", "slow down"]
+AWS_READS = ("Describe", "Get", "List", "Search", "Receive", "Simulate")
+KEPT = 400  # lines of a trace that are kept to be printed
+TOO_MANY = orjson.dumps(
+    {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "reason": "TooManyRequests",
+        "message": "the simulated API server is busy",
+        "code": 429,
+    }
+)
+
+
+class Killed(BaseException):
+    """The process is no more; no handler of its own may go on from here."""
+
+
+@dataclass
+class Armed:
+    """Something that happens at a call: `left` calls from now."""
+
+    left: int
+    when: When
+    does: Callable[[], None]
+    of: str = ""  # only calls that begin so count
+
+
+@dataclass
+class Gate:
+    """Counts and traces the calls of whichever process acts."""
+
+    time: Time
+    acting: str = ""  # the process that takes a step; empty for the world's own calls
+    armed: list[Armed] = field(default_factory=list)
+    api_faults: deque[ApiFault] = field(default_factory=deque)
+    calls: int = 0
+    faults: int = 0  # that were injected
+    api_writes: list[str] = field(default_factory=list)  # of processes, the Lease's left out
+    aws_writes: list[str] = field(default_factory=list)
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
+    watchers: list[Callable[[str, Mapping[str, Any]], None]] = field(default_factory=list)
+    api_watchers: list[Callable[[str, str], None]] = field(default_factory=list)
+    _hash: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+
+    def trace(self, text: str) -> None:
+        line = f"{self.time.seconds:9.3f} {text}"
+        self._hash.update(line.encode() + b"\n")
+        self.lines.append(line)
+
+    @property
+    def digest(self) -> str:
+        """The same for two runs that did the same in the same order at the same times."""
+        return str(self._hash.hexdigest())
+
+    def before(self, what: str) -> None:
+        self.calls += 1
+        self._fire("before", what)
+
+    def after(self, what: str) -> None:
+        self._fire("after", what)
+
+    def arm(self, calls: int, when: When, does: Callable[[], None], *, of: str = "") -> None:
+        self.armed.append(Armed(calls, when, does, of))
+
+    def _fire(self, when: When, what: str) -> None:
+        for one in [*self.armed]:
+            if one.when != when or not what.startswith(one.of):
+                continue
+            one.left -= 1
+            if one.left <= 0 and one in self.armed:
+                self.armed.remove(one)
+                self.faults += 1
+                with self.world_acts():
+                    one.does()
+
+    @contextmanager
+    def world_acts(self) -> Iterator[None]:
+        """What is called inside is no call of the process's."""
+        acting, self.acting = self.acting, ""
+        try:
+            yield
+        finally:
+            self.acting = acting
+
+    @contextmanager
+    def process_acts(self, name: str) -> Iterator[None]:
+        acting, self.acting = self.acting, name
+        try:
+            yield
+        finally:
+            self.acting = acting
+
+    # ---- AWS
+
+    def aws_before(self, operation: str, params: Mapping[str, Any]) -> None:
+        if not self.acting:
+            return
+        self.before(operation)
+        if not operation.startswith(AWS_READS) and not params.get("DryRun"):
+            self.aws_writes.append(f"{operation} {_short(params)}")
+            for watcher in self.watchers:
+                watcher(operation, params)
+
+    def aws_after(self, operation: str, status: int) -> None:
+        if self.acting:
+            self.trace(f"{self.acting} {operation} {status}")
+            self.after(operation)
+
+
+def _short(params: Mapping[str, Any]) -> str:
+    return str({key: value for key, value in params.items() if "Id" in key or "Count" in key})[:300]
+
+
+class Wire:
+    """One process's way to the API server."""
+
+    def __init__(self, cluster: Cluster, gate: Gate, process: str, *, events: Callable[[], int]) -> None:
+        """`events`: how many events a watch brings before it ends."""
+        self._cluster, self._gate, self._process, self._events = cluster, gate, process, events
+
+    def request(self, request: Request, *, timeout: float) -> Reply:
+        del timeout
+        gate, what = self._gate, f"{request.method} {request.path}"
+        if not gate.acting:  # a process that was killed has nothing more to say
+            raise Killed(what)
+        gate.before(what)
+        write = request.method not in READS
+        leased = "/leases/" in request.path or request.path.endswith("/leases")
+        fault = gate.api_faults.popleft() if gate.api_faults and not leased else ""
+        if fault:
+            gate.faults += 1
+            gate.trace(f"{self._process} {what} {fault}")
+        if fault == "slow down":
+            return Reply(status=429, headers={"Retry-After": "1"}, body=TOO_MANY)
+        if fault == "away":
+            raise Unavailable(0, "Lost", f"{what} did not arrive")
+        for watcher in gate.api_watchers if write else ():
+            watcher(request.method, request.path)
+        answer = self._cluster.handle(_served(request))
+        if write and not leased and answer.status < 300:
+            gate.api_writes.append(what)
+        if write:
+            gate.trace(f"{self._process} {what} {answer.status}")
+        gate.after(what)
+        if fault == "lost":
+            raise Unavailable(0, "Lost", f"the answer to {what} was lost")
+        return Reply(status=answer.status, headers=answer.headers, body=answer.body)
+
+    def stream(self, request: Request, *, timeout: float) -> Stream:
+        del timeout
+        answer = self._cluster.handle(_served(request))
+        if not isinstance(answer.stream, WatchStream):
+            raise from_reply(answer.status, answer.body, answer.headers)
+        return _Piece(answer.stream, self._events())
+
+
+def _served(request: Request) -> wire.Request:
+    return wire.Request(request.method, request.path, request.query, request.headers, request.body)
+
+
+class _Piece:
+    """What a watch brings until it ends: a few of the events that are there, and no wait for more."""
+
+    def __init__(self, stream: WatchStream, events: int) -> None:
+        self._stream, self._left = stream, events
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._left > 0 and (chunk := self._stream.poll()):
+            for line in chunk.splitlines(keepends=True):
+                if self._left > 0:
+                    self._left -= 1
+                    yield line
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class Session:
+    """boto3's, with one client a service for all runs: making one takes longer than a run."""
+
+    gate: Gate | None = None
+
+    def __init__(self, **given: Any) -> None:
+        self._given = given
+
+    def client(self, service: str, *, endpoint_url: str, config: Any, **more: Any) -> Any:
+        key = (service, str({**self._given, **more}.get("region_name")), endpoint_url)
+        if key not in _clients:
+            made: Any = boto3.Session(**self._given).client(  # type: ignore[call-overload]
+                service, endpoint_url=endpoint_url, config=config, **more
+            )
+            made.meta.events.register("before-parameter-build", _before)
+            made.meta.events.register("after-call", _after)
+            _clients[key] = made
+        return _clients[key]
+
+
+_clients: dict[tuple[str, ...], Any] = {}
+core = clients._core
+
+
+def _before(params: Mapping[str, Any], model: Any, **_: Any) -> None:
+    if Session.gate is not None:
+        Session.gate.aws_before(model.name, params)
+
+
+def _after(http_response: Any, model: Any, **_: Any) -> None:
+    if Session.gate is not None:
+        Session.gate.aws_after(model.name, http_response.status_code)

@@ -1,0 +1,317 @@
+"""The world of one run: a cluster, an account, processes of the broker, and time.
+
+Invariant: it is made of the seed alone and driven from one thread. What the world itself does (users, EC2,
+machines) goes past the gate; what is checked is read from moto's and the API server's own memory, not from
+anything of the broker.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+from unittest.mock import patch
+
+import structlog
+from moto import backends
+from moto.ec2.models import ec2_backends
+from moto.ec2.utils import random_rsa_key_pair
+from moto.moto_api._internal.models import moto_api_backend
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.crds import load as load_crds
+from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apis.meta import Kind
+from broker.commands.manifests import CRD
+from broker.kube.client import Client
+from broker.kube.embedded import Cluster
+from broker.kube.embedded.collector import Collector
+from broker.kube.transports import InProcessTransport
+from broker.settings import Settings
+from providers.aws import clients
+from providers.local import LocalAws
+from providers.local.control import Control
+from providers.local.world import world as aws_world
+from tests.cluster import objects
+from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A, Account
+from tests.cluster.stack import Provider
+from tests.direct import local_aws_here
+from tests.simulation.chance import EPOCH, Time, ruled
+from tests.simulation.memo import Memo
+from tests.simulation.process import Process
+from tests.simulation.wire import Gate, Session, core
+
+Json = dict[str, Any]
+Store = Mapping[tuple[str, str], Json]
+ENDED = ("shutting-down", "terminated")
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+SETTINGS = Settings(
+    cluster_name=CLUSTER,
+    cluster_endpoint="https://blue.example",
+    cluster_ca="Zm9v",
+    region=REGION,
+    aws_endpoint="local",
+    poll_seconds=45.0,
+    orphan_grace_seconds=60.0,
+    leader_election=False,
+    buy_dollars=5000.0,
+    buy_instances=4,
+    buy_instances_each=3,
+    buy_instances_namespace=4,
+    buy_dollars_each=float("inf"),
+    buy_dollars_namespace=float("inf"),
+    buy_zones=A,
+    reservation_steady_seconds=10.0,
+    reservation_creating_seconds=120.0,
+    reservation_updating_seconds=120.0,
+    dedicated_wait_seconds=120.0,
+)
+
+
+class Lab:
+    """What all runs of a process share: local AWS, the SDK's clients, the definitions."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self.bugs: list[str] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._prepare(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _prepare(self, stack: ExitStack) -> None:
+        enter = stack.enter_context
+        enter(patch.dict(os.environ, ENVIRONMENT))
+        self.server: LocalAws = enter(local_aws_here())
+        self.memo = Memo(self.server.direct)
+        enter(patch.object(self.server, "direct", self.memo))
+        # What moto reads from its folders at each request does not change.
+        modules = [*backends.list_of_moto_modules()]
+        enter(patch.object(backends, "list_of_moto_modules", modules.copy))
+        enter(patch.object(clients, "boto3", SimpleNamespace(Session=Session)))
+        enter(patch.object(clients, "_core", cache(core)))
+        # Nobody logs in; a key for each account takes as long as a tenth of a run.
+        pair = random_rsa_key_pair()
+        enter(patch("moto.ec2.models.key_pairs.random_rsa_key_pair", lambda: pair))
+        before = structlog.get_config()
+        structlog.configure(
+            processors=[self._heard], cache_logger_on_first_use=False, wrapper_class=structlog.BoundLogger
+        )
+        stack.callback(lambda: structlog.configure(**before))
+        # What is read once a process is read now, so that the first run is like the others.
+        Provider(cluster=CLUSTER, region=REGION, endpoint_url=self.server.endpoint).instance_types()
+        Account(self.server)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        Session.gate = None
+        self._stack.close()
+
+    def _heard(self, _: object, method: str, event: MutableMapping[str, Any]) -> Any:
+        """Keeps what the product calls a bug; everything else that it logs is dropped."""
+        error = event.get("exc_info")
+        if method in ("error", "exception") and isinstance(error, BaseException):
+            self.bugs.append(_where(event, error))
+        raise structlog.DropEvent
+
+
+def _where(event: Mapping[str, Any], error: BaseException) -> str:
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f"{code.co_filename.rpartition('/broker/')[2]}:{trace.tb_lineno} {code.co_name}"
+        trace = trace.tb_next
+    return f"{event.get('where')}: {type(error).__name__}: {str(error)[:200]} at {place}"
+
+
+@cache
+def definitions() -> list[Json]:
+    return list(load_crds())
+
+
+@dataclass
+class Facts:
+    """What the invariants need to know of what was done to the world, and cannot see in it."""
+
+    asked: dict[str, int] = field(default_factory=dict)  # reservation -> the most instances ever asked to buy
+    foreign: set[str] = field(default_factory=set)  # ids in EC2 that are another cluster's or a person's
+    shrunk: set[str] = field(default_factory=set)  # EC2 reservations that were ended or resized by others
+    forced: set[str] = field(default_factory=set)  # uids of claims that were deleted past their finalizer
+    broken_by_hand: bool = False  # somebody removed what the broker wrote for itself
+    clusters: dict[str, int] = field(default_factory=dict)  # dedicated cluster -> most instances asked
+
+
+class World:
+    """`lab` is empty when it begins: one world at a time."""
+
+    def __init__(self, lab: Lab, seed: str) -> None:
+        self._stack = ExitStack()
+        self.lab, self.server = lab, lab.server
+        self.time = Time()
+        self._stack.enter_context(ruled(seed, self.time))
+        lab.bugs.clear()
+        moto_api_backend.reset()
+        lab.memo.forget()
+        self.gate = Gate(self.time)
+        Session.gate = self.gate
+        self.facts = Facts()
+        self.settings = SETTINGS
+        self.control = Control()
+        self.aws = Account(lab.server)
+        self.cluster = Cluster(clock=lambda: EPOCH.timestamp() + self.time.seconds, seed=1)
+        self.client = Client(InProcessTransport(self.cluster), field_manager="user")
+        for definition in definitions():
+            self.client.create(CRD, definition)
+        self.collector = Collector(self.cluster)
+        self.processes: list[Process] = []
+        self.stubborn: set[str] = set()  # instances whose machine never joins
+        self._joined: set[str] = set()
+        self.random = random.Random(seed)
+        self._started = 0
+        self.restart_at = 0.0
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.die()
+        self._stack.close()
+
+    def set(self, **settings: Any) -> None:
+        self.settings = replace(self.settings, **settings)
+
+    # ---- processes
+
+    def events_a_watch(self) -> int:
+        return self.random.choice((1, 1, 2, 3, 10, 100))
+
+    def start(self, *, skew: float = 0.0) -> Process:
+        self._started += 1
+        process = Process(self, f"p{self._started}", skew=skew)
+        self.processes = [each for each in self.processes if each.alive]
+        self.processes.append(process)
+        return process
+
+    @property
+    def running(self) -> list[Process]:
+        return [each for each in self.processes if each.alive]
+
+    # ---- machines
+
+    def machines(self) -> None:
+        """Nodes for the instances that run, ready one look later; none for those that do not."""
+        nodes = self.objects(Node.KIND)
+        running = {f"{i.id}.ec2.internal": i for i in self.instances() if i.state == "running"}
+        for name, instance in running.items():
+            node = nodes.get(("", name))
+            if instance.id in self.stubborn:
+                continue
+            if node is None and instance.id not in self._joined:
+                self._joined.add(instance.id)
+                self.client.create(Node.KIND, self._node(name, instance))
+            elif node is not None and not ready(node):
+                status = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
+                self.client.patch(Node.KIND, name, {"status": status}, subresource="status")
+        for _, name in nodes:
+            if name.endswith(".ec2.internal") and name not in running:
+                self.client.delete(Node.KIND, name)
+        self.collector.collect()
+
+    def _node(self, name: str, instance: Any) -> Json:
+        kind = Provider.known[instance.instance_type]
+        resources = {
+            "cpu": str(kind.vcpus),
+            "memory": f"{int(kind.memory_mib * 0.92)}Mi",
+            "pods": str(kind.max_pods),
+            **{f"{gpu.manufacturer.lower()}.com/gpu": str(gpu.count) for gpu in kind.gpus},
+            **({"vpc.amazonaws.com/efa": str(kind.efa_interfaces)} if kind.efa_interfaces else {}),
+        }
+        return {
+            "metadata": {"name": name, "labels": {names.HOSTNAME: name, names.ARCH: kind.architecture}},
+            "spec": {
+                "providerID": f"aws:///{instance.placement.zone}/{instance.id}",
+                "taints": [{"key": names.UNREGISTERED_TAINT, "effect": "NoExecute"}],
+            },
+            "status": {
+                "capacity": resources,
+                "allocatable": resources,
+                "conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}],
+            },
+        }
+
+    # ---- what a user makes
+
+    def node_class(self, name: str, *, zones: Iterable[str] = (A,), **spec: str) -> None:
+        body = objects.node_class(
+            name,
+            image=self.aws.image,
+            subnets=[self.aws.subnets[zone] for zone in zones],
+            security_group=self.aws.security_group,
+            spec=objects.reservation_spec(**spec),
+        )
+        self.client.create(EC2NodeClass.KIND, body)
+
+    # ---- the truth
+
+    def objects(self, kind: Kind) -> Store:
+        """Every object of a kind, as the API server has it."""
+        items = self.cluster.state.store.collection(f"{kind.plural}.{kind.group}").items
+        return {key: item.obj for key, item in items.items()}
+
+    def claims(self) -> list[Json]:
+        return [*self.objects(NodeClaim.KIND).values()]
+
+    def pods(self) -> list[Json]:
+        return [*self.objects(Pod.KIND).values()]
+
+    def all_instances(self) -> Iterator[Any]:
+        """moto's own, of every cluster and state."""
+        for reservation in ec2_backends[ACCOUNT][REGION].reservations.values():
+            yield from reservation.instances
+
+    def instances(self) -> list[Any]:
+        """The cluster's own that are alive."""
+        return [
+            i
+            for i in self.all_instances()
+            if i.state not in ENDED
+            and self.tags(i.id).get(names.TAG_CLUSTER) == CLUSTER
+            and i.id not in self.facts.foreign
+        ]
+
+    def tags(self, id_: str) -> Mapping[str, str]:
+        """What EC2 has of a resource."""
+        return dict(ec2_backends[ACCOUNT][REGION].tags.get(id_, {}))
+
+    def odcrs(self) -> list[Any]:
+        """Local AWS's own reservations."""
+        ledger = aws_world().ledger
+        ledger.settle()
+        return [*ledger.reservations.values()]
+
+    def settle_ec2(self) -> None:
+        """What is due by EC2's clock happens."""
+        aws_world().ledger.settle()
+
+
+def ready(node: Json) -> bool:
+    conditions = node.get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def condition(obj: Json, type_: str) -> Json:
+    found = obj.get("status", {}).get("conditions") or ()
+    return next((c for c in found if c["type"] == type_), {})

@@ -1,0 +1,521 @@
+"""A world that plans, decides, drains and relaunches in rounds, by the broker's own code and without a
+server.
+
+`World.round` is what the launch loop and the quota loop do once each: claims are planned and launched, quota
+and slots are decided about, claims that were deleted drain for a few rounds, and their owners make them anew.
+Objects live in a dictionary (`Store`) behind the verbs of a client; EC2 is a count of slots.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Kind, condition
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.capacity.holdings import Holdings
+from broker.capacity.model import Inventory, NodeClass, Plan, Selection
+from broker.capacity.plan import plan
+from broker.capacity.shortages import Shortages
+from broker.controllers.nodeclaim.planning import in_gangs
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.nodeclaim.translate import planned
+from broker.controllers.ome.borrowing.entitler import Entitler
+from broker.controllers.ome.borrowing.reclaim import Reclaimer
+from broker.controllers.ome.borrowing.sight import Sight
+from broker.controllers.ome.clusters.keeper import ClusterKeeper
+from broker.controllers.ome.deciding import Decider
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.shared import Shared
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.errors import NotFound
+from broker.kube.events import Recorder
+from broker.kube.transports import InProcessTransport
+from broker.quota.entitled import Verdict
+from broker.quota.joint import Joint
+from broker.quota.usage import Reserved
+from broker.settings import Settings
+from tests.unit.capacity.builders import (
+    CAPACITY_TYPE,
+    GROUP,
+    INSTANCE_TYPE,
+    inventory,
+    node_class,
+    odcr,
+    type_,
+)
+
+Json = dict[str, Any]
+
+GPU = "nvidia.com/gpu"
+EACH = 8  # GPUs of an instance
+TYPES = {
+    each.name: each
+    for each in (type_(name, gpus=EACH, price=90.0) for name in ("p4d.24xlarge", "p5.48xlarge"))
+}
+CLASS = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """A CapacityReservation. Counts are of instances, by flavor; a limit that is absent does not limit."""
+
+    name: str
+    nominal: Mapping[str, int]
+    cohort: str = "ml"
+    borrows: bool = True
+    borrowing: Mapping[str, int] = field(default_factory=dict)
+    lending: Mapping[str, int] = field(default_factory=dict)
+    rule: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def body(self) -> Json:
+        flavors = []
+        for flavor, count in self.nominal.items():
+            quota: Json = {"name": GPU, "nominalQuota": str(count * EACH)}
+            if self.borrows and flavor in self.borrowing:
+                quota["borrowingLimit"] = str(self.borrowing[flavor] * EACH)
+            if flavor in self.lending:
+                quota["lendingLimit"] = str(self.lending[flavor] * EACH)
+            flavors.append({"name": flavor, "resources": [quota]})
+        spec: Json = {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}]}
+        if self.cohort:
+            spec |= {"cohort": self.cohort, "allowBorrowing": self.borrows}
+        spec["preemptionRule"] = dict(self.rule)
+        meta = {"name": self.name, "namespace": "ns", "uid": f"uid-{self.name}", "resourceVersion": "1"}
+        return {"metadata": meta, "spec": spec}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What its owner makes a claim for, again and again. `fallback`: it may run on demand; `firm`: it may not
+    be disturbed; `round`: when it comes."""
+
+    name: str
+    draws: str
+    flavors: Sequence[str]
+    priority: int = 0
+    fallback: bool = False
+    firm: bool = False
+    gang: str = ""
+    gang_size: int = 0
+    round: int = 0
+    drains: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dedicated:
+    """A DedicatedAICluster of so many instances; from round `grows` on of `then`, where that is set."""
+
+    name: str
+    draws: str
+    count: int
+    priority: int = 0
+    round: int = 0
+    grows: int = 0
+    then: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """`slots`: by EC2 reservation, its owner (empty: nobody), flavor and count."""
+
+    reservations: Sequence[Reservation]
+    slots: Mapping[str, tuple[str, str, int]]
+    jobs: Sequence[Job] = ()
+    clusters: Sequence[Dedicated] = ()
+
+
+@dataclass(frozen=True)
+class Drain:
+    """A claim or cluster that was told to leave: which job or cluster, for which, why, and in which round."""
+
+    victim: str
+    preemptor: str
+    reason: str
+    round: int
+
+
+class Store(Client):
+    """Objects of two kinds by name, and the caches that show them."""
+
+    def __init__(self) -> None:
+        super().__init__(InProcessTransport(Cluster()))
+        self.objects: dict[str, dict[str, Json]] = {}
+        self.caches: dict[str, Cache[Any]] = {}
+        self.version = 1
+        self.serial = 0
+
+    def serve(self, kind: Kind, cache: Cache[Any]) -> None:
+        self.objects[kind.kind], self.caches[kind.kind] = {}, cache
+
+    def put(self, kind: Kind, body: Json) -> Json:
+        self.version += 1
+        body = copy.deepcopy(body)
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[kind.kind][body["metadata"]["name"]] = body
+        self.caches[kind.kind].apply("MODIFIED", body)
+        return body
+
+    def remove(self, kind: Kind, name: str) -> None:
+        self.version += 1
+        body = self.objects[kind.kind].pop(name)
+        self.caches[kind.kind].apply(
+            "DELETED", body | {"metadata": body["metadata"] | {"resourceVersion": str(self.version)}}
+        )
+
+    def create(self, kind: Kind, body: Any, **_: Any) -> Json:
+        self.serial += 1
+        meta = {"uid": f"uid-{self.serial}", "creationTimestamp": self.now} | body["metadata"]
+        return self.put(kind, body | {"metadata": meta})
+
+    now = ""
+
+    def list(self, kind: Kind, **_: Any) -> tuple[list[Json], str]:
+        return [*self.objects[kind.kind].values()], str(self.version)
+
+    def apply(self, kind: Kind, body: Any, *, subresource: str | None = None, **_: Any) -> Json:
+        known = self.objects[kind.kind].get(body["metadata"]["name"])
+        if known is None:
+            raise NotFound(404, "NotFound", body["metadata"]["name"])
+        if subresource:
+            return self.put(kind, known | {"status": body["status"]})
+        return self.put(kind, known | {"metadata": known["metadata"] | body["metadata"]})
+
+    def patch(self, kind: Kind, name: str, body: Any, **_: Any) -> Json:
+        known = self.objects[kind.kind][name]
+        return self.put(kind, known | {"metadata": known["metadata"] | body["metadata"]})
+
+    def delete(self, kind: Kind, name: str, **_: Any) -> Json:
+        known = self.objects[kind.kind].get(name)
+        if known is None:
+            raise NotFound(404, "NotFound", name)
+        if known["metadata"].get("deletionTimestamp"):
+            return known
+        if not known.get("status", {}).get("providerID"):
+            self.remove(kind, name)
+            return {"kind": "Status"}
+        known = known | {"kind": kind.kind}
+        return self.put(kind, known | {"metadata": known["metadata"] | {"deletionTimestamp": self.now}})
+
+
+@contextmanager
+def patched(world: World) -> Iterator[dict[str, Verdict]]:
+    """The verdicts of the decisions made meanwhile."""
+    verdicts: dict[str, Verdict] = {}
+    act = world.keeper.act
+
+    def acting(this: Any, decided: Joint | None) -> float | None:
+        verdicts.update(decided.verdicts if decided is not None else {})
+        return act(this, decided)
+
+    world.keeper.act = acting  # type: ignore[method-assign]
+    try:
+        yield verdicts
+    finally:
+        world.keeper.act = act  # type: ignore[method-assign]
+
+
+class World:
+    """`round` after `round`; what was drained is in `drains`."""
+
+    def __init__(self, setting: Setting, *, settings: Settings | None = None) -> None:
+        self.setting = setting
+        self.number = 0
+        self.drains: list[Drain] = []
+        self.verdicts: Mapping[str, Verdict] = {}
+        self.plan = Plan()
+        self.made: dict[str, int] = {}
+        self.left: dict[str, int] = {}  # rounds that a claim that was deleted still drains, by name
+        self.shortages = Shortages()
+        self.clock = FakeClock()
+        self.store = Store()
+        self.settings = settings or Settings(dedicated_node_class=CLASS)
+        self.claims: Cache[NodeClaim] = Cache(NodeClaim)
+        self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda _: ()})
+        self.pods: Cache[Pod] = Cache(Pod, indexes={BY_NODE: lambda _: ()})
+        self.reads = OmeReads(self.store, clock=self.clock)
+        self.reads.flavors.missing = True
+        self.store.serve(NodeClaim.KIND, self.claims)
+        self.store.serve(DedicatedAICluster.KIND, self.reads.clusters.cache)
+        self.reads.reservations.cache.replace([each.body for each in setting.reservations], 1)
+        self.owner = {id_: Reserved("ns", owner) for id_, (owner, _, _) in setting.slots.items() if owner}
+        self.total = {id_: count for id_, (_, _, count) in setting.slots.items()}
+        self.holdings = Holdings(owner=self.owner, flavor={id_: setting.slots[id_][1] for id_ in self.owner})
+        world = self.inventory()
+        self.node_class: NodeClass = node_class(Selection(group_arn=GROUP), world, name=CLASS)
+        self.start()
+        said = self.entitler.entitlements({}, world, TYPES)
+        if said.barred:
+            raise AssertionError(f"a reservation of this world is not valid: {said.barred}")
+
+    def start(self) -> None:
+        """A new process: nothing is known but what the objects say."""
+        self.entitler = Entitler(
+            Sight(
+                self.reads,
+                lambda: self.holdings,
+                self.claims,
+                self.nodes,
+                self.pods,
+                settings=self.settings,
+                clock=self.clock,
+                owns=lambda _: True,
+                kueue=lambda: False,
+            )
+        )
+        recorder = Recorder(self.store, "test", self.clock)
+        self.reclaimer = Reclaimer(
+            self.store, self.claims, self.entitler, clock=self.clock, recorder=recorder, wake=lambda: None
+        )
+        shared = Shared(
+            client=self.store,
+            provider=cast(Any, SimpleNamespace(instance_types=lambda: TYPES)),
+            reads=self.reads,
+            claims=self.claims,
+            nodes=self.nodes,
+            pods=self.pods,
+            inventory=cast(Any, SimpleNamespace(described=True, snapshot=self.inventory)),
+            settings=self.settings,
+            clock=self.clock,
+            recorder=recorder,
+            owns=lambda _: True,
+            describe=lambda: None,
+            replan=lambda: None,
+            synced=lambda: True,
+        )
+        self.keeper = ClusterKeeper(
+            shared,
+            priority=lambda name: int(name[1:]) if name else None,
+            kueue=lambda: False,
+            owners=lambda: self.owner,
+        )
+        self.decider = Decider(shared, self.entitler, self.reclaimer, self.keeper, kueue=lambda: False)
+
+    # -- what there is
+
+    def inventory(self) -> Inventory:
+        used = Counter(
+            each.labels.get(names.RESERVATION_ID, "")
+            for each in self.claims.list()
+            if each.status.provider_id
+        )
+        return inventory(
+            *(
+                odcr(id_, flavor, total=count, free=count - used[id_])
+                for id_, (_, flavor, count) in self.setting.slots.items()
+            ),
+            groups={GROUP: [*self.setting.slots]},
+        )
+
+    def free(self) -> dict[str, int]:
+        found = self.inventory()
+        return {id_: found.free(id_) for id_ in self.total}
+
+    @property
+    def waiting(self) -> list[NodeClaim]:
+        return [each for each in self.claims.list() if not each.status.provider_id and not each.deleting]
+
+    def state(self) -> object:
+        """What must not change any more at rest: who is where, and who leaves."""
+        return (
+            {
+                each.name: (
+                    each.labels.get(names.RESERVATION_ID, each.status.provider_id[:0]),
+                    bool(each.status.provider_id),
+                    each.deleting,
+                )
+                for each in self.claims.list()
+            },
+            {
+                each.name: (
+                    each.status.dac_lifecycle_state,
+                    each.status.admission and each.status.admission.flavors,
+                )
+                for each in self.reads.clusters.cache.list()
+            },
+        )
+
+    # -- a round
+
+    def round(self) -> Plan:
+        self.clock.advance(5)
+        self.store.now = self.clock.now().isoformat()
+        self._arrive()
+        made = self._launch()
+        before = {each.name: each for each in self.claims.list()}
+        with patched(self) as verdicts:
+            self.decider.run()
+        self.verdicts = verdicts
+        self._note(before)
+        self._drain()
+        self._ready()
+        self.number += 1
+        return made
+
+    def _arrive(self) -> None:
+        there = {each.name.rpartition(".")[0] for each in self.claims.list()}
+        for job in self.setting.jobs:
+            if job.round <= self.number and job.name not in there:
+                self._make(job)
+        known = {each.name for each in self.reads.clusters.cache.list()}
+        for one in self.setting.clusters:
+            count = one.then if one.then and self.number >= one.grows else one.count
+            spec = {
+                "capacityReservationId": f"ns/{one.draws}",
+                "resources": {"requests": {GPU: str(count * EACH)}},
+                "priorityClassName": f"p{one.priority}",
+            }
+            if one.name in known:
+                body = self.store.objects[DedicatedAICluster.KIND.kind][one.name]
+                if body["spec"] != spec:
+                    self.store.put(DedicatedAICluster.KIND, body | {"spec": spec})
+            elif one.round <= self.number:
+                self.store.create(
+                    DedicatedAICluster.KIND,
+                    {"metadata": {"name": one.name, "uid": f"{one.name}-cluster"}, "spec": spec},
+                )
+
+    def _make(self, job: Job) -> None:
+        serial = self.made[job.name] = self.made.get(job.name, -1) + 1
+        annotations = {names.DRAWS_FROM: f"ns/{job.draws}", names.PRIORITY: str(job.priority)}
+        if job.firm:
+            annotations[names.DO_NOT_DISRUPT] = "true"
+        if job.gang:
+            annotations |= {names.GANG: job.gang, names.GANG_SIZE: str(job.gang_size)}
+        kinds = ["reserved", "on-demand"] if job.fallback else ["reserved"]
+        asked = ((INSTANCE_TYPE, [*job.flavors]), (CAPACITY_TYPE, kinds))
+        self.store.create(
+            NodeClaim.KIND,
+            {
+                "metadata": {"name": f"{job.name}.{serial}", "annotations": annotations},
+                "spec": {
+                    "nodeClassRef": {"group": names.BROKER, "kind": "EC2NodeClass", "name": CLASS},
+                    "requirements": [
+                        {"key": key, "operator": "In", "values": values} for key, values in asked
+                    ],
+                    "resources": {"requests": {GPU: str(EACH)}},
+                },
+            },
+        )
+
+    def _launch(self) -> Plan:
+        self.entitler.begin()
+        made = Plan()
+        for _ in range(4):
+            objects = {each.uid: each for each in self.waiting}
+            world = self.inventory()
+            with self.entitler.alone():
+                made = plan(
+                    [planned(each, template="t") for each in objects.values()],
+                    {CLASS: self.node_class},
+                    TYPES,
+                    world,
+                    self.shortages,
+                    self.clock.now(),
+                    launched=in_gangs(self.claims.list()),
+                    entitlements=self.entitler.entitlements(objects, world, TYPES),
+                )
+                self.entitler.take(made)
+                self.reclaimer.awaited(made.awaited)
+            if not made.assignments:
+                break
+            for each in made.assignments:
+                self._launched(
+                    objects[each.claim.uid], each.option.pool.instance_type, [*each.option.odcr_ids]
+                )
+        self.plan = made
+        return made
+
+    def _launched(self, claim: NodeClaim, type_name: str, ids: Sequence[str]) -> None:
+        """Into the first of these that has room, or on demand."""
+        free = self.free()
+        odcr_id = next((id_ for id_ in ids if free[id_] > 0), "")
+        if ids and not odcr_id:
+            raise AssertionError(f"{claim.name} is launched into {ids}, which are full")
+        body = self.store.objects[NodeClaim.KIND.kind][claim.name]
+        labels = {
+            INSTANCE_TYPE: type_name,
+            CAPACITY_TYPE: "reserved" if odcr_id else "on-demand",
+            **({names.RESERVATION_ID: odcr_id} if odcr_id else {}),
+        }
+        meta = body["metadata"] | {"labels": body["metadata"].get("labels", {}) | labels}
+        said = [
+            each for each in body.get("status", {}).get("conditions", ()) if each["type"] != names.LAUNCHED
+        ]
+        said.append(
+            {
+                "type": names.LAUNCHED,
+                "status": "True",
+                "reason": "Launched",
+                "lastTransitionTime": self.store.now,
+            }
+        )
+        status = {"providerID": f"aws:///a/{claim.uid}", "capacity": {GPU: str(EACH)}, "conditions": said}
+        self.store.put(NodeClaim.KIND, body | {"metadata": meta, "status": status})
+
+    def _note(self, before: Mapping[str, NodeClaim]) -> None:
+        """Who was told to leave in this round. A cluster's claims stand for the cluster."""
+        for name, claim in before.items():
+            now = self.claims.get(name)
+            if claim.deleting or names.DEDICATED in claim.labels or (now is not None and not now.deleting):
+                continue
+            said = condition(now.status.conditions, names.PREEMPTED) if now is not None else None
+            reason, whom = (said.reason, said.message) if said is not None else ("", "")
+            self._noted(name.rpartition(".")[0], whom, reason)
+        for one in self.reads.clusters.cache.list():
+            said = condition(one.status.conditions, names.PREEMPTED)
+            if said is not None and said.status == "True" and said.last_transition_time == self.clock.now():
+                self._noted(f"cluster {one.name}", said.message, said.reason)
+
+    def _noted(self, victim: str, message: str, reason: str) -> None:
+        words = message.replace(",", " ").split()
+        at = next(
+            (words.index(each) for each in ("NodeClaim", "DedicatedAICluster", "for") if each in words), -1
+        )
+        preemptor = words[at + 1] if at >= 0 else "?"
+        if preemptor == "NodeClaim":
+            preemptor = words[at + 2]
+        self.drains.append(Drain(victim, preemptor.partition(".")[0], reason, self.number))
+
+    def _drain(self) -> None:
+        slow = {job.name: job.drains for job in self.setting.jobs}
+        for claim in self.claims.list():
+            if not claim.deleting:
+                continue
+            left = self.left.setdefault(claim.name, slow.get(claim.name.rpartition(".")[0], 1))
+            self.left[claim.name] = left - 1
+            if left <= 0:
+                self.store.remove(NodeClaim.KIND, claim.name)
+
+    def _ready(self) -> None:
+        """Instances of the last round are nodes that take pods."""
+        for claim in self.claims.list():
+            ready = condition(claim.status.conditions, names.READY)
+            if claim.status.provider_id and not claim.deleting and (ready is None or ready.status != "True"):
+                body = self.store.objects[NodeClaim.KIND.kind][claim.name]
+                said = [each for each in body["status"]["conditions"] if each["type"] != names.READY]
+                said.append(
+                    {
+                        "type": names.READY,
+                        "status": "True",
+                        "reason": "Ready",
+                        "lastTransitionTime": self.store.now,
+                    }
+                )
+                self.store.put(
+                    NodeClaim.KIND,
+                    body | {"status": body["status"] | {"conditions": said, "nodeName": claim.name}},
+                )

@@ -1,0 +1,160 @@
+"""What must hold of a world in rounds, told without the code that decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.ome.clusters.admission import held
+from broker.quota.entitled import Standing
+from tests.unit.quota.rounds import GPU, World
+from tests.unit.quota.worlds import LAST, setting
+
+QUIET = 6  # rounds without a change that are rest
+BOUND = LAST + 90
+
+
+def violations(seed: int) -> list[str]:
+    return [*check(World(setting(seed)))]
+
+
+def check(world: World) -> Iterator[str]:
+    """Runs the world to rest. What is wrong, each with the rule first."""
+    before: object = None
+    due: dict[str, tuple[int, object]] = {}
+    quiet = 0
+    while quiet < QUIET and world.number < BOUND:
+        home = {each.name for each in world.claims.list() if _at_home(world, each)}
+        world.round()
+        for drain in world.drains:
+            if (
+                drain.round == world.number - 1
+                and drain.reason != "InClusterQueue"
+                and any(name.rpartition(".")[0] == drain.victim for name in home)
+            ):
+                yield f"in-quota holder evicted: {drain}"
+            if drain.round == world.number - 1:
+                due[drain.preemptor] = world.number, _spec(world, drain.preemptor)
+        for name, (since, spec) in [*due.items()]:
+            gone = "." not in name and "-clust" in name and world.claims.get(name) is None
+            if (
+                gone
+                or spec != _spec(world, name)
+                or _served(world, name)
+                or any(
+                    each.round == world.number - 1 and each.victim.removeprefix("cluster ") == name
+                    for each in world.drains
+                )
+            ):
+                del due[name]
+            elif world.number - since > 8:
+                yield f"room made and not given: to {name}, since round {since}"
+                del due[name]
+        state = world.state()
+        quiet = quiet + 1 if state == before and world.number > LAST + 2 else 0
+        before = state
+    if quiet < QUIET:
+        yield f"no rest: {len(world.drains)} drains in {world.number} rounds"
+        return
+    for (victim, preemptor, reason), count in Counter(
+        (each.victim, each.preemptor, each.reason) for each in world.drains
+    ).items():
+        if count > 1:
+            yield f"drained twice: {victim} {count} times for {preemptor} ({reason})"
+    if world.plan.awaited:
+        yield f"awaits for ever: {[*world.plan.awaited]}"
+    if any(each.deleting for each in world.claims.list()):
+        yield "still draining"
+    for name, verdict in world.verdicts.items():
+        if verdict.standing is Standing.PREEMPTING:
+            yield f"preempting at rest: {name} {verdict.why}"
+    yield from _idle(world)
+
+
+def queue_of(claim: NodeClaim) -> str:
+    return claim.annotations[names.DRAWS_FROM].removeprefix("ns/")
+
+
+def _spec(world: World, name: str) -> object:
+    cluster = world.reads.clusters.cache.get(name)
+    return cluster.spec if cluster is not None else None
+
+
+def _served(world: World, name: str) -> bool:
+    """Whether a job's claim has an instance, or a cluster holds all that it wants and has it."""
+    cluster = world.reads.clusters.cache.get(name)
+    if cluster is None:
+        return any(
+            each.status.provider_id and not each.deleting
+            for each in world.claims.list()
+            if name in (each.name, each.name.rpartition(".")[0])
+        )
+    has = held(cluster)
+    return has is not None and sum(has.usage.values()) >= _wanted(cluster)
+
+
+def _wanted(cluster: DedicatedAICluster) -> int:
+    return int(cluster.spec.resources.requests[GPU]) if cluster.spec.resources else 0
+
+
+def _at_home(world: World, claim: NodeClaim) -> bool:
+    owner = world.owner.get(claim.labels.get(names.RESERVATION_ID, ""))
+    return (
+        owner is not None
+        and claim.annotations.get(names.DRAWS_FROM) == str(owner)
+        and names.DEDICATED not in claim.labels
+    )
+
+
+def _idle(world: World) -> Iterator[str]:
+    """No slot is idle that a claim that waits could have, by the owner's quota and by what may be borrowed
+    and lent."""
+    held: Counter[tuple[str, str]] = Counter()  # by owner and flavor
+    lent: Counter[tuple[str, str]] = Counter()
+    borrowed: Counter[tuple[str, str]] = Counter()  # by queue and flavor
+    for each in world.claims.list():
+        if (id_ := each.labels.get(names.RESERVATION_ID, "")) not in world.owner:
+            continue
+        owner, flavor, _ = world.setting.slots[id_]
+        queue = each.annotations[names.DRAWS_FROM].removeprefix("ns/")
+        held[owner, flavor] += 1
+        if queue != owner:
+            lent[owner, flavor] += 1
+            borrowed[queue, flavor] += 1
+    known = {each.name: each for each in world.setting.reservations}
+    jobs = {each.name: each for each in world.setting.jobs}
+    for id_, count in world.free().items():
+        owner, flavor, _ = world.setting.slots[id_]
+        if not count:
+            continue
+        for claim in world.waiting:
+            job = jobs.get(claim.name.rpartition(".")[0])
+            if job is not None and (job.gang or flavor not in job.flavors):
+                continue
+            if queue_of(claim) not in known or flavor not in known[queue_of(claim)].nominal:
+                continue
+            if job is None and claim.annotations[names.TAG_FLAVOR] != flavor:
+                continue
+            mine = known[queue_of(claim)]
+            if not owner:
+                yield f"idle: {id_} though {claim.name} waits"
+                continue
+            whose = known[owner]
+            total = sum(n for o, f, n in world.setting.slots.values() if (o, f) == (owner, flavor))
+            nominal = min(whose.nominal.get(flavor, 0), total)
+            if held[owner, flavor] >= nominal:
+                continue
+            if mine.name == owner:
+                yield f"idle: own {id_} though {claim.name} waits"
+            elif (
+                mine.cohort
+                and mine.cohort == whose.cohort
+                and mine.borrows
+                and flavor in mine.nominal
+                and lent[owner, flavor] < whose.lending.get(flavor, 99)
+                and borrowed[mine.name, flavor] < mine.borrowing.get(flavor, 99)
+            ):
+                yield f"idle: lendable {id_} though {claim.name} waits"

@@ -1,0 +1,287 @@
+"""Plan, decision and drain in rounds: what is decided comes to rest, and what was freed for one goes to
+it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis import names
+from broker.quota.assign import Rules
+from broker.quota.entitled import Standing, Want, entitle
+from broker.quota.flavors import PodSet
+from broker.quota.lots import Holder, Promise
+from broker.quota.lots import Want as SlotWant
+from broker.quota.model import Preemption, Queue
+from broker.quota.slots import Slots
+from tests.unit.quota.builders import RULES, queue, quota, workload
+from tests.unit.quota.rounds import TYPES, Dedicated, Job, Reservation, Setting, World
+from tests.unit.quota.rules import check
+from tests.unit.quota.test_slots import holder, lot, member
+from tests.unit.quota.worlds import setting
+
+P5 = "p5.48xlarge"
+ANY = {"reclaimWithinCohort": "Any"}
+LOWER = {**ANY, "borrowWithinCohort": {"policy": "LowerPriority"}}
+
+
+def job(name: str, draws: str, **more: object) -> Job:
+    return Job(**{"name": name, "draws": draws, "flavors": [P5], **more})  # type: ignore[arg-type]
+
+
+def reservation(name: str, count: int, **more: object) -> Reservation:
+    return Reservation(**{"name": name, "nominal": {P5: count}, **more})  # type: ignore[arg-type]
+
+
+def slots(**counts: int) -> dict[str, tuple[str, str, int]]:
+    return {f"cr-{owner}": (owner, P5, count) for owner, count in counts.items()}
+
+
+def rest(setting: Setting) -> World:
+    """The world at rest. Every rule of `check` holds."""
+    world = World(setting)
+    assert [*check(world)] == []
+    return world
+
+
+def at(world: World) -> dict[str, str]:
+    """The EC2 reservation of each job's claim; empty for one that waits."""
+    return {
+        each.name.rpartition(".")[0] or each.name: each.labels.get(names.RESERVATION_ID, "")
+        for each in world.claims.list()
+    }
+
+
+def want(name: str, queue: str, gpus: int, **more: object) -> Want:
+    pods = PodSet(requests={"gpu": gpus})
+    return Want(**{"name": name, "queue": queue, "pods": pods, **more})  # type: ignore[arg-type]
+
+
+RECLAIMS = Preemption(within="LowerPriority", reclaim="Any")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_world_comes_to_rest(seed: int) -> None:
+    """Nothing is drained twice for one reason, what was freed is given, and no slot is idle that one waits
+    for."""
+    assert [*check(World(setting(seed)))] == []
+
+
+def test_a_world_is_not_always_at_rest() -> None:
+    """The rules are told of what they look for: a world in which one claim never leaves is not at rest."""
+    jobs = [job("b0", "b"), job("a0", "a", round=2)]
+    world = World(
+        Setting(
+            reservations=[reservation("a", 1, rule=ANY), reservation("b", 0)], slots=slots(a=1), jobs=jobs
+        )
+    )
+    for _ in range(4):
+        world.round()
+    assert [(each.victim, each.preemptor) for each in world.drains] == [("b0", "a0")]
+    world.drains *= 2
+    assert [each for each in check(world) if each.startswith("drained twice")] != []
+
+
+def test_want_whose_only_victims_got_quota_in_the_same_decision_is_admitted() -> None:
+    """Round 1 lends to a0 what b1, the second of its queue, takes back in round 2."""
+    queues = [queue("a", quota(0), "c"), queue("b", quota(16), "c", preemption=RECLAIMS)]
+    wants = [want("a0", "a", 8), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
+    found = entitle(queues, [], holders=(), wants=wants, rules=RULES)
+    assert {name: each.standing for name, each in found.verdicts.items()} == {
+        "a0": Standing.WAITING,
+        "b0": Standing.ADMITTED,
+        "b1": Standing.ADMITTED,
+    }
+    assert found.evictions == {}
+
+
+def test_nothing_is_evicted_for_a_want_that_loses_its_quota_in_the_same_decision() -> None:
+    """v would leave for c0 first, which b1 then beats; b1 fits without that."""
+    higher = Preemption(within="LowerPriority", reclaim="Any", borrow="LowerPriority")
+    queues = [
+        queue("c", quota(0), "c", preemption=higher),
+        queue("d", quota(0), "c"),
+        queue("b", quota(16), "c", preemption=RECLAIMS),
+    ]
+    held = [workload("v", "d", 8, priority=0)]
+    wants = [want("c0", "c", 16, priority=5), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
+    found = entitle(queues, [], holders=held, wants=wants, rules=RULES)
+    standings = {name: each.standing for name, each in found.verdicts.items()}
+    assert standings["b0"] is Standing.ADMITTED
+    assert {each.preemptor for each in found.evictions.values()} <= {
+        name for name, each in standings.items() if each is Standing.PREEMPTING
+    }
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_freed_slot_goes_to_the_claim_it_was_freed_for_not_to_a_newcomer(priority: int) -> None:
+    """a0 waits for the slot of b0, which drains for a while; a1 comes meanwhile, and the owner's quota has
+    room for one."""
+    jobs = [
+        job("b0", "b", drains=4),
+        job("a0", "a", round=2),
+        job("a1", "a", round=4, priority=priority),
+        job("b1", "b", round=4, priority=priority),
+    ]
+    world = rest(
+        Setting(
+            reservations=[
+                reservation("a", 1, rule=ANY | {"withinClusterQueue": "Never"}),
+                reservation("b", 0),
+            ],
+            slots=slots(a=1),
+            jobs=jobs,
+        )
+    )
+    assert at(world) == {"a0": "cr-a", "a1": "", "b0": "", "b1": ""}
+    assert len(world.drains) == 1
+
+
+def test_freed_slot_goes_to_the_borrower_it_was_freed_for_not_to_the_owner() -> None:
+    jobs = [
+        job("b0", "b", drains=4),
+        job("c0", "c", round=2, priority=5),
+        job("a0", "a", round=4),
+        job("a1", "a", round=4, priority=9),
+    ]
+    world = rest(
+        Setting(
+            reservations=[reservation("a", 1), reservation("b", 0), reservation("c", 0, rule=LOWER)],
+            slots=slots(a=1),
+            jobs=jobs,
+        )
+    )
+    assert at(world)["c0"] == "cr-a"
+    assert [(each.victim, each.preemptor) for each in world.drains] == [("b0", "c0")]
+
+
+@pytest.mark.covers("SAF-32")
+@pytest.mark.parametrize("within", ["LowerPriority", "Never"])
+def test_no_claim_drains_a_cluster_that_the_plan_then_puts_first(within: str) -> None:
+    """Quota for two, one slot: the cluster holds quota for it, the claim has more priority."""
+    world = rest(
+        Setting(
+            reservations=[reservation("a", 2, rule={"withinClusterQueue": within})],
+            slots=slots(a=1),
+            jobs=[job("w", "a", round=3, priority=9)],
+            clusters=[Dedicated(name="x", draws="a", count=1, priority=5)],
+        )
+    )
+    drained = [(each.victim, each.preemptor) for each in world.drains]
+    assert drained == ([("cluster x", "w")] if within == "LowerPriority" else [])
+    assert at(world)["w"] == ("cr-a" if within == "LowerPriority" else "")
+
+
+@pytest.mark.covers("SAF-32")
+def test_claim_and_cluster_of_one_plan_are_ranked_as_one_would_preempt_the_other() -> None:
+    """The claim comes when the cluster's own are planned: nothing is launched to be drained at once."""
+    world = rest(
+        Setting(
+            reservations=[reservation("a", 2)],
+            slots=slots(a=1),
+            jobs=[job("w", "a", round=1, priority=9)],
+            clusters=[Dedicated(name="x", draws="a", count=1, priority=5)],
+        )
+    )
+    assert at(world)["w"] == "cr-a"
+    assert world.drains == []
+
+
+@pytest.mark.covers("SAF-33")
+def test_borrower_that_may_not_be_disturbed_counts_against_the_lending_limit() -> None:
+    firm = holder("b0", "b", spared=True)
+    lends = Slots([lot("a", 3, lend=1)], [member("a"), member("b"), member("c")], [firm])
+    (made,) = lends.lots.values()
+    assert (lends.quota(made), lends.room(made), lends.lendable(made)) == (2, 2, 0)
+    # Nor is it had back, nor more than the others taken for it.
+    full = Slots([lot("a", 3)], [member("a"), member("b")], [firm, holder("b1", "b"), holder("a0", "a")])
+    asks = [SlotWant(name=f"w{n}", queue="a", odcr_ids=("cr-a",)) for n in range(3)]
+    assert [each.holder.name for each in full.reclaim(asks)] == ["b1"]
+
+
+@pytest.mark.covers("SAF-33")
+def test_no_second_slot_is_lent_beside_one_that_may_not_be_disturbed() -> None:
+    world = rest(
+        Setting(
+            reservations=[reservation("a", 3, lending={P5: 1}), reservation("b", 0), reservation("c", 0)],
+            slots=slots(a=3),
+            jobs=[job("b0", "b", firm=True), job("c0", "c", round=3), job("b1", "b", round=3)],
+        )
+    )
+    assert at(world) == {"b0": "cr-a", "c0": "", "b1": ""}
+
+
+@pytest.mark.covers("SAF-34")
+@pytest.mark.parametrize("later", [False, True])
+def test_promise_of_a_cluster_leaves_the_slot_that_its_own_claim_asks_for(later: bool) -> None:
+    """Two slots, one of them lent; the cluster holds quota for three, and one of its claims asks."""
+
+    def made(asking: int) -> Slots:
+        promise = Promise(cluster="x", queue="a", flavor="f", count=2, later=later, asking=asking)
+        return Slots(
+            [lot("a", 2)],
+            [member("a"), member("b")],
+            [
+                Holder(name="b0", queue="b", odcr_id="cr-a"),
+                Holder(name="x-0", queue="a", odcr_id="cr-a", cluster="x"),
+            ],
+            promises=[promise],
+        )
+
+    assert made(0).quota(made(0).lots["a", "f"]) == 0
+    asks = made(1)
+    assert asks.quota(asks.lots["a", "f"]) == 1
+    (victim,) = asks.reclaim([SlotWant(name="x-1", queue="a", odcr_ids=("cr-a",))])
+    assert victim.holder.name == "b0"
+
+
+@pytest.mark.covers("SAF-34")
+def test_cluster_that_can_never_be_whole_has_its_lent_slot_back() -> None:
+    """Quota for three, two slots, one of them lent: the claims of the cluster that wait do not hide it."""
+    world = rest(
+        Setting(
+            reservations=[reservation("a", 3, rule=ANY), reservation("b", 0)],
+            slots=slots(a=2),
+            jobs=[job("b0", "b")],
+            clusters=[Dedicated(name="x", draws="a", count=1, round=3, grows=6, then=3)],
+        )
+    )
+    assert [(each.victim, each.preemptor) for each in world.drains] != []
+    assert sum(id_ == "cr-a" for name, id_ in at(world).items() if name.startswith("x-")) == 2
+
+
+def test_want_that_others_leave_for_comes_before_one_of_more_priority() -> None:
+    queues: list[Queue] = [queue("a", quota(8), "c", preemption=RECLAIMS), queue("b", quota(0), "c")]
+    leaving = workload("v", "b", 8, evicted=True)
+    wants = [want("x", "a", 8), want("y", "a", 8, priority=9)]
+
+    def standings(rules: Rules, nominated: tuple[str, ...]) -> dict[str, Standing]:
+        for held in ([leaving], []):
+            found = entitle(queues, [], holders=held, wants=wants, rules=rules, nominated=nominated)
+            assert found.evictions == {}
+        return {name: each.standing for name, each in found.verdicts.items()}
+
+    assert standings(RULES, ("x",))["x"] is Standing.ADMITTED
+    assert standings(RULES, ())["y"] is Standing.ADMITTED
+
+
+@pytest.mark.parametrize("priority", [1, 9])
+def test_room_made_for_a_cluster_is_given_to_no_claim_that_comes_meanwhile(priority: int) -> None:
+    """j0 leaves for the cluster; j1 comes in the next round, of the same reservation."""
+    world = rest(
+        Setting(
+            reservations=[reservation("a", 2, rule={"withinClusterQueue": "LowerPriority"})],
+            slots=slots(a=2),
+            jobs=[job("j0", "a", drains=2), job("j1", "a", round=3, priority=priority, fallback=True)],
+            clusters=[Dedicated(name="x", draws="a", count=2, round=2, priority=9)],
+        )
+    )
+    assert sorted(name for name, id_ in at(world).items() if id_) == ["x-x-cluste-0", "x-x-cluste-1"]
+    assert [(each.victim, each.preemptor) for each in world.drains] == [("j0", "x")]
+
+
+def test_worlds_are_of_every_kind() -> None:
+    made = [setting(seed) for seed in range(40)]
+    assert any(len({flavor for _, flavor, _ in each.slots.values()}) == len(TYPES) for each in made)
+    jobs = [one for each in made for one in each.jobs]
+    assert any(one.gang for one in jobs) and any(one.firm for one in jobs)
+    assert any(one.fallback for one in jobs) and any(each.clusters for each in made)
