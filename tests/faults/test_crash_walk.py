@@ -203,7 +203,7 @@ def run(server: LocalAws, story: Story, number: int, point: Point | None) -> Gat
     try:
         story.act(world)
         made |= {claim.name: claim.uid for claim in world.all_claims()}
-        process.until(lambda: settled(world), "all is done")
+        process.until(lambda: settled(world) and not records(world), "all is done, and calls are tidied")
         assert point is None, f"{point} was never reached"
     except Killed:
         story.meanwhile(world)
