@@ -17,8 +17,9 @@ def test_equal_claims_share_one_call(stack: Stack) -> None:
     made = stack.claims(20)
     stack.start()
     stack.until_launched(*made)
-    assert stack.calls("CreateFleet") == 1
-    [fleet] = stack.aws.fleets()
+    # One call, however often a slow server made the SDK send it.
+    assert len({fleet["ClientToken"] for fleet in stack.aws.fleets()}) == 1
+    fleet = stack.aws.fleets()[0]
     assert int(fleet["TargetCapacitySpecification"]["TotalTargetCapacity"]) == 20
     ids = {stack.get(NodeClaim, name).status.provider_id for name in made}
     assert len(ids) == 20

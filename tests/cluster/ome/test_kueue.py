@@ -24,6 +24,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.app import Broker
+from broker.controllers.ome.kueue.answers import WAITS
 from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
@@ -137,10 +138,11 @@ class World:
         return found is not None and found.status == "True"
 
     def parked(self, name: str) -> bool:
-        """Whether it waits without quota until the broker lets Kueue queue it again."""
+        """Whether it waits without quota until the broker lets Kueue queue it again, and says what for."""
         status = self.kueue.workload(name, "team").status
         waits = status.requeue_state is not None and status.requeue_state.requeue_at is not None
-        return waits and status.admission is None
+        said = any(each.message.startswith(WAITS) for each in status.admission_checks)
+        return waits and said and status.admission is None
 
     def find(self, model: type[Any], name: str, namespace: str | None = None) -> Any:
         try:

@@ -12,6 +12,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
 from broker.capacity.purchases import TAG_PURCHASE
 from broker.controllers.ome.holdings.view import HoldingState
+from broker.kube.identity import cluster_uid
 from broker.quota.usage import Reserved
 from tests.cluster.account import ACCOUNT, A, B, tags
 from tests.cluster.ome import bought
@@ -34,6 +35,7 @@ def test_instances_are_reserved_grouped_resized_and_given_back(stack: Stack) -> 
     assert (made["InstanceType"], made["InstanceMatchCriteria"]) == (bought.P5, "targeted")
     assert tags(made) == {
         names.TAG_CLUSTER: "blue",
+        names.TAG_CLUSTER_UID: cluster_uid(stack.client),
         names.TAG_RESERVATION: "default/training",
         names.TAG_FLAVOR: "h100",
         names.TAG_MANAGED: "capacity-broker",

@@ -5,9 +5,9 @@ the reserved quota. A question is answered once; a write is for the version of t
 about, by force against Kueue's own managers of the entry (kueue, kueue-admission).
 
 A workload without room gets Retry, and Kueue evicts it, so that its quota is free for others. Kueue would
-queue it again at once; the broker therefore parks it: it writes `status.requeueState.requeueAt`, and takes
-that away as soon as there is room, or when the time is over. Kueue then queues the workload again, reserves
-quota, and the check is asked anew.
+queue it again at once; the broker therefore parks it: `status.requeueState.requeueAt` comes with the Retry,
+then says when the workload is looked at again, and is taken away as soon as there is room, or when the time
+is over. Kueue then queues the workload again, reserves quota, and the check is asked anew.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from broker.controllers.ome.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import timestamp
 from broker.kube.controller import Again
 from broker.kube.errors import Conflict, NotFound
 from broker.quota.usage import Holder, Reserved
@@ -156,15 +155,18 @@ class Answerer:
         now, state = self._clock.now(), workload.status.requeue_state
         until = state.requeue_at if state is not None else None
         is_new = not is_parked(workload, CHECK)
-        if (until is None) != is_new:
-            return float("inf")  # released: Kueue has it in its queue; or another check set the time
+        if is_new and until is not None and until > now:
+            return float("inf")  # another check set the time
+        if not is_new and until is None:
+            return float("inf")  # released: Kueue has it in its queue
         known = self._refused.get(workload.uid)
         short, _ = look.place(known.reserved, known.wanted) if known else ([], {})
-        if until is None:
+        if is_new:
             seconds = backoff(_entry(workload).retry_count) if short else 0
             why = "; ".join([*short, f"asked about again as soon as there is room, and in {seconds} s"])
             self._apply(workload, parked_body(workload, CHECK, why, now, now + timedelta(seconds=seconds)))
             return seconds
+        assert until is not None
         if short and until > now:
             return (until - now).total_seconds()
         self._release(workload)
@@ -185,7 +187,7 @@ class Answerer:
             log.debug("workload changed meanwhile", workload=workload.key)
 
     def _write(self, workload: Workload, answer: Answer) -> None:
-        self._apply(workload, body(workload, CHECK, answer, timestamp(self._clock.now())))
+        self._apply(workload, body(workload, CHECK, answer, self._clock.now()))
 
     def _apply(self, workload: Workload, said: Json) -> None:
         informer = self._reads.workloads

@@ -9,8 +9,10 @@ pod set (pkg/webhooks/workload_webhook.go).
 
 Retry never carries `requeueAfterSeconds`: Kueue turns that into `status.requeueState.requeueAt`, and its
 reconciler returns for a `requeueAt` in the future before it evicts (pkg/controller/core/
-workload_controller.go, v0.15 to v0.19), so that the workload would keep its quota. A workload that Kueue has
-evicted is `parked` instead, with a `requeueAt` that the broker writes then and takes away.
+workload_controller.go, v0.15 to v0.19), so that the workload would keep its quota. Retry comes with a
+`requeueAt` of now instead: Kueue evicts at once, and a pending workload whose `requeueAt` is over and another
+manager's stays out of its queue (same file), however slow the broker is. Once Kueue has evicted it, the
+workload is `parked`: `requeueAt` says when its turn is, and the broker takes it away.
 """
 
 from __future__ import annotations
@@ -131,26 +133,29 @@ def shortage(flavor: str, pods: Sequence[Pods], own: Sequence[Slots], *, borrows
     return f"flavor {flavor}: {has} reserved instances are active, and {where} no room for {wanted}"
 
 
-def body(workload: Workload, check: str, answer: Answer, now: str) -> Json:
+def body(workload: Workload, check: str, answer: Answer, now: datetime) -> Json:
     """For server-side apply to the status, of the workload as it was decided about."""
     said: Json = {
         "name": check,
         "state": answer.state,
         "message": answer.message,
-        "lastTransitionTime": now,
+        "lastTransitionTime": timestamp(now),
     }
     if answer.updates:
         said["podSetUpdates"] = [
             {"name": name, **({"nodeSelector": dict(chosen)} if chosen else {})}
             for name, chosen in answer.updates.items()
         ]
-    return {"metadata": identity(workload), "status": {"admissionChecks": [said]}}
+    status: Json = {"admissionChecks": [said]}
+    if answer.state == "Retry":
+        status["requeueState"] = {"requeueAt": timestamp(now)}
+    return {"metadata": identity(workload), "status": status}
 
 
 def parked_body(workload: Workload, check: str, why: str, now: datetime, until: datetime) -> Json:
     """For server-side apply to the status of a workload that the check evicted: it stays out of Kueue's queue
     until the broker takes `requeueAt` away. Kueue's own apply cannot: the field is another manager's."""
-    made = body(workload, check, pending(why), timestamp(now))
+    made = body(workload, check, pending(why), now)
     made["status"]["requeueState"] = {"requeueAt": timestamp(until)}
     return made
 

@@ -20,7 +20,6 @@ from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.conditions import timestamp
 from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Standing
@@ -89,7 +88,7 @@ class Stage:
         """The check's word, applied as the broker does, and what Kueue makes of it."""
         now = self.clock.now()
         found = self.kueue.workload(workload.name, "team")
-        said = body(found, CHECK, Answer(state=state, message=""), timestamp(now))
+        said = body(found, CHECK, Answer(state=state, message=""), now)
         self.client.apply(Workload.KIND, said, subresource="status")
         self.kueue.settles(workload.name, namespace="team")
 

@@ -481,6 +481,23 @@ def test_a_refused_workload_is_parked_without_quota_and_released_as_soon_as_ther
 
 
 @pytest.mark.covers("SAF-70")
+def test_kueue_that_is_faster_than_the_broker_does_not_queue_a_refused_workload_again() -> None:
+    world = World()
+    world.asks("one")
+    assert world.told("one") == ["Retry"]
+    assert world.kueue.settles("one", namespace="team") == "evicted"
+    world.kueue.stops("one", namespace="team")
+    assert world.kueue.settles("one", namespace="team") == "waits"
+    world.clock.advance(30)
+    assert world.told("one") == ["Pending"]
+    world.clock.advance(59)
+    assert world.kueue.settles("one", namespace="team") == "waits"
+    world.clock.advance(1)
+    world.told()
+    assert world.kueue.settles("one", namespace="team") == "requeued"
+
+
+@pytest.mark.covers("SAF-70")
 def test_room_for_one_is_offered_to_one() -> None:
     world = World()
     for name in ("low", "high"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from broker.controllers.ome.kueue.answers import backoff, body, demands, pending
 from broker.controllers.ome.kueue.cohorts import cycle
 from broker.controllers.ome.kueue.room import Pods, Room, Slots
 from broker.kube.cache import Cache
+from broker.kube.conditions import timestamp
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EACH = {GPU: 8.0, "cpu": 192.0, "memory": 2048.0}
 
 
@@ -138,17 +141,18 @@ def test_where_one_pod_set_is_told_where_to_go_all_are_named() -> None:
     two = Workload.decode(raw)
     answer = ready(two, ONE, {})
     assert answer.updates == {"driver": {}, "main": PINNED}
-    (entry,) = body(two, "check", answer, "2026-01-01T00:00:00Z")["status"]["admissionChecks"]
+    (entry,) = body(two, "check", answer, NOW)["status"]["admissionChecks"]
     assert entry["podSetUpdates"] == [{"name": "driver"}, {"name": "main", "nodeSelector": PINNED}]
     assert not ready(two, {}, {}).updates
 
 
-def test_retry_names_no_time_since_kueue_would_keep_the_quota_until_then() -> None:
+def test_retry_names_no_time_to_come_since_kueue_would_keep_the_quota_until_then() -> None:
     answer = retry(["flavor h100: no room"])
-    made = body(workload({GPU: "8"}, {GPU: "h100"}), "check", answer, "2026-01-01T00:00:00Z")
+    made = body(workload({GPU: "8"}, {GPU: "h100"}), "check", answer, NOW)
     (said,) = made["status"]["admissionChecks"]
     assert (said["state"], said["message"]) == ("Retry", "flavor h100: no room")
-    assert "requeueAfterSeconds" not in said and "requeueState" not in made["status"]
+    assert "requeueAfterSeconds" not in said
+    assert made["status"]["requeueState"] == {"requeueAt": timestamp(NOW)}
 
 
 @pytest.mark.parametrize(
@@ -160,12 +164,12 @@ def test_a_workload_is_parked_longer_each_time(retried: int, seconds: int) -> No
 
 def test_what_is_sent_is_of_the_workload_that_was_decided_about() -> None:
     one = workload({GPU: "8"}, {GPU: "h100"})
-    said = body(one, "check", ready(one, ONE, {}), "2026-01-01T00:00:00Z")
+    said = body(one, "check", ready(one, ONE, {}), NOW)
     assert said["metadata"] == {"name": "w", "namespace": "team", "uid": "u", "resourceVersion": "7"}
     (entry,) = said["status"]["admissionChecks"]
     assert entry["podSetUpdates"] == [{"name": "main", "nodeSelector": PINNED}]
     assert "requeueAfterSeconds" not in entry
-    (waits,) = body(one, "check", pending("x"), "2026-01-01T00:00:00Z")["status"]["admissionChecks"]
+    (waits,) = body(one, "check", pending("x"), NOW)["status"]["admissionChecks"]
     assert waits["state"] == "Pending" and "podSetUpdates" not in waits
 
 
