@@ -52,8 +52,8 @@ KEPT = tuple(
         "servicecidrs/",
     )
 )
-# What a broker makes in kube-system: its Lease, and what it is pinned to.
-BROKERS = ("/capacity-broker", "/capacity-broker-identity")
+# What begins so in kube-system is a broker's: its Lease, and the ConfigMaps in which it remembers things.
+BROKERS = "capacity-broker"
 
 APISERVER_FLAGS = (
     "--bind-address=127.0.0.1",
@@ -165,7 +165,7 @@ class ControlPlane:
         The server sees the objects go as if somebody had deleted them; no finalizer holds them up.
         """
         made = self._keys() - self._born
-        left = [key for key in made if not key.startswith(KEPT) or key.endswith(BROKERS)]
+        left = [key for key in made if not key.startswith(KEPT) or key.rpartition("/")[2].startswith(BROKERS)]
         for some in (left[i : i + OPERATIONS] for i in range(0, len(left), OPERATIONS)):
             gone = [{"requestDeleteRange": {"key": _base64(key)}} for key in some]
             _post(f"{self.etcd}/v3/kv/txn", {"success": gone})

@@ -7,6 +7,7 @@ import pytest
 from tests import servers
 from tests.controlplane import server
 from tests.controlplane.server import ControlPlane, StartError
+from tests.peers.programs import until
 
 POD = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 
@@ -71,8 +72,10 @@ def test_the_scheduler_binds_a_pod() -> None:
         assert api.request("POST", "/api/v1/namespaces/default/pods", body=POD).status == 201
         with api.watch("/api/v1/namespaces/default/pods", {"fieldSelector": "spec.nodeName=n"}) as bound:
             assert bound.take(1)[0]["object"]["metadata"]["name"] == "a"
-        written = {(w.user, w.verb, w.resource, w.name) for w in plane.writes()}
-        assert ("admin", "create", "pods", "a") in written
-        assert ("kube-scheduler", "create", "pods/binding", "a") in written
+        asked = {("admin", "create", "pods", "a"), ("kube-scheduler", "create", "pods/binding", "a")}
+        # A write is logged once it is answered, which is after watches show it.
+        until(
+            lambda: asked <= {(w.user, w.verb, w.resource, w.name) for w in plane.writes()}, "both are logged"
+        )
         folder = plane.ca.parent.parent
     assert not folder.exists()
