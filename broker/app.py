@@ -279,7 +279,9 @@ class Broker:
         )
         self.isolation = Isolation((each.cache for each in self.informers), self.recorder, clock=clock)
         for loop in self.loops:
-            loop.isolate = self.isolation.leave_out
+            loop.isolate = self.isolation.search
+        if self.reader is not None:
+            self.reader.isolate = self.isolation.search
         self.read.system.on_change(lambda _, new: provider.identify(new.uid) if new else None)
         self._wire()
 

@@ -1,7 +1,7 @@
 """The last line of defence: where one object's bug must not stop the others.
 
 Invariant: an exception that nobody expected is never lost: it is logged with its traceback and counted.
-Nowhere else does broker.kube catch Exception.
+Nowhere else is one caught, but to find out what it is about (`search`) and where decoding fails (`cache`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self
 import structlog
 from prometheus_client import Counter
 
-from broker.kube.culprit import culprit
+from broker.kube.culprit import Failure, failure
 from broker.kube.metrics import REGISTRY
 
 BUGS = Counter(
@@ -26,28 +26,30 @@ log = structlog.get_logger(__name__)
 
 
 class contained:  # noqa: N801 it reads as a statement: `with contained("handler", object=key):`
-    """Runs a block whose bug goes no further; `error` tells of it afterwards, in words, and `culprit` is the
-    object that it was about, if one can be found.
+    """Runs a block whose bug goes no further; `error` tells of it afterwards, in words, and `failure` what it
+    may be about.
 
     The exception itself would hold the frame that holds this, and all that the block worked on with it, until
     the collector comes by.
     """
 
     def __init__(self, where: str, **context: object) -> None:
-        self.error = ""
-        self.culprit: object | None = None
+        self.failure: Failure | None = None
         self._where, self._context = where, context
+
+    @property
+    def error(self) -> str:
+        return self.failure.error if self.failure is not None else ""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        self.error = str(error) or type(error).__name__
-        self.culprit = culprit(trace)
+        self.failure = failure(error)
         BUGS.labels(self._where).inc()
         log.error("a bug in the broker, contained", where=self._where, exc_info=error, **self._context)
         return True

@@ -76,7 +76,7 @@ class Cache(Generic[T]):
         self._lock = threading.Lock()  # held for moments: readers never wait for a handler
         self._objects: dict[str, T] = {}
         self._broken: dict[str, Remains] = {}
-        self._left_out: dict[str, T] = {}  # those of them that were decoded
+        self._left_out: dict[str, tuple[T, str]] = {}  # those of them that were decoded; the key that follows
         self._reporters: list[Callable[[Remains], None]] = []
         self._versions: dict[str, int] = {}  # key → version, of objects and broken ones
         self._gone: dict[str, int] = {}  # key → version at which our own write ended it
@@ -126,23 +126,48 @@ class Cache(Generic[T]):
         known = self._objects.get(value.key) if isinstance(value, self._model) else None
         return known is not None and known.metadata.resource_version == value.metadata.resource_version
 
-    def leave_out(self, value: T, error: str, now: float) -> bool:
-        """Keeps the object out as it is, until it changes or is readmitted; whether it was here."""
+    def leave_out(self, value: Object, error: str, now: float) -> Remains | None:
+        """Keeps the object out as it is, until it changes or comes back; None if it is not here.
+
+        The caller reports what is returned.
+        """
         with self._writes:
-            if not self.holds(value):
-                return False
-            remains = Remains.of_object(value, error, now)
-            self._put(Read(value.key, self._versions[value.key], None, remains))
-            self._left_out[value.key] = value
-            return True
+            known = self._objects.get(value.key) if self.holds(value) else None
+            if known is None:
+                return None
+            remains = Remains.of_object(known, error, now)
+            keys = iter(self._objects)
+            follows = next((next(keys, "") for key in keys if key == known.key), "")
+            self._put(Read(known.key, self._versions[known.key], None, remains), report=False)
+            self._left_out[known.key] = known, follows
+            return remains
+
+    def bring_back(self, remains: Remains) -> None:
+        """Takes back the object that was left out, to its old place, unless it has changed since."""
+        key = remains.key
+        with self._writes:
+            if self._broken.get(key) is not remains or key not in self._left_out:
+                return
+            value, follows = self._left_out[key]
+            self._put(Read(key, self._versions[key], value))
+            with self._lock:
+                if follows in self._objects:
+                    keys = [each for each in self._objects if each != key]
+                    keys.insert(keys.index(follows), key)
+                    self._order(keys)
+
+    def _order(self, keys: Iterable[str]) -> None:
+        place = {key: at for at, key in enumerate(keys)}
+        self._objects = {key: self._objects[key] for key in place}
+        for found in self._found.values():
+            for value, objects in found.items():
+                found[value] = {key: objects[key] for key in sorted(objects, key=place.__getitem__)}
 
     def readmit(self, before: float) -> None:
         """Takes back the objects that were left out before this time of the monotonic clock."""
-        with self._writes:
-            for key, value in [*self._left_out.items()]:
-                remains = self._broken.get(key)
-                if remains is not None and remains.since is not None and remains.since < before:
-                    self._put(Read(key, self._versions[key], value))
+        for remains in self.remains:
+            if remains.since is not None and remains.since < before:
+                self.bring_back(remains)
 
     def on_change(self, handler: Handler[T]) -> None:
         """Calls `handler(old, new)` after each change, and now for each object that is here."""
@@ -241,7 +266,7 @@ class Cache(Generic[T]):
                     self._put(read)
             self.progress(version)
 
-    def _put(self, read: Read[T]) -> None:
+    def _put(self, read: Read[T], *, report: bool = True) -> None:
         key, new, remains = read.key, read.value, read.remains
         entries = {} if new is None else self._values(key, new)
         if entries is None and new is not None:
@@ -261,9 +286,10 @@ class Cache(Generic[T]):
                     for value in values:
                         self._found[name].setdefault(value, {})[key] = new
         self._measure()
-        if remains is not None:
-            why = "it cannot be decoded" if remains.since is None else "a pass failed on it"
-            log.warning(f"object left out: {why}", kind=self._kind, object=key, error=remains.error)
+        if remains is not None and report:
+            log.warning(
+                "object left out: it cannot be decoded", kind=self._kind, object=key, error=remains.error
+            )
             for reporter in self._reporters:
                 with contained("left out", kind=self._kind, object=key):
                     reporter(remains)

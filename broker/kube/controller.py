@@ -16,18 +16,19 @@ import structlog
 from prometheus_client import Counter, Histogram
 from urllib3.exceptions import HTTPError
 
-from broker.apis.meta import Object
 from broker.kube.bugs import contained
 from broker.kube.clock import Clock
+from broker.kube.culprit import Failure
 from broker.kube.errors import ApiError, Conflict, TooManyRequests
 from broker.kube.metrics import REGISTRY
 from broker.kube.queue import K, ShutDown, WorkQueue
 
 Errors = tuple[type[Exception], ...]
-# Leaves the object that a pass failed on out of the caches; whether it was in one.
-Isolate = Callable[[object, str], bool]
+Run = Callable[[], Failure | None]
+# Leaves out of the caches what the run failed on, and runs it again, until it fails on nothing that is there;
+# the failure that is left. The text is the key of the object that the run is about, which stays in any case.
+Isolate = Callable[[Failure, Run, str], Failure | None]
 SYNC_POLL = 0.1
-ISOLATED = 64  # objects at most that one pass leaves out before it backs off
 
 # What may go wrong outside; callers add their provider's error.
 EXPECTED: Errors = (ApiError, OSError, HTTPError)
@@ -45,9 +46,9 @@ SECONDS = Histogram(
 log = structlog.get_logger(__name__)
 
 
-def isolate_nothing(_suspect: object, _error: str) -> bool:
+def isolate_nothing(failure: Failure, _run: Run, _about: str) -> Failure | None:
     """For a loop that runs by itself."""
-    return False
+    return failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +74,36 @@ def attempt(
     clock: Clock,
     expected: Errors,
     isolate: Isolate = isolate_nothing,
+    about: str = "",
     **context: object,
 ) -> Outcome:
     """Calls `work`, measures it, and says how it went.
 
-    If it failed on one object, `isolate` leaves that object out, and `work` is called again.
+    If it failed on an object, `isolate` leaves that object out and calls `work` again.
     """
     began = clock.monotonic()
     outcome = Outcome(failed=True)
-    for _ in range(ISOLATED):
+
+    def run() -> Failure | None:
+        nonlocal outcome
+        outcome = Outcome(failed=True)
         with contained(name, **context) as bug:
             outcome = _call(name, work, expected, context)
-        left_out = False
+        return bug.failure
+
+    failure = run()
+    if failure is not None:
         with contained("isolation", **context):
-            left_out = bug.culprit is not None and isolate(bug.culprit, bug.error)
-        if not left_out:
-            break
+            failure = isolate(failure, run, about)
     SECONDS.labels(name).observe(clock.monotonic() - began)
     result = (
-        "bug" if bug.error else "error" if outcome.failed else "done" if outcome.again is None else "again"
+        "bug"
+        if failure is not None
+        else "error"
+        if outcome.failed
+        else "done"
+        if outcome.again is None
+        else "again"
     )
     RECONCILES.labels(name, result).inc()
     return outcome
@@ -185,7 +197,8 @@ class Controller(Generic[K]):
                 lambda: self._reconcile(key),
                 clock=self._clock,
                 expected=self._expected,
-                isolate=lambda suspect, error: not _is(key, suspect) and self.isolate(suspect, error),
+                isolate=lambda *failed: self.isolate(*failed),
+                about=str(key),
                 key=str(key),
                 failures=self.queue.failures(key),
             )
@@ -197,8 +210,3 @@ class Controller(Generic[K]):
                 self.queue.add_after(key, outcome.again)
         finally:
             self.queue.done(key)
-
-
-def _is(key: object, suspect: object) -> bool:
-    """Whether the suspect is what the reconcile is about: that one backs off, and stops no other."""
-    return isinstance(suspect, Object) and suspect.key == str(key)

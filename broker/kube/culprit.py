@@ -1,4 +1,4 @@
-"""Finds in a traceback the object that the code worked on where it failed."""
+"""Which objects the code may have failed on, read out of a traceback."""
 
 from __future__ import annotations
 
@@ -6,36 +6,119 @@ import ast
 import linecache
 import textwrap
 from collections.abc import Iterator
-from dataclasses import is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import FrameType, TracebackType
 
 from broker.apis.meta import Object
 
+# Frames of the loops, whose variables say which loop it is and not what it failed on.
+LOOPS = frozenset({"broker.kube.controller", "broker.kube.singleton"})
+LONGEST = 512  # characters of a text that may be the name of an object
 
-def culprit(trace: TracebackType | None) -> object | None:
-    """The object that the code worked on where it failed: an Object, or a value that has its uid.
 
-    In the innermost frame that has any, those named by the expression that failed come first; of several,
-    the one that the frame met last.
+@dataclass(frozen=True, slots=True, eq=False)
+class Failure:
+    """`where` is the same for failures of the same code with the same type of exception.
+
+    `suspects`, the likeliest first: Objects and values that have the uid of one, and after all of these the
+    texts that may name one. The `nearest` of them are in the same frame, the innermost that has any.
     """
+
+    error: str
+    where: tuple[object, ...]
+    suspects: tuple[object, ...] = ()
+    nearest: int = 0
+
+
+class Guilty(Exception):
+    """The code has found by itself what it fails on; raise it `from` the error."""
+
+    def __init__(self, suspect: object) -> None:
+        super().__init__(f"with this and not without it: {suspect}")
+        self.suspect = suspect
+
+
+class Contained(Exception):
+    """A failure that was contained until its pass had done the rest, and is raised then."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.error)
+        self.failure = failure
+
+
+def failure(error: Exception) -> Failure:
+    """What is known of the failure; nothing here holds a frame."""
+    if isinstance(error, Contained):
+        return error.failure
+    cause = error.__cause__ if isinstance(error, Guilty) else error
+    said = str(cause) or type(cause).__name__
+    try:
+        return _read(error, type(cause).__name__, said)
+    except Exception:  # noqa: BLE001 whatever the variables hold must not hide the failure itself
+        return Failure(error=said, where=(type(cause).__name__,))
+
+
+def _read(error: Exception, type_: str, said: str) -> Failure:
+    frames = [*_frames(error.__traceback__)]
+    first: tuple[object, ...] = ()
+    uids: list[object] = [error.suspect] if isinstance(error, Guilty) else []
+    texts: list[str] = []
+    nearest = len(uids)
+    for frame, at in frames:
+        values = frame.f_locals
+        suspects = {name: value for name, value in values.items() if _is_suspect(value)}
+        named = [suspects[name] for name in _names(frame, at) if name in suspects]
+        found = [*reversed(named), *reversed(suspects.values())]
+        nearest = nearest or len({id(value) for value in suspects.values()})
+        if found and not first:
+            first = (frame.f_code.co_filename, frame.f_code.co_name)
+        uids += found
+        for value in reversed(values.values()):
+            texts += _texts(value)
+    if not first and frames:
+        first = (frames[0][0].f_code.co_filename, frames[0][0].f_code.co_name)
+    unique = [value for at, value in enumerate(uids) if not any(value is other for other in uids[:at])]
+    return Failure(
+        error=said, where=(type_, *first), suspects=(*unique, *dict.fromkeys(texts)), nearest=nearest
+    )
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    """The innermost first."""
     frames: list[tuple[FrameType, int]] = []
     while trace is not None:
-        frames.append((trace.tb_frame, trace.tb_lasti))
+        if trace.tb_frame.f_globals.get("__name__") not in LOOPS:
+            frames.append((trace.tb_frame, trace.tb_lasti))
         trace = trace.tb_next
-    for frame, at in reversed(frames):
-        suspects = {name: value for name, value in frame.f_locals.items() if _is_suspect(value)}
-        if suspects:
-            named = [suspects[name] for name in _names(frame, at) if name in suspects]
-            found: object = (named or [*suspects.values()])[-1]
-            return found
-    return None
+    # Of a recursion that had no end the first and the last calls tell all that there is to tell.
+    return reversed(frames if len(frames) <= 60 else [*frames[:30], *frames[-30:]])
 
 
 def _is_suspect(value: object) -> bool:
     if isinstance(value, Object):
         return bool(value.metadata.name)
-    uid = getattr(value, "uid", "") if is_dataclass(value) and not isinstance(value, type) else ""
+    uid = getattr(value, "uid", "") if _is_record(value) else ""
     return isinstance(uid, str) and bool(uid)
+
+
+def _is_record(value: object) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Texts in it that may name an object."""
+    if isinstance(value, str):
+        if 0 < len(value) <= LONGEST:
+            yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            inner = getattr(value, field.name, None)
+            if isinstance(inner, str):
+                yield from _texts(inner)
+            elif _is_record(inner) and "__str__" in vars(type(inner)):
+                yield from _texts(str(inner))
+        if "__str__" in vars(type(value)):
+            yield from _texts(str(value))
 
 
 def _names(frame: FrameType, at: int) -> Iterator[str]:

@@ -1,30 +1,37 @@
 """Keeps one object from stopping a pass over all of them.
 
-A pass decides for many objects at once. When it raises what no code expected, the object that it was about is
-found in the traceback and left out of its cache, as one that cannot be decoded is: the pass begins anew
-without it, it is counted, and an event on it says why. A new version of the object is read as any other; the
-same version is tried again after a while, since the fault may have passed.
+A pass decides for many objects at once. When it raises what no code expected, the objects that it may have
+failed on are found in the traceback. One after another is left out of its cache, as one that cannot be
+decoded is, and the pass runs again. What it fails without all the same comes back at once; what it no longer
+fails without stays left out, is counted, and an event on it says why. A new version of the object is read as
+any other; the same version is tried again after a while, since the fault may have passed.
 
-Invariant: no pass has a guard of its own for each kind that it reads, so none can be forgotten. An exception
-that leads to no object is handled as before: logged, counted, and the pass is repeated with back-off.
+Invariant: no pass has a guard of its own for each kind that it reads, so none can be forgotten. A failure
+that goes on whatever is left out leaves nothing out: it is logged, counted, and the pass is repeated with
+back-off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import structlog
 from prometheus_client import Counter
 
-from broker.apis.meta import Object
+from broker.apis.meta import Kind, Object
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
+from broker.kube.controller import Run
+from broker.kube.culprit import Failure
 from broker.kube.events import Recorder, Reference
 from broker.kube.metrics import REGISTRY
 from broker.kube.remains import Remains
 
 REASON: Final = "LeftOut"
+TRIED: Final = 16  # suspects of one failure that are left out by turns
+RUNS: Final = 64  # of one pass before it backs off
 RETRY: Final = 300.0  # seconds until an object that a pass left out is tried again as it is
 
 LEFT_OUT = Counter(
@@ -34,7 +41,10 @@ LEFT_OUT = Counter(
     registry=REGISTRY,
 )
 
-log = structlog.get_logger(__name__)
+Found = tuple[Cache[Any], Any]
+Where = tuple[object, ...]
+
+_log = structlog.get_logger(__name__)
 
 
 class Isolation:
@@ -44,17 +54,45 @@ class Isolation:
         self._caches = tuple(caches)
         self._recorder = recorder
         self._clock = clock
+        self._searching = threading.Lock()  # held by one pass: another's trials would mislead it
         for cache in self._caches:
             cache.on_left_out(self._report)
 
-    def leave_out(self, suspect: object, error: str) -> bool:
-        """Whether the object that this is, or stands for, was in a cache and is left out from now on."""
-        found = [
-            cache.leave_out(value, f"the broker failed on it: {error}", self._clock.monotonic())
-            for cache in self._caches
-            for value in _matching(cache, suspect)
-        ]
+    def search(self, failure: Failure, run: Run, about: str) -> Failure | None:
+        """Runs it until it fails on nothing that can be left out; the failure that is left.
+
+        `about`: the key of the object whose reconcile it is. It backs off by itself, and stops no other.
+        """
+        waits = not self._searching.acquire(blocking=False)
+        if waits:
+            self._searching.acquire()
+        try:
+            left: Failure | None = failure
+            if waits or self._known(failure):  # another pass may have left out what this one failed on
+                left = run()
+            if left is None or self._known(left):
+                return left  # the pass remembers what is left out, and forgets it before long
+            search = _Search(self._caches, run, about, self._clock.monotonic())
+            left = search.through(left)
+            for cache, remains in search.left_out:
+                if any(each is remains for each in cache.remains):
+                    self._report(remains)
+            return left
+        finally:
+            self._searching.release()
+
+    def leave_out(self, suspect: Object, error: str) -> bool:
+        """Whether the object was in a cache and is left out from now on."""
+        now = self._clock.monotonic()
+        found = [cache.leave_out(suspect, _because(error), now) for cache in self._caches]
+        for remains in filter(None, found):
+            self._report(remains)
         return any(found)
+
+    def _known(self, failure: Failure) -> bool:
+        """Whether a suspect is left out already."""
+        uids = {uid for each in failure.suspects if (uid := getattr(each, "uid", ""))}
+        return any(remains.uid in uids for cache in self._caches for remains in cache.remains)
 
     def readmit(self) -> None:
         """Takes back what was left out long enough ago."""
@@ -62,6 +100,10 @@ class Isolation:
             cache.readmit(self._clock.monotonic() - RETRY)
 
     def _report(self, remains: Remains) -> None:
+        if remains.since is not None:
+            _log.warning(
+                "object left out: a pass failed on it", kind=remains.kind.resource, object=remains.key
+            )
         LEFT_OUT.labels(remains.kind.resource, "decoding" if remains.since is None else "pass").inc()
         about = Reference(
             api_version=remains.kind.api_version,
@@ -76,8 +118,133 @@ class Isolation:
         self._recorder.event(about, "Warning", REASON, message)
 
 
-def _matching(cache: Cache[Any], suspect: object) -> list[Any]:
-    if isinstance(suspect, Object):
-        return [suspect] if cache.holds(suspect) else []
-    uid = getattr(suspect, "uid", "")
-    return [value for value in cache.list() if value.uid == uid] if isinstance(uid, str) and uid else []
+class _Search:
+    """Of one pass. `left_out`: what it does not fail without, as far as it is known."""
+
+    def __init__(self, caches: Iterable[Cache[Any]], run: Run, about: str, now: float) -> None:
+        self._caches = tuple(caches)
+        self._run = run
+        self._about = about
+        self._now = now
+        self._runs = 0
+        self._for: list[tuple[Where, Cache[Any], Remains]] = []  # what is left out, and for which failure
+        self._alike: dict[Where, list[Kind]] = {}  # failures of several objects; of which kind these may be
+
+    @property
+    def left_out(self) -> list[tuple[Cache[Any], Remains]]:
+        return [(cache, remains) for _, cache, remains in self._for]
+
+    def through(self, failure: Failure | None) -> Failure | None:
+        """Leaves out one object after another; the failure that is left."""
+        while failure is not None and self._runs < RUNS:
+            suspects = self._found(failure)
+            kinds = self._alike.get(failure.where)
+            step = self._by_turns if kinds is None else self._by_kind
+            goes_on, failure = step(suspects, failure)
+            if not goes_on:
+                break
+        return failure
+
+    def _by_kind(self, suspects: Sequence[Found], failure: Failure) -> tuple[bool, Failure | None]:
+        """Leaves out the next object of several that have the same failure."""
+        kinds = self._alike[failure.where]
+        found = next((found for found in suspects if kinds[0] == found[1].KIND), None)
+        if found is None or not self._leave_out(found, failure):
+            kinds.pop(0)  # all of the kind are out, and it goes on
+            self._give_up(failure)
+            if not kinds:
+                return False, failure
+        return True, self._again()
+
+    def _by_turns(self, suspects: Sequence[Found], failure: Failure) -> tuple[bool, Failure | None]:
+        """Leaves out the one without which the pass does not fail so; whether to go on, and how it ended."""
+        there = self._certain(failure, suspects)
+        remembered: list[Found] = []  # the pass still has them from elsewhere, and forgets them before long
+        alike: list[Found] = []  # without them it fails so on others that come with the same ones
+        otherwise: list[Found] = []  # without them it fails elsewhere, which may be for want of them
+        for found in suspects[:TRIED]:
+            if not self._leave_out(found, failure):
+                continue
+            after = self._again()
+            sure = failure.nearest == 1 and found is suspects[0]
+            if after is None or (sure and after.where != failure.where and self._found(after)):
+                return True, after
+            now, others = self._certain(after, self._found(after)), there - {found[1].uid}
+            if now and after.where != failure.where:
+                otherwise.append(found)
+            elif now and (not others or not others <= now):
+                return True, after  # it fails so on others
+            elif _named(after, found):
+                if sure:
+                    return False, after
+                remembered.append(found)
+            elif now - there:
+                alike.append(found)
+            _, cache, remains = self._for.pop()
+            cache.bring_back(remains)
+        if alike:
+            self._alike[failure.where] = [*dict.fromkeys(value.KIND for _, value in alike)]
+            return True, failure
+        if otherwise and self._leave_out(otherwise[0], failure):
+            return True, self._again()
+        if not remembered or not self._leave_out(remembered[0], failure):
+            self._give_up(failure)
+        return False, failure
+
+    def _leave_out(self, found: Found, failure: Failure) -> bool:
+        cache, value = found
+        remains = cache.leave_out(value, _because(failure.error), self._now)
+        if remains is not None:
+            self._for.append((failure.where, cache, remains))
+        return remains is not None
+
+    def _again(self) -> Failure | None:
+        self._runs += 1
+        return self._run()
+
+    def _certain(self, failure: Failure, suspects: Sequence[Found]) -> set[str]:
+        """Uids of those that it names as objects; of those that it names in texts if there are none."""
+        return {v.uid for _, v in suspects if _named(failure, (_, v))} or {v.uid for _, v in suspects}
+
+    def _give_up(self, failure: Failure) -> None:
+        """Brings back what was left out for a failure that goes on without it."""
+        like = failure.where if self._found(failure) else failure.where[:1]
+        gone = [each for each in self._for if each[0][: len(like)] == like]
+        for _, cache, remains in gone:
+            cache.bring_back(remains)
+        self._for = [each for each in self._for if each not in gone]
+
+    def _found(self, failure: Failure) -> list[Found]:
+        """The suspects that are in a cache, up to the one that the pass is about."""
+        texts = {text for text in failure.suspects if isinstance(text, str)}
+        uids = {uid for each in failure.suspects if (uid := getattr(each, "uid", ""))}
+        named: dict[object, list[Found]] = {}
+        for cache in self._caches:
+            for value in cache.list():
+                if value.uid in uids:
+                    named.setdefault(value.uid, []).append((cache, value))
+                for text in _written(value) & texts:
+                    named.setdefault(text, []).append((cache, value))
+        found: list[Found] = []
+        for suspect in failure.suspects:
+            same = suspect if isinstance(suspect, str) else getattr(suspect, "uid", "")
+            for cache, value in named.get(same, ()):
+                if value.key == self._about:
+                    return found
+                if all(value.uid != other.uid for _, other in found):
+                    found.append((cache, value))
+        return found
+
+
+def _named(failure: Failure, found: Found) -> bool:
+    return any(getattr(each, "uid", "") == found[1].uid for each in failure.suspects)
+
+
+def _written(value: Object) -> set[str]:
+    """How an object is written elsewhere; `namespace--name` is the queue of a reservation."""
+    written = {value.uid, value.key, f"{value.KIND.kind} {value.key}", f"{value.namespace}--{value.name}"}
+    return written - {""}
+
+
+def _because(error: str) -> str:
+    return f"the broker failed on it: {error}"

@@ -97,7 +97,7 @@ class Singleton(Generic[K]):
             lambda: self._run(items),
             clock=self._clock,
             expected=self._expected,
-            isolate=lambda suspect, error: self.isolate(suspect, error),
+            isolate=lambda *failed: self.isolate(*failed),
             items=len(items),
             failures=self._backoff.failures,
         )

@@ -15,9 +15,8 @@ import structlog
 from prometheus_client import Counter
 
 from broker.kube.backoff import Backoff, Random
-from broker.kube.bugs import contained
 from broker.kube.clock import Clock
-from broker.kube.controller import Again, attempt
+from broker.kube.controller import Again, Isolate, attempt, isolate_nothing
 from broker.kube.errors import ApiError
 from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
@@ -57,6 +56,7 @@ class QueueReader:
         self._backoff = Backoff(first=FIRST, longest=LONGEST, random=random)
         self._stop = threading.Event()
         self._acting = threading.Lock()
+        self.isolate: Isolate = isolate_nothing
         self._thread = threading.Thread(target=self._loop, name=NAME, daemon=True)
 
     def start(self) -> None:
@@ -93,16 +93,33 @@ class QueueReader:
         done: list[QueueMessage] = []
         failed: ApiError | None = None
         for message in messages:
-            # A bug in the answer to one message must not keep it in the queue forever.
-            with contained(NAME, body=message.body[:1000]):
-                try:
-                    self._take(message)
-                except ApiError as error:
-                    failed = failed or error
-                    continue
-            done.append(message)
+            refused = self._one(message)
+            failed = failed or refused
+            if refused is None:
+                done.append(message)
         if done:
             self._provider.settle(self._queue, done)
             _SETTLED.inc(len(done))
         if failed is not None:
             raise failed
+
+    def _one(self, message: QueueMessage) -> ApiError | None:
+        """Why the message is to be received again. One that has a bug is not: it would stay for ever."""
+        refused: list[ApiError] = []
+
+        def take() -> None:
+            refused.clear()
+            try:
+                self._take(message)
+            except ApiError as error:
+                refused.append(error)
+
+        attempt(
+            f"{NAME} message",
+            take,
+            clock=self._clock,
+            expected=(),
+            isolate=self.isolate,
+            body=message.body[:1000],
+        )
+        return refused.pop() if refused else None

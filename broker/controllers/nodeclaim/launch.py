@@ -7,7 +7,7 @@ anything is launched; what refuses is not asked again in the pass, so the pass e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from datetime import datetime
@@ -44,6 +44,7 @@ from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Again
+from broker.kube.culprit import Contained, Failure
 from broker.kube.errors import ApiError
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, ProviderError
@@ -113,6 +114,7 @@ class Launcher:
             launched=launched,
         )
         self._standstill = Standstill()
+        self._failed: dict[Failure, Collection[str]] = {}  # of calls of this pass, and their claims
         self._untold = False  # whether a claim could not be told in this pass
         self._launching: frozenset[str] = frozenset()
         self._unsure: frozenset[str] | None = None  # claims whose last call has no answer yet
@@ -177,11 +179,20 @@ class Launcher:
         self._unsure = self._waits_for_call()
         retry_at = self._launch(work)
         self._executor.tidy(self._claims.list())
+        self._raise_failed()
         now = self._clock.now()
         wakes = [at for at in (*retry_at, *self._outcomes.holds.ends()) if at > now]
         if not self._untold:
             self._standstill.passed(inputs, now=now, wakes=min(wakes, default=None))
         return self._again(wakes)
+
+    def _raise_failed(self) -> None:
+        """The bug of a call, once all calls are answered: it leads to the object that is left out then."""
+        failed, self._failed = self._failed, {}
+        for uid in (uid for uids in failed.values() for uid in uids):
+            self._outcomes.holds.drop(uid)
+        for failure in failed:
+            raise Contained(failure)
 
     def _waits_for_call(self) -> frozenset[str]:
         return self._executor.calls.waiting(self._claims.list())
@@ -365,8 +376,10 @@ class Launcher:
 
     def _call(self, group: launches.LaunchGroup, ready: LaunchClass) -> Answered:
         """One call; a bug in it is not the bug of the others, whose instances are to be told of."""
-        with contained("launch", nodeclass=group.node_class, claims=group.count):
+        with contained("launch", nodeclass=group.node_class, claims=group.count) as bug:
             return self._executor.launch(group, ready)
+        if bug.failure is not None and bug.failure.suspects:
+            self._failed[bug.failure] = {a.claim.uid for a in group.assignments}
         return Answered(group=group, dealt=launches.Distribution(), errors=(), uncertain=True)
 
     def _given_back(self, answers: Sequence[Answered]) -> list[Answered]:

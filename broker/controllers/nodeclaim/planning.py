@@ -7,7 +7,7 @@ that names what kept it from being so, and is counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Protocol
@@ -22,6 +22,7 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
 from broker.kube.clock import Clock
+from broker.kube.search import judged
 from broker.oncall.metrics import REGISTRY
 from providers.model import InstanceType
 
@@ -97,19 +98,23 @@ def solved(
     seconds: float,
     clock: Clock,
 ) -> Plan:
-    """As `capacity.plan`, within so many seconds, and told."""
-    made = plan(
-        waiting,
-        node_classes,
-        types,
-        inventory,
-        shortages,
-        now,
-        launched=launched,
-        entitlements=entitlements,
-        seconds=seconds,
-        timer=clock.monotonic,
-    )
+    """As `capacity.plan`, within so many seconds, and told. Raises Guilty with the claim that it fails on."""
+
+    def solve(claims: Sequence[Claim]) -> Plan:
+        return plan(
+            claims,
+            node_classes,
+            types,
+            inventory,
+            shortages,
+            now,
+            launched=launched,
+            entitlements=entitlements,
+            seconds=seconds,
+            timer=clock.monotonic,
+        )
+
+    made = judged(solve, [*waiting])
     _tell(made)
     return made
 

@@ -301,7 +301,7 @@ def test_an_object_that_is_left_out_comes_back_changed_or_after_a_while() -> Non
     assert ([one.name for one in c.list()], list(c.broken), reported, heard[2:]) == (
         ["b"],
         ["default/a"],
-        ["default/a: poison"],
+        [],
         [(1, None)],
     )
     c.readmit(100.0)

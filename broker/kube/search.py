@@ -1,0 +1,45 @@
+"""Finds the one of many values that a judgement of all of them fails on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from broker.kube.culprit import Guilty
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+def judged(judge: Callable[[Sequence[P]], R], parts: Sequence[P]) -> R:
+    """`judge(parts)`; if that fails on one of the parts, raises Guilty with it, from the error.
+
+    `judge` has no effects, so it is tried with ever fewer of the parts: as often as their number has bits.
+    """
+    try:
+        return judge(parts)
+    except Exception as error:
+        if (guilty := _first_bad(judge, parts, type(error))) is None:
+            raise
+        raise Guilty(guilty) from error
+
+
+def _first_bad(
+    judge: Callable[[Sequence[P]], object], parts: Sequence[P], error: type[Exception]
+) -> P | None:
+    """The part with which the judgement of the parts up to it begins to fail."""
+
+    def fails(count: int) -> bool:
+        try:
+            judge(parts[:count])
+        except Exception as other:  # noqa: BLE001 the first error is raised, whatever the trials meet
+            return isinstance(other, error)
+        return False
+
+    good, bad = 0, len(parts)
+    if fails(good):
+        return None
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (good, middle) if fails(middle) else (middle, bad)
+    return parts[bad - 1] if parts else None
