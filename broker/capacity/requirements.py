@@ -8,11 +8,12 @@ whole numbers. A label that is missing satisfies NotIn and DoesNotExist and noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.text import InvalidText, decode_whole
+from broker.text import InvalidText, decode_whole, shortened
 
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
 
@@ -27,6 +28,10 @@ _RENAMED: Final = {
     "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
 }
 _MOST: Final = 10**18 - 1
+# kubernetes.io, "Labels and Selectors", syntax and character set; what a claim asks for becomes its label.
+_LONGEST: Final = 63
+_LONGEST_PREFIX: Final = 253
+_VALUE: Final = re.compile(rf"(?=.{{0,{_LONGEST}}}\Z)([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
 
 
 class InvalidRequirement(ValueError):
@@ -45,10 +50,21 @@ class Requirement:
         where = f"requirement {self.key or '(no key)'} {self.operator} {list(self.values)}"
         if not self.key:
             raise InvalidRequirement(f"{where}: the key is empty; name a label")
+        prefix, _, name = self.key.rpartition("/")
+        if len(name) > _LONGEST or len(prefix) > _LONGEST_PREFIX:
+            raise InvalidRequirement(
+                f"requirement {shortened(self.key)}: no label is named so; "
+                f"a name has at most {_LONGEST} characters, and {_LONGEST_PREFIX} before the /"
+            )
         if self.operator not in OPERATORS:
             raise InvalidRequirement(f"{where}: the operator is unknown; use one of {', '.join(OPERATORS)}")
         if self.operator == "In" and not self.values:
             raise InvalidRequirement(f"{where}: In needs at least one value")
+        if self.operator == "In" and (bad := [each for each in self.values if not _VALUE.fullmatch(each)]):
+            raise InvalidRequirement(
+                f"requirement {self.key} In: {shortened(bad[0])} is the value of no label; "
+                f"a value has at most {_LONGEST} letters, digits, and -_. between them"
+            )
         if self.operator in ("Exists", "DoesNotExist") and self.values:
             raise InvalidRequirement(f"{where}: {self.operator} takes no values; remove them")
         if self.operator in ("Gt", "Lt", "Gte", "Lte") and (

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
+from pydantic import ValidationError
+
 from broker.apis import names
 from broker.apis.core import Event, Node, Pod
 from broker.apis.crds import load as load_crds
@@ -399,7 +401,12 @@ class Stack:
     def picture(self) -> str:
         lines = []
         for model in (NodeClaim, EC2NodeClass, NodePool, Node):
-            for found in self.all(model):
+            for raw in self.client.list(model.KIND)[0]:
+                try:
+                    found = model.decode(raw)
+                except ValidationError as error:
+                    lines.append(f"{model.KIND.kind} {raw['metadata']['name']}: {error}")
+                    continue
                 status: Any = getattr(found, "status", None)
                 lines.append(f"{model.KIND.kind} {found.name} {'deleting' if found.deleting else ''}")
                 lines += [

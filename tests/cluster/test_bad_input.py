@@ -188,6 +188,11 @@ def test_a_class_in_use_that_loses_its_security_group(stack: Stack) -> None:
             "InvalidRequirements",
             names.INSTANCE_TYPE,
         ),
+        (
+            {"requirements": [{"key": "9" * 64, "operator": "In", "values": ["x"]}]},
+            "InvalidRequirements",
+            "at most 63 characters",
+        ),
         ({"types": ("m5.huge",)}, "NoCompatibleInstanceTypes", names.INSTANCE_TYPE),
         ({"requests": {"cpu": "3000"}}, "NoCompatibleInstanceTypes", "cpu"),
         ({"requests": {"example.com/widget": "1"}}, "NoCompatibleInstanceTypes", "example.com/widget"),

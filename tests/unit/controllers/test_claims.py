@@ -62,6 +62,16 @@ def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
             ("spec.requirements", "many"),
         ),
         (
+            {"spec": {"requirements": [requirement("9" * 64, "In", "x")]}},
+            "InvalidRequirements",
+            ("spec.requirements", "9999", "at most 63 characters"),
+        ),
+        (
+            {"spec": {"requirements": [requirement("a", "In", "9" * 64)]}},
+            "InvalidRequirements",
+            ("spec.requirements", "requirement a In", "at most 63 letters"),
+        ),
+        (
             {"spec": {"requirements": [requirement("a", "In", "x"), requirement("a", "In", "y")]}},
             "InvalidRequirements",
             ("spec.requirements", "never"),
