@@ -21,6 +21,9 @@ QUOTA_REACHED: Final = "QuotaReached"
 BORROWING_LIMIT: Final = "BorrowingLimitReached"
 LENDING_LIMIT: Final = "LendingLimitReached"
 RECLAIMING: Final = "ReclaimingSlots"
+# The queue of claims that may take no slot now, whatever they draw from: no reservation has this name.
+KEPT: Final = "?"
+WHY_KEPT: Final = "the quota that it would use is kept for a dedicated cluster that others leave for"
 
 
 class Lot(NamedTuple):
@@ -58,7 +61,8 @@ NO_RULE: Final = Rule()
 class Terms:
     """How many more slots of a lot may be taken.
 
-    `quota`: by its owner, were nothing lent; `room`: by all together; `lendable`: of those by others.
+    `quota`: by its owner, were nothing lent; `room`: by all together; `lendable`: of those by others. These
+    two are negative where more is held or promised than there is: nobody's leaving alone helps then.
     `borrowers` hold slots that others may have, those first that give theirs back first.
     """
 
@@ -80,7 +84,7 @@ class Entitlements:
     many more slots of others it may take. `peers` are those that it may borrow from. `names` are those that
     people write; `barred` says of a queue why it is entitled to nothing; `rules` whom its claims preempt.
     `held` are claims (by uid) for which quota is held already; `nominated` those that others were told to
-    leave for: they come before all others.
+    leave for, and the lot where, as far as that is known: they come before all others.
     """
 
     lots: Mapping[str, Lot] = field(default_factory=dict)
@@ -92,12 +96,12 @@ class Entitlements:
     barred: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
-    nominated: frozenset[str] = frozenset()
+    nominated: Mapping[str, Lot | None] = field(default_factory=dict)
 
     @property
     def owned(self) -> bool:
-        """Whether anything belongs to anybody."""
-        return bool(self.lots)
+        """Whether anything belongs to anybody, or is kept."""
+        return bool(self.lots or KEPT in self.barred)
 
     def of(self, lot: Lot) -> Terms:
         return self.terms.get(lot, _NONE)
@@ -106,7 +110,7 @@ class Entitlements:
         """As what a claim of this queue (empty: of none) may have a slot of the reservation at all."""
         lot = self.lots.get(odcr_id)
         if lot is None:
-            return "free"
+            return None if queue == KEPT else "free"
         if not queue or queue in self.barred or not lot.flavor:
             return None
         if lot.owner == queue:
@@ -115,7 +119,8 @@ class Entitlements:
 
     def why_not(self, queue: str, odcr_id: str) -> str:
         """Why a claim of this queue may not have a slot of the reservation."""
-        lot = self.lots[odcr_id]
+        if (lot := self.lots.get(odcr_id)) is None:
+            return f"the claim waits: {self.barred[queue]}"
         whose = f"reservation {odcr_id} belongs to {self.name(lot.owner)}"
         if not queue:
             return f"{whose}, and the claim draws from no reservation"

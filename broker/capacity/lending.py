@@ -38,11 +38,13 @@ class _Kind(NamedTuple):
 
 @dataclass(slots=True)
 class _Left:
-    """What is left of a lot's terms in this plan."""
+    """What is left of a lot's terms in this plan. `promised`: to claims for which quota is held, that find
+    neither a slot nor anybody to give one back."""
 
     quota: int
     room: int
     lendable: int
+    promised: int = 0
 
 
 class _Saved(NamedTuple):
@@ -117,6 +119,31 @@ def rationed(wishes: Mapping[str, Wish], entitlements: Entitlements, inventory: 
     return replace(inventory, debits=debits)
 
 
+def lend(
+    claims: Mapping[str, Claim],
+    wishes: Mapping[str, Wish],
+    prospects: Mapping[str, Prospect],
+    entitlements: Entitlements,
+    inventory: Inventory,
+    *,
+    dealt: Mapping[str, str],
+    absent: frozenset[str],
+) -> Lent:
+    """What follows for claims without a slot. Those of clusters that hold quota, and neither get nor await
+    one, keep what they are entitled to: it is worked out again without them, until there are no more."""
+    idle: frozenset[str] = frozenset()
+    while True:
+        lent = Lender(
+            claims, wishes, prospects, entitlements, inventory, dealt=dealt, absent=absent, idle=idle
+        ).run()
+        served = dealt.keys() | lent.dealt.keys() | lent.awaited.keys()
+        waits = entitlements.held & wishes.keys()
+        found = frozenset(uid for uid in waits if uid not in served and prospects[uid].own)
+        if not lent.awaited or found <= idle:
+            return lent
+        idle |= found
+
+
 class Lender:
     """What those borrow, or wait for, who have no slot so far. `absent` are gangs that lack some."""
 
@@ -130,7 +157,9 @@ class Lender:
         *,
         dealt: Mapping[str, str],
         absent: frozenset[str],
+        idle: frozenset[str] = frozenset(),
     ) -> None:
+        """`idle`: claims that this lends nothing to, though quota is held for them."""
         self._claims = claims
         self._wishes = wishes
         self._prospects = prospects
@@ -150,7 +179,9 @@ class Lender:
             if (lot := entitlements.lots.get(odcr_id)) and entitlements.draws[uid] != lot.owner
         )
         self._names = {claims[uid].name for uid in wishes if uid not in dealt}
-        self._waiting = [uid for uid in wishes if uid not in dealt and self._concerned(uid)]
+        self._waiting = [
+            uid for uid in wishes if uid not in dealt and uid not in idle and self._concerned(uid)
+        ]
         self._ids = _lots(entitlements)
         self._left = {lot: self._after(lot, entitlements.of(lot)) for lot in self._ids}
         self._borrow = {lot: count - borrowed[lot] for lot, count in entitlements.borrow.items()}
@@ -169,6 +200,8 @@ class Lender:
         self._whole: set[str] = set()
         self._awaited: dict[str, Awaited] = {}
         self._keeps: dict[str, str] = {}
+        for uid in idle:
+            self._promise(uid)
 
     def run(self) -> Lent:
         items = _items(self._waiting, self._wishes, gangs=self._absent)
@@ -199,9 +232,15 @@ class Lender:
         """A lot's terms after what claims got in the plan so far."""
         taken, lent = sum(self._dealt[odcr_id] for odcr_id in self._ids[lot]), self._lent_to[lot]
         room = terms.room - taken
-        return _Left(
-            quota=terms.quota - taken + lent, room=room, lendable=max(0, min(terms.lendable - lent, room))
-        )
+        return _Left(quota=terms.quota - taken + lent, room=room, lendable=min(terms.lendable - lent, room))
+
+    def _promise(self, uid: str) -> None:
+        """Counts what a claim that finds nothing is entitled to, as the decision about slots does."""
+        for lot in {self._entitlements.lots[each] for each in self._prospects[uid].own}:
+            left = self._left[lot]
+            if left.quota > left.promised:
+                left.promised += 1
+                return
 
     def _free(self, odcr_id: str) -> int:
         lent = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
@@ -327,12 +366,15 @@ class Lender:
         lower = each.priority < claim.priority
         waits = not self._wishes[uid].rank.falls_back
         decided = each.coming and each.leaves_for == claim.name
+        left = self._left[lot]
+        if (left.room if lot.owner == queue else left.lendable) < left.promised:
+            return None  # it would not be free when this one has left
         if each.queue == queue:
             return False if decided or (waits and lower and rule.within) else None
         if lot.owner == queue:
             back = self._entitlements.of(lot).reclaim
             gives = each.coming or back == "Any" or (back == "LowerPriority" and lower)
-            return lot if gives and self._left[lot].quota > 0 else None
+            return lot if gives and left.quota > left.promised else None
         limit = Lot(queue, lot.flavor)
         gives = waits and lower and rule.lower and each.queue != lot.owner
         gives = gives and (rule.threshold is None or each.priority <= rule.threshold)

@@ -12,7 +12,7 @@ be launched outside reservations waits, if a reservation that begins within minu
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,7 +22,7 @@ from broker.capacity.catalog import FOREVER
 from broker.capacity.dealing import deal, lacking
 from broker.capacity.entitlement import NOBODYS, Entitlements, Lot
 from broker.capacity.flow import Flow
-from broker.capacity.lending import Lender, Lent, rationed
+from broker.capacity.lending import Lent, lend, rationed
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
 from broker.capacity.problem import Rank, Wish, problem_of
 from broker.capacity.prospects import Prospect, Shops
@@ -68,18 +68,25 @@ def plan(
     room = rationed(wishes, entitlements, inventory) if entitlements.owned else inventory
     problem = problem_of(wishes, room, types)
     solved = solve(problem, seconds=seconds, timer=timer)
+    absent = solved.absent
+    if firm := frozenset(wishes[uid].gang for uid in entitlements.nominated.keys() & wishes.keys()) & absent:
+        # A gang that others leave for keeps what is free for it already, whoever else waits.
+        room = _kept_for(firm, wishes, room)
+        rest = {uid: wish for uid, wish in wishes.items() if wish.gang not in firm}
+        problem = problem_of(rest, room, types)
+        solved = solve(problem, seconds=seconds, timer=timer)
+        absent = solved.absent | firm
     dealt = deal(problem, solved.taken, wishes, room)
     lent, solution = Lent(), solved.solution
     named = {claim.uid: claim for claim in waiting}
     if entitlements.owned:
-        lender = Lender(named, wishes, prospects, entitlements, inventory, dealt=dealt, absent=solved.absent)
-        lent = lender.run()
+        lent = lend(named, wishes, prospects, entitlements, inventory, dealt=dealt, absent=absent)
         dealt |= lent.dealt
         if more := len(lent.dealt):
             solver = f"{solution.solver}, then lending" if problem.bundles else "lending"
             reserved, bound = solution.reserved + more, solution.bound + more
             solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
-    for name in solved.absent - lent.whole:
+    for name in absent - lent.whole:
         rank = min(wishes[claim.uid].rank for claim in gangs[name])
         broken[name] = _Broken(lacking=lacking(gangs[name], rank, wishes, dealt, room))
     chosen: dict[str, Option] = {}
@@ -216,6 +223,17 @@ def _wishes(
     return wishes
 
 
+def _kept_for(gangs: frozenset[str], wishes: Mapping[str, Wish], inventory: Inventory) -> Inventory:
+    """The inventory without the free slots that these gangs can use."""
+    debits = Counter(inventory.debits)
+    for wish in wishes.values():
+        if wish.gang in gangs:
+            left = replace(inventory, debits=debits)
+            if slot := next((each for each in wish.slots if left.free(each) > 0), ""):
+                debits[slot] += 1
+    return replace(inventory, debits=debits)
+
+
 class _Lends:
     """Slots of other owners that claims may take together with the owners, since others left for them."""
 
@@ -225,10 +243,13 @@ class _Lends:
         self._borrow = dict(entitlements.borrow)
 
     def to(self, uid: str, prospect: Prospect) -> Sequence[str]:
-        """Of the first lot that still lends to the claim, by the limits of both."""
-        queue = self._entitlements.draws.get(uid, "")
+        """Of the lot that others left for it in, or, where that is not known, of the first that still lends
+        to the claim, by the limits of both."""
+        queue, place = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
         for lot in dict.fromkeys(self._entitlements.lots[each] for each in prospect.lent):
             limit = Lot(queue, lot.flavor)
+            if place not in (None, lot):
+                continue
             if self._lendable[lot] > 0 and self._borrow.get(limit, 0) > 0:
                 self._lendable[lot] -= 1
                 self._borrow[limit] -= 1

@@ -209,7 +209,7 @@ class _Decision:
         for each in claimed:
             later = self._later.tree.queues.get(each.queue)
             if later is not None and (_covered(later, each.usage) or fits(later, each.usage, borrow=True)):
-                self._hold(each)
+                self._hold(replace(each, firm=each.firm or each.name in self._nominated))
 
     def _rounds(self, waiting: Waiting) -> None:
         """Until nobody is left to judge. A head that could have been admitted, but for what others were given

@@ -46,7 +46,8 @@ class Quota:
 class Places:
     """Who owns and holds which slots. `promises`: those of the clusters that none of their claims has yet,
     given what clusters were just admitted to, and which just have to leave; `nominations`: those that
-    clusters are nominated for beyond that, given what they will hold once others have left."""
+    clusters are nominated for beyond that, given what they will hold once others have left; `nominated`: the
+    claims that others left for."""
 
     lots: Sequence[Lot]
     members: Sequence[Member]
@@ -54,6 +55,7 @@ class Places:
     holders: Sequence[Holder]
     promises: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]]
     nominations: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]] = lambda *_: ()
+    nominated: Sequence[SlotWant] = ()
 
     def slots(
         self,
@@ -80,6 +82,7 @@ class Places:
                 replace(each, priority=priorities.get(each.cluster, each.priority))
                 for each in (*self.promises(admitted, gone), *self.nominations(nominated, gone))
             ],
+            nominated=self.nominated,
             cohorts=self.cohorts,
         )
 

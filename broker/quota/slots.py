@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -67,8 +68,11 @@ class Slots:
         holders: Iterable[Holder],
         *,
         promises: Iterable[Promise] = (),
+        nominated: Iterable[Want] = (),
         cohorts: Iterable[Cohort] = (),
     ) -> None:
+        """`nominated`: claims that others were told to leave for, and where. A cluster that is nominated too
+        gets no slot that comes free for these."""
         self._members = {member.name: member for member in members}
         bare = Tree((Queue(name=each.name, cohort=each.cohort) for each in self._members.values()), cohorts)
         roots = {name: _root(node) for name, node in bare.queues.items()}
@@ -104,14 +108,17 @@ class Slots:
             if each.leaving and each.leaves_for:
                 self._leaving_for[each.leaves_for].append(each)
         self._firm: Counter[tuple[str, str]] = Counter()  # of each lot, lent and not to be had back
-        self._kept: Counter[tuple[str, str]] = (
-            Counter()
-        )  # of each lot, for nominated clusters: not lent further
         self._taken: set[str] = set()  # holders that leave for a nominated cluster, which has their slots
         for each in self.holders.values():
             self._count(each, self._lot_of[each.odcr_id], 1)
-        for promise in sorted(promises, key=lambda each: each.later):
-            self._promise(promise)
+        given_out = [*promises]
+        for promise in given_out:
+            if not promise.later:
+                self._promise(promise)
+        if later := [each for each in given_out if each.later]:
+            with self._theirs(nominated):
+                for promise in later:
+                    self._promise(promise)
 
     def quota(self, lot: Lot) -> int:
         """How many more slots its owner is entitled to."""
@@ -119,15 +126,14 @@ class Slots:
         return 0 if node is None else max(0, lot.nominal - node.uses(_key(lot)) - firm)
 
     def room(self, lot: Lot) -> int:
-        """How many more are to be had at all."""
+        """How many more are to be had at all. Negative where more is held or promised than there is."""
         node = self._tree.queues.get(lot.owner)
-        return 0 if node is None else max(0, node.available(_key(lot)))
+        return 0 if node is None else node.available(_key(lot))
 
     def lendable(self, lot: Lot) -> int:
-        """How many more others may take, all together."""
+        """How many more others may take, all together. Negative as `room` is."""
         node = self._tree.queues.get(lot.owner)
-        kept = self._kept[lot.owner, lot.flavor]
-        return 0 if node is None or node.parent is None else max(0, node.parent.available(_key(lot)) - kept)
+        return 0 if node is None or node.parent is None else node.parent.available(_key(lot))
 
     def borrowable(self, queue: str, flavor: str) -> int:
         """How many more slots of others a queue may take."""
@@ -262,10 +268,34 @@ class Slots:
             )
         )
 
+    @contextmanager
+    def _theirs(self, nominated: Iterable[Want]) -> Iterator[None]:
+        """Nominated claims as if they held their slots already, instead of those that leave for them."""
+        changes: list[tuple[Node, Amounts, Amounts]] = []
+        firm: Counter[tuple[str, str]] = Counter()
+        for want in nominated:
+            node = self._tree.queues.get(want.queue)
+            lot = next((self._lot_of[each] for each in want.odcr_ids if each in self._lot_of), None)
+            if node is None or lot is None:
+                continue
+            changes.append((node, self._amounts(want.queue, lot, ""), {}))
+            firm[lot.owner, lot.flavor] += lot.owner != want.queue
+            for holder in self._leaving_for.get(f"{CLAIM}{want.name}", ())[:1]:
+                gone = self._ledger.workloads[holder.name].usage
+                changes.append((self._tree.queues[holder.queue], {}, gone))
+        self._firm += firm
+        for node, more, less in changes:
+            node.remove(less)
+            node.add(more)
+        yield
+        for node, more, less in changes:
+            node.remove(more)
+            node.add(less)
+        self._firm -= firm
+
     def _promise(self, each: Promise) -> None:
         """Counts as held: of its own lot what quota covers, then of others what they lend. A nominated
-        cluster has the slots of those that leave for it, and no claim but the owner's has what else it will
-        need."""
+        cluster has the slots of those that leave for it, and what else it will need, whoever owns that."""
         if each.queue not in self._tree.queues:
             return
         asking = []
@@ -274,10 +304,7 @@ class Slots:
             asking.append((lot, count))
         left = each.count - (self._leaving(each) if each.later else 0)
         for lot, count in self._shared_out(each, self._within_reach(each), left):
-            if each.later and lot.owner != each.queue:
-                self._kept[lot.owner, lot.flavor] += count
-            else:
-                self._count(_promised(each), lot, count)
+            self._count(_promised(each), lot, count)
         for lot, count in asking:
             self._ask(each, lot, -count)
 

@@ -8,7 +8,7 @@ input of the decision, which is about slots alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.apis import names
@@ -18,9 +18,11 @@ from broker.capacity.entitlement import Awaited
 from broker.capacity.model import Inventory
 from broker.capacity.sizing import supply
 from broker.controllers.ome.borrowing.entitler import Entitler
-from broker.controllers.ome.borrowing.reclaim import Reclaimer, want
-from broker.controllers.ome.borrowing.sight import nominated
+from broker.controllers.ome.borrowing.nominated import nominated, want
+from broker.controllers.ome.borrowing.reclaim import Reclaimer
+from broker.controllers.ome.clusters.admission import Held
 from broker.controllers.ome.clusters.drawing import share
+from broker.controllers.ome.clusters.headroom import without_room
 from broker.controllers.ome.clusters.keeper import NOT_YET, ClusterKeeper, Pass
 from broker.controllers.ome.queues import queues
 from broker.controllers.ome.shared import Shared
@@ -51,6 +53,7 @@ class Decider:
         self._reclaimer = reclaimer
         self._keeper = keeper
         self._kueue = kueue
+        entitler.held_back = self._held_back
 
     def run(self, _items: Sequence[str] = ()) -> Again | None:
         """Raises ProviderError; ApiError after everything else had its turn."""
@@ -89,8 +92,28 @@ class Decider:
         waiting = []
         for claim, slot in awaiting:
             usage = {} if names.DEDICATED in claim.labels else made.of(slot.queue, slot.odcr_ids[0])
-            waiting.append(Waiting(want=want(claim, slot), usage=usage, nominated=nominated(claim)))
+            waiting.append(
+                Waiting(want=want(claim, slot.queue, slot.odcr_ids), usage=usage, nominated=nominated(claim))
+            )
         return decide(quota, places, waiting, nominated=self._entitler.nominated)
+
+    def _held_back(
+        self, claims: Mapping[str, NodeClaim], draws: Mapping[str, str], later: Mapping[str, Held]
+    ) -> Collection[str]:
+        """The claims that would take quota which clusters (by uid) are nominated for."""
+        this = self._keeper.observe()
+        quota = None if this is None else self._keeper.quota(this, ())
+        if this is None or quota is None:
+            return ()
+        named = {
+            one.cluster.name: later[one.cluster.uid] for one in this.world.asking if one.cluster.uid in later
+        }
+        waiting = [
+            (each, draws[uid])
+            for uid, each in claims.items()
+            if names.DEDICATED not in each.labels and uid in draws
+        ]
+        return without_room(quota, named, waiting, flavors=this.world.flavors, types=this.types)
 
     def _launching(self, places: Places | None, made: _Shares) -> Iterable[Workload]:
         """Claims of no cluster that were given a slot, and have no instance yet: nobody asks these to go."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.clusters.admission import held
 from broker.quota.entitled import Standing
-from tests.unit.quota.rounds import GPU, World
+from tests.unit.quota.rounds import GPU, Drain, World
 from tests.unit.quota.worlds import LAST, setting
 
 QUIET = 6  # rounds without a change that are rest
@@ -59,11 +59,7 @@ def check(world: World) -> Iterator[str]:
     if quiet < QUIET:
         yield f"no rest: {len(world.drains)} drains in {world.number} rounds"
         return
-    for (victim, preemptor, reason), count in Counter(
-        (each.victim, each.preemptor, each.reason) for each in world.drains
-    ).items():
-        if count > 1:
-            yield f"drained twice: {victim} {count} times for {preemptor} ({reason})"
+    yield from _repeated(world.drains)
     if world.plan.awaited:
         yield f"awaits for ever: {[*world.plan.awaited]}"
     if any(each.deleting for each in world.claims.list()):
@@ -72,6 +68,18 @@ def check(world: World) -> Iterator[str]:
         if verdict.standing is Standing.PREEMPTING:
             yield f"preempting at rest: {name} {verdict.why}"
     yield from _idle(world)
+
+
+def _repeated(drains: Iterable[Drain]) -> Iterator[str]:
+    """Drains of one for another for one reason. A preemptor that had to leave since takes room anew."""
+    lost: Counter[str] = Counter()
+    counts: Counter[tuple[str, str, str, int]] = Counter()
+    for each in drains:
+        counts[each.victim, each.preemptor, each.reason, lost[each.preemptor]] += 1
+        lost[each.victim.removeprefix("cluster ")] += 1
+    for (victim, preemptor, reason, _), count in counts.items():
+        if count > 1:
+            yield f"drained twice: {victim} {count} times for {preemptor} ({reason})"
 
 
 def queue_of(claim: NodeClaim) -> str:

@@ -289,9 +289,9 @@ def test_what_others_leave_for_a_cluster_is_given_to_nobody_else() -> None:
     assert rooms(kept(1, held), "a") == (1, 1, 1)
     assert rooms(kept(1, leaves), "a") == (2, 1, 1)
     assert rooms(kept(2, leaves), "a") == (1, 0, 0)
-    # Of another reservation nobody else borrows it; its owner has his own all the same.
-    assert rooms(kept(1, queue="b"), "a") == (2, 2, 1)
-    assert rooms(kept(2, leaves, queue="b", quota=3), "a") == (3, 2, 1)
+    # Of another reservation nobody else borrows it, and its owner does not take it either.
+    assert rooms(kept(1, queue="b"), "a") == (1, 1, 1)
+    assert rooms(kept(2, leaves, queue="b", quota=3), "a") == (2, 1, 1)
     assert kept(1, queue="b").reclaim([waits("w", "a")]) == ()
 
 

@@ -22,6 +22,13 @@ from tests.unit.quota.worlds import setting
 P5 = "p5.48xlarge"
 ANY = {"reclaimWithinCohort": "Any"}
 LOWER = {**ANY, "borrowWithinCohort": {"policy": "LowerPriority"}}
+WITHIN = {"withinClusterQueue": "LowerPriority"}
+# Worlds that once did not come to rest, or drained one twice, and some of every kind.
+SEEDS = (
+    *(20096, 20180, 20235, 20415, 20534, 20617, 20698, 20738, 20977, 21201, 21548, 21662),
+    *(30001, 30544, 31044, 31074, 31685, 40821, 41126, 42448),
+    *range(40),
+)
 
 
 def job(name: str, draws: str, **more: object) -> Job:
@@ -59,7 +66,8 @@ def want(name: str, queue: str, gpus: int, **more: object) -> Want:
 RECLAIMS = Preemption(within="LowerPriority", reclaim="Any")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.covers("SAF-30", "SAF-31", "SAF-35", "SAF-37")
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_world_comes_to_rest(seed: int) -> None:
     """Nothing is drained twice for one reason, what was freed is given, and no slot is idle that one waits
     for."""
@@ -81,6 +89,7 @@ def test_a_world_is_not_always_at_rest() -> None:
     assert [each for each in check(world) if each.startswith("drained twice")] != []
 
 
+@pytest.mark.covers("SAF-30")
 def test_want_whose_only_victims_got_quota_in_the_same_decision_is_admitted() -> None:
     """Round 1 lends to a0 what b1, the second of its queue, takes back in round 2."""
     queues = [queue("a", quota(0), "c"), queue("b", quota(16), "c", preemption=RECLAIMS)]
@@ -94,6 +103,7 @@ def test_want_whose_only_victims_got_quota_in_the_same_decision_is_admitted() ->
     assert found.evictions == {}
 
 
+@pytest.mark.covers("SAF-30")
 def test_nothing_is_evicted_for_a_want_that_loses_its_quota_in_the_same_decision() -> None:
     """v would leave for c0 first, which b1 then beats; b1 fits without that."""
     higher = Preemption(within="LowerPriority", reclaim="Any", borrow="LowerPriority")
@@ -112,6 +122,7 @@ def test_nothing_is_evicted_for_a_want_that_loses_its_quota_in_the_same_decision
     }
 
 
+@pytest.mark.covers("SAF-31")
 @pytest.mark.parametrize("priority", [0, 9])
 def test_freed_slot_goes_to_the_claim_it_was_freed_for_not_to_a_newcomer(priority: int) -> None:
     """a0 waits for the slot of b0, which drains for a while; a1 comes meanwhile, and the owner's quota has
@@ -136,6 +147,7 @@ def test_freed_slot_goes_to_the_claim_it_was_freed_for_not_to_a_newcomer(priorit
     assert len(world.drains) == 1
 
 
+@pytest.mark.covers("SAF-31")
 def test_freed_slot_goes_to_the_borrower_it_was_freed_for_not_to_the_owner() -> None:
     jobs = [
         job("b0", "b", drains=4),
@@ -249,6 +261,7 @@ def test_cluster_that_can_never_be_whole_has_its_lent_slot_back() -> None:
     assert sum(id_ == "cr-a" for name, id_ in at(world).items() if name.startswith("x-")) == 2
 
 
+@pytest.mark.covers("SAF-35")
 def test_want_that_others_leave_for_comes_before_one_of_more_priority() -> None:
     queues: list[Queue] = [queue("a", quota(8), "c", preemption=RECLAIMS), queue("b", quota(0), "c")]
     leaving = workload("v", "b", 8, evicted=True)
@@ -264,6 +277,7 @@ def test_want_that_others_leave_for_comes_before_one_of_more_priority() -> None:
     assert standings(RULES, ())["y"] is Standing.ADMITTED
 
 
+@pytest.mark.covers("SAF-35")
 @pytest.mark.parametrize("priority", [1, 9])
 def test_room_made_for_a_cluster_is_given_to_no_claim_that_comes_meanwhile(priority: int) -> None:
     """j0 leaves for the cluster; j1 comes in the next round, of the same reservation."""
@@ -277,6 +291,85 @@ def test_room_made_for_a_cluster_is_given_to_no_claim_that_comes_meanwhile(prior
     )
     assert sorted(name for name, id_ in at(world).items() if id_) == ["x-x-cluste-0", "x-x-cluste-1"]
     assert [(each.victim, each.preemptor) for each in world.drains] == [("j0", "x")]
+
+
+@pytest.mark.covers("SAF-35")
+def test_room_made_for_a_cluster_that_borrows_is_not_taken_by_the_owner() -> None:
+    """a2 leaves the owner's slot for the cluster, which waits for two others; the owner's claim comes."""
+    world = rest(
+        Setting(
+            reservations=[
+                reservation("a", 2, rule=LOWER | WITHIN),
+                reservation("b", 1, rule={"reclaimWithinCohort": "Never"}),
+            ],
+            slots=slots(a=2, b=1),
+            jobs=[
+                job("a0", "a", drains=4),
+                job("a1", "a", drains=4),
+                job("a2", "a"),
+                job("b0", "b", round=4, priority=9),
+            ],
+            clusters=[Dedicated(name="x", draws="a", count=3, round=2, priority=5)],
+        )
+    )
+    assert sorted(name for name, id_ in at(world).items() if id_) == [f"x-x-cluste-{n}" for n in range(3)]
+    assert len(world.drains) == 3
+
+
+@pytest.mark.covers("SAF-35")
+def test_quota_made_free_for_a_cluster_is_not_used_up_by_the_claim_that_left() -> None:
+    """The reservation has no slots of its own: its claims take those that belong to nobody, in its quota."""
+    world = rest(
+        Setting(
+            reservations=[reservation("a", 1, rule=WITHIN)],
+            slots={"cr-open": ("", P5, 2)},
+            jobs=[job("a0", "a")],
+            clusters=[Dedicated(name="x", draws="a", count=1, round=2, priority=9)],
+        )
+    )
+    assert at(world)["x-x-cluste-0"] == "cr-open"
+    assert len(world.drains) == 1
+
+
+@pytest.mark.covers("SAF-31")
+def test_claim_that_others_leave_for_takes_no_slot_that_came_free_for_another() -> None:
+    """a1 has more priority than d1, and its slot drains longer; it may borrow that of d1."""
+    world = rest(
+        Setting(
+            reservations=[
+                reservation("a", 1, rule=ANY),
+                reservation("c", 0),
+                reservation("d", 1, rule=ANY | WITHIN),
+            ],
+            slots=slots(a=1, d=1),
+            jobs=[
+                job("c0", "c", drains=4),
+                job("d0", "d"),
+                job("a1", "a", round=2, priority=2),
+                job("d1", "d", round=2, priority=1),
+            ],
+        )
+    )
+    assert at(world) == {"a1": "cr-a", "d1": "cr-d", "c0": "", "d0": ""}
+    assert len(world.drains) == 2
+
+
+@pytest.mark.covers("SAF-31")
+def test_gang_that_others_leave_for_keeps_the_slot_that_is_free_first() -> None:
+    """b0 is gone, and would be back, long before b1 is; the slot that belongs to nobody is kept too."""
+    world = rest(
+        Setting(
+            reservations=[reservation("b", 2, rule=WITHIN)],
+            slots=slots(b=2) | {"cr-open": ("", P5, 1)},
+            jobs=[
+                job("b0", "b"),
+                job("b1", "b", drains=4),
+                *(job(f"g{n}", "b", round=2, priority=2, gang="g", gang_size=3) for n in range(3)),
+            ],
+        )
+    )
+    assert {name for name, id_ in at(world).items() if id_} == {"g0", "g1", "g2"}
+    assert len(world.drains) == 2
 
 
 def test_worlds_are_of_every_kind() -> None:

@@ -8,7 +8,7 @@ none exists, nothing is waited for or looked at, and every plan is as free as wi
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -18,10 +18,11 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import NOBODYS, Entitlements
+from broker.capacity.entitlement import KEPT, NOBODYS, WHY_KEPT, Awaited, Entitlements
 from broker.capacity.model import Inventory, Plan
+from broker.controllers.ome.borrowing.nominated import nominated
 from broker.controllers.ome.borrowing.promised import cluster_of
-from broker.controllers.ome.borrowing.sight import Given, Sight, nominated
+from broker.controllers.ome.borrowing.sight import Given, Sight
 from broker.controllers.ome.clusters.admission import Held
 from broker.kube.informer import Informer
 from broker.quota.joint import Joint, Places
@@ -30,6 +31,8 @@ from providers.model import InstanceType
 
 # How long a plan waits for the kinds that it asks before it goes on without.
 PATIENCE: Final = timedelta(seconds=30)
+
+HeldBack = Callable[[Mapping[str, NodeClaim], Mapping[str, str], Mapping[str, Held]], Collection[str]]
 
 _log = structlog.get_logger("borrowing")
 
@@ -52,6 +55,14 @@ class Entitler:
         self._left: set[str] = set()
         self._said: set[str] = set()
         self._planned: dict[str, str] = {}
+        self._awaited: Mapping[str, Awaited] = {}
+        self._kept: Mapping[str, str] = {}
+        # Clusters that room was made for and that hold quota now, as long as plans find slots for their
+        # claims; and these claims in the last plan, by uid.
+        self._served: set[str] = set()
+        self._first: Mapping[str, str] = {}
+        # Of claims (by uid) with their queues, those that would take quota which clusters are nominated for.
+        self.held_back: HeldBack = lambda *_: ()
         sight.claims.on_change(self._changed)
 
     def known(self) -> bool:
@@ -90,6 +101,14 @@ class Entitler:
             return NOBODYS
         draws, barred, called = self._sight.draws(claims.values())
         given = self._sight.entitled(seen)
+        owners = {uid: cluster_of(each) for uid, each in claims.items()}
+        with self._lock:
+            awaited, later = self._awaited, dict(self._later)
+            self._first = {uid: owner for uid, (owner, _) in owners.items() if owner in self._served}
+            first = {uid for uid, each in claims.items() if nominated(each)} | self._first.keys()
+        if later and (kept := self.held_back(claims, draws, later)):
+            draws |= dict.fromkeys(kept, KEPT)
+            barred[KEPT] = WHY_KEPT
         return Entitlements(
             lots=given.lots,
             terms=given.terms,
@@ -99,8 +118,8 @@ class Entitler:
             names={**given.names, **called},
             barred={**given.barred, **barred},
             rules=given.rules,
-            held=frozenset(uid for uid, each in claims.items() if cluster_of(each)[1] in seen.holding),
-            nominated=frozenset(uid for uid, each in claims.items() if nominated(each)),
+            held=frozenset(uid for uid, (_, name) in owners.items() if name in seen.holding),
+            nominated={uid: awaited[uid].lot if uid in awaited else None for uid in first},
         )
 
     @contextmanager
@@ -129,7 +148,13 @@ class Entitler:
         cluster what it will hold, and the next decision judges it first."""
         leave = {name: each.preemptor for name, each in decided.evictions.items()}
         leave |= {f"{CLAIM}{each.holder.name}": f"{CLAIM}{each.want.name}" for each in decided.victims}
+        done = {
+            each.uid
+            for each in self._reads.clusters.cache.list()
+            if each.status.dac_lifecycle_state == "ACTIVE"
+        }
         with self._lock:
+            self._served = (self._served - done) | (admitted.keys() & self._later.keys())
             self._admitted, self._leave, self._later = admitted, decided.evictions.keys(), later
             there = {each.name for each in self._reads.clusters.cache.list() if each.uid not in admitted}
             there |= {f"{CLAIM}{each.name}" for each in self._sight.claims.list()}
@@ -145,6 +170,8 @@ class Entitler:
                 leave=self._leave,
                 left=frozenset(self._left),
                 leaves_for=self._leaves_for,
+                awaited=self._awaited,
+                kept=self._kept,
             )
 
     def begin(self) -> None:
@@ -160,6 +187,9 @@ class Entitler:
         }
         with self._lock:
             self._planned |= launched | dict(made.kept)
+            self._awaited, self._kept = made.awaited, made.kept
+            got = {self._first.get(each.claim.uid, "") for each in made.assignments}
+            self._served -= {*self._first.values()} - got
 
     def leaves(self, uid: str) -> None:
         """The claim was deleted a moment ago, which the cache may not show yet."""

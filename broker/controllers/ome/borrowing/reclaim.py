@@ -23,7 +23,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.entitlement import Awaited
 from broker.controllers.nodeclaim.status import Change, write
-from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
@@ -34,7 +33,7 @@ from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.entitled import Eviction
 from broker.quota.joint import Joint
-from broker.quota.lots import CLAIM, Victim, Want
+from broker.quota.lots import CLAIM, Victim
 from broker.quota.model import Reason
 
 RECLAIMED = Counter(
@@ -160,18 +159,6 @@ class Reclaimer:
         if answer.get("kind") == NodeClaim.KIND.kind:  # of one that nothing holds, a Status tells
             self._claims.observe(answer)
         RECLAIMED.labels(str(reason)).inc()
-
-
-def want(claim: NodeClaim, awaited: Awaited) -> Want:
-    """The slot that it waits for, as it is decided about."""
-    created = claim.metadata.creation_timestamp
-    return Want(
-        name=claim.name,
-        queue=awaited.queue,
-        odcr_ids=awaited.odcr_ids,
-        priority=priority_of(claim),
-        queued=created.timestamp() if created is not None else 0.0,
-    )
 
 
 _DUE: Final[Mapping[Reason, str]] = {

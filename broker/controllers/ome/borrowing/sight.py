@@ -15,13 +15,13 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import condition
-from broker.capacity.entitlement import Borrower, Entitlements, Lot, Rule, Terms
+from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Rule, Terms
 from broker.capacity.holdings import Holdings
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.translate import priority_of
+from broker.controllers.ome.borrowing.nominated import nominations_of
 from broker.controllers.ome.borrowing.promised import Holding, cluster_of, nominations, promises
 from broker.controllers.ome.borrowing.promised import holdings as holding_of
 from broker.controllers.ome.borrowing.spared import spared
@@ -54,7 +54,8 @@ class Given:
     """What was decided and may not be seen yet: launches planned (EC2 reservation by uid of the claim), what
     clusters (by uid) were admitted to and are nominated for (`later`), which of them (by name) must leave,
     and which claims (by uid); `leaves_for`: for which claim or cluster each was told to leave, by name, as in
-    `broker.quota.joint`."""
+    `broker.quota.joint`; `awaited`: which slots claims (by uid) wait to have, as of the last plan, and
+    `kept`: the EC2 reservation of those that keep a slot while their gang waits."""
 
     planned: Mapping[str, str] = field(default_factory=dict)
     admitted: Mapping[str, Held] = field(default_factory=dict)
@@ -62,6 +63,8 @@ class Given:
     leave: Collection[str] = ()
     left: Collection[str] = ()
     leaves_for: Mapping[str, str] = field(default_factory=dict)
+    awaited: Mapping[str, Awaited] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +161,14 @@ class Sight:
             members=[one.member for one in said],
             cohorts=cohorts,
             holders=holders,
+            nominated=[
+                *nominations_of(
+                    [each for each in self.claims.list() if each.uid in planning],
+                    given.awaited,
+                    {uid: odcr_id for uid, odcr_id in given.kept.items() if odcr_id in lots},
+                    queue=lambda claim: self.draws((claim,))[0].get(claim.uid, ""),
+                )
+            ],
             promises=lambda usage, gone: promises(
                 holding, usage=usage, gone={*gone, *given.leave}, spared=kueue
             ),
@@ -384,12 +395,6 @@ def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Hold
         else:
             kept.append(each)
     return kept
-
-
-def nominated(claim: NodeClaim) -> bool:
-    """Whether another was told to leave for this claim, by its own condition."""
-    said = condition(claim.status.conditions, names.RECLAIMING)
-    return said is not None and said.status == "True"
 
 
 def _held(claim: NodeClaim) -> str:
