@@ -86,7 +86,7 @@ def plan(
             solver = f"{solution.solver}, then lending" if problem.bundles else "lending"
             reserved, bound = solution.reserved + more, solution.bound + more
             solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
-    for name in absent - lent.whole:
+    for name in sorted(absent - lent.whole):
         rank = min(wishes[claim.uid].rank for claim in gangs[name])
         broken[name] = _Broken(lacking=lacking(gangs[name], rank, wishes, dealt, room))
     chosen: dict[str, Option] = {}
@@ -97,7 +97,7 @@ def plan(
             if option is not None:
                 chosen[claim.uid] = option
     pending = _pending(waiting, chosen, prospects, broken, lent.awaited)
-    for name in {named[uid].gang for uid in pending} - {""}:
+    for name in sorted({named[uid].gang for uid in pending} - {""}):
         lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
         broken[name] = _Broken(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
     for claim in waiting:

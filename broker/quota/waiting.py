@@ -52,7 +52,7 @@ class Waiting:
 
     def wake(self, queues: Iterable[str]) -> None:
         """After quota was given back in these queues: all of their trees are tried again."""
-        for root in {_root(node) for name in queues if (node := self._tree.queues.get(name))}:
+        for root in dict.fromkeys(_root(n) for name in sorted(queues) if (n := self._tree.queues.get(name))):
             for name in sorted(self._stuck.pop(root, ())):
                 for head in self._aside.pop(name).values():
                     self.push(head)

@@ -78,6 +78,7 @@ def reseed(seed: str) -> None:
     """What libraries and product draw from now on follows from `seed`."""
     random.seed(seed)
     _ids.seed(f"{seed} ids")
+    mock_random.seed(f"{seed} moto")
 
 
 _ids = random.Random()
@@ -100,7 +101,6 @@ def ruled(seed: str, time: Time) -> Iterator[None]:
     names["_simulated_now"] = lambda: time.now().replace(tzinfo=None)
     dated.__code__ = _dated.__code__
     reseed(seed)
-    mock_random.seed(f"{seed} moto")
     try:
         with patch.object(uuid, "uuid4", _uuid4), patch.object(secrets, "token_hex", _token_hex):
             yield

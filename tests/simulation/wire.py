@@ -27,6 +27,7 @@ When = Literal["before", "after"]
 ApiFault = Literal["away", "lost", "slow down"]
 AWS_READS = ("Describe", "Get", "List", "Search", "Receive", "Simulate")
 KEPT = 400  # lines of a trace that are kept to be printed
+SHOWN = 200  # characters of what a call sends
 TOO_MANY = orjson.dumps(
     {
         "kind": "Status",
@@ -70,10 +71,11 @@ class Gate:
     api_watchers: list[Callable[[str, str], None]] = field(default_factory=list)
     _hash: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
-    def trace(self, text: str) -> None:
+    def trace(self, text: str, sent: str = "") -> None:
+        """One line; of what was `sent` only the beginning is kept to be printed."""
         line = f"{self.time.seconds:9.3f} {text}"
-        self._hash.update(line.encode() + b"\n")
-        self.lines.append(line)
+        self._hash.update(f"{line} {sent}\n".encode())
+        self.lines.append(f"{line} {sent[:SHOWN]}".rstrip())
 
     @property
     def digest(self) -> str:
@@ -123,6 +125,7 @@ class Gate:
     def aws_before(self, operation: str, params: Mapping[str, Any]) -> None:
         if not self.acting:
             return
+        self.trace(f"{self.acting} {operation}", str(params))
         self.before(operation)
         if not operation.startswith(AWS_READS) and not params.get("DryRun"):
             self.aws_writes.append(f"{operation} {_short(params)}")
@@ -151,6 +154,7 @@ class Wire:
         gate, what = self._gate, f"{request.method} {request.path}"
         if not gate.acting:  # a process that was killed has nothing more to say
             raise Killed(what)
+        gate.trace(f"{self._process} {what}", f"{request.query} {(request.body or b'').decode()}")
         gate.before(what)
         write = request.method not in READS
         leased = "/leases/" in request.path or request.path.endswith("/leases")

@@ -19,9 +19,11 @@ from unittest.mock import patch
 
 import structlog
 from moto import backends
+from moto.core.base_backend import BackendDict
+from moto.core.model_instances import reset_model_data
 from moto.ec2.models import ec2_backends
 from moto.ec2.utils import random_rsa_key_pair
-from moto.moto_api._internal.models import moto_api_backend
+from moto.moto_api._internal import mock_random
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
@@ -139,6 +141,15 @@ def _where(event: Mapping[str, Any], error: BaseException) -> str:
     return f"{event.get('where')}: {type(error).__name__}: {str(error)[:200]} at {place}"
 
 
+def _forget_aws(seed: str) -> None:
+    """moto's own reset makes each backend anew, some of them after they were forgotten, with ids of their own."""
+    for service in [*BackendDict._instances]:
+        service.clear()
+    BackendDict._instances.clear()
+    reset_model_data()
+    mock_random.seed(f"{seed} moto")
+
+
 @cache
 def definitions() -> list[Json]:
     return list(load_crds())
@@ -165,7 +176,7 @@ class World:
         self.time = Time()
         self._stack.enter_context(ruled(seed, self.time))
         lab.bugs.clear()
-        moto_api_backend.reset()
+        _forget_aws(seed)
         lab.memo.forget()
         self.gate = Gate(self.time)
         Session.gate = self.gate

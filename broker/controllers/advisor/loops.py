@@ -87,7 +87,7 @@ class AdvisorLoops:
 
         def described() -> None:
             # A new description may show a tag, or that of a class that is gone.
-            for name in {*(one.name for one in classes.list()), *advisor.marks.classes()}:
+            for name in sorted({*(one.name for one in classes.list()), *advisor.marks.classes()}):
                 queue.add(name)
 
         definitions = Informer(client, CustomResourceDefinition, clock=clock, field_selector=ONLY_IT)

@@ -180,13 +180,13 @@ class KueueLoops:
         for local in (old, new):
             if local is None:
                 continue
-            wanting = {owner_of(local), Reserved(local.namespace, local.name), Reserved("", local.name)}
-            for reserved in wanting - {None}:
-                self._queues.add(str(reserved))
+            wanting = (owner_of(local), Reserved(local.namespace, local.name), Reserved("", local.name))
+            for reserved in sorted({str(each) for each in wanting if each is not None}):
+                self._queues.add(reserved)
 
     def _cluster_changed(self, old: DedicatedAICluster | None, new: DedicatedAICluster | None) -> None:
         before, after = _holds(old), _holds(new)
-        for reserved in {before, after} - {""} if before != after else ():
+        for reserved in sorted({before, after} - {""}) if before != after else ():
             self._queues.add(reserved)
         if old is not None and (new is None or old.status.admission != new.status.admission):
             self._room()
