@@ -89,10 +89,15 @@ def delete_and_make_again(world: World, rng: random.Random) -> None:
 
 
 def pod(world: World, rng: random.Random) -> None:
-    """A pod that runs on one of the machines."""
+    """A pod on one of the machines that the scheduler may use."""
     nodes = [key[1] for key, node in world.objects(Node.KIND).items() if ready(node) and key[1] != "theirs"]
+    nodes = [name for name in nodes if not _drains(world.objects(Node.KIND)["", name])]
     if nodes:
         world.client.create(Pod.KIND, objects.pod(f"p-{rng.randrange(1000)}", node=rng.choice(nodes)))
+
+
+def _drains(node: Json) -> bool:
+    return any(taint["key"] == names.DISRUPTED_TAINT for taint in node["spec"].get("taints", ()))
 
 
 def finish_pods(world: World, rng: random.Random) -> None:

@@ -2,8 +2,8 @@
 
 Invariant: inside `ruled(seed, time)` the machine's clock and its random numbers decide nothing. The product
 takes its clock as an argument; ids come from `uuid` and `secrets`, back-off from `random`, and moto dates
-what it makes by one function, so these four are ruled where the libraries too find them. Hash order is the
-process's: the command line runs itself again with PYTHONHASHSEED=0.
+what it makes by one function, so these four are ruled where the libraries too find them. The order of a set
+decides nothing either: the product sorts what it takes from one.
 """
 
 from __future__ import annotations

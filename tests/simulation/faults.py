@@ -84,7 +84,7 @@ def end_odcr(world: World, rng: random.Random) -> None:
             CapacityReservationId=chosen.id, InstanceCount=max(1, chosen.total + rng.choice((-1, 1, 2)))
         )
     else:
-        soon = world.time.now().timestamp() + rng.choice((120, 900, 3600))
+        soon = world.time.now().timestamp() + rng.choice((120, 600, 1200))
         world.aws.ec2.modify_capacity_reservation(
             CapacityReservationId=chosen.id, EndDateType="limited", EndDate=int(soon)
         )

@@ -54,6 +54,8 @@ class Watch:
         named = _ids(params)
         if theirs := named & world.facts.foreign:
             raise Violation("foreign", f"{world.gate.acting} calls {operation} on {sorted(theirs)}")
+        if operation == "CreateFleet":
+            self._launches_by(str(params.get("ClientToken", "")))
         if operation == "TerminateInstances":
             for id_ in sorted(named):
                 self._terminates(id_)
@@ -63,6 +65,14 @@ class Watch:
                 if odcr.id in named and odcr.usable and odcr.slots.used > left:
                     said = f"{operation} leaves {left} of {odcr.id}, in which {odcr.slots.used} run"
                     raise Violation("in use", said)
+
+    def _launches_by(self, token: str) -> None:
+        """A call is written on its claims before it is made, since its answer may be lost."""
+        for claim in self._world.claims():
+            if launch := claim["metadata"].get("annotations", {}).get(names.LAUNCH):
+                self._launches[launch].add(claim["metadata"]["uid"])
+        if not self._launches[token] and not self._world.facts.broken_by_hand:
+            raise Violation("intent first", f"launch {token} is of no claim")
 
     def _terminates(self, id_: str) -> None:
         """An instance whose claim stands and whose node is ready is not ended."""
@@ -230,13 +240,12 @@ class Watch:
         """Whether nothing is on its way that only time brings to an end."""
         world = self._world
         claims = world.claims()
+        asked = world.objects(CapacityReservation.KIND).values()
         return (
             not self._missed()
-            and not any(
-                c["metadata"].get("deletionTimestamp")
-                or condition(c, names.LAUNCHED).get("reason") == "LaunchNotConfirmed"
-                for c in claims
-            )
+            and not any(map(_on_its_way, claims))
+            and not any(o.usable and o.end_date is not None for o in world.odcrs())
+            and not any(condition(one, "Ready").get("reason") == "CloudReservationPending" for one in asked)
             and {i.id for i in world.instances()} <= {_instance(c) for c in claims}
         )
 
@@ -362,6 +371,16 @@ class Watch:
             raise Violation("settles", f"{alive} run after every claim was deleted")
         if self._look_at_others() != self._foreign:
             raise Violation("foreign", f"{self._foreign} became {self._look_at_others()}")
+
+
+def _on_its_way(claim: Json) -> bool:
+    """It is deleted, or its launch is not confirmed, or waits for a refusal of EC2's to be over."""
+    said = condition(claim, names.LAUNCHED)
+    return bool(
+        claim["metadata"].get("deletionTimestamp")
+        or said.get("reason") == "LaunchNotConfirmed"
+        or (not _instance(claim) and "not asked again before" in said.get("message", ""))
+    )
 
 
 def _instance(claim: Json) -> str:

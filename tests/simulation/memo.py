@@ -74,6 +74,13 @@ class Memo:
         for each in shown:
             self._kept.pop(each, None)
 
+    def settle(self) -> None:
+        """What is due by EC2's clock happens, and is shown."""
+        here = world()
+        if here.ledger._due and here.ledger._due[0][0] <= here.clock.now():
+            self.forget(*TIMED)
+        here.ledger.settle()
+
     def __call__(self, request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
         here = world()
         action = _action(request)
@@ -81,8 +88,7 @@ class Memo:
             self.forget(*TOUCHES.get(action, ()))
             return self._ask(request)
         shown = SHOWS.get(action)
-        if here.ledger._due and here.ledger._due[0][0] <= here.clock.now():
-            self.forget(*TIMED)
+        self.settle()
         late = here.describe_lag and shown in TIMED
         faults = any(fault["action"] in (action, "*") and fault["times"] for fault in here.faults.list())
         if shown is None or late or faults:

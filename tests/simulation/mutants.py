@@ -269,9 +269,6 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants whose name holds this")
     parser.add_argument("--part", default="0/1", help="the k-th of n parts, for several processes")
     options = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.mutants", *sys.argv[1:]])
     for name in SHARED:
         importlib.import_module(name)
     part, _, parts = options.part.partition("/")

@@ -83,6 +83,7 @@ class Process:
         self._lease_due = 0.0
         self._term = 0
         self._waits: dict[int, Waits] = {}
+        self._synced: set[int] = set()  # loops that may run, as they then may for good
         if self._candidate is None:
             self._lead()
 
@@ -106,7 +107,7 @@ class Process:
         )
         client = self._client if self._candidate is None else self._client.replace(guard=self._guard)
         self.broker = Broker(client, self._provider, self.world.settings, clock=self.clock, threads=Inline())
-        self._waits = {}
+        self._waits, self._synced = {}, set()
 
     def _resign(self) -> None:
         self._term += 1
@@ -228,8 +229,10 @@ class Process:
     def _loop_steps(self, broker: Broker) -> Iterator[Step]:
         now = self.clock.monotonic()
         for loop in broker.loops:
-            if not loop.synced:
-                continue
+            if id(loop) not in self._synced:
+                if not loop.synced:
+                    continue
+                self._synced.add(id(loop))
             if isinstance(loop, Controller):
                 if len(loop.queue):
                     yield Step(loop.name, partial(_key, loop), self._term)

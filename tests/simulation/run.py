@@ -16,7 +16,8 @@ from tests.simulation.world import Lab, World
 
 MACHINES = 10.0  # seconds between two looks of the machines
 STEPS = 4000  # of one stretch of time: more is no rest
-SETTLE, QUIET, REST, ROUND = 3600.0, 100.0, 100.0, 25.0
+SETTLE, REST, ROUND = 3600.0, 100.0, 25.0
+QUIET = 150.0  # longer than the settings' longest wait for a state to last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,13 +189,13 @@ class _Run:
         world.gate.trace(f"== {why}")
         end = world.time.seconds + SETTLE
         quiet, before = 0.0, self._changes()
-        while quiet < QUIET or not self._watch.quiet():
+        while quiet < QUIET:
             if world.time.seconds >= end:
                 self._watch.stuck(why)
                 break
             self._live(ROUND)
             now = self._changes()
-            quiet = quiet + ROUND if now == before else 0.0
+            quiet = quiet + ROUND if now == before and self._watch.quiet() else 0.0
             before = now
 
     def _changes(self) -> tuple[int, int]:

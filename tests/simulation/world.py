@@ -142,7 +142,7 @@ def _where(event: Mapping[str, Any], error: BaseException) -> str:
 
 
 def _forget_aws(seed: str) -> None:
-    """moto's own reset makes each backend anew, some of them after they were forgotten, with ids of their own."""
+    """moto's own reset makes backends anew, some after they were forgotten, with ids of their own."""
     for service in [*BackendDict._instances]:
         service.clear()
     BackendDict._instances.clear()
@@ -309,13 +309,12 @@ class World:
 
     def odcrs(self) -> list[Any]:
         """Local AWS's own reservations."""
-        ledger = aws_world().ledger
-        ledger.settle()
-        return [*ledger.reservations.values()]
+        self.settle_ec2()
+        return [*aws_world().ledger.reservations.values()]
 
     def settle_ec2(self) -> None:
         """What is due by EC2's clock happens."""
-        aws_world().ledger.settle()
+        self.lab.memo.settle()
 
 
 def ready(node: Json) -> bool:

@@ -206,7 +206,9 @@ class Launcher:
         inventory, objects = self._inventory.snapshot(), {claim.uid: claim for claim in waiting}
         return Inputs(
             waiting=objects,
-            classes={name: self._class(name) for name in sorted({c.spec.node_class_ref.name for c in waiting})},
+            classes={
+                name: self._class(name) for name in sorted({c.spec.node_class_ref.name for c in waiting})
+            },
             types=types,
             inventory=inventory,
             shortages=self.shortages,
