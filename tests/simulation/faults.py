@@ -172,7 +172,9 @@ def freeze(world: World, rng: random.Random) -> None:
 def skew(world: World, rng: random.Random) -> None:
     """A process's wall clock is moved."""
     if world.running:
-        rng.choice(world.running).clock.skew = rng.choice((-300.0, -20.0, 0.0, 15.0, 200.0))
+        moved = rng.choice((-300.0, -20.0, 0.0, 15.0, 200.0))
+        rng.choice(world.running).clock.skew = moved
+        world.facts.ahead = max(world.facts.ahead, moved)
 
 
 def replace(world: World, rng: random.Random) -> None:

@@ -189,7 +189,7 @@ class _Run:
         world.gate.trace(f"== {why}")
         end = world.time.seconds + SETTLE
         quiet, before = 0.0, self._changes()
-        while quiet < QUIET:
+        while quiet < QUIET + world.facts.ahead:
             if world.time.seconds >= end:
                 self._watch.stuck(why)
                 break

@@ -143,9 +143,9 @@ def _where(event: Mapping[str, Any], error: BaseException) -> str:
 
 def _forget_aws(seed: str) -> None:
     """moto's own reset makes backends anew, some after they were forgotten, with ids of their own."""
-    for service in [*BackendDict._instances]:
+    for service in [*BackendDict._instances]:  # type: ignore[misc]
         service.clear()
-    BackendDict._instances.clear()
+    BackendDict._instances.clear()  # type: ignore[misc]
     reset_model_data()
     mock_random.seed(f"{seed} moto")
 
@@ -163,6 +163,7 @@ class Facts:
     foreign: set[str] = field(default_factory=set)  # ids in EC2 that are another cluster's or a person's
     shrunk: set[str] = field(default_factory=set)  # EC2 reservations that were ended or resized by others
     forced: set[str] = field(default_factory=set)  # uids of claims that were deleted past their finalizer
+    ahead: float = 0.0  # how far in the future, in seconds, a process may have dated what it wrote
     broken_by_hand: bool = False  # somebody removed what the broker wrote for itself
     clusters: dict[str, int] = field(default_factory=dict)  # dedicated cluster -> most instances asked
 
