@@ -25,12 +25,13 @@ SHARED = ("boto3", "kubernetes.client", "moto.ec2.models", "moto.moto_server.wer
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In `module`, `old` is replaced by `new` wherever it is."""
+    """In `module`, `old` is replaced by `new`; it is there so many `times`."""
 
     name: str
     module: str
     old: str
     new: str
+    times: int = 1
 
 
 _CLAIMS = "broker.controllers.nodeclaim"
@@ -45,8 +46,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "claim released before its instance ended",
         f"{_CLAIMS}.termination",
-        "if claim.status.provider_id and self._alive(claim, nodes):\n            return Again(LOOK_AGAIN)\n",
-        "if claim.status.provider_id:\n            self._alive(claim, nodes)\n",
+        "            if self._alive(claim, nodes):\n                return Again(LOOK_AGAIN)\n",
+        "            self._alive(claim, nodes)\n",
     ),
     Mutant(
         "no drain before the end",
@@ -69,7 +70,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "every instance counts as without a claim",
         f"{_CLAIMS}.instances",
-        "        taken = {instance_id(claim) for claim in known}\n",
+        "        taken = {instance_id(claim) for claim in claims}\n",
         "        taken = set()\n",
     ),
     Mutant(
@@ -81,7 +82,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "a new token for a repeated call",
         "providers.aws.fleet",
-        "request.token",
+        "client_token(request.token)",
         "__import__('uuid').uuid4().hex",
     ),
     Mutant(
@@ -184,8 +185,9 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "another cluster's instances may be ended",
         f"{_CLAIMS}.instances",
-        'suspects = [i for i in alone if i.ownership == "ours" or i.tags.get(names.TAG_LAUNCH) in launches]',
-        "suspects = alone",
+        '.ownership == "ours"',
+        '.ownership != ""',
+        2,
     ),
     Mutant(
         "Karpenter's claims are the broker's",
@@ -203,8 +205,8 @@ class _Patched(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path).decode()
-        if self._mutant.old not in source:
-            raise LookupError(f"{self._mutant.name}: {fullname} no longer has that text")
+        if (times := source.count(self._mutant.old)) != self._mutant.times:
+            raise LookupError(f"{self._mutant.name}: {fullname} has that text {times} times")
         changed = source.replace(self._mutant.old, self._mutant.new)
         return compile(changed, self.path, "exec", dont_inherit=True)
 

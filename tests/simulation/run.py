@@ -18,6 +18,7 @@ MACHINES = 10.0  # seconds between two looks of the machines
 STEPS = 4000  # of one stretch of time: more is no rest
 SETTLE, REST, ROUND = 3600.0, 100.0, 25.0
 QUIET = 150.0  # longer than the settings' longest wait for a state to last
+EMPTY = 75.0  # longer than it takes to describe EC2 anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +77,15 @@ class _Run:
         reseed(f"end {self._seed}")
         world.random = random.Random(f"end {self._seed}")
         self._heal()
-        self._settle("faults stopped")
+        at_rest = self._settle("faults stopped", QUIET + world.facts.ahead)
         self._watch.settled()
-        self._rest("at rest")
+        if not at_rest:
+            self._rest("at rest")
         self._restart()
         # Events are not remembered, and each class's launch is tried anew, with a template for it alone.
         self._rest("after a restart", but=("/events", "LaunchTemplate"))
         self._watch.remove_everything()
-        self._settle("everything was deleted")
+        self._settle("everything was deleted", EMPTY)
         self._watch.empty()
 
     # ---- operations
@@ -183,20 +185,21 @@ class _Run:
             process.clock.skew = 0.0
             process.frozen_until = 0.0
 
-    def _settle(self, why: str) -> None:
-        """Until nothing was changed for a while."""
+    def _settle(self, why: str, wanted: float) -> bool:
+        """Until nothing was changed for so long; returns whether that was within the time for it."""
         world = self._world
         world.gate.trace(f"== {why}")
         end = world.time.seconds + SETTLE
         quiet, before = 0.0, self._changes()
-        while quiet < QUIET + world.facts.ahead:
+        while quiet < wanted:
             if world.time.seconds >= end:
                 self._watch.stuck(why)
-                break
+                return False
             self._live(ROUND)
             now = self._changes()
             quiet = quiet + ROUND if now == before and self._watch.quiet() else 0.0
             before = now
+        return True
 
     def _changes(self) -> tuple[int, int]:
         return len(self._world.gate.api_writes), len(self._world.gate.aws_writes)
