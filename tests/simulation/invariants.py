@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.apis import names
-from broker.apis.core import Node, Pod
+from broker.apis.core import ConfigMap, Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
@@ -56,6 +56,8 @@ class Watch:
             raise Violation("foreign", f"{world.gate.acting} calls {operation} on {sorted(theirs)}")
         if operation == "CreateFleet":
             self._launches_by(str(params.get("ClientToken", "")))
+        if operation in ("CreateFleet", "CreateCapacityReservation"):
+            self._recorded(str(params.get("ClientToken", "")))
         if operation == "TerminateInstances":
             for id_ in sorted(named):
                 self._terminates(id_)
@@ -73,6 +75,14 @@ class Watch:
                 self._launches[launch].add(claim["metadata"]["uid"])
         if not self._launches[token] and not self._world.facts.broken_by_hand:
             raise Violation("intent first", f"launch {token} is of no claim")
+
+    def _recorded(self, token: str) -> None:
+        """What could buy something is written down with its token first, so that it can be made again."""
+        records = self._world.objects(ConfigMap.KIND).values()
+        if not any(
+            token in key or token in text for one in records for key, text in one.get("data", {}).items()
+        ):
+            raise Violation("intent first", f"nothing is recorded of the call {token}")
 
     def _terminates(self, id_: str) -> None:
         """An instance whose claim stands and whose node is ready is not ended."""
@@ -128,6 +138,7 @@ class Watch:
         self._launched_once()
         self._needed(claims)
         self._ended_first(claims)
+        self._launched_alive(claims)
         self._claims = claims
         leading = [p.name for p in world.running if p.broker is not None and p.leading]
         if len(leading) > 1:
@@ -176,6 +187,16 @@ class Watch:
             if (has := _instance(claim)) and has in {i.id for i in world.instances()}:
                 name = claim["metadata"]["name"]
                 raise Violation("bought once", f"{instance.id} was launched for {name}, which has {has}")
+
+    def _launched_alive(self, claims: Mapping[str, Json]) -> None:
+        """A claim that was deleted before is not launched any more."""
+        for uid, claim in claims.items():
+            before = self._claims.get(uid, claim)
+            launch = claim["metadata"].get("annotations", {}).get(names.LAUNCH)
+            if not launch or not before["metadata"].get("deletionTimestamp"):
+                continue
+            if launch != before["metadata"].get("annotations", {}).get(names.LAUNCH):
+                raise Violation("deleted first", f"{claim['metadata']['name']} is deleted, and launched")
 
     def _ended_first(self, claims: Mapping[str, Json]) -> None:
         """A claim that went had no instance, or one that has ended, or that another claim has."""
@@ -374,13 +395,15 @@ class Watch:
 
 
 def _on_its_way(claim: Json) -> bool:
-    """It is deleted, or its launch is not confirmed, or waits for a refusal of EC2's to be over."""
+    """It is deleted, or EC2's answer is not known, or EC2's refusal is not over, or its node is awaited."""
     said = condition(claim, names.LAUNCHED)
-    return bool(
-        claim["metadata"].get("deletionTimestamp")
-        or said.get("reason") == "LaunchNotConfirmed"
-        or (not _instance(claim) and "not asked again before" in said.get("message", ""))
-    )
+    if claim["metadata"].get("deletionTimestamp") or said.get("reason") == "LaunchNotConfirmed":
+        return True
+    if claim["metadata"]["name"] == "karpenters":
+        return False
+    if _instance(claim):
+        return bool(condition(claim, names.READY).get("status") != "True")
+    return "not asked again before" in said.get("message", "")
 
 
 def _instance(claim: Json) -> str:

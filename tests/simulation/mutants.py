@@ -56,10 +56,10 @@ MUTANTS: Sequence[Mutant] = (
         "if False:",
     ),
     Mutant(
-        "no wait for a launch under way",
-        f"{_CLAIMS}.termination",
-        "if self._launching(claim.uid):",
-        "if False:",
+        "fleet calls are not recorded",
+        f"{_CLAIMS}.execute",
+        "            self.calls.record(call)\n",
+        "            pass\n",
     ),
     Mutant(
         "instances without a claim never end",
@@ -86,16 +86,22 @@ MUTANTS: Sequence[Mutant] = (
         "__import__('uuid').uuid4().hex",
     ),
     Mutant(
-        "deleted claims are launched",
-        f"{_CLAIMS}.execute",
-        "            and not claim.deleting\n",
-        "",
+        "purchases are not recorded",
+        "broker.controllers.ome.holdings.act",
+        "        self._ledger.flush()\n        return intent\n",
+        "        return intent\n",
     ),
     Mutant(
         "a call's answer is given to claims twice",
         f"{_CLAIMS}.execute",
         "if i.alive and i.id not in taken)",
         "if True)",
+    ),
+    Mutant(
+        "launches are not written on their claims",
+        f"{_CLAIMS}.execute",
+        '{"annotations": {names.LAUNCH: launch}}',
+        "{}",
     ),
     Mutant(
         "no cap on what is bought",
