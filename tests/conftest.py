@@ -6,6 +6,7 @@ import gc
 import os
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.servers"]
@@ -20,6 +21,14 @@ settings.register_profile(
 )
 settings.register_profile("deep", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# Tracebacks with all variables, as on a terminal, take a second each.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 # What takes longest begins first, so that at the end of a run no process waits for another's long test.
 LONGEST = ("tests/peers/", "tests/benchmarks/", "tests/faults/", "tests/cluster/", "tests/cli/", "tests/aws/")

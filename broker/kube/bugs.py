@@ -33,9 +33,10 @@ class contained:  # noqa: N801 it reads as a statement: `with contained("handler
     the collector comes by.
     """
 
-    def __init__(self, where: str, **context: object) -> None:
+    def __init__(self, where: str, seen: set[object] | None = None, **context: object) -> None:
+        """`seen`: where failures were that are known already; these are neither logged nor counted again."""
         self.failure: Failure | None = None
-        self._where, self._context = where, context
+        self._where, self._seen, self._context = where, set() if seen is None else seen, context
 
     @property
     def error(self) -> str:
@@ -50,6 +51,9 @@ class contained:  # noqa: N801 it reads as a statement: `with contained("handler
         if not isinstance(error, Exception):
             return False
         self.failure = failure(error)
+        if self.failure.where in self._seen:
+            return True
+        self._seen.add(self.failure.where)
         BUGS.labels(self._where).inc()
         log.error("a bug in the broker, contained", where=self._where, exc_info=error, **self._context)
         return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import structlog
 from prometheus_client import Counter, Histogram
@@ -75,7 +75,7 @@ def attempt(
     expected: Errors,
     isolate: Isolate = isolate_nothing,
     about: str = "",
-    **context: object,
+    **context: Any,
 ) -> Outcome:
     """Calls `work`, measures it, and says how it went.
 
@@ -84,10 +84,12 @@ def attempt(
     began = clock.monotonic()
     outcome = Outcome(failed=True)
 
+    seen: set[object] = set()
+
     def run() -> Failure | None:
         nonlocal outcome
         outcome = Outcome(failed=True)
-        with contained(name, **context) as bug:
+        with contained(name, seen, **context) as bug:
             outcome = _call(name, work, expected, context)
         return bug.failure
 
@@ -109,9 +111,7 @@ def attempt(
     return outcome
 
 
-def _call(
-    name: str, work: Callable[[], Again | None], expected: Errors, context: dict[str, object]
-) -> Outcome:
+def _call(name: str, work: Callable[[], Again | None], expected: Errors, context: dict[str, Any]) -> Outcome:
     try:
         again = work()
     except Conflict as error:  # someone was faster; the next look sees what they wrote

@@ -20,8 +20,8 @@ LONGEST = 512  # characters of a text that may be the name of an object
 class Failure:
     """`where` is the same for failures of the same code with the same type of exception.
 
-    `suspects`, the likeliest first: Objects and values that have the uid of one, and after all of these the
-    texts that may name one. The `nearest` of them are in the same frame, the innermost that has any.
+    `suspects`, the likeliest first: Objects, values that have the uid of one, and texts that may name one.
+    So many objects as `nearest` says are in the innermost frame that has any.
     """
 
     error: str
@@ -61,26 +61,22 @@ def failure(error: Exception) -> Failure:
 def _read(error: Exception, type_: str, said: str) -> Failure:
     frames = [*_frames(error.__traceback__)]
     first: tuple[object, ...] = ()
-    uids: list[object] = [error.suspect] if isinstance(error, Guilty) else []
-    texts: list[str] = []
-    nearest = len(uids)
+    found: list[object] = [error.suspect] if isinstance(error, Guilty) else []
+    nearest = len(found)
     for frame, at in frames:
         values = frame.f_locals
         suspects = {name: value for name, value in values.items() if _is_suspect(value)}
-        named = [suspects[name] for name in _names(frame, at) if name in suspects]
-        found = [*reversed(named), *reversed(suspects.values())]
-        nearest = nearest or len({id(value) for value in suspects.values()})
-        if found and not first:
+        if suspects and not first:
             first = (frame.f_code.co_filename, frame.f_code.co_name)
-        uids += found
+        nearest = nearest or len({id(value) for value in suspects.values()})
+        found += [suspects[name] for name in reversed([*_names(frame, at)]) if name in suspects]
+        found += reversed(suspects.values())
         for value in reversed(values.values()):
-            texts += _texts(value)
+            found += _texts(value)
     if not first and frames:
         first = (frames[0][0].f_code.co_filename, frames[0][0].f_code.co_name)
-    unique = [value for at, value in enumerate(uids) if not any(value is other for other in uids[:at])]
-    return Failure(
-        error=said, where=(type_, *first), suspects=(*unique, *dict.fromkeys(texts)), nearest=nearest
-    )
+    unique = {each if isinstance(each, str) else id(each): each for each in found}
+    return Failure(error=said, where=(type_, *first), suspects=tuple(unique.values()), nearest=nearest)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 import structlog
@@ -41,7 +43,6 @@ LEFT_OUT = Counter(
     registry=REGISTRY,
 )
 
-Found = tuple[Cache[Any], Any]
 Where = tuple[object, ...]
 
 _log = structlog.get_logger(__name__)
@@ -74,9 +75,9 @@ class Isolation:
                 return left  # the pass remembers what is left out, and forgets it before long
             search = _Search(self._caches, run, about, self._clock.monotonic())
             left = search.through(left)
-            for cache, remains in search.left_out:
-                if any(each is remains for each in cache.remains):
-                    self._report(remains)
+            for out in search.left_out:
+                if any(each is remains for cache, remains in out.left for each in cache.remains):
+                    self._report(out.left[0][1])
             return left
         finally:
             self._searching.release()
@@ -118,8 +119,18 @@ class Isolation:
         self._recorder.event(about, "Warning", REASON, message)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Out:
+    """An object that is left out for a failure; not `sure`: the pass failed so again, on another then."""
+
+    where: Where
+    value: Any
+    left: Sequence[tuple[Cache[Any], Remains]]  # more than one where several caches have it
+    sure: bool
+
+
 class _Search:
-    """Of one pass. `left_out`: what it does not fail without, as far as it is known."""
+    """Of one pass. `left_out`: what it fails on, as far as it is known."""
 
     def __init__(self, caches: Iterable[Cache[Any]], run: Run, about: str, now: float) -> None:
         self._caches = tuple(caches)
@@ -127,117 +138,128 @@ class _Search:
         self._about = about
         self._now = now
         self._runs = 0
-        self._for: list[tuple[Where, Cache[Any], Remains]] = []  # what is left out, and for which failure
-        self._alike: dict[Where, list[Kind]] = {}  # failures of several objects; of which kind these may be
-
-    @property
-    def left_out(self) -> list[tuple[Cache[Any], Remains]]:
-        return [(cache, remains) for _, cache, remains in self._for]
+        self._alike: dict[Where, Kind] = {}  # failures of several objects, and of which kind these may be
+        self.left_out: list[_Out] = []
 
     def through(self, failure: Failure | None) -> Failure | None:
         """Leaves out one object after another; the failure that is left."""
-        while failure is not None and self._runs < RUNS:
+        goes_on = True
+        while failure is not None and goes_on and self._runs < RUNS:
             suspects = self._found(failure)
-            kinds = self._alike.get(failure.where)
-            step = self._by_turns if kinds is None else self._by_kind
-            goes_on, failure = step(suspects, failure)
-            if not goes_on:
-                break
-        return failure
+            kind = None if self._alone(failure, suspects) else self._alike.get(failure.where)
+            alike = next((found for found in suspects if kind == found.KIND), None)
+            if alike is not None and self._leave_out(alike, failure, sure=False):
+                failure = self._again()
+            else:
+                goes_on, failure = self._by_turns(suspects, failure)
+        return failure if failure is not None else self._spare()
 
-    def _by_kind(self, suspects: Sequence[Found], failure: Failure) -> tuple[bool, Failure | None]:
-        """Leaves out the next object of several that have the same failure."""
-        kinds = self._alike[failure.where]
-        found = next((found for found in suspects if kinds[0] == found[1].KIND), None)
-        if found is None or not self._leave_out(found, failure):
-            kinds.pop(0)  # all of the kind are out, and it goes on
-            self._give_up(failure)
-            if not kinds:
-                return False, failure
-        return True, self._again()
+    def _spare(self) -> Failure | None:
+        """Brings back what the pass would do as well with, of what it was not sure of."""
+        failure: Failure | None = None
+        unsure = [out for out in self.left_out if not out.sure]
+        one_by_one = len(unsure) <= TRIED
+        for (where, _, _), some in groupby(unsure, key=lambda o: (o.where, one_by_one and o, o.value.KIND)):
+            group = [*some]
+            if len(group) == len([out for out in self.left_out if out.where == where]):
+                continue  # without them it would fail so
+            self._bring_back(group)
+            if (failure := self._again()) is None:
+                continue
+            for out in group:
+                self._leave_out(out.value, failure)
+        return failure and self._again()
 
-    def _by_turns(self, suspects: Sequence[Found], failure: Failure) -> tuple[bool, Failure | None]:
+    def _by_turns(self, suspects: Sequence[Any], failure: Failure) -> tuple[bool, Failure | None]:
         """Leaves out the one without which the pass does not fail so; whether to go on, and how it ended."""
-        there = self._certain(failure, suspects)
-        remembered: list[Found] = []  # the pass still has them from elsewhere, and forgets them before long
-        alike: list[Found] = []  # without them it fails so on others that come with the same ones
-        otherwise: list[Found] = []  # without them it fails elsewhere, which may be for want of them
+        there = {value.uid for value in suspects}
+        remembered: list[Any] = []  # the pass still has them from elsewhere, and forgets them before long
+        alike: list[Any] = []  # without them it fails so on others that come with the same ones
+        otherwise: list[Any] = []  # without them it fails elsewhere, which may be for want of them
+        alone = self._alone(failure, suspects)
         for found in suspects[:TRIED]:
-            if not self._leave_out(found, failure):
+            if not self._leave_out(found, failure, sure=not alone):
                 continue
             after = self._again()
-            sure = failure.nearest == 1 and found is suspects[0]
-            if after is None or (sure and after.where != failure.where and self._found(after)):
-                return True, after
-            now, others = self._certain(after, self._found(after)), there - {found[1].uid}
-            if now and after.where != failure.where:
+            if after is None:
+                return True, None
+            if alone and found is suspects[0] and not _named(after, found) and self._found(after):
+                return True, after  # now it is about another
+            now = {value.uid for value in self._found(after)}
+            others = there - {found.uid}
+            if after.where != failure.where and (now or after.where[0] != failure.where[0]):
                 otherwise.append(found)
             elif now and (not others or not others <= now):
                 return True, after  # it fails so on others
             elif _named(after, found):
-                if sure:
+                if alone and found is suspects[0]:
                     return False, after
                 remembered.append(found)
             elif now - there:
                 alike.append(found)
-            _, cache, remains = self._for.pop()
-            cache.bring_back(remains)
+            self._bring_back(self.left_out[-1:])
         if alike:
-            self._alike[failure.where] = [*dict.fromkeys(value.KIND for _, value in alike)]
-            return True, failure
-        if otherwise and self._leave_out(otherwise[0], failure):
-            return True, self._again()
+            self._alike[failure.where] = alike[0].KIND
+        for found in (*otherwise, *alike):
+            if self._leave_out(found, failure, sure=False):
+                return True, self._again()
         if not remembered or not self._leave_out(remembered[0], failure):
             self._give_up(failure)
         return False, failure
 
-    def _leave_out(self, found: Found, failure: Failure) -> bool:
-        cache, value = found
-        remains = cache.leave_out(value, _because(failure.error), self._now)
-        if remains is not None:
-            self._for.append((failure.where, cache, remains))
-        return remains is not None
+    def _leave_out(self, found: Any, failure: Failure, *, sure: bool = True) -> bool:
+        left = [
+            (cache, remains)
+            for cache in self._caches
+            if (remains := cache.leave_out(found, _because(failure.error), self._now)) is not None
+        ]
+        if left:
+            self.left_out.append(_Out(failure.where, found, left, sure))
+        return bool(left)
 
     def _again(self) -> Failure | None:
         self._runs += 1
         return self._run()
 
-    def _certain(self, failure: Failure, suspects: Sequence[Found]) -> set[str]:
-        """Uids of those that it names as objects; of those that it names in texts if there are none."""
-        return {v.uid for _, v in suspects if _named(failure, (_, v))} or {v.uid for _, v in suspects}
+    def _alone(self, failure: Failure, suspects: Sequence[Any]) -> bool:
+        """Whether the innermost code had the first of the suspects in its hands, and no other object."""
+        return failure.nearest == 1 and bool(suspects) and _named(failure, suspects[0])
 
     def _give_up(self, failure: Failure) -> None:
         """Brings back what was left out for a failure that goes on without it."""
         like = failure.where if self._found(failure) else failure.where[:1]
-        gone = [each for each in self._for if each[0][: len(like)] == like]
-        for _, cache, remains in gone:
-            cache.bring_back(remains)
-        self._for = [each for each in self._for if each not in gone]
+        self._bring_back([out for out in self.left_out if out.where[: len(like)] == like])
 
-    def _found(self, failure: Failure) -> list[Found]:
+    def _bring_back(self, some: Sequence[_Out]) -> None:
+        for out in some:
+            for cache, remains in out.left:
+                cache.bring_back(remains)
+        self.left_out = [out for out in self.left_out if out not in some]
+
+    def _found(self, failure: Failure) -> list[Any]:
         """The suspects that are in a cache, up to the one that the pass is about."""
         texts = {text for text in failure.suspects if isinstance(text, str)}
         uids = {uid for each in failure.suspects if (uid := getattr(each, "uid", ""))}
-        named: dict[object, list[Found]] = {}
+        named: dict[object, list[Any]] = {}
         for cache in self._caches:
             for value in cache.list():
                 if value.uid in uids:
-                    named.setdefault(value.uid, []).append((cache, value))
+                    named.setdefault(value.uid, []).append(value)
                 for text in _written(value) & texts:
-                    named.setdefault(text, []).append((cache, value))
-        found: list[Found] = []
+                    named.setdefault(text, []).append(value)
+        found: list[Any] = []
         for suspect in failure.suspects:
             same = suspect if isinstance(suspect, str) else getattr(suspect, "uid", "")
-            for cache, value in named.get(same, ()):
+            for value in named.get(same, ()):
                 if value.key == self._about:
                     return found
-                if all(value.uid != other.uid for _, other in found):
-                    found.append((cache, value))
+                if all(value.uid != other.uid for other in found):
+                    found.append(value)
         return found
 
 
-def _named(failure: Failure, found: Found) -> bool:
-    return any(getattr(each, "uid", "") == found[1].uid for each in failure.suspects)
+def _named(failure: Failure, value: Any) -> bool:
+    return any(getattr(each, "uid", "") == value.uid for each in failure.suspects)
 
 
 def _written(value: Object) -> set[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.kube import cache, lean
+from broker.kube import cache, controller, lean, singleton
+from broker.kube.controller import Again, Outcome, attempt
 from broker.kube.errors import ApiError
 from broker.kube.isolation import LEFT_OUT, REASON
+from broker.kube.singleton import Singleton
 from tests.cluster.everything import bodies, put
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Stack
@@ -116,8 +119,7 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
     stack.claim("beside", node_class="good")
     stack.until_launched("beside")
     assert all(broker.ready().values())
-    left_out = LEFT_OUT.labels("nodeclaims.karpenter.sh", "pass")._value.get()
-    assert left_out >= 1
+    assert left_out(NodeClaim) >= 1
 
     stack.stop()
     fresh = stack.start(kubelets=False)
@@ -127,6 +129,103 @@ def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_g
     assert len(stack.aws.instances()) == 3
     stack.close()
     stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
+
+
+WAYS = ("judged", "translated", "beside")
+
+
+def convert(text: str) -> int:
+    """Knows nothing but a text."""
+    raise RecursionError(f"{text[:1]}... has no end")
+
+
+def translate(texts: Sequence[str]) -> list[int]:
+    return [*map(convert, texts)]
+
+
+class Walk:
+    """Has each pass read all objects before its own work, and fail on those that are its to fail on: while
+    the object is judged, when a value made of it is translated, or where others are at hand as well."""
+
+    def __init__(self) -> None:
+        self.caches: Sequence[cache.Cache[Any]] = ()
+        self.fails: dict[tuple[str, str], tuple[str, str]] = {}  # object → which pass fails on it, and how
+
+    def attempt(self, name: str, work: Callable[[], Again | None], **more: Any) -> Outcome:
+        def reads_first() -> Again | None:
+            self.read(name)
+            return work()
+
+        return attempt(name, reads_first, **more)
+
+    def read(self, name: str) -> None:
+        texts: list[str] = []
+        before: Object | None = None
+        for each in [value for some in self.caches for value in some.list()]:
+            pass_, way = self.fails.get((each.KIND.kind, each.name), ("", ""))
+            if pass_ != name:
+                way = ""
+            if way == "judged":
+                raise RuntimeError(f"cannot judge a {each.KIND.kind}")
+            if way == "beside":
+                text, other = each.key, before
+                convert(text)
+                assert other is not each
+            if way == "translated":
+                texts.append(each.key)
+            before = each
+        translate(texts)
+
+
+@pytest.mark.covers("SAF-50")
+def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(stack.client)
+    stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
+    stack.node_class("good", id_=stack.aws.odcr(count=2))
+    walk = Walk()
+    monkeypatch.setattr(singleton, "attempt", walk.attempt)
+    monkeypatch.setattr(controller, "attempt", walk.attempt)
+    broker = stack.start(kubelets=False)
+    stack.claim("before", node_class="good")
+    stack.until_launched("before")
+    walk.caches = [each.cache for each in broker.informers]
+    passes = cycle(sorted({loop.name for loop in broker.loops}))
+    made = {
+        (model, f"{way}-{model.__name__.lower()}"): way
+        for model in bodies(stack)
+        if model is not Lease  # which is read by its name
+        for way in WAYS
+    }
+    assert len(made) >= 2 * len({loop.name for loop in broker.loops})
+    before = {model: left_out(model) for model, _ in made}
+    for (model, name), way in made.items():
+        walk.fails[model.KIND.kind, name] = next(passes), way
+        put(stack, model, bodies(stack)[model], name)
+
+    def reported() -> set[tuple[str, str]]:
+        for loop in broker.loops:
+            waiting: Any = loop.batcher if isinstance(loop, Singleton) else loop.queue
+            waiting.add("nothing" if loop.name != "annotations" else ("NodeClaim", "nothing"))
+        return {
+            (each.involved_object.kind, each.involved_object.name)
+            for each in stack.all(Event)
+            if each.reason == REASON
+        }
+
+    wanted = {(model.KIND.kind, name) for model, name in made}
+    stack.until(lambda: wanted <= reported(), "each is reported", step=1.0)
+    assert reported() == wanted
+    assert all(left_out(model) - count >= len(WAYS) for model, count in before.items())
+    stack.claim("beside", node_class="good")
+    stack.until_launched("beside")
+    stack.close()
+    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
+
+
+def left_out(model: type[Object]) -> int:
+    return int(LEFT_OUT.labels(model.KIND.resource, "pass")._value.get())
 
 
 @pytest.fixture(params=["pass", "decoding"])
