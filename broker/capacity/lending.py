@@ -296,6 +296,13 @@ class Lender:
             return slot
         return ""
 
+    def _keep_lent(self, uid: str) -> str:
+        """A slot of another owner that is free, since others left for this claim."""
+        lot = self._entitlements.nominated.get(uid)
+        if lot is None or lot.owner == self._entitlements.draws.get(uid) or self._borrowed(uid) is None:
+            return ""
+        return self._flow.filled or ""
+
     def _borrowed(self, uid: str) -> _Kind | None:
         for kind in self._kinds[uid]:
             limit = Lot(kind.queue, kind.flavor)
@@ -315,7 +322,7 @@ class Lender:
         found: dict[str, Awaited] = {}
         keeps: dict[str, str] = {}
         for uid in uids:
-            if gang and (slot := self._keep(uid)):
+            if gang and (slot := self._keep(uid) or self._keep_lent(uid)):
                 keeps[uid] = slot
                 continue
             if back := self._back(uid):

@@ -217,7 +217,7 @@ def _wishes(
             gang=gang,
         )
         slots: Collection[str] = prospect.slots
-        if lends is not None and priority > most:
+        if lends is not None and claim.uid in nominated:
             slots = (*slots, *lends.to(claim.uid, prospect))
         wishes[claim.uid] = Wish(slots=slots, rank=rank, gang=gang)
     return wishes

@@ -140,12 +140,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Drain:
-    """A claim or cluster that was told to leave: which job or cluster, for which, why, and in which round."""
+    """A claim or cluster that was told to leave: which job or cluster, for which, why, and in which round;
+    what the cluster that it was for asked for then."""
 
     victim: str
     preemptor: str
     reason: str
     round: int
+    asked: str = ""
 
 
 class Store(Client):
@@ -429,7 +431,7 @@ class World:
                     entitlements=self.entitler.entitlements(objects, world, TYPES),
                 )
                 self.entitler.take(made)
-                self.reclaimer.awaited(made.awaited)
+                self.reclaimer.awaited(made.awaited, made.kept)
             if not made.assignments:
                 break
             for each in made.assignments:
@@ -488,7 +490,10 @@ class World:
         preemptor = words[at + 1] if at >= 0 else "?"
         if preemptor == "NodeClaim":
             preemptor = words[at + 2]
-        self.drains.append(Drain(victim, preemptor.partition(".")[0], reason, self.number))
+        preemptor = preemptor.partition(".")[0]
+        cluster = self.reads.clusters.cache.get(preemptor)
+        asked = cluster.spec.resources.requests[GPU] if cluster and cluster.spec.resources else ""
+        self.drains.append(Drain(victim, preemptor, reason, self.number, asked))
 
     def _drain(self) -> None:
         slow = {job.name: job.drains for job in self.setting.jobs}

@@ -71,13 +71,13 @@ def check(world: World) -> Iterator[str]:
 
 
 def _repeated(drains: Iterable[Drain]) -> Iterator[str]:
-    """Drains of one for another for one reason. A preemptor that had to leave since takes room anew."""
+    """Drains of one for another for one reason. What had to leave since, or has grown, takes room anew."""
     lost: Counter[str] = Counter()
-    counts: Counter[tuple[str, str, str, int]] = Counter()
+    counts: Counter[tuple[str, str, str, str, int]] = Counter()
     for each in drains:
-        counts[each.victim, each.preemptor, each.reason, lost[each.preemptor]] += 1
+        counts[each.victim, each.preemptor, each.reason, each.asked, lost[each.preemptor]] += 1
         lost[each.victim.removeprefix("cluster ")] += 1
-    for (victim, preemptor, reason, _), count in counts.items():
+    for (victim, preemptor, reason, *_), count in counts.items():
         if count > 1:
             yield f"drained twice: {victim} {count} times for {preemptor} ({reason})"
 

@@ -103,7 +103,11 @@ class Entitler:
         given = self._sight.entitled(seen)
         owners = {uid: cluster_of(each) for uid, each in claims.items()}
         with self._lock:
-            awaited, later = self._awaited, dict(self._later)
+            places = {
+                uid: given.lots[odcr_id] for uid, odcr_id in self._kept.items() if odcr_id in given.lots
+            }
+            places |= {uid: each.lot for uid, each in self._awaited.items()}
+            later = dict(self._later)
             self._first = {uid: owner for uid, (owner, _) in owners.items() if owner in self._served}
             first = {uid for uid, each in claims.items() if nominated(each)} | self._first.keys()
         if later and (kept := self.held_back(claims, draws, later)):
@@ -119,7 +123,7 @@ class Entitler:
             barred={**given.barred, **barred},
             rules=given.rules,
             held=frozenset(uid for uid, (_, name) in owners.items() if name in seen.holding),
-            nominated={uid: awaited[uid].lot if uid in awaited else None for uid in first},
+            nominated={uid: places.get(uid) for uid in first},
         )
 
     @contextmanager

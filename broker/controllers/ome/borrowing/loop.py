@@ -118,7 +118,7 @@ class Borrowing:
     def planned(self, made: Plan) -> None:
         """What is launched now, and which claims wait to have which slots back."""
         self._entitler.take(made)
-        self._reclaimer.awaited(made.awaited)
+        self._reclaimer.awaited(made.awaited, made.kept)
 
 
 def _up(node: Node | None) -> bool:

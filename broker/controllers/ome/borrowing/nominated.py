@@ -43,9 +43,9 @@ def nominations_of(
 ) -> Iterator[Want]:
     """Of these claims the nominated ones, and those of their gangs that keep a slot meanwhile. `awaited` and
     `kept`, by uid: the slots that the last plan let them wait for, and the EC2 reservation of those kept."""
-    first = [each for each in claims if each.uid in awaited and nominated(each)]
+    first = [each for each in claims if nominated(each)]
     gangs = {each.annotations.get(names.GANG, "") for each in first} - {""}
-    for claim in first:
+    for claim in (each for each in first if each.uid in awaited):
         yield want(claim, awaited[claim.uid].queue, awaited[claim.uid].odcr_ids)
     for claim in claims:
         if claim.uid in kept and claim.annotations.get(names.GANG) in gangs:

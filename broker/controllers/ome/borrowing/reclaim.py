@@ -12,7 +12,7 @@ apis/kueue/v1beta1/workload_types.go): who preempts whom, why, and where both ar
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -66,12 +66,15 @@ class Reclaimer:
         self._wake = wake
         self._lock = threading.Lock()
         self._awaited: Mapping[str, Awaited] = {}
+        self._keeping: frozenset[str] = frozenset()
         self._planned = False
 
-    def awaited(self, found: Mapping[str, Awaited]) -> None:
-        """Which claims (by uid, the first first) wait to have which slots back, as of the last plan."""
+    def awaited(self, found: Mapping[str, Awaited], kept: Collection[str] = ()) -> None:
+        """Which claims (by uid, the first first) wait to have which slots back, as of the last plan; which of
+        them have theirs, and are `kept` waiting by their gang."""
         with self._lock:
             before, self._awaited, self._planned = self._awaited, dict(found), True
+            self._keeping = frozenset(kept)
         if found or before:
             self._wake()
 
@@ -85,7 +88,7 @@ class Reclaimer:
     def settle(self) -> None:
         """Claims that have their slot, or take another way, no longer reclaim one. Raises ApiError."""
         with self._lock:
-            waiting, planned = self._there(self._awaited), self._planned
+            waiting, planned = self._there({*self._awaited, *self._keeping}), self._planned
 
         def settled(claim: NodeClaim) -> None:
             said = condition(claim.status.conditions, names.RECLAIMING)
@@ -100,7 +103,7 @@ class Reclaimer:
 
         each(self._claims.list(), settled)
 
-    def _there(self, awaited: Mapping[str, Awaited]) -> Mapping[str, NodeClaim]:
+    def _there(self, awaited: Collection[str]) -> Mapping[str, NodeClaim]:
         return {
             claim.uid: claim
             for claim in self._claims.list()

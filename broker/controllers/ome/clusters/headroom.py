@@ -47,7 +47,13 @@ def without_room(
             roots.add(_root(node))
     made_for = {key.flavor for held in later.values() for key in held.usage}
     found = set()
-    for claim, queue in sorted(claims, key=lambda item: _order(item[0])):
+    waiting = [*claims]
+    gangs = {claim.annotations.get(names.GANG, "") for claim, _ in waiting if nominated(claim)} - {""}
+
+    def first(claim: NodeClaim) -> bool:
+        return nominated(claim) or claim.annotations.get(names.GANG) in gangs
+
+    for claim, queue in sorted(waiting, key=lambda item: (not first(item[0]), *_order(item[0]))):
         node = tree.queues.get(queue)
         if node is None or _root(node) not in roots:
             continue
@@ -57,15 +63,14 @@ def without_room(
                 node.add(usage)
             else:
                 fitting = False
-        if not fitting and not nominated(claim):
+        if not fitting and not first(claim):
             found.add(claim.uid)
     return frozenset(found)
 
 
-def _order(claim: NodeClaim) -> tuple[bool, int, float, str]:
+def _order(claim: NodeClaim) -> tuple[int, float, str]:
     created = claim.metadata.creation_timestamp
     return (
-        not nominated(claim),
         -priority_of(claim),
         created.timestamp() if created is not None else 0.0,
         claim.name,
