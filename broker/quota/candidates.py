@@ -67,3 +67,8 @@ def fits(node: Node, amounts: Amounts, *, borrow: bool) -> bool:
         if value > max(0, node.available(key)):
             return False
     return True
+
+
+def covered(node: Node, amounts: Amounts) -> bool:
+    """Whether a queue's own quota has room for the amounts, whoever has borrowed that."""
+    return all(node.uses(key) + value <= node.quota(key) for key, value in amounts.items())

@@ -15,11 +15,11 @@ first who are in the preemptor's machines, where that is known: what another lea
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 
-from broker.quota.candidates import Keys, allowed, borrowers, by_policy, fits
+from broker.quota.candidates import Keys, allowed, borrowers, by_policy, covered, fits
 from broker.quota.ledger import Entry, Ledger, Merged
 from broker.quota.model import Amounts, Ask, Reason, Target, Workload
 from broker.quota.tree import Node
@@ -62,10 +62,14 @@ class _Case:
         return self.ledger.merged(cohort, self.needed, queues, evicted=evicted)
 
     def _from(self, source: _Source, workload: Workload) -> bool:
-        """Whether a workload below the source's cohort is of the source, and not at home."""
+        """Whether a workload below the source's cohort is of the source, its queue borrows, and it is not at
+        home."""
         if workload.home or workload.queue == self.node.name:
             return False
-        return source.besides is self.node or source.besides not in self.ledger.node(workload.queue).path()
+        node = self.ledger.node(workload.queue)
+        if not node.over_quota(self.needed):
+            return False
+        return source.besides is self.node or source.besides not in node.path()
 
     def any_of(self, sources: list[_Source]) -> bool:
         return any(
@@ -123,6 +127,10 @@ def _sources(node: Node, amounts: Amounts) -> tuple[list[_Source], list[_Source]
 
 
 def _attempt(case: _Case, *, borrow: bool) -> tuple[Target, ...]:
+    if not borrow and not case.ledger.evicted and not covered(case.node, case.ask.amounts):
+        found = _own_first(case)
+        if found is not None:
+            return found
     taken: list[Target] = []
     try:
         for evicted in case.ledger.turns:
@@ -135,6 +143,42 @@ def _attempt(case: _Case, *, borrow: bool) -> tuple[Target, ...]:
         return ()
     finally:
         for target in taken:
+            case.ledger.node(target.workload.queue).add(target.workload.usage)
+
+
+def _own_first(case: _Case) -> tuple[Target, ...] | None:
+    """The attempt without borrowing, where the queue's own quota has no room: only its own workloads make it.
+
+    The attempt itself would take all that it may of the others first, and give back what is not needed. What
+    is needed of the others is what is found here, after the queue's own; None where that is not enough.
+    """
+    node, amounts = case.node, case.ask.amounts
+    own: list[Target] = []
+    others: list[Target] = []
+    *several, mine = case.classes
+    try:
+        walk = _walk(case, mine, evicted=False, borrow=False, near=None)
+        while not covered(node, amounts):
+            if (target := next(walk, None)) is None:
+                return ()
+            node.remove(target.workload.usage)
+            own.append(target)
+        _give_back(case.ledger, own, lambda: covered(node, amounts))
+        walk = (
+            target
+            for sources in several
+            for near in ((True, False) if case.ledger.placed else (None,))
+            for target in _walk(case, sources, evicted=False, borrow=False, near=near)
+        )
+        while not fits(node, amounts, borrow=False):
+            if (target := next(walk, None)) is None:
+                return None
+            case.ledger.node(target.workload.queue).remove(target.workload.usage)
+            others.append(target)
+        give_back(case.ledger, node, amounts, others, borrow=False)
+        return (*others, *own)
+    finally:
+        for target in (*own, *others):
             case.ledger.node(target.workload.queue).add(target.workload.usage)
 
 
@@ -208,11 +252,15 @@ def _below_threshold(case: _Case, workload: Workload) -> bool:
 
 def give_back(ledger: Ledger, node: Node, amounts: Amounts, taken: list[Target], *, borrow: bool) -> None:
     """Puts back, last taken first, whatever is not needed after all; the very last one always is."""
+    _give_back(ledger, taken, lambda: fits(node, amounts, borrow=borrow))
+
+
+def _give_back(ledger: Ledger, taken: list[Target], enough: Callable[[], bool]) -> None:
     for index in range(len(taken) - 2, -1, -1):
         workload = taken[index].workload
         owner = ledger.node(workload.queue)
         owner.add(workload.usage)
-        if fits(node, amounts, borrow=borrow):
+        if enough():
             taken[index] = taken[-1]
             taken.pop()
         else:

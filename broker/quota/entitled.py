@@ -19,7 +19,7 @@ from enum import Enum, StrEnum, auto
 from typing import Final
 
 from broker.quota.assign import Rules, assign
-from broker.quota.candidates import fits
+from broker.quota.candidates import covered, fits
 from broker.quota.cycle import Decision, Head, Outcome, decide
 from broker.quota.flavors import Expression, Flavor, PodSet, misfit
 from broker.quota.ledger import Ledger
@@ -208,7 +208,7 @@ class _Decision:
         """Counts those as held that their queue has quota for, or that there is room for."""
         for each in claimed:
             later = self._later.tree.queues.get(each.queue)
-            if later is not None and (_covered(later, each.usage) or fits(later, each.usage, borrow=True)):
+            if later is not None and (covered(later, each.usage) or fits(later, each.usage, borrow=True)):
                 self._hold(replace(each, firm=each.firm or each.name in self._nominated))
 
     def _rounds(self, waiting: Waiting) -> None:
@@ -377,11 +377,6 @@ class _Decision:
                     yield f"flavor {name} is not there: create the ResourceFlavor"
                 elif why := misfit(pods, known):
                     yield why
-
-
-def _covered(node: Node, usage: Amounts) -> bool:
-    """Whether the queue's own quota has room for it, whoever has borrowed that."""
-    return all(node.uses(key) + value <= node.quota(key) for key, value in usage.items())
 
 
 def held_of(usage: Amounts) -> dict[str, int]:

@@ -12,11 +12,14 @@ Shares are compared where the two queues' paths to the root part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heapreplace
-from typing import Final
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
+from typing import Any, Final
 
-from broker.quota.candidates import Keys, allowed, borrowers, fits
+from broker.quota.board import Board, CohortKey, Key, Last, Order, Row, board, queue_key
+from broker.quota.candidates import Keys, allowed, fits
 from broker.quota.classical import give_back
 from broker.quota.ledger import Entry, Ledger
 from broker.quota.model import Ask, Policy, Reason, Strategy, Target
@@ -26,9 +29,6 @@ from broker.quota.tree import Node
 DEFAULT: Final[tuple[Strategy, ...]] = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
 # What Kueue's configuration allows as fairSharing.preemptionStrategies (pkg/config/validation.go).
 ALLOWED: Final[tuple[tuple[Strategy, ...], ...]] = (DEFAULT, DEFAULT[:1], DEFAULT[1:])
-
-# Of a queue to take from: its share, then its first candidate.
-_Key = tuple[bool, float, bool, bool, int, float, str]
 
 
 class _Stream:
@@ -46,6 +46,9 @@ class _Stream:
             raise LookupError("no candidate is left in this queue")
         self.head = next(self._rest, None)
         return head
+
+    def rest(self) -> Iterator[Entry]:
+        return iter(()) if self.head is None else chain((self.head,), self._rest)
 
 
 class _Decision:
@@ -102,66 +105,83 @@ def preempt_fairly(
 ) -> tuple[Target, ...]:
     """Whom to preempt so that `ask`, which does not fit now, does; nobody when nothing fair would help."""
     decision = _Decision(ledger, ask, needed)
-    candidates = _candidates(decision)
-    if not candidates:
-        return ()
     node = decision.node
-    node.add(ask.amounts)
-    try:
-        done, refused = _first(decision, candidates, strategies[0])
-        if not done and len(strategies) > 1:
-            done = _second(decision, refused)
-    finally:
-        node.remove(ask.amounts)
-    try:
-        if not done:
+    with ledger.still():
+        streams = _Streams(decision)
+        if not streams.some:
             return ()
-        give_back(ledger, node, ask.amounts, decision.taken, borrow=True)
-        return tuple(decision.taken)
-    finally:
-        for target in decision.taken:
-            ledger.node(target.workload.queue).add(target.workload.usage)
+        node.add(ask.amounts)
+        try:
+            done = _first(decision, streams, strategies[0])
+            if not done and len(strategies) > 1:
+                done = _second(decision, streams)
+        finally:
+            node.remove(ask.amounts)
+        try:
+            if not done:
+                return ()
+            give_back(ledger, node, ask.amounts, decision.taken, borrow=True)
+            return tuple(decision.taken)
+        finally:
+            for target in decision.taken:
+                ledger.node(target.workload.queue).add(target.workload.usage)
 
 
-def _candidates(decision: _Decision) -> dict[Node, _Stream]:
-    node, needed = decision.node, decision.needed
-    rule = node.preemption
-    sources = [(node, rule.within)]
-    if decision.ancestors and rule.reclaim != "Never":
-        *_, root = node.path()
-        sources += [(each, rule.reclaim) for each in _borrowing(root, needed) if each is not node]
-    streams = {each: _Stream(_in_order(decision, each, policy)) for each, policy in sources}
-    return {each: stream for each, stream in streams.items() if stream.head is not None}
+class _Streams:
+    """The candidates of each queue, looked up when it is its turn: the preemptor's own, and those on the
+    board. `refused`: what was not taken of a queue by the first strategy."""
+
+    def __init__(self, decision: _Decision) -> None:
+        node, rule = decision.node, decision.node.preemption
+        self._decision = decision
+        self.board = Board()
+        if decision.ancestors and rule.reclaim != "Never":
+            *_, root = node.path()
+            self.board = board(decision.ledger, root, decision.needed, rule.reclaim, decision.ask)
+        self.known: dict[Node, _Stream] = {node: _Stream(self._in_order(node, rule.within))}
+        self.refused: dict[Node, list[Entry]] = {}
+
+    @property
+    def some(self) -> bool:
+        """Whether there may be any candidate."""
+        node = self._decision.node
+        if self.known[node].head is not None:
+            return True
+        rows = self.board.rows.values()
+        return any(len(row) > 1 or row.nodes != [node] for row in rows)
+
+    def of(self, node: Node) -> _Stream:
+        if node not in self.known:
+            self.known[node] = _Stream(self._in_order(node, self._decision.node.preemption.reclaim))
+        return self.known[node]
+
+    def again(self) -> None:
+        """From what was refused, and what it was never the turn of."""
+        del self.known[self._decision.node]
+        self.known = {
+            node: _Stream(chain(self.refused.get(node, ()), stream.rest()))
+            for node, stream in self.known.items()
+        }
+
+    def _in_order(self, node: Node, policy: Policy) -> Iterator[Entry]:
+        """A queue's candidates, evicted ones first."""
+        ledger, ask = self._decision.ledger, self._decision.ask
+        for evicted in ledger.turns:
+            yield from allowed(
+                ledger, node.name, self._decision.needed, evicted=evicted, policy=policy, ask=ask
+            )
 
 
-def _in_order(decision: _Decision, node: Node, policy: Policy) -> Iterator[Entry]:
-    """A queue's candidates, evicted ones first."""
-    for evicted in decision.ledger.turns:
-        yield from allowed(
-            decision.ledger, node.name, decision.needed, evicted=evicted, policy=policy, ask=decision.ask
-        )
-
-
-def _borrowing(cohort: Node, needed: Keys) -> Iterator[Node]:
-    """Every queue of the tree beyond its quota, whether or not its cohorts are."""
-    yield from borrowers(cohort, needed, besides=frozenset(cohort.cohorts))
-    for child in cohort.cohorts:
-        yield from _borrowing(child, needed)
-
-
-def _first(
-    decision: _Decision, candidates: Mapping[Node, _Stream], strategy: Strategy
-) -> tuple[bool, dict[Node, _Stream]]:
-    """Takes while the strategy allows; whether that made room, and what it would not take."""
-    refused: dict[Node, list[Entry]] = {}
+def _first(decision: _Decision, streams: _Streams, strategy: Strategy) -> bool:
+    """Takes while the strategy allows; whether that made room."""
     entitled = not decision.node.over_quota(decision.needed)
-    order = _Order(decision, candidates)
+    order = _Order(decision, streams, None if entitled else strategy)
     while (node := order.next()) is not None:
-        stream = candidates[node]
+        stream = streams.of(node)
         if node is decision.node or entitled:
             reason = Reason.IN_QUEUE if node is decision.node else Reason.RECLAIM
             if decision.take(node, stream.pop(), reason):
-                return True, {}
+                return True
             continue
         ours, theirs = decision.sides(node)
         mine, before = decision.share(ours).order, decision.share(theirs).order
@@ -173,18 +193,19 @@ def _first(
                 fair = mine <= before and mine <= decision.share_without(theirs, node, entry).order
             if fair:
                 if decision.take(node, entry, Reason.FAIR_SHARING):
-                    return True, {}
+                    return True
                 break
-            refused.setdefault(node, []).append(entry)
-    return False, {node: _Stream(iter(entries)) for node, entries in refused.items()}
+            streams.refused.setdefault(node, []).append(entry)
+    return False
 
 
-def _second(decision: _Decision, refused: Mapping[Node, _Stream]) -> bool:
+def _second(decision: _Decision, streams: _Streams) -> bool:
     """Takes at most one workload of each queue whose side had the larger share; whether that made room."""
-    order = _Order(decision, refused)
+    streams.again()
+    order = _Order(decision, streams, "LessThanInitialShare")
     while (node := order.next()) is not None:
         ours, theirs = decision.sides(node)
-        entry = refused[node].pop()
+        entry = streams.of(node).pop()
         if decision.share(ours).order < decision.share(theirs).order and decision.take(
             node, entry, Reason.FAIR_SHARING
         ):
@@ -193,71 +214,97 @@ def _second(decision: _Decision, refused: Mapping[Node, _Stream]) -> bool:
     return False
 
 
+_Queued = tuple[Key, str, Node]
+
+
 class _Order:
     """Which queue to take from next: from the root, the child with the largest share, down to a queue.
 
     Shares only fall, so a subtree that stopped borrowing is left for good, unless it is the preemptor's
     own path, and a queue found at the top of its heap under its present share is the one. Between equal
-    shares a cohort comes before a queue, and of two queues the one with the better candidate.
+    shares a cohort comes before a queue, and of two queues the one with the better candidate. Queues go from
+    the board into the heap when their turn comes. `strategy`: what it refuses of the preemptor's siblings is
+    passed over, as if it had been looked at.
     """
 
-    def __init__(self, decision: _Decision, candidates: Mapping[Node, _Stream]) -> None:
+    def __init__(self, decision: _Decision, streams: _Streams, strategy: Strategy | None) -> None:
         self._decision = decision
-        self._candidates = candidates
-        self._queues: dict[Node, list[tuple[_Key, str, Node]]] = {}
-        self._cohorts: dict[Node, list[Node]] = {}
+        self._streams = streams
+        self._strategy = strategy
+        # Where age matters, the board tells only which candidates of a queue may be the first.
+        self._exact = decision.node.preemption.reclaim != "LowerOrNewerEqualPriority"
+        self._queues: dict[Node, list[_Queued]] = {}
+        self._cohorts: dict[Node, list[tuple[CohortKey, str, Node]]] = {}
+        self._places: dict[Node, int] = {}
+        self._closed: set[Node] = set()
+        self._ours: dict[Node, Node] = {}  # of each ancestor of the preemptor, the child on the way to it
         self._root: Node | None = None
-        self._dropped: set[Node] = set()
-        for node in candidates:
-            child = node
-            for cohort in node.path():
-                if child is node:
-                    if (key := self._key(node)) is not None:
-                        self._queues.setdefault(cohort, []).append((key, node.name, node))
-                elif child in self._cohorts.setdefault(cohort, []):
-                    break
-                else:
-                    self._cohorts[cohort].append(child)
-                child = cohort
-        for queues in self._queues.values():
-            heapify(queues)
-        for cohorts in self._cohorts.values():
-            cohorts.sort(key=lambda each: each.name)
+        for node, stream in streams.known.items():
+            if stream.head is not None:
+                self._feed(node)
+        child = decision.node
         for self._root in decision.node.path():
-            pass
+            self._ours[self._root] = child
+            child = self._root
 
     def next(self) -> Node | None:
         """The queue to take from; None when nothing is left."""
         if self._root is None:
-            own = self._candidates.get(self._decision.node)
+            own = self._streams.known.get(self._decision.node)
             return self._decision.node if own is not None and own.head is not None else None
         return self._find(self._root)
 
     def drop(self, node: Node) -> None:
         """Takes nothing more from a queue."""
-        self._dropped.add(node)
+        self._closed.add(node)
 
     def _find(self, cohort: Node) -> Node | None:
         while True:
-            queue, queue_share = self._largest_queue(cohort)
             child, child_share = self._largest_cohort(cohort)
-            if child is None or (queue is not None and child_share < queue_share):
-                return queue
-            found = self._find(child)
+            least = (not child_share[0], -child_share[1]) if child is not None else ()
+            top = self._largest_queue(cohort, least)
+            if child is None or (top is not None and child_share < self._decision.share(top[2]).order):
+                if top is None:
+                    return None
+                self._pass_over(cohort, top[0])
+                return top[2]
+            self._pass_over(cohort, least)
+            found = None if self._refuses(cohort, child, child_share) else self._find(child)
             if found is not None:
                 return found
-            self._cohorts[cohort].remove(child)
+            self._closed.add(child)
 
-    def _key(self, node: Node) -> _Key | None:
+    def _refuses(self, cohort: Node, child: Node, of: Order) -> bool:
+        """Whether the strategy takes nothing from a side with this share."""
+        ours = self._ours.get(cohort)
+        if self._strategy is None or ours is None or ours is child:
+            return False
+        mine = self._decision.share(ours).order
+        return of <= mine if self._strategy == "LessThanInitialShare" else of < mine
+
+    def _key(self, node: Node) -> Key | None:
         """Smaller is sooner; None for a queue that nothing is taken from any more."""
-        head = self._candidates[node].head
+        head = self._streams.of(node).head
         known = self._decision.share(node)
         own = node is self._decision.node
-        if head is None or node in self._dropped or not (known.borrows or own):
+        if head is None or node in self._closed or not (known.borrows or own):
             return None
-        return not known.weightless, -known.value, not head[3].evicted, own, *head[:3]
+        return queue_key(known, head, own=own)
 
-    def _largest_queue(self, cohort: Node) -> tuple[Node | None, tuple[bool, float]]:
+    def _largest_queue(self, cohort: Node, before: tuple[Any, ...]) -> _Queued | None:
+        """`before`: what on the board does not come before this waits there."""
+        row = self._streams.board.rows.get(cohort)
+        end = 0 if row is None else bisect_left(row.keys, before) if before else len(row)
+        while True:
+            top = self._top(cohort)
+            place = end if row is None else self._following(cohort, row)
+            if row is None or place >= end or (top is not None and top[0] < row.keys[place]):
+                return top
+            self._places[cohort] = place + 1
+            if row.nodes[place] not in self._streams.known:
+                self._feed(row.nodes[place])
+
+    def _top(self, cohort: Node) -> _Queued | None:
         queues = self._queues.get(cohort)
         while queues:
             kept, name, node = queues[0]
@@ -267,19 +314,52 @@ class _Order:
             elif key != kept:
                 heapreplace(queues, (key, name, node))
             else:
+                return queues[0]
+        return None
+
+    def _following(self, cohort: Node, row: Row) -> int:
+        """The place of the next queue of the board that the strategy may take from."""
+        place, ours = self._places.get(cohort, 0), self._ours.get(cohort)
+        if self._strategy is None or not self._exact or ours is None or place >= len(row):
+            return place
+        mine = self._decision.share(ours).order
+        if self._strategy == "LessThanInitialShare":
+            return place if mine < row.order(place) else len(row)
+        return row.following(place, mine)
+
+    def _pass_over(self, cohort: Node, key: tuple[Any, ...]) -> None:
+        """What comes before this on the board has had its turn."""
+        if (row := self._streams.board.rows.get(cohort)) is not None:
+            self._places[cohort] = max(self._places.get(cohort, 0), bisect_left(row.keys, key))
+
+    def _feed(self, node: Node) -> None:
+        if node.parent is not None and (key := self._key(node)) is not None:
+            heappush(self._queues.setdefault(node.parent, []), (key, node.name, node))
+
+    def _largest_cohort(self, cohort: Node) -> tuple[Node | None, Order]:
+        if cohort not in self._cohorts:
+            ours = self._ours.get(cohort)
+            below = {*self._streams.board.cohorts.get(cohort, ()), *((ours,) if ours in self._ours else ())}
+            keys = ((self._cohort_key(each), each.name, each) for each in below if each is not None)
+            self._cohorts[cohort] = [(key, name, each) for key, name, each in keys if key is not None]
+            heapify(self._cohorts[cohort])
+        cohorts = self._cohorts[cohort]
+        while cohorts:
+            kept, name, node = cohorts[0]
+            key = self._cohort_key(node)
+            if key is None:
+                heappop(cohorts)
+            elif key != kept:
+                heapreplace(cohorts, (key, name, node))
+            else:
                 return node, self._decision.share(node).order
         return None, (False, -1.0)
 
-    def _largest_cohort(self, cohort: Node) -> tuple[Node | None, tuple[bool, float]]:
-        best: Node | None = None
-        best_share = (False, -1.0)
-        for node in list(self._cohorts.get(cohort, ())):
-            known = self._decision.share(node)
-            if not known.borrows and node not in self._decision.ancestors:
-                self._cohorts[cohort].remove(node)
-            elif known.order >= best_share:
-                best, best_share = node, known.order
-        return best, best_share
+    def _cohort_key(self, node: Node) -> CohortKey | None:
+        known = self._decision.share(node)
+        if node in self._closed or not (known.borrows or node in self._ours):
+            return None
+        return not known.weightless, -known.value, Last(node.name)
 
 
 def _below(node: Node, ancestor: Node) -> Node:

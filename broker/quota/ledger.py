@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from typing import Any, TypeVar
 
-from broker.quota.model import FlavorResource, Workload
+from broker.quota.model import Amounts, FlavorResource, Workload
 from broker.quota.tree import Node, Tree
 
 # Priority, minus the time of its reservation, name: unique, so a comparison never reaches the workload.
 Entry = tuple[int, float, str, Workload]
+
+T = TypeVar("T")
+# A cohort, flavors and resources, and what else it depends on.
+_Key = tuple[Node, frozenset[FlavorResource], object]
 
 _Index = dict[FlavorResource, list[Entry]]
 
@@ -33,7 +38,7 @@ class Ledger:
         self.evicted = 0  # how many of them are on their way out
         self.placed = 0  # of how many it is known in whose machines they are
         self._indexes: dict[tuple[str, bool], _Index] = {}
-        self._merged: dict[tuple[Node, frozenset[FlavorResource], bool], Merged] | None = None
+        self._kept: dict[_Key, Any] | None = None
         for workload in workloads:
             self.admit(workload)
 
@@ -41,7 +46,13 @@ class Ledger:
         """Counts a workload against its queue; one that is there already must be released first."""
         if workload.name in self.workloads:
             raise ValueError(f"workload {workload.name} holds quota already; release it first")
-        self.node(workload.queue).add(workload.usage)
+        node = self.node(workload.queue)
+        before = self._over(node, workload.usage) if self._kept else frozenset()
+        node.add(workload.usage)
+        if self._kept and (more := self._over(node, workload.usage) - before):
+            # What is kept of these knows too few that may be preempted.
+            keys = {key for _, key in more}
+            self._kept = {key: each for key, each in self._kept.items() if not key[1] & keys}
         self.workloads[workload.name] = workload
         self.evicted += workload.evicted
         self.placed += bool(workload.at)
@@ -63,8 +74,16 @@ class Ledger:
         wanted = entry(workload)
         for key in workload.usage:
             entries = index[key]
-            del entries[bisect_left(entries, wanted)]
+            place = bisect_left(entries, wanted)
+            # Anew, since what is kept may be in the middle of it.
+            index[key] = [*entries[:place], *entries[place + 1 :]]
         return workload
+
+    @staticmethod
+    def _over(node: Node, usage: Amounts) -> frozenset[tuple[Node, FlavorResource]]:
+        """The node and its ancestors that use more than their quota, and of what."""
+        nodes = (node, *node.path())
+        return frozenset((each, key) for each in nodes for key in usage if each.over_quota((key,)))
 
     def evict(self, name: str) -> Workload:
         """Marks a workload as on its way out; it holds its quota until it is released."""
@@ -85,24 +104,34 @@ class Ledger:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """While nothing is admitted, released or added to the tree for good, `merged` is worked out once."""
-        outermost = self._merged is None
-        self._merged = {} if self._merged is None else self._merged
+        """While nothing that may be preempted is admitted, and nothing is added to the tree for good but by
+        that, what is `kept` is worked out once. Workloads may be released."""
+        outermost = self._kept is None
+        self._kept = {} if self._kept is None else self._kept
         try:
             yield
         finally:
-            self._merged = None if outermost else self._merged
+            self._kept = None if outermost else self._kept
+
+    def kept(self, key: _Key, made: Callable[[], T]) -> T:
+        """What follows from the ledger as it stands for a cohort and these flavors and resources."""
+        known = {} if self._kept is None else self._kept
+        if key not in known:
+            known[key] = made()
+        found: T = known[key]
+        return found
 
     def merged(
         self, cohort: Node, keys: Collection[FlavorResource], queues: Iterable[Node], *, evicted: bool
     ) -> Merged:
         """As `using`, of all these queues together. `queues`: always the same for one cohort and these
         keys."""
-        known = {} if self._merged is None else self._merged
-        key = (cohort, frozenset(keys), evicted)
-        if key not in known:
-            known[key] = Merged([self.using(each.name, keys, evicted=evicted) for each in queues])
-        return known[key]
+
+        def made() -> Merged:
+            several = [self.using(each.name, keys, evicted=evicted) for each in queues]
+            return Merged(several, self.workloads)
+
+        return self.kept((cohort, frozenset(keys), evicted), made)
 
     def using(self, queue: str, keys: Collection[FlavorResource], *, evicted: bool) -> Iterator[Entry]:
         """The queue's workloads that use any of these, in the order in which they would be preempted."""
@@ -114,19 +143,25 @@ class Ledger:
 
 
 class Merged:
-    """Several queues' workloads in one order, each looked up when it is first asked for."""
+    """Several queues' workloads in one order, each looked up when it is first asked for, without those that
+    are not `there` any more."""
 
-    def __init__(self, several: Iterable[Iterator[Entry]]) -> None:
+    def __init__(self, several: Iterable[Iterator[Entry]], there: Mapping[str, Workload]) -> None:
         self._rest = heapq.merge(*several)
+        self._there = there
         self._known: list[Entry] = []
+        self._first = 0  # what comes before this is gone
 
     def __iter__(self) -> Iterator[Entry]:
-        for place in count():
+        while self._first < len(self._known) and self._known[self._first][2] not in self._there:
+            self._first += 1
+        for place in count(self._first):
             if place == len(self._known):
                 if (following := next(self._rest, None)) is None:
                     return
                 self._known.append(following)
-            yield self._known[place]
+            if self._known[place][2] in self._there:
+                yield self._known[place]
 
 
 def entry(workload: Workload) -> Entry:

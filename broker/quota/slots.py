@@ -173,7 +173,8 @@ class Slots:
         The tree is used up by this.
         """
         served = {want.name for want in wants if self._comes_free(want)}
-        found = (self._reclaim(want) for want in wants if want.name not in served)
+        with self._ledger.still():  # a want that has its slot is taken from by no other
+            found = [self._reclaim(want) for want in wants if want.name not in served]
         return tuple(victim for victim in found if victim is not None)
 
     def _comes_free(self, want: Want) -> bool:

@@ -163,6 +163,26 @@ def test_decides_as_the_rules_by_the_letter(fair: bool, case: Case) -> None:
     assert found == wanted
 
 
+@BOTH
+@settings(max_examples=150)
+@given(case=cases(), others=st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 3)), max_size=4))
+def test_what_is_kept_for_a_round_changes_no_decision(
+    fair: bool, case: Case, others: list[tuple[int, int]]
+) -> None:
+    """Decisions about many asks, while the ledger stands still, are those about each alone."""
+    cases_ = [
+        replace(case, ask=replace(case.ask, queue=queue.name, priority=priority, queued=float(queued)))
+        for priority, queued in others
+        for queue in case.queues
+    ]
+    ledger = case.ledger()
+    before = used(ledger.tree)
+    with ledger.still():
+        found = [decide(each, ledger, fair=fair) for each in cases_]
+    assert found == [decide(each, case.ledger(), fair=fair) for each in cases_]
+    assert used(ledger.tree) == before
+
+
 GROUPS = st.sampled_from(
     (
         (ResourceGroup(frozenset(("cpu", "gpu")), ("a", "gone", "b")),),

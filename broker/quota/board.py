@@ -1,0 +1,149 @@
+"""The queues that fair preemption may take from, in order, worked out once for all heads of a round.
+
+Invariant: it tells of the tree as it is between two decisions. What one decision takes, and what the incoming
+workload adds, changes the place of the queues that it touches and of its own side of the tree alone: these a
+decision puts in order by itself, and reads the others from here as far as it needs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.quota.candidates import Keys, allowed, borrowers
+from broker.quota.ledger import Entry, Ledger
+from broker.quota.model import Ask, FlavorResource, Policy
+from broker.quota.shares import Share, share
+from broker.quota.tree import Node
+
+# Of a queue to take from: its share, then its first candidate. Smaller is sooner.
+Key = tuple[bool, float, bool, bool, int, float, str]
+Order = tuple[bool, float]
+
+_NOTHING: Final[Order] = (False, -1.0)
+
+
+class Last(str):
+    """A name of which the last comes first."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: str) -> bool:
+        return str.__gt__(self, other)
+
+
+# Of a cohort: its share, then its name.
+CohortKey = tuple[bool, float, Last]
+
+
+def queue_key(known: Share, head: Entry, *, own: bool) -> Key:
+    return not known.weightless, -known.value, not head[3].evicted, own, *head[:3]
+
+
+class Row:
+    """The queues of one cohort, in the order in which they are taken from, each with the largest share that
+    it could have after it lost a workload."""
+
+    def __init__(self, queues: Sequence[tuple[Key, Node, Order]]) -> None:
+        some = sorted(queues, key=lambda each: each[0])
+        self.keys = [key for key, _, _ in some]
+        self.nodes = [node for _, node, _ in some]
+        self._size = 1 << max(0, len(some) - 1).bit_length()
+        most = [each for _, _, each in some] + [_NOTHING] * (self._size - len(some))
+        self._tree = [_NOTHING] * self._size + most
+        for place in range(self._size - 1, 0, -1):
+            self._tree[place] = max(self._tree[2 * place], self._tree[2 * place + 1])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def order(self, place: int) -> Order:
+        weighs, value, *_ = self.keys[place]
+        return not weighs, -value
+
+    def following(self, place: int, least: Order) -> int:
+        """The first from this place on that may keep at least this share; none: the number of queues."""
+        if place >= len(self.keys):
+            return len(self.keys)
+        at = place + self._size
+        while self._tree[at] < least:
+            while at & 1:  # the last of its parent's two
+                at >>= 1
+                if at <= 1:
+                    return len(self.keys)
+            at += 1
+        while at < self._size:
+            at *= 2
+            if self._tree[at] < least:
+                at += 1
+        return at - self._size
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """By cohort: its queues, and the cohorts below it in which there are some."""
+
+    rows: dict[Node, Row] = field(default_factory=dict)
+    cohorts: dict[Node, list[Node]] = field(default_factory=dict)
+
+
+def board(ledger: Ledger, root: Node, needed: Keys, policy: Policy, ask: Ask) -> Board:
+    """What `ask` may take from other queues, as the ledger stands; kept while that stands still. Where its
+    age matters, it tells of all that a workload of any age could take."""
+    anyone = replace(ask, queue="", queued=-math.inf)
+    priority = None if policy == "Any" else ask.priority
+
+    def made() -> Board:
+        queues: dict[Node, list[tuple[Key, Node, Order]]] = {}
+        found = Board()
+        for node in _borrowing(root, needed):
+            heads = (
+                next(allowed(ledger, node.name, needed, evicted=evicted, policy=policy, ask=anyone), None)
+                for evicted in ledger.turns
+            )
+            if node.parent is None or (head := next((each for each in heads if each), None)) is None:
+                continue
+            key = queue_key(share(node), head, own=False)
+            queues.setdefault(node.parent, []).append((key, node, _most(ledger, node, needed)))
+        for cohort in queues:
+            child = cohort
+            for above in cohort.path():
+                known = found.cohorts.setdefault(above, [])
+                if child in known:
+                    break
+                known.append(child)
+                child = above
+        found.rows.update((cohort, Row(some)) for cohort, some in queues.items())
+        return found
+
+    return ledger.kept((root, frozenset(needed), (policy, priority)), made)
+
+
+def _most(ledger: Ledger, node: Node, needed: Keys) -> Order:
+    """A share that the queue's would not exceed after any one of its workloads has left."""
+    least: dict[FlavorResource, int] | None = None
+    for evicted in ledger.turns:
+        for _, _, _, workload in ledger.using(node.name, needed, evicted=evicted):
+            usage = workload.usage
+            if least is None:
+                least = dict(usage)
+                continue
+            for key, value in [*least.items()]:
+                if (other := usage.get(key, 0)) < value:
+                    least[key] = other
+    if not least:
+        return _NOTHING
+    node.remove(least)
+    try:
+        return share(node).order
+    finally:
+        node.add(least)
+
+
+def _borrowing(cohort: Node, needed: Keys) -> Iterator[Node]:
+    """Every queue of the tree beyond its quota, whether or not its cohorts are."""
+    yield from borrowers(cohort, needed, besides=frozenset(cohort.cohorts))
+    for child in cohort.cohorts:
+        yield from _borrowing(child, needed)

@@ -1,0 +1,115 @@
+"""What a round over many queues of one cohort costs, in calls: twice the queues are about twice the work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from benchmarks.quota_world import RULES, admitted, queues
+from broker.quota.cycle import Head, decide
+from broker.quota.flavors import PodSet
+from broker.quota.ledger import Ledger
+from broker.quota.lots import Holder, Lot, Member, Want
+from broker.quota.model import Preemption
+from broker.quota.slots import Slots
+from broker.quota.tree import Tree
+
+FEW, MANY = 200, 400
+LINEAR = 2.4  # of twice as many; what looks at every queue for each head comes to 4
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions are called."""
+    count = 0
+
+    def counted(_frame: FrameType, event: str, _arg: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def heads(ledger: Ledger) -> list[Head]:
+    """One in each queue: within its quota, or beyond it; some queues borrow, others lend."""
+    return [
+        Head(
+            name=f"head-{number:04}",
+            queue=name,
+            pod_sets=(PodSet(requests={"cpu": (16_000, 24_000)[number // 2 % 2]}),),
+            priority=(50, 100, 200)[number % 3],
+            queued=float(number % 7),
+        )
+        for number, name in enumerate(sorted(ledger.tree.queues))
+    ]
+
+
+@pytest.mark.covers("SAF-38")
+@pytest.mark.parametrize("fair", [False, True], ids=["classical", "fair"])
+@pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
+def test_round_grows_with_its_queues(fair: bool, full: bool) -> None:
+    def work(many: int) -> int:
+        ledger = admitted(1, many, 20 * many) if full else Ledger(Tree(queues(1, many)))
+        rules, asked = replace(RULES, fair=fair), heads(ledger)
+        return calls(lambda: decide(ledger, asked, rules))
+
+    assert work(MANY) < LINEAR * work(FEW)
+
+
+def slots(
+    many: int, *, shared: bool
+) -> tuple[Sequence[Lot], Sequence[Member], Sequence[Holder], Sequence[Want]]:
+    """Each queue owns four slots, of which it lends two; or one owns a slot for each of the others, which
+    borrow them all. Then the owners want theirs back."""
+    members = [
+        Member(
+            name=f"q{number:04}",
+            cohort="c",
+            borrowing_limit={"f": None if number % 3 else 8},
+            preemption=Preemption(within="LowerPriority", reclaim="Any", borrow="LowerPriority"),
+        )
+        for number in range(many)
+    ]
+    if shared:
+        lots = [Lot(owner="q0000", flavor="f", slots={"cr": many - 1}, quota=many)]
+        holders = [
+            Holder(name=f"h{n:04}", queue=f"q{n:04}", odcr_id="cr", priority=n % 3, since=float(n % 101))
+            for n in range(1, many)
+        ]
+        wants = [Want(name=f"w{n:04}", queue="q0000", odcr_ids=("cr",), priority=2) for n in range(many // 2)]
+        return lots, members, holders, wants
+    lots = [Lot(owner=f"q{n:04}", flavor="f", slots={f"cr-{n:04}": 4}, quota=4) for n in range(many)]
+    holders = [
+        Holder(
+            name=f"h{n:04}-{each}",
+            queue=f"q{(n if each < 2 else (n * 7 + each) % many):04}",
+            odcr_id=f"cr-{n:04}",
+            priority=each % 3,
+            since=float(n % 101),
+        )
+        for n in range(many)
+        for each in range(4)
+    ]
+    wants = [
+        Want(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",), priority=2) for n in range(many)
+    ]
+    return lots, members, holders, wants
+
+
+@pytest.mark.covers("SAF-38")
+@pytest.mark.parametrize("shared", [False, True], ids=["each its own", "all of one"])
+def test_decision_about_slots_grows_with_its_queues(shared: bool) -> None:
+    def work(many: int) -> int:
+        lots, members, holders, wants = slots(many, shared=shared)
+        return calls(lambda: Slots(lots, members, holders).reclaim(wants))
+
+    assert work(MANY) < LINEAR * work(FEW)
