@@ -316,11 +316,9 @@ class Watch:
         quota = obj["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"]
         wanted = min(int(quota) // PER[BOUGHT], world.settings.buy_instances_each)
         has = sum(o.total for o in bought)
-        return (
-            ""
-            if has == wanted
-            else f"{has} are bought for default/bought, which asks for {wanted}: {_said(obj)}"
-        )
+        if has == wanted or (not wanted and noted.get(names.DELETION_POLICY) != "Cancel"):
+            return ""  # what nobody asks for any more is retained, unless it is to be cancelled
+        return f"{has} are bought for default/bought, which asks for {wanted}: {_said(obj)}"
 
     def stuck(self, why: str) -> None:
         """The time is over in which the broker should have come to rest."""
