@@ -8,13 +8,13 @@ decision puts in order by itself, and reads the others from here as far as it ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.quota.candidates import Keys, allowed, borrowers
 from broker.quota.ledger import Entry, Ledger
-from broker.quota.model import Ask, FlavorResource, Policy
+from broker.quota.model import Amounts, Ask, FlavorResource, Policy
 from broker.quota.shares import Share, share
 from broker.quota.tree import Node
 
@@ -43,18 +43,17 @@ def queue_key(known: Share, head: Entry, *, own: bool) -> Key:
 
 
 class Row:
-    """The queues of one cohort, in the order in which they are taken from, each with the largest share that
-    it could have after it lost a workload."""
+    """The queues of one cohort, in the order in which they are taken from. How large a share each could have
+    after it lost a workload is worked out when that is first asked for, from what it used at first."""
 
-    def __init__(self, queues: Sequence[tuple[Key, Node, Order]]) -> None:
+    def __init__(self, queues: Sequence[tuple[Key, Node]], least: Callable[[Node], Amounts]) -> None:
         some = sorted(queues, key=lambda each: each[0])
-        self.keys = [key for key, _, _ in some]
-        self.nodes = [node for _, node, _ in some]
+        self.keys = [key for key, _ in some]
+        self.nodes = [node for _, node in some]
+        self._least = least
+        self._used = [dict(node.usage) for node in self.nodes]
         self._size = 1 << max(0, len(some) - 1).bit_length()
-        most = [each for _, _, each in some] + [_NOTHING] * (self._size - len(some))
-        self._tree = [_NOTHING] * self._size + most
-        for place in range(self._size - 1, 0, -1):
-            self._tree[place] = max(self._tree[2 * place], self._tree[2 * place + 1])
+        self._tree: list[Order] = []
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -67,6 +66,8 @@ class Row:
         """The first from this place on that may keep at least this share; none: the number of queues."""
         if place >= len(self.keys):
             return len(self.keys)
+        if not self._tree:
+            self._grow()
         at = place + self._size
         while self._tree[at] < least:
             while at & 1:  # the last of its parent's two
@@ -79,6 +80,21 @@ class Row:
             if self._tree[at] < least:
                 at += 1
         return at - self._size
+
+    def _grow(self) -> None:
+        most = [self._most(node, used) for node, used in zip(self.nodes, self._used, strict=True)]
+        self._tree = [_NOTHING] * self._size + most + [_NOTHING] * (self._size - len(most))
+        for place in range(self._size - 1, 0, -1):
+            self._tree[place] = max(self._tree[2 * place], self._tree[2 * place + 1])
+
+    def _most(self, node: Node, used: Amounts) -> Order:
+        """A share that the queue's would not exceed after any one of its workloads has left."""
+        least, now = self._least(node), node.usage
+        node.usage = {key: value - least.get(key, 0) for key, value in used.items()}
+        try:
+            return share(node).order
+        finally:
+            node.usage = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,7 @@ def board(ledger: Ledger, root: Node, needed: Keys, policy: Policy, ask: Ask) ->
     priority = None if policy == "Any" else ask.priority
 
     def made() -> Board:
-        queues: dict[Node, list[tuple[Key, Node, Order]]] = {}
+        queues: dict[Node, list[tuple[Key, Node]]] = {}
         found = Board()
         for node in _borrowing(root, needed):
             heads = (
@@ -106,7 +122,7 @@ def board(ledger: Ledger, root: Node, needed: Keys, policy: Policy, ask: Ask) ->
             if node.parent is None or (head := next((each for each in heads if each), None)) is None:
                 continue
             key = queue_key(share(node), head, own=False)
-            queues.setdefault(node.parent, []).append((key, node, _most(ledger, node, needed)))
+            queues.setdefault(node.parent, []).append((key, node))
         for cohort in queues:
             child = cohort
             for above in cohort.path():
@@ -115,14 +131,15 @@ def board(ledger: Ledger, root: Node, needed: Keys, policy: Policy, ask: Ask) ->
                     break
                 known.append(child)
                 child = above
-        found.rows.update((cohort, Row(some)) for cohort, some in queues.items())
+        for cohort, some in queues.items():
+            found.rows[cohort] = Row(some, lambda node: _least(ledger, node, needed))
         return found
 
     return ledger.kept((root, frozenset(needed), (policy, priority)), made)
 
 
-def _most(ledger: Ledger, node: Node, needed: Keys) -> Order:
-    """A share that the queue's would not exceed after any one of its workloads has left."""
+def _least(ledger: Ledger, node: Node, needed: Keys) -> Amounts:
+    """What each of a queue's workloads uses at least."""
     least: dict[FlavorResource, int] | None = None
     for evicted in ledger.turns:
         for _, _, _, workload in ledger.using(node.name, needed, evicted=evicted):
@@ -133,13 +150,7 @@ def _most(ledger: Ledger, node: Node, needed: Keys) -> Order:
             for key, value in [*least.items()]:
                 if (other := usage.get(key, 0)) < value:
                     least[key] = other
-    if not least:
-        return _NOTHING
-    node.remove(least)
-    try:
-        return share(node).order
-    finally:
-        node.add(least)
+    return least or {}
 
 
 def _borrowing(cohort: Node, needed: Keys) -> Iterator[Node]:
