@@ -108,7 +108,7 @@ def _bugs() -> Counter[str]:
 def test_hostile_objects_stop_no_other_claim_and_meet_no_bug(stack: Stack) -> None:
     install(stack.client)
     stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
-    odcr = stack.aws.odcr(count=OBJECTS)  # some claims of random kind find their slot as well
+    odcr = stack.aws.odcr(count=2 * OBJECTS // BATCH + 8)  # some of the hostile claims launch
     stack.node_class("good", id_=odcr)
     broker = stack.start(kubelets=False)
     before, chance, tried, refused = _bugs(), random.Random(SEED), 0, 0

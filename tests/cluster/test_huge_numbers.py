@@ -1,0 +1,145 @@
+"""Numbers as large as anybody can type, in every place that has one, beside a claim that wants one slot."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim, NodePool
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.meta import Object
+from broker.apis.ome import CapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.kube.bugs import BUGS
+from broker.kube.errors import ApiError
+from tests.cluster.everything import GPU, bodies, put
+from tests.cluster.ome.dedicated import World
+from tests.cluster.stack import Stack
+from tests.kueue.definitions import install, ready, uninstall
+
+Json = dict[str, Any]
+HUGE = (8_000_000, 2**31 - 1, 2**63 - 1)
+TEXTS = ("8000000", "9223372036854775807", "999999999999999999", "2540400h", '{"flavors": {"h100": 8000000}}')
+SLOTS = 4  # that there are
+MOST = 2 * 64 + 2 * SLOTS  # claims at a time of two clusters that want more than there is, and a few more
+ROUNDS = 12  # looks at everything, each of which may write each object once
+
+
+def _numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in items:
+        if child is not True and child is not False and str(child)[:1].isdigit():
+            yield (*path, key)
+        else:
+            yield from _numbers(child, (*path, key))
+
+
+def _with(body: Json, path: tuple[Any, ...], number: int) -> Json:
+    made = copy.deepcopy(body)
+    parent: Any = made
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = number if isinstance(parent[path[-1]], int) else str(number)
+    return made
+
+
+def _bodies(stack: Stack) -> dict[type[Object], Json]:
+    """With the numbers that are left out where they are not needed."""
+    made = bodies(stack)
+    for body in made.values():
+        for group in body.get("spec", {}).get("resourceGroups", ()):
+            for flavor in group["flavors"]:
+                flavor["resources"][0] |= {"borrowingLimit": "8"}
+    made[NodeClaim]["spec"] |= {"terminationGracePeriod": "1h", "expireAfter": "1h"}
+    made[NodeClaim]["spec"]["resources"]["requests"] |= {GPU: "8", "memory": "8Gi"}
+    made[NodePool]["spec"] |= {"weight": 8, "limits": {"cpu": "8", GPU: "8"}}
+    for model in (DedicatedAICluster, DedicatedAIClusterProfile):
+        made[model]["spec"] |= {"count": 8}
+    return made
+
+
+def _everything(stack: Stack) -> Iterator[tuple[type[Object], Json]]:
+    for model, body in _bodies(stack).items():
+        for path in _numbers(body):
+            if path[0] != "metadata":
+                for number in HUGE:
+                    yield model, _with(body, path, number)
+        for key in names.ANNOTATIONS.get(model.KIND.kind, ()):
+            for text in TEXTS:
+                made = copy.deepcopy(body)
+                made["metadata"].setdefault("annotations", {})[key] = text
+                yield model, made
+
+
+def _bugs() -> float:
+    samples = [each for metric in BUGS.collect() for each in metric.samples]
+    return sum(each.value for each in samples if each.name.endswith("_total"))
+
+
+@pytest.mark.covers("SAF-59")
+def test_work_is_bounded_by_the_slots_that_exist_whatever_numbers_are_asked_for(stack: Stack) -> None:
+    install(stack.client)
+    stack.until(lambda: ready(stack.client, "v1beta2"), "Kueue's kinds are served")
+    stack.node_class("good", id_=stack.aws.odcr(count=SLOTS))
+    bugs = _bugs()
+    broker = stack.start(kubelets=False)
+    kinds = _bodies(stack)
+    put(stack, ResourceFlavor, kinds[ResourceFlavor], "h100")
+    put(stack, CapacityReservation, kinds[CapacityReservation], "training")
+    made: Counter[str] = Counter()
+    for at, (model, body) in enumerate(_everything(stack)):
+        try:
+            put(stack, model, body, f"huge-{at}")
+            made[model.KIND.kind] += 1
+        except ApiError as error:
+            assert error.status < 500, f"{model.__name__}: {error}"
+    assert made["DedicatedAICluster"] and made["CapacityReservation"] and made["Workload"], made
+    stack.claim("beside", node_class="good")
+    stack.until_launched("beside")
+    stack.passes()
+    writes, calls = len(stack.tap.log), sum(stack.control.calls().values())
+    for _ in range(ROUNDS):
+        stack.advance(5.0)
+        stack.passes(1)
+    stack.claim("after", node_class="good")
+    stack.until_launched("after")
+    there = sum(made.values())
+    assert len(stack.tap.log) - writes <= ROUNDS * (there + 20)
+    assert sum(stack.control.calls().values()) - calls <= ROUNDS * 40
+    assert len(stack.aws.instances()) <= SLOTS
+    assert all(broker.ready().values())
+    assert _bugs() == bugs
+    stack.close()
+    stack.until(lambda: uninstall(stack.client), "Kueue is uninstalled")
+
+
+@pytest.mark.covers("SAF-59")
+@pytest.mark.parametrize("instances", [1_000_000, (2**31 - 8) // 8])
+def test_cluster_of_any_size_takes_the_slots_that_exist_and_holds_up_nobody(
+    stack: Stack, instances: int
+) -> None:
+    world = World(stack, SLOTS, training=instances)
+    world.reserve("training", borrow="9223372036854775807")
+    stack.node_class("other", id_=stack.aws.odcr(count=2))
+    world.cluster("endless", instances, "training")
+    world.profile("whole", 8)
+    world.cluster("counted", 0, "training", profile="whole", count=2**31 - 1)
+    stack.start()
+    stack.until(lambda: world.running() == SLOTS, "the slots that exist are taken")
+    stack.claim("beside", node_class="other")
+    stack.until_launched("beside")
+    requests, calls = len(stack.tap.log), sum(stack.control.calls().values())
+    for _ in range(ROUNDS):
+        stack.advance(5.0)
+        stack.passes(1)
+    assert len(stack.all(NodeClaim)) <= MOST
+    assert len(stack.tap.log) - requests <= ROUNDS * MOST
+    assert sum(stack.control.calls().values()) - calls <= ROUNDS * 40
+    stack.claim("after", node_class="other")
+    stack.until_launched("after")
+    assert world.running() == SLOTS + 2
