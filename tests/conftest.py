@@ -34,6 +34,12 @@ structlog.configure(
 LONGEST = ("tests/peers/", "tests/benchmarks/", "tests/faults/", "tests/cluster/", "tests/cli/", "tests/aws/")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--lag", type=float, default=0.0, help="EC2 shows changes so many seconds late (tests/cluster)"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, at in enumerate(LONGEST) if item.nodeid.startswith(at)), 99))
 

@@ -7,6 +7,7 @@ It is kept as a moto backend, so that whatever resets moto (`mock_aws`, POST /mo
 from __future__ import annotations
 
 import threading
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from providers.local.ec2.reservation_fleets import ReservationFleet
 
 LOCK = threading.RLock()
+SEES_NOW: ContextVar[bool] = ContextVar(
+    "sees_now", default=False
+)  # whether the call that is answered has no lag
 
 
 class World(BaseBackend):
@@ -42,7 +46,7 @@ class World(BaseBackend):
         self.calls = Calls()
         self.quotas = Quotas(self.ledger)
         self.notices = Notices(self.ledger.now)
-        self.describe_lag = timedelta()
+        self._lag = timedelta()
         self.slot_release = 0.0
         self.pending = 0.0
         self.grouping = 0.0
@@ -57,8 +61,13 @@ class World(BaseBackend):
         self.quotes: dict[str, Quote] = {}
 
     def lag(self, seconds: float) -> None:
-        self.describe_lag = timedelta(seconds=seconds)
-        self.ledger.keep = max(self.ledger.keep, self.describe_lag)
+        self._lag = timedelta(seconds=seconds)
+        self.ledger.keep = max(self.ledger.keep, self._lag)
+
+    @property
+    def describe_lag(self) -> timedelta:
+        """How old what describe calls show is, for who asks now."""
+        return timedelta() if SEES_NOW.get() else self._lag
 
     def reset_knobs(self) -> None:
         """Everything that the control plane set goes back to its default; AWS's resources stay."""
@@ -70,7 +79,7 @@ class World(BaseBackend):
         self.notices.clear()
         self.ledger.clear_limits()
         self.quotas.limits.clear()
-        self.describe_lag = timedelta()
+        self._lag = timedelta()
         self.slot_release = self.pending = self.grouping = self.assessment = self.payment = 0.0
         self.assessment_outcome = "scheduled"
         self.check_offerings = False

@@ -113,7 +113,9 @@ def _machines(endpoint: str) -> Provider:
 class Stack:
     """One test's world. `client` is the test's own; `tap` is what the broker's client goes through."""
 
-    def __init__(self, server: LocalAws, transport: Transport) -> None:
+    def __init__(self, server: LocalAws, transport: Transport, *, lag: float = 0.0) -> None:
+        """`lag`: how many seconds late EC2's describe calls show things to the broker."""
+        self._lag = lag
         self.server = server
         self.control = server.control
         self.clock = MovableClock()
@@ -147,6 +149,9 @@ class Stack:
         if self._before_launch is not None:
             self.current.on("before-call.ec2.CreateFleet", self._before_launch, times=1)
             self._before_launch = None
+        if self._lag:
+            self.advance(2 * self._lag)  # what was made before is shown
+            self.control.lag(self._lag)
         self.broker = Broker(Client(self.tap), self.current, self.settings, clock=self.clock)
         self.broker.start()
         if kubelets and not self._kubelets_started:

@@ -47,6 +47,7 @@ def test_without_its_finalizer_nothing_is_launched(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23", "KRP-33")
+@pytest.mark.prompt
 def test_the_claim_shows_what_was_launched(stack: Stack) -> None:
     odcr = stack.aws.odcr("g5.12xlarge")
     stack.node_class(id_=odcr)
@@ -73,6 +74,7 @@ def test_the_claim_shows_what_was_launched(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23")
+@pytest.mark.prompt
 def test_it_is_launched_then_registered_then_initialized(stack: Stack) -> None:
     stack.node_class(preference="none", zones=(A,))
     stack.start(kubelets=False)

@@ -80,6 +80,7 @@ def block(stack: Stack, minutes: float, count: int = 1) -> str:
 
 
 @pytest.mark.covers("KRP-27")
+@pytest.mark.prompt
 def test_what_ran_in_a_cancelled_reservation_runs_on_as_on_demand(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
@@ -105,6 +106,7 @@ def test_what_ran_in_a_cancelled_reservation_runs_on_as_on_demand(stack: Stack) 
 
 
 @pytest.mark.covers("KRP-27")
+@pytest.mark.prompt
 def test_what_ran_in_an_expired_reservation_runs_on_as_on_demand(stack: Stack) -> None:
     odcr, _ = ending(stack, 30)
     stack.node_class(id_=odcr)
@@ -117,6 +119,7 @@ def test_what_ran_in_an_expired_reservation_runs_on_as_on_demand(stack: Stack) -
 
 
 @pytest.mark.covers("KRP-27")
+@pytest.mark.prompt
 def test_a_node_that_a_crash_left_behind_is_demoted_by_the_next_process(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
@@ -134,6 +137,7 @@ def test_a_node_that_a_crash_left_behind_is_demoted_by_the_next_process(stack: S
 
 
 @pytest.mark.covers("KRP-27")
+@pytest.mark.prompt
 def test_a_demoted_claim_is_written_once(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
@@ -158,6 +162,7 @@ def test_a_demoted_claim_is_written_once(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-28")
+@pytest.mark.prompt
 def test_an_instance_that_an_open_reservation_takes_in_becomes_reserved(stack: Stack) -> None:
     stack.node_class(preference="open")
     stack.start()
@@ -172,6 +177,7 @@ def test_an_instance_that_an_open_reservation_takes_in_becomes_reserved(stack: S
 
 
 @pytest.mark.covers("KRP-27", "KRP-28")
+@pytest.mark.prompt
 def test_what_open_matching_moves_to_another_reservation_stays_reserved(stack: Stack) -> None:
     first = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
@@ -192,6 +198,7 @@ def test_what_open_matching_moves_to_another_reservation_stays_reserved(stack: S
 
 
 @pytest.mark.covers("KRP-29")
+@pytest.mark.prompt
 def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> None:
     odcr = block(stack, 180)
     stack.node_class(id_=odcr)
@@ -252,6 +259,7 @@ def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before
 
 @pytest.mark.covers("KRP-30")
 @pytest.mark.parametrize("counted", [True, False], ids=["counted by EC2", "launched since"])
+@pytest.mark.prompt
 def test_the_slot_of_a_deleted_claim_is_taken_before_ec2_is_asked_again(stack: Stack, counted: bool) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)

@@ -36,6 +36,7 @@ def test_reserved_alone_never_leaves_the_reservations(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("asked", [(RESERVED, ON_DEMAND), ()], ids=["both", "no requirement"])
+@pytest.mark.prompt
 def test_it_falls_back_when_nothing_reserved_can_serve(stack: Stack, asked: tuple[str, ...]) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
@@ -58,6 +59,7 @@ def test_on_demand_alone_leaves_a_free_reservation_alone(stack: Stack) -> None:
     assert stack.claim_says("c-0", names.CAPACITY_RESERVATION) is None
 
 
+@pytest.mark.prompt
 def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.control.pool(instance_type="m5.large", zone=A, size=0)
@@ -84,6 +86,7 @@ def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-17")
+@pytest.mark.prompt
 def test_a_full_reservation_moves_the_claim_to_another_type_and_zone_in_the_same_pass(stack: Stack) -> None:
     """EC2 says full where the last description said free: the next reserved option comes before on-demand."""
     small, large = stack.aws.odcr("m5.large", A), stack.aws.odcr("m5.xlarge", B)
@@ -121,6 +124,7 @@ def test_when_every_reservation_turns_out_full_it_falls_back_in_the_same_pass(st
 
 
 @pytest.mark.covers("KRP-33")
+@pytest.mark.prompt
 def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has_it(stack: Stack) -> None:
     odcr = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
@@ -173,6 +177,7 @@ def test_what_ec2_does_not_show_yet_is_labelled_when_it_does(stack: Stack) -> No
 
 
 @pytest.mark.covers("KRP-33")
+@pytest.mark.prompt
 def test_an_instance_outside_the_reservation_is_given_back_for_a_claim_that_takes_reserved_alone(
     stack: Stack,
 ) -> None:

@@ -23,6 +23,7 @@ def one_each(stack: Stack, claims: Sequence[str]) -> bool:
 
 
 @pytest.mark.covers("KRP-25")
+@pytest.mark.prompt
 def test_a_restart_at_rest_changes_nothing(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)

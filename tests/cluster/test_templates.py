@@ -210,6 +210,7 @@ def test_a_template_that_somebody_deleted_is_made_again(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-15")
+@pytest.mark.prompt
 def test_a_capacity_block_is_launched_with_its_own_market(stack: Stack) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     block = stack.control.reservation(

@@ -11,6 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from providers.local.control import ControlError
+from providers.local.ec2.responses.pipeline import NOW
 from tests.aws.local.kit import (
     LINUX,
     OTHER_ZONE,
@@ -161,6 +162,17 @@ def test_a_reservation_younger_than_the_lag_shows_as_pending(aws: Aws, ec2: Any)
     assert ec2.get_capacity_reservation_usage(CapacityReservationId=reservation_id)["State"] == "pending"
     aws.control.advance(10)
     assert seen(ec2, reservation_id)["State"] == "active"
+
+
+def test_a_caller_that_asks_for_it_sees_no_lag(aws: Aws, ec2: Any) -> None:
+    aws.control.freeze(WHEN)
+    aws.control.lag(10)
+    reservation_id = aws.reserve(ec2)
+    session: Any = boto3.Session(aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1")
+    prompt = session.client("ec2", endpoint_url=aws.endpoint)
+    prompt.meta.events.register("before-sign", lambda request, **_: request.headers.add_header(NOW, "1"))
+    assert seen(prompt, reservation_id)["State"] == "active"
+    assert seen(ec2, reservation_id)["State"] == "pending"
 
 
 def test_instances_show_late(aws: Aws, ec2: Any) -> None:

@@ -156,6 +156,7 @@ def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) ->
     assert stack.aws.free(odcr) == 2 - lent
 
 
+@pytest.mark.prompt
 def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None:
     odcr = lending(stack, 2)
     for number in range(2):
@@ -193,6 +194,7 @@ def test_reservations_that_go_with_their_namespace_drain_nobody_and_leave_their_
     assert not leaving(stack)
 
 
+@pytest.mark.prompt
 def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_it(stack: Stack) -> None:
     odcr = lending(stack, 2)
     stays = {names.DO_NOT_DISRUPT: "true"}
@@ -209,6 +211,7 @@ def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_i
 
 
 @pytest.mark.covers("CAP-09", "OME-032", "OME-046", "OME-054")
+@pytest.mark.prompt
 def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_leaves(stack: Stack) -> None:
     odcr = lending(stack, 3)
     claim(stack, "home", OWNER)
@@ -233,6 +236,7 @@ def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_lea
     assert stack.aws.free(odcr) == 0
 
 
+@pytest.mark.prompt
 def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(stack: Stack) -> None:
     odcr = lending(stack, 1)
     claim(stack, "borrower", BORROWER)
@@ -254,6 +258,7 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
     assert not leaving(stack)
 
 
+@pytest.mark.prompt
 def test_who_cannot_be_launched_any_more_waits_for_no_slot(stack: Stack) -> None:
     lending(stack, 1)
     claim(stack, "borrower", BORROWER)
@@ -298,6 +303,7 @@ def test_nobody_borrows_what_a_cluster_is_admitted_to_before_it_has_claims(stack
 
 
 @pytest.mark.covers("OME-047", "OME-048", "OME-049", "OME-055")
+@pytest.mark.prompt
 def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> None:
     odcr = owned(stack, 2)
     shares: Mapping[str, Any] = {"flavor": P5, "cohort": "ml"}

@@ -23,8 +23,9 @@ from providers.local.ec2.errors import Ec2Error
 from providers.local.faults import Fault
 from providers.local.iam import ec2 as ec2_needs
 from providers.local.iam import enforcement
-from providers.local.world import LOCK, World, world
+from providers.local.world import LOCK, SEES_NOW, World, world
 
+NOW = "X-Local-Aws-Now"  # a header: describe calls of this caller have no lag
 REQUEST_ID = re.compile("(<request_?id>)[^<]*<", re.IGNORECASE)
 
 
@@ -81,10 +82,13 @@ class Pipeline(EC2Response):
     def _do(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
         with LOCK, request.answering(action, params):
             here.ledger.settle()
+            token = SEES_NOW.set(NOW in self.headers)
             try:
                 return self._answer(here, action, params)
             except ServiceException as refused:
                 return self._refuse(refused)
+            finally:
+                SEES_NOW.reset(token)
 
     def _answer(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
         shapes.check(action, params)
