@@ -237,6 +237,7 @@ def test_a_cluster_that_shrinks_in_another_ratio_gives_back_all_of_it_in_kueue_t
         world.until("one", "ACTIVE")
         assert world.running() == gpus // 8
 
+    stack.until(lambda: kueue.queue("default--training"), "the reservation has its queue")
     until(24, "3Ti", "300")
     for gpus, memory, cpu in (
         (16, "2560Gi", "300"),  # fewer instances, and hardly less memory
