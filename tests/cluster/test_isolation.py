@@ -27,7 +27,7 @@ from broker.kube.isolation import LEFT_OUT, REASON
 from broker.kube.singleton import Singleton
 from tests.cluster.everything import bodies, put
 from tests.cluster.objects import ON_DEMAND
-from tests.cluster.stack import Stack
+from tests.cluster.stack import SETTINGS, Stack
 from tests.cluster.test_losses import RELIST, vanish
 from tests.kueue.definitions import install, ready, uninstall
 
@@ -319,3 +319,23 @@ def test_claim_that_ec2_does_not_list_is_kept_while_its_node_is_left_out(
     stack.edit(Node, node.name, {"metadata": {"annotations": {"test": "mended"}}})
     stack.advance(RELIST)
     stack.until(lambda: reason(stack, names.INSTANCE_LISTED) == "NodeReady", "the Node is Ready")
+
+
+@pytest.mark.covers("SAF-50")
+def test_instance_waits_for_the_claim_that_is_left_out_while_it_is_launched(stack: Stack) -> None:
+    stack.node_class(preference="none")
+    broker = stack.start(kubelets=False)
+
+    def leave_out() -> None:
+        broker.isolation.leave_out(stack.get(NodeClaim, "c-0"), "poison")
+
+    stack.after_launch(leave_out)
+    stack.claim("c-0", capacity=(ON_DEMAND,))
+    stack.until_event("c-0", REASON, kind="NodeClaim")
+    for _ in range(4):
+        stack.advance(SETTINGS.orphan_grace_seconds)
+        stack.passes(1)
+    assert len(stack.aws.instances()) == 1 and stack.calls("TerminateInstances") == 0
+    stack.edit(NodeClaim, "c-0", {"metadata": {"annotations": {"test": "mended"}}})
+    stack.until_launched("c-0")
+    assert len(stack.aws.instances()) == 1

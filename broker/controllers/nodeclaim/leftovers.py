@@ -88,7 +88,7 @@ class Leftovers:
             if call.launch in unknown:
                 self._wait(call, work, unknown[call.launch])
         self._wait_for_unseen(work, left)
-        kept = {each.tags.get(names.TAG_LAUNCH) for each in left} | work.held
+        kept = {each.tags.get(names.TAG_LAUNCH) for each in left} | work.held | self._of_left_out()
         for launch in ({each.launch for each in open_} | self._calls.unfinished()) - kept:
             self._calls.done(launch)
         self._end(work, left)
@@ -99,11 +99,15 @@ class Leftovers:
         """Those that no claim that is left out has, or was being launched for: these are still its own."""
         left_out = self._claims.remains
         ids = {remains.provider_id.rpartition("/")[2] for remains in left_out}
-        launched = self._calls.by_claim()
-        launches = {launch for remains in left_out for launch in launched.get(remains.uid, ())}
+        launches = self._of_left_out()
         return [
             each for each in orphans if each.id not in ids and each.tags.get(names.TAG_LAUNCH) not in launches
         ]
+
+    def _of_left_out(self) -> set[str]:
+        """The calls that were made for claims that are left out."""
+        launched = self._calls.by_claim()
+        return {launch for remains in self._claims.remains for launch in launched.get(remains.uid, ())}
 
     def _adopt(
         self, work: Pass, orphans: Sequence[Instance], hold: Hold, unknown: Collection[str]

@@ -10,6 +10,8 @@ import pytest
 
 from broker.controllers.interruption.reader import QueueReader
 from broker.kube.clock import FakeClock
+from broker.kube.controller import Run
+from broker.kube.culprit import Failure
 from broker.kube.errors import Conflict, Unavailable
 from providers.model import Notice, NoticeKind, QueueMessage
 
@@ -109,3 +111,22 @@ def test_the_end_waits_for_an_answer_that_is_under_way() -> None:
     stopped.join()
     assert done == ["a", "stopped"]
     assert sqs.left() == []
+
+
+def test_a_bug_on_an_object_leaves_that_object_out_and_the_message_is_answered_for_the_others() -> None:
+    sqs, poison, answered = Sqs("a"), ["claim"], []
+
+    def take(message: QueueMessage) -> None:
+        if poison:
+            raise ZeroDivisionError
+        answered.append(message.receipt)
+
+    def isolate(failure: Failure, run: Run, about: str) -> Failure | None:
+        assert failure.error and not about
+        poison.clear()
+        return run()
+
+    made = reader(sqs, take)
+    made.isolate = isolate
+    made.step()
+    assert (answered, sqs.left()) == (["a"], [])
