@@ -374,7 +374,7 @@ class Lender:
         waits = not self._wishes[uid].rank.falls_back
         decided = each.coming and each.leaves_for == claim.name
         left = self._left[lot]
-        if (left.room if lot.owner == queue else left.lendable) < left.promised:
+        if not decided and (left.room if lot.owner == queue else left.lendable) < left.promised:
             return None  # it would not be free when this one has left
         if each.queue == queue:
             return False if decided or (waits and lower and rule.within) else None

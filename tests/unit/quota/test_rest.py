@@ -26,7 +26,7 @@ WITHIN = {"withinClusterQueue": "LowerPriority"}
 # Worlds that once did not come to rest, or drained one twice, and some of every kind.
 SEEDS = (
     *(20096, 20180, 20235, 20415, 20534, 20617, 20698, 20738, 20977, 21201, 21548, 21662),
-    *(30001, 30544, 31044, 31074, 31685, 40821, 41126, 42448, 51441, 60460, 70812),
+    *(30001, 30544, 31044, 31074, 31685, 40821, 41126, 42448, 51441, 60460, 70812, 91232),
     *range(40),
 )
 
