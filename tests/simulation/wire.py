@@ -59,6 +59,7 @@ class Gate:
     """Counts and traces the calls of whichever process acts."""
 
     time: Time
+    endpoint: str = ""  # of local AWS, whose port is another in each process
     acting: str = ""  # the process that takes a step; empty for the world's own calls
     armed: list[Armed] = field(default_factory=list)
     api_faults: deque[ApiFault] = field(default_factory=deque)
@@ -73,7 +74,7 @@ class Gate:
 
     def trace(self, text: str, sent: str = "") -> None:
         """One line; of what was `sent` only the beginning is kept to be printed."""
-        line = f"{self.time.seconds:9.3f} {text}"
+        line, sent = f"{self.time.seconds:9.3f} {text}", sent.replace(self.endpoint or "\0", "http://aws")
         self._hash.update(f"{line} {sent}\n".encode())
         self.lines.append(f"{line} {sent[:SHOWN]}".rstrip())
 

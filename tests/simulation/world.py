@@ -179,7 +179,7 @@ class World:
         lab.bugs.clear()
         _forget_aws(seed)
         lab.memo.forget()
-        self.gate = Gate(self.time)
+        self.gate = Gate(self.time, lab.server.endpoint)
         Session.gate = self.gate
         self.facts = Facts()
         self.settings = SETTINGS
