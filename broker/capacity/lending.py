@@ -178,7 +178,7 @@ class Lender:
             for uid, odcr_id in dealt.items()
             if (lot := entitlements.lots.get(odcr_id)) and entitlements.draws[uid] != lot.owner
         )
-        self._names = {claims[uid].name for uid in wishes if uid not in dealt}
+        self._names = {claims[uid].name: claims[uid].gang for uid in wishes if uid not in dealt}
         self._waiting = [
             uid for uid in wishes if uid not in dealt and uid not in idle and self._concerned(uid)
         ]
@@ -348,7 +348,13 @@ class Lender:
             for place, each in sorted(places, key=lambda item: (item[1].leaves_for != name, item[0])):
                 if each.odcr_id and each.odcr_id not in reach:
                     continue
-                if each.leaves_for not in ("", name) and each.leaves_for in self._names:
+                # A cluster that leaves for one of a gang leaves for all of it.
+                gang = self._names.get(each.leaves_for)
+                if (
+                    each.leaves_for != name
+                    and gang is not None
+                    and (not gang or gang != self._claims[uid].gang)
+                ):
                     continue
                 if (spends := self._gives(each, uid, lot, queue)) is None:
                     continue
