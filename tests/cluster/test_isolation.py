@@ -177,7 +177,6 @@ class Walk:
         translate(texts)
 
 
-@pytest.mark.covers("SAF-50")
 def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +268,6 @@ def reason(stack: Stack, type_: str) -> str:
     return says.reason if says is not None else ""
 
 
-@pytest.mark.covers("SAF-50")
 def test_claim_whose_node_is_left_out_is_terminated_only_once_it_can_be_drained(
     stack: Stack, leave_out: Callable[[Stack, Node], None]
 ) -> None:
@@ -292,7 +290,6 @@ def test_claim_whose_node_is_left_out_is_terminated_only_once_it_can_be_drained(
     assert not stack.aws.instances()
 
 
-@pytest.mark.covers("SAF-50")
 def test_grace_period_bounds_the_wait_for_a_node_that_is_left_out(
     stack: Stack, leave_out: Callable[[Stack, Node], None]
 ) -> None:
@@ -306,7 +303,6 @@ def test_grace_period_bounds_the_wait_for_a_node_that_is_left_out(
     assert not stack.aws.instances()
 
 
-@pytest.mark.covers("SAF-50")
 def test_claim_that_ec2_does_not_list_is_kept_while_its_node_is_left_out(
     stack: Stack, leave_out: Callable[[Stack, Node], None]
 ) -> None:
@@ -321,7 +317,6 @@ def test_claim_that_ec2_does_not_list_is_kept_while_its_node_is_left_out(
     stack.until(lambda: reason(stack, names.INSTANCE_LISTED) == "NodeReady", "the Node is Ready")
 
 
-@pytest.mark.covers("SAF-50")
 def test_instance_waits_for_the_claim_that_is_left_out_while_it_is_launched(stack: Stack) -> None:
     stack.node_class(preference="none")
     broker = stack.start(kubelets=False)

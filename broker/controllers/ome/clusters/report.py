@@ -17,6 +17,7 @@ from broker.kube.conditions import condition_body, set_condition
 Json = dict[str, Any]
 
 MESSAGE: Final = 2000
+INT32: Final = 2**31 - 1  # the most that OME's definition lets the status say
 
 
 def body(cluster: DedicatedAICluster, settled: Settled, *, now: datetime) -> Json | None:
@@ -36,8 +37,8 @@ def body(cluster: DedicatedAICluster, settled: Settled, *, now: datetime) -> Jso
     made: Json = {
         "dacLifecycleState": settled.state,
         "lifecycleDetail": settled.detail[:MESSAGE],
-        "availableGpu": settled.available,
-        "allocatedGpu": settled.allocated,
+        "availableGpu": min(settled.available, INT32),
+        "allocatedGpu": min(settled.allocated, INT32),
         "conditions": [condition_body(each) for each in after],
     }
     if settled.held is not None:
