@@ -69,7 +69,7 @@ def registered(stack: Stack) -> bool:
 
 
 def story(world: World, webhook: MovableClock) -> None:
-    stack, played = world.stack, Kueue(world.stack.tap.inner)
+    stack, played = world.stack, Kueue(world.stack.tap.inner, now=world.stack.clock.now)
     world.profile("whole", 8)
     world.reserve("training")
     whole = {"metadata": {"name": "whole"}, "spec": spec(quotas={GPU: "8"})}

@@ -257,7 +257,7 @@ def test_a_cluster_that_shrinks_in_another_ratio_gives_back_all_of_it_in_kueue_t
 @pytest.mark.covers("OME-060", "OME-081")
 def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: Stack) -> None:
     world = World(stack, 3, kueue=True, training=3)
-    kueue = Kueue(stack.tap.inner)
+    kueue = Kueue(stack.tap.inner, now=stack.clock.now)
     world.reserve("training")
     world.cluster("one", 2, "training")
     stack.start()

@@ -10,16 +10,16 @@ pod set (pkg/webhooks/workload_webhook.go).
 Retry never carries `requeueAfterSeconds`: Kueue turns that into `status.requeueState.requeueAt`, and its
 reconciler returns for a `requeueAt` in the future before it evicts (pkg/controller/core/
 workload_controller.go, v0.15 to v0.19), so that the workload would keep its quota. Retry comes with a
-`requeueAt` of now instead: Kueue evicts at once, and a pending workload whose `requeueAt` is over and another
-manager's stays out of its queue (same file), however slow the broker is. Once Kueue has evicted it, the
-workload is `parked`: `requeueAt` says when its turn is, and the broker takes it away.
+`requeueAt` that is over instead: Kueue evicts at once, and a pending workload whose `requeueAt` is over and
+another manager's stays out of its queue (same file), however slow the broker is. Once Kueue has evicted it,
+the workload is `parked`: `requeueAt` says when its turn is, and the broker takes it away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from broker.apis import names
@@ -32,6 +32,7 @@ from broker.text import quantity
 Json = dict[str, Any]
 
 PARKED: Final = "parked"
+SKEW: Final = timedelta(minutes=1)  # by which Kueue's clock may be behind the broker's
 FIRST, LONGEST = 60, 600  # seconds for which a workload that found no room is parked
 WAITS: Final = "waits for reserved instances"
 # How Kueue says that this check evicted a workload (pkg/workload/evict/evict.go, resetChecksOnEviction).
@@ -148,7 +149,7 @@ def body(workload: Workload, check: str, answer: Answer, now: datetime) -> Json:
         ]
     status: Json = {"admissionChecks": [said]}
     if answer.state == "Retry":
-        status["requeueState"] = {"requeueAt": timestamp(now)}
+        status["requeueState"] = {"requeueAt": timestamp(now - SKEW)}
     return {"metadata": identity(workload), "status": status}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.apis import names
 from broker.apis.kueue import Cohort, Workload
-from broker.controllers.ome.kueue.answers import backoff, body, demands, pending, ready, retry, shortage
+from broker.controllers.ome.kueue.answers import SKEW, backoff, body, demands, pending, ready, retry, shortage
 from broker.controllers.ome.kueue.cohorts import cycle
 from broker.controllers.ome.kueue.room import Pods, Room, Slots
 from broker.kube.cache import Cache
@@ -152,7 +152,7 @@ def test_retry_names_no_time_to_come_since_kueue_would_keep_the_quota_until_then
     (said,) = made["status"]["admissionChecks"]
     assert (said["state"], said["message"]) == ("Retry", "flavor h100: no room")
     assert "requeueAfterSeconds" not in said
-    assert made["status"]["requeueState"] == {"requeueAt": timestamp(NOW)}
+    assert made["status"]["requeueState"] == {"requeueAt": timestamp(NOW - SKEW)}
 
 
 @pytest.mark.parametrize(
