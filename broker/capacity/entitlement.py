@@ -124,6 +124,8 @@ class Entitlements:
         whose = f"reservation {odcr_id} belongs to {self.name(lot.owner)}"
         if not queue:
             return f"{whose}, and the claim draws from no reservation"
+        if queue == KEPT:
+            return f"{whose}; {self.barred[queue]}"
         draws = f"the claim draws from {self.name(queue)}"
         if queue in self.barred:
             return f"{whose}; {draws}: {self.barred[queue]}"

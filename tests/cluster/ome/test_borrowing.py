@@ -249,7 +249,7 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
     claim(stack, "again", BORROWER)
     stack.polls(2)
     stack.passes()
-    assert "quota for are taken" in stack.until_waiting("again").message
+    assert "is kept for a dedicated cluster that others leave for" in stack.until_waiting("again").message
     assert leaving(stack) == ["borrower"]
     stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": None}})
     says(stack, "mine", "ACTIVE")
