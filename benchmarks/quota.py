@@ -23,6 +23,7 @@ from benchmarks.quota_world import (
     SECONDS,
     admitted,
     heads,
+    lent_slots,
     plain_admit,
     plain_preempt,
     queues,
@@ -33,7 +34,7 @@ from broker.quota.cycle import Decision, Head, Outcome, decide
 from broker.quota.fair import preempt_fairly
 from broker.quota.flavors import PodSet
 from broker.quota.ledger import Ledger
-from broker.quota.lots import Holder, Lot, Member, Want
+from broker.quota.lots import Member, Want
 from broker.quota.model import Ask, Preemption, Workload
 from broker.quota.slots import Slots
 from broker.quota.tree import Tree
@@ -202,18 +203,7 @@ def _slots(many: int) -> Figure:
     members = [
         Member(name=f"q{n:04}", cohort="c", borrowing_limit={"f": None}, preemption=rule) for n in range(many)
     ]
-    lots = [Lot(owner=f"q{n:04}", flavor="f", slots={f"cr-{n:04}": 4}, quota=4) for n in range(many)]
-    holders = [
-        Holder(
-            name=f"h{n:04}-{each}",
-            queue=f"q{(n if each < 2 else (n * 7 + each) % many):04}",
-            odcr_id=f"cr-{n:04}",
-            priority=each % 3,
-            since=float(n % 101),
-        )
-        for n in range(many)
-        for each in range(4)
-    ]
+    lots, holders = lent_slots(many)
     wants = [Want(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",)) for n in range(many)]
     began = time.thread_time()
     if not Slots(lots, members, holders).reclaim(wants):

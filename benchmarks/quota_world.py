@@ -15,6 +15,7 @@ from broker.quota.assign import Rules
 from broker.quota.cycle import Head
 from broker.quota.flavors import Flavor, PodSet
 from broker.quota.ledger import Ledger
+from broker.quota.lots import Holder, Lot
 from broker.quota.model import (
     Ask,
     FlavorResource,
@@ -142,3 +143,20 @@ def plain_admit(workloads: Sequence[Workload], made: Sequence[Queue], head: Head
     used = sum(each.usage[KEY] for each in workloads if each.queue in members)
     quota = sum(queue.quotas[KEY].nominal for queue in made if queue.cohort == cohort)
     return used + head.pod_sets[0].requests["cpu"] <= quota
+
+
+def lent_slots(many: int) -> tuple[list[Lot], list[Holder]]:
+    """Each queue owns four slots of one EC2 reservation: it holds two, and others the two that it lends."""
+    lots = [Lot(owner=f"q{n:04}", flavor="f", slots={f"cr-{n:04}": 4}, quota=4) for n in range(many)]
+    holders = [
+        Holder(
+            name=f"h{n:04}-{each}",
+            queue=f"q{(n if each < 2 else (n * 7 + each) % many):04}",
+            odcr_id=f"cr-{n:04}",
+            priority=each % 3,
+            since=float(n % 101),
+        )
+        for n in range(many)
+        for each in range(4)
+    ]
+    return lots, holders

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.quota_world import RULES, admitted, queues
+from benchmarks.quota_world import RULES, admitted, lent_slots, queues
 from broker.quota.cycle import Head, decide
 from broker.quota.flavors import PodSet
 from broker.quota.ledger import Ledger
@@ -87,18 +87,7 @@ def slots(
         ]
         wants = [Want(name=f"w{n:04}", queue="q0000", odcr_ids=("cr",), priority=2) for n in range(many // 2)]
         return lots, members, holders, wants
-    lots = [Lot(owner=f"q{n:04}", flavor="f", slots={f"cr-{n:04}": 4}, quota=4) for n in range(many)]
-    holders = [
-        Holder(
-            name=f"h{n:04}-{each}",
-            queue=f"q{(n if each < 2 else (n * 7 + each) % many):04}",
-            odcr_id=f"cr-{n:04}",
-            priority=each % 3,
-            since=float(n % 101),
-        )
-        for n in range(many)
-        for each in range(4)
-    ]
+    lots, holders = lent_slots(many)
     wants = [
         Want(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",), priority=2) for n in range(many)
     ]
