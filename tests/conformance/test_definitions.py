@@ -183,6 +183,39 @@ def test_a_definition_completes_its_names_and_ends_with_its_objects(api: Api) ->
         pass
 
 
+def in_two_versions(*, beta: bool) -> Json:
+    body = other()
+    (stored,) = body["spec"]["versions"]
+    body["spec"]["versions"] = [stored, {**stored, "name": "v1beta1", "storage": False, "served": beta}]
+    return body
+
+
+@pytest.mark.parametrize("selector", [{}, {"labelSelector": "app=x"}], ids=["all", "none of them"])
+def test_watches_end_with_their_definition(api: Api, selector: dict[str, str]) -> None:
+    api.install(other())
+    path = f"/apis/{GROUP}/v1/namespaces/default/gadgets"
+    create(api, path, {"apiVersion": f"{GROUP}/v1", "kind": "Gadget", "metadata": {"name": "a"}})
+    with api.watch(path, selector, patience=30) as watch:
+        assert api.request("DELETE", f"{DEFINITIONS}/gadgets.{GROUP}").status == 200
+        types = [event["type"] for event in watch.rest()]
+    assert types == ([] if selector else ["ADDED", "DELETED"])
+    while api.request("GET", path).status != 404:
+        pass  # the real server may end the watch before it takes the kind away
+    assert api.request("GET", path, {"watch": "true"}).status == 404
+
+
+def test_watches_end_where_a_version_is_no_longer_served(api: Api) -> None:
+    api.install(in_two_versions(beta=True))
+    path, beta = (f"/apis/{GROUP}/{version}/namespaces/default/gadgets" for version in ("v1", "v1beta1"))
+    with api.watch(beta, patience=30) as ends, api.watch(path, patience=30) as begins_anew:
+        api.install(in_two_versions(beta=False))
+        assert ends.rest() == [] and begins_anew.rest() == []
+    while api.request("GET", beta).status != 404:
+        pass
+    assert api.request("GET", path).status == 200
+    assert api.request("DELETE", f"{DEFINITIONS}/gadgets.{GROUP}").status == 200
+
+
 def changed(path: str, value: Any) -> Json:
     body = copy.deepcopy(DEFINITION)
     body["metadata"]["name"] = f"wrongs.{GROUP}"

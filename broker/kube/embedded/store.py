@@ -94,6 +94,7 @@ class Collection:
     base: int = 0  # position of log[0] since the beginning
     compacted: int = 0
     listeners: dict[int, Callable[[], None]] = field(default_factory=dict)
+    served: int = 0  # how often what is served of it changed: a watch lives as long as what it was opened on
 
     @property
     def end(self) -> int:
@@ -110,6 +111,15 @@ class Collection:
             raise Compacted(position, self.compacted)
         start = position - self.base
         return self.log[start : start + limit]
+
+    def end_watches(self) -> None:
+        """Ends every open watch once it has given the events until now."""
+        self.served += 1
+        self.wake()
+
+    def wake(self) -> None:
+        for listener in tuple(self.listeners.values()):
+            listener()
 
 
 class Store:
@@ -187,8 +197,7 @@ class Store:
         self._bytes += len(event.item.wire)
         while self._bytes > self._limit and len(self._order) > 1:
             self._drop()
-        for wake in tuple(collection.listeners.values()):
-            wake()
+        collection.wake()
         for changed in self._changed:
             changed(collection.name, event)
 

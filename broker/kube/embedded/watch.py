@@ -77,6 +77,7 @@ class WatchStream:
         """Called with the store locked, so that `initial` and what follows have no gap between them."""
         self._store, self._collection, self._view = store, collection, view
         self._position, self._seen = collection.position_after(after), after
+        self._served = collection.served
         self._initial, self._bookmarks = initial, bookmarks
         self._deadline = time.monotonic() + timeout
         self._next_bookmark = time.monotonic() + BOOKMARK_SECONDS
@@ -118,16 +119,18 @@ class WatchStream:
         try:
             with self._store.lock:
                 events = self._collection.read(self._position, BATCH)
-                revision = self._store.revision
-        except Compacted as gone:
+                revision, gone = self._store.revision, self._collection.served != self._served
+        except Compacted as error:
             self.close()
-            return error_line(expired(str(gone)).status())
+            return error_line(expired(str(error)).status())
         self._position += len(events)
         out = [line for event in events if (line := self._view.line(event)) is not None]
         if events:
             self._seen = events[-1].revision
-            if len(events) == BATCH:
+            if gone or len(events) == BATCH:
                 self._callback()
+        elif gone:
+            self.close()
         elif (mark := self._timer(revision)) is not None:
             out.append(mark)
         return b"".join(out) if out or not self._over() else None

@@ -70,15 +70,14 @@ def written(state: State, resource: Resource, new: Obj | None, old: Obj | None) 
     """After each write of a definition: serves what it says, establishes it, cleans up when it goes."""
     if new is None:
         assert old is not None
-        state.registry.replace(old["spec"]["group"], old["spec"]["names"]["plural"], [])
+        _serve(state, old["spec"], [])
         return
-    group, plural = new["spec"]["group"], new["spec"]["names"]["plural"]
     key = ("", new["metadata"]["name"])
     if new["metadata"].get("deletionTimestamp"):
         _clean(state, resource, new)
         return
     if old is None or old["spec"] != new["spec"]:
-        state.registry.replace(group, plural, resources(new))
+        _serve(state, new["spec"], resources(new))
         _reread(state, new)
     status = _status(state, new)
     finalizers = list(new["metadata"].get("finalizers") or ())
@@ -88,6 +87,13 @@ def written(state: State, resource: Resource, new: Obj | None, old: Obj | None) 
     settled = {**new, "metadata": meta, "status": status}
     if settled != new:
         state.store.put(resource.storage, key, settled, bare=True)
+
+
+def _serve(state: State, spec: Obj, versions: list[Resource]) -> None:
+    """Serves these versions; watches end, as the real server makes its storage of the kind anew."""
+    group, plural = spec["group"], spec["names"]["plural"]
+    state.registry.replace(group, plural, versions)
+    state.store.collection(f"{plural}.{group}").end_watches()
 
 
 def _reread(state: State, crd: Obj) -> None:
