@@ -20,6 +20,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.nodeclaim.registration import REGISTRATION_TIMEOUT
 from broker.kube import cache, controller, lean, singleton
 from broker.kube.controller import Again, Outcome, attempt
 from broker.kube.errors import ApiError
@@ -315,6 +316,29 @@ def test_claim_that_ec2_does_not_list_is_kept_while_its_node_is_left_out(
     stack.edit(Node, node.name, {"metadata": {"annotations": {"test": "mended"}}})
     stack.advance(RELIST)
     stack.until(lambda: reason(stack, names.INSTANCE_LISTED) == "NodeReady", "the Node is Ready")
+
+
+def test_claim_is_kept_at_the_registration_timeout_while_its_node_is_left_out(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(model: type[Object], raw: Mapping[str, Any]) -> Object:
+        if model is Node and raw["metadata"].get("annotations", {}).get("test") != "mended":
+            raise RecursionError("poison")
+        return lean.decode(model, raw)
+
+    monkeypatch.setattr(cache, "decode", decode)
+    stack.node_class(preference="none")
+    stack.start()
+    stack.claim("c-0", capacity=(ON_DEMAND,))
+    stack.until(lambda: reason(stack, names.REGISTERED_CONDITION) == "NodeLeftOut", "it is kept", step=60.0)
+    (node,) = stack.all(Node)
+    says = stack.claim_says("c-0", names.REGISTERED_CONDITION)
+    assert says is not None and node.name in says.message and "poison" in says.message
+    stack.advance(REGISTRATION_TIMEOUT.total_seconds() + 60.0)
+    stack.passes()
+    assert not stack.get(NodeClaim, "c-0").deleting and stack.calls("TerminateInstances") == 0
+    stack.edit(Node, node.name, {"metadata": {"annotations": {"test": "mended"}}})
+    stack.until_ready("c-0")
 
 
 def test_instance_waits_for_the_claim_that_is_left_out_while_it_is_launched(stack: Stack) -> None:

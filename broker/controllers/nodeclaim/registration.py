@@ -39,6 +39,7 @@ MARK = f"{names.BROKER}/nodeclass"
 # Why a claim is kept: its Node is left out of the cache.
 NODE_LEFT_OUT = "NodeLeftOut"
 REGISTRATION_TIMEOUT = timedelta(minutes=15)
+LOOK_AGAIN = 60.0  # seconds, for a Node that is left out
 # Taints of a node that is on its way; whoever set one takes it off (karpenter pkg/scheduling/taints.go).
 EPHEMERAL = frozenset(
     {
@@ -76,9 +77,9 @@ class Registration:
         if (first := first_of(self._claims, claim)).uid != claim.uid:
             self._second(claim, first)
             return None
-        found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
+        found, left_out = nodes_of(self._nodes, claim)
         if len(found) != 1:
-            return self._without_node(claim, found)
+            return self._without_node(claim, found, left_out)
         if found[0].deleting:
             # Somebody deleted the Node: its claim ends with it, and drains it first.
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
@@ -136,10 +137,14 @@ class Registration:
         )
         write(self._client, self._claims, claim, change, now=self._clock.now())
 
-    def _without_node(self, claim: NodeClaim, found: list[Node]) -> Again | None:
+    def _without_node(self, claim: NodeClaim, found: list[Node], left_out: Remains | None) -> Again | None:
         if is_true(claim, names.REGISTERED_CONDITION):
             return None  # the instance's own end is noticed where instances are watched
         now = self._clock.now()
+        if left_out is not None:
+            self._missed.pop(claim.uid, None)  # it has joined
+            write(self._client, self._claims, claim, _unread(left_out), now=now)
+            return Again(LOOK_AGAIN)  # nothing wakes the claim if the Node goes as it is
         if found:
             change = Change(
                 type=names.REGISTERED_CONDITION,
@@ -235,6 +240,16 @@ def is_ready(node: Node) -> bool:
     """Whether the kubelet reports the node as ready."""
     ready = condition(node.status.conditions, names.READY)
     return ready is not None and ready.status == "True"
+
+
+def _unread(node: Remains) -> Change:
+    return Change(
+        type=names.REGISTERED_CONDITION,
+        status="Unknown",
+        reason=NODE_LEFT_OUT,
+        message=f"node {node.name} is left out, so that it cannot be registered: the claim is kept until the "
+        f"broker can read the Node: {node.error}",
+    )
 
 
 def _age(claim: NodeClaim) -> tuple[datetime, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.registration import nodes_of
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.kube.cache import Cache
 from broker.quota.usage import Reserved
@@ -21,12 +21,14 @@ def spared(
     claim: NodeClaim, *, owns: Callable[[NodeClaim], bool], nodes: Cache[Node], pods: Cache[Pod]
 ) -> bool:
     """Claims of another launcher; and by Karpenter's rule what says do-not-disrupt, unless a grace period
-    bounds that."""
+    bounds that. A Node that is left out may say it, and cannot be drained."""
     if not owns(claim):
         return True
     if claim.spec.termination_grace_period:
         return False
-    there = [*nodes.by(BY_PROVIDER_ID, claim.status.provider_id)]
+    there, left_out = nodes_of(nodes, claim)
+    if left_out is not None:
+        return True
     placed = [pod for node in there for pod in pods.by(BY_NODE, node.name)]
     running = [pod for pod in placed if pod.status.phase not in ("Succeeded", "Failed")]
     return any(each.annotations.get(names.DO_NOT_DISRUPT) == "true" for each in (claim, *there, *running))

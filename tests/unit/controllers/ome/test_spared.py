@@ -61,6 +61,17 @@ def test_claims_of_another_launcher_and_what_is_not_to_be_disrupted(
     assert spared(one, owns=lambda _: owned, nodes=nodes, pods=pods) is expected
 
 
+def test_claim_whose_node_is_left_out_is_spared_unless_a_grace_period_bounds_its_drain() -> None:
+    nodes = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: (each.spec.provider_id,)})
+    pods = Cache(Pod, indexes={BY_NODE: lambda each: (each.spec.node_name,)})
+    version = {"resourceVersion": "1", "uid": "u"}
+    nodes.replace([{"metadata": {"name": "n", **version}, "spec": {"providerID": "aws:///a/i-1"}}], 1)
+    assert not spared(claim(), owns=lambda _: True, nodes=nodes, pods=pods)
+    nodes.leave_out(nodes.list()[0], "poison", 0.0)
+    assert spared(claim(), owns=lambda _: True, nodes=nodes, pods=pods)
+    assert not spared(claim(grace="1h"), owns=lambda _: True, nodes=nodes, pods=pods)
+
+
 @pytest.mark.parametrize(
     ("odcr", "expected"), [("cr-a", False), ("cr-b", True), ("cr-x", False), ("", False)]
 )
