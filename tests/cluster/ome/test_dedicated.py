@@ -323,3 +323,23 @@ def test_with_kueue_a_cluster_is_a_workload_that_kueue_admits_and_evicts(stack: 
     stack.delete(DedicatedAICluster, "one")
     stack.until_gone(DedicatedAICluster, "one")
     stack.until(lambda: not workloads(), "nothing is left in Kueue")
+
+
+def test_claim_that_is_left_out_is_not_replaced_and_keeps_the_quota(stack: Stack) -> None:
+    world = World(stack, 3, training=3)
+    world.reserve("training")
+    world.cluster("one", 2, "training")
+    broker = stack.start()
+    world.until("one", "ACTIVE")
+    first = world.claims("one")[0]
+    stack.until(
+        lambda: broker.isolation.leave_out(stack.get(NodeClaim, first.name), "poison"), "it is left out"
+    )
+    world.until("one", "UPDATING", saying=f"{first.name} is left out")
+    stack.delete(DedicatedAICluster, "one")
+    world.until("one", "DELETING", saying="1 instances left")
+    assert [each.name for each in world.claims("one")] == [first.name] and world.running() == 1
+    stack.edit(NodeClaim, first.name, {"metadata": {"annotations": {"test": "mended"}}})
+    stack.until_gone(DedicatedAICluster, "one")
+    stack.until(lambda: not world.running(), "nothing is left")
+    assert stack.calls("CreateFleet") == 1

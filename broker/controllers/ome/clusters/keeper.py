@@ -9,8 +9,8 @@ over clusters that are as they should be writes nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -43,6 +43,7 @@ from broker.controllers.ome.shared import Shared
 from broker.controllers.reservations.each import each
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
+from broker.kube.remains import Remains
 from broker.quota.entitled import Standing, Verdict
 from broker.quota.joint import GROWTH, Joint, Quota
 from broker.quota.model import Amounts, FlavorResource, Workload
@@ -67,6 +68,7 @@ class Pass:
     size: Callable[[object], Size]  # by reservation
     owners: Mapping[str, Reserved]  # of EC2's reservations
     waiting: int = machines.AT_ONCE  # claims of one cluster that may be without an instance at a time
+    left_out: Mapping[str, Sequence[Remains]] = field(default_factory=dict)  # claims that cannot be read
 
     def settled(self, one: Asking) -> Amounts | None:
         """What of its quota a cluster's instances stand for; None where that is all of it, or nothing."""
@@ -78,6 +80,7 @@ class Pass:
             for each in self.claims.get(one.cluster.uid, ())
             if each.status.provider_id
         )
+        there.update(map(machines.flavor_name, self.left_out.get(one.cluster.uid, ())))
         for flavor, amounts in by_flavor(one.held.usage).items():
             sized = size(flavor, amounts)
             if isinstance(sized, FlavorProblem) or sized.count <= there[flavor]:
@@ -135,7 +138,12 @@ class ClusterKeeper:
         types = shared.provider.instance_types()
         claims: dict[str, list[NodeClaim]] = defaultdict(list)
         drawing = []
-        for claim in shared.claims.list():
+        # Before and after the claims, since one may be left out or readmitted meanwhile.
+        remains = {each.uid: each for each in shared.claims.remains}
+        listed = shared.claims.list()
+        remains |= {each.uid: each for each in shared.claims.remains}
+        for claim in listed:
+            remains.pop(claim.uid, None)
             if names.DRAWS_FROM in claim.annotations:
                 drawing.append(claim)
             if uid := cluster_of(claim)[0]:
@@ -166,6 +174,10 @@ class ClusterKeeper:
                 machines.AT_ONCE,
                 sum(odcr.total for odcr in shared.inventory.snapshot().odcrs.values()),
             ),
+            left_out={
+                one.uid: [each for each in remains.values() if machines.claim_of(one, each)]
+                for one in self._cache.list()
+            },
         )
 
     @property
@@ -218,6 +230,7 @@ class ClusterKeeper:
             verdict=verdict,
             eviction=evicted,
             claims=this.claims.get(one.cluster.uid, ()),
+            left_out=this.left_out.get(one.cluster.uid, ()),
             down=this.down,
             waiting=this.waiting,
             **({"kept": lambda held: self._queueing.kept(one, held)} if decided is None else {}),
@@ -256,7 +269,7 @@ class ClusterKeeper:
         """Whether the API server has claims of the cluster that the cache does not show."""
         label = f"{names.DEDICATED}={machines.dedicated(cluster)}"
         listed, _ = self._client.list(NodeClaim.KIND, label_selector=label)
-        known = {claim.uid for claim in facts.claims}
+        known = {each.uid for each in facts.there}
         unseen = [
             raw
             for raw in listed

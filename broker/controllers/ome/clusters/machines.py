@@ -4,9 +4,9 @@ Invariant: a cluster has as many claims as its quota comes to in whole instances
 (`broker.capacity.sizing`). One that is not launched yet is replaced where it asks for what was mended since:
 its EC2NodeClass, its flavor's labels. A claim's name follows from the cluster's uid and a number, the lowest
 that none of its claims has: who makes one twice, after a crash or beside a late cache, is told that it is
-there. Only the cluster's own pods land on its nodes, by a taint and a label that say whose they are, and its
-claims draw from its reservation alone: from EC2's reservations, unless flavor or cluster say another capacity
-type.
+there. A claim that is left out of the cache counts as one that stays. Only the cluster's own pods land on its
+nodes, by a taint and a label that say whose they are, and its claims draw from its reservation alone: from
+EC2's reservations, unless flavor or cluster say another capacity type.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.ome.clusters.wanted import Wanted
 from broker.controllers.ome.kueue.ownership import short
 from broker.kube.conditions import owner_reference
+from broker.kube.remains import Remains
 from broker.quota.usage import Reserved
 from broker.text import InvalidText, decode_whole
 from providers.model import InstanceType
@@ -48,12 +49,19 @@ class Change:
     end: tuple[NodeClaim, ...] = ()
 
 
-def change(sizes: Mapping[str, int], claims: Sequence[NodeClaim], *, waiting: int = AT_ONCE) -> Change:
+def change(
+    sizes: Mapping[str, int],
+    claims: Sequence[NodeClaim],
+    left_out: Sequence[Remains] = (),
+    *,
+    waiting: int = AT_ONCE,
+) -> Change:
     """From the claims there are, those on their way out included, to so many of each flavor.
 
     `waiting`: how many of them may be without an instance at a time. A size is whatever a person typed.
     """
-    taken = {number(each) for each in claims}
+    taken = {*map(number, claims), *map(number, left_out)}
+    unread = Counter(map(flavor_name, left_out))
     numbers = (at for at in count() if at not in taken)
     room = waiting - sum(not each.status.provider_id for each in claims if not each.deleting)
     make: list[tuple[int, str]] = []
@@ -63,7 +71,7 @@ def change(sizes: Mapping[str, int], claims: Sequence[NodeClaim], *, waiting: in
         if not each.deleting:
             alive.setdefault(flavor_name(each), []).append(each)
     for flavor in sorted({*sizes, *alive}):
-        have, want = alive.get(flavor, []), sizes.get(flavor, 0)
+        have, want = alive.get(flavor, []), sizes.get(flavor, 0) - unread[flavor]
         end += sorted(have, key=_worth)[: max(0, len(have) - want)]
         for lowest in islice(numbers, max(0, min(want - len(have), room))):
             make.append((lowest, flavor))
@@ -71,7 +79,7 @@ def change(sizes: Mapping[str, int], claims: Sequence[NodeClaim], *, waiting: in
     return Change(make=tuple(make), end=tuple(end))
 
 
-def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim]) -> bool:
+def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim | Remains]) -> bool:
     """Whether there are more claims of a flavor than it comes to, those on their way out included."""
     counts = Counter(flavor_name(each) for each in claims)
     return any(value > sizes.get(flavor, 0) for flavor, value in counts.items())
@@ -94,7 +102,12 @@ def name(cluster: DedicatedAICluster, at: int) -> str:
     return f"{head}-{cluster.uid[:8]}-{at}"
 
 
-def number(claim: NodeClaim) -> int:
+def claim_of(cluster: DedicatedAICluster, remains: Remains) -> bool:
+    """Whether what is left out is a claim of the cluster, by its name."""
+    return remains.name == name(cluster, number(remains))
+
+
+def number(claim: NodeClaim | Remains) -> int:
     tail = claim.name.rpartition("-")[2]
     try:
         return decode_whole(tail, least=0, most=_HIGHEST)
@@ -102,7 +115,7 @@ def number(claim: NodeClaim) -> int:
         return -1
 
 
-def flavor_name(claim: NodeClaim) -> str:
+def flavor_name(claim: NodeClaim | Remains) -> str:
     return claim.annotations.get(names.TAG_FLAVOR, "")
 
 

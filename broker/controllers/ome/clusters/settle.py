@@ -22,8 +22,9 @@ from broker.apis.units import written
 from broker.capacity.sizing import ACCELERATORS, FlavorProblem, Sized
 from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.ome.clusters.admission import Held, by_flavor, held, told
-from broker.controllers.ome.clusters.machines import AT_ONCE, Change, change, more_than
+from broker.controllers.ome.clusters.machines import AT_ONCE, Change, change, flavor_name, more_than
 from broker.controllers.ome.clusters.wanted import Refused, Wanted
+from broker.kube.remains import Remains
 from broker.quota.entitled import Eviction, Lack, Standing, Verdict
 from broker.quota.model import Amounts, Reason
 from broker.quota.resolve import Unresolved
@@ -65,7 +66,8 @@ class Evicted:
 class Facts:
     """What there is to know about a cluster. `barred`: why its reservation gives nothing to anybody.
     `down`: names of nodes that are not ready; `kept`: what counts as held where so much is needed.
-    `waiting`: how many of its claims may be without an instance at a time."""
+    `waiting`: how many of its claims may be without an instance at a time. `left_out`: claims of it that
+    cannot be read."""
 
     cluster: DedicatedAICluster
     wanted: Wanted | Refused
@@ -75,9 +77,14 @@ class Facts:
     verdict: Verdict | None = None
     eviction: Evicted | None = None
     claims: Sequence[NodeClaim] = ()
+    left_out: Sequence[Remains] = ()
     down: Collection[str] = ()
     kept: Callable[[Amounts], Amounts] = lambda held: held
     waiting: int = AT_ONCE
+
+    @property
+    def there(self) -> Sequence[NodeClaim | Remains]:
+        return (*self.claims, *self.left_out)
 
     @property
     def ready(self) -> list[NodeClaim]:
@@ -142,8 +149,8 @@ def settle(facts: Facts, size: Size, *, now: datetime, wait: float) -> Settled:
 
 def _leave(facts: Facts, mine: Held | None) -> Settled:
     """Instances first, then quota, then the object."""
-    cluster, claims = facts.cluster, facts.claims
-    done = not claims
+    cluster, there = facts.cluster, facts.there
+    done = not there
     said = _kept(cluster)
     if cluster.deleting:
         state: DedicatedState = "DELETING"
@@ -155,7 +162,7 @@ def _leave(facts: Facts, mine: Held | None) -> Settled:
         state, reason, why = "UPDATING", said[PREEMPTED].reason, said[PREEMPTED].message
     else:
         state, reason, why = "UPDATING", "ReservationChanged", f"it moves to reservation {facts.reserved}"
-    detail = f"{why}: {len(claims)} instances left" if claims else why
+    detail = f"{why}: {len(there)} instances left{_unread(facts)}" if there else why
     if done:
         said[QUOTA_RESERVED] = Said(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
     said[READY] = Said(type=READY, status="False", reason=reason, message=detail)
@@ -165,7 +172,7 @@ def _leave(facts: Facts, mine: Held | None) -> Settled:
         detail=detail,
         said=tuple(said.values()),
         held=held_now,
-        change=change({}, claims),
+        change=change({}, facts.claims),
         available=_available(facts.ready),
         allocated=_accelerators(held_now.usage) if held_now else 0,
         over=cluster.deleting and done,
@@ -225,14 +232,14 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
         if isinstance(found, FlavorProblem):
             problems.append(found)
             # What means nothing now keeps the instances that it meant before.
-            counts[flavor] = sum(each.annotations.get(names.TAG_FLAVOR) == flavor for each in claims)
+            counts[flavor] = sum(flavor_name(each) == flavor for each in facts.there)
         else:
             sized[flavor], counts[flavor] = found, found.count
-    if not more_than(counts, claims):
+    if not more_than(counts, facts.there):
         mine = replace(mine, usage=facts.kept(target))
     alive = [each for each in claims if not each.deleting]
     ready = facts.ready
-    whole = len(ready) == sum(counts.values()) and not more_than(counts, claims)
+    whole = len(ready) == sum(counts.values()) and not more_than(counts, facts.there)
     said = _kept(cluster)
     holds = f"it holds {told(mine.usage)} of {mine.reserved}"
     said[QUOTA_RESERVED] = Said(type=QUOTA_RESERVED, status="True", reason="QuotaReserved", message=holds)
@@ -241,7 +248,8 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
     state, reason, detail = _how(facts, problems)
     if not whole and not problems:
         reason, state = "InstancesPending", state if state == "FAILED" else _pending(cluster)
-        some = f"{len(ready)} of {sum(counts.values())} instances are ready{_trouble(alive, facts.down)}"
+        trouble = _unread(facts) or _trouble(alive, facts.down)
+        some = f"{len(ready)} of {sum(counts.values())} instances are ready{trouble}"
         detail = f"{detail}; {some}" if detail else some
     serving = whole and not problems
     said[READY] = Said(
@@ -256,7 +264,7 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
         said=tuple(said.values()),
         held=mine,
         sized=sized,
-        change=change(counts, claims, waiting=facts.waiting),
+        change=change(counts, claims, facts.left_out, waiting=facts.waiting),
         available=_available(facts.ready),
         allocated=_accelerators(mine.usage),
     )
@@ -345,6 +353,12 @@ def preempted(eviction: Eviction, *, keeps: Amounts | None = None) -> Evicted:
         message=f"preempted for {eviction.preemptor}, {_WHY[eviction.reason]}; preemptor path: "
         f"{eviction.preemptor_path}; preemptee path: {eviction.preemptee_path}",
     )
+
+
+def _unread(facts: Facts) -> str:
+    """The first of its claims that is left out."""
+    first = min(facts.left_out, key=lambda each: each.name, default=None)
+    return f"; {first.name} is left out: {first.error}" if first is not None else ""
 
 
 def _trouble(claims: Sequence[NodeClaim], down: Collection[str]) -> str:

@@ -17,6 +17,7 @@ from broker.controllers.ome.clusters import report
 from broker.controllers.ome.clusters.admission import Held, held
 from broker.controllers.ome.clusters.settle import Facts, Settled, leaving, preempted, settle
 from broker.controllers.ome.clusters.wanted import Refused, Wanted
+from broker.kube.remains import Remains
 from broker.quota.entitled import Eviction, Lack, Standing, Verdict
 from broker.quota.model import FlavorResource, Reason
 from broker.quota.resolve import Unresolved
@@ -311,6 +312,24 @@ def test_what_was_written_is_not_written_again() -> None:
         Facts(cluster=after, wanted=Wanted(requests={GPU: 16}), reserved=MINE), size, now=later, wait=600
     )
     assert report.body(after, again, now=later) is None
+
+
+def test_claim_that_is_left_out_counts_as_one_that_stays() -> None:
+    lost = Remains.of_object(claim(0), "poison", 0.0)
+    one = cluster(holds=16, state="ACTIVE")
+    found = settled(one, verdict=admitted(16), left_out=(lost,))
+    assert made(found) == ([1], [])
+    assert "c-u-0 is left out: poison" in found.detail
+    found = settled(one, claim(1), verdict=admitted(16), left_out=(lost,))
+    assert made(found) == ([], [])
+    found = settled(one, claim(1), gpus=8, left_out=(lost,))
+    assert made(found) == ([], ["c-u-1"])
+    assert found.held is not None and found.held.usage == {KEY: 16}
+    meaningless = FlavorProblem(flavor="h100", reason="FlavorNotFound", message="make it")
+    found = settled(one, claim(1), sized=lambda *_: meaningless, left_out=(lost,))
+    assert made(found) == ([], [])
+    found = settled(cluster(holds=16, deleting=True), left_out=(lost,))
+    assert not found.over and found.held is not None
 
 
 @pytest.mark.covers("SAF-59")
