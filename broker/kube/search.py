@@ -11,17 +11,31 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 
-def judged(judge: Callable[[Sequence[P]], R], parts: Sequence[P]) -> R:
-    """`judge(parts)`; if that fails on one of the parts, raises Guilty with it, from the error.
+def judged(
+    judge: Callable[[Sequence[P]], R], parts: Sequence[P], suspect: Callable[[P], object] = lambda part: part
+) -> R:
+    """`judge(parts)`; if that fails on one of the parts, raises Guilty with its suspect, from the error.
 
     `judge` has no effects, so it is tried with ever fewer of the parts: as often as their number has bits.
     """
+    return searched(lambda: judge(parts), judge, lambda: parts, suspect)
+
+
+def searched(
+    whole: Callable[[], R],
+    among: Callable[[Sequence[P]], object],
+    parts: Callable[[], Sequence[P]],
+    suspect: Callable[[P], object] = lambda part: part,
+) -> R:
+    """`whole()`, which is `among` all of the parts; these are asked for only if it fails."""
     try:
-        return judge(parts)
+        return whole()
+    except Guilty:
+        raise
     except Exception as error:
-        if (guilty := _first_bad(judge, parts, type(error))) is None:
+        if (guilty := _first_bad(among, parts(), type(error))) is None:
             raise
-        raise Guilty(guilty) from error
+        raise Guilty(suspect(guilty)) from error
 
 
 def _first_bad(

@@ -28,8 +28,10 @@ from broker.controllers.ome.queues import queues
 from broker.controllers.ome.shared import Shared
 from broker.controllers.reservations.each import each
 from broker.kube.controller import Again
+from broker.kube.search import searched
+from broker.quota import part
 from broker.quota.entitled import Standing
-from broker.quota.joint import Joint, Places, Waiting, decide
+from broker.quota.joint import Joint, Places, Quota, Waiting, decide
 from broker.quota.lots import CLAIM
 from broker.quota.model import Amounts, Workload
 
@@ -83,7 +85,7 @@ class Decider:
         if not awaiting and (this is None or self._kueue()):
             return Joint()
         if not shared.inventory.described:
-            return Joint() if this is None else decide(self._keeper.quota(this, ()), None, ())
+            return Joint() if this is None else _decided(self._keeper.quota(this, ()), None, (), ())
         inventory = shared.inventory.snapshot()
         asking = {claim.uid for claim, _ in awaiting}
         places = self._entitler.places(inventory, shared.provider.instance_types(), waiting=asking)
@@ -95,7 +97,7 @@ class Decider:
             waiting.append(
                 Waiting(want=want(claim, slot.queue, slot.odcr_ids), usage=usage, nominated=nominated(claim))
             )
-        return decide(quota, places, waiting, nominated=self._entitler.nominated)
+        return _decided(quota, places, waiting, self._entitler.nominated)
 
     def _held_back(
         self, claims: Mapping[str, NodeClaim], draws: Mapping[str, str], later: Mapping[str, Held]
@@ -127,6 +129,21 @@ class Decider:
                     priority=one.priority,
                     firm=True,
                 )
+
+
+def _decided(
+    quota: Quota | None, places: Places | None, waiting: Sequence[Waiting], nominated: Collection[str]
+) -> Joint:
+    """As `joint.decide`. Raises Guilty with the name of the one that it fails on."""
+
+    def among(some: Sequence[str]) -> Joint:
+        return decide(*part.only({*some}, quota, places, waiting), nominated=nominated)
+
+    return searched(
+        lambda: decide(quota, places, waiting, nominated=nominated),
+        among,
+        lambda: part.names(quota, places, waiting),
+    )
 
 
 class _Shares:

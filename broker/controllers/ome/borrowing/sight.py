@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -35,6 +35,8 @@ from broker.controllers.ome.holdings.wishes import flavors_of
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
+from broker.kube.search import searched
+from broker.quota import part
 from broker.quota.joint import Places
 from broker.quota.lots import CLAIM, Holder
 from broker.quota.lots import Lot as BookLot
@@ -211,7 +213,16 @@ class Sight:
         )
 
     def entitled(self, seen: Seen) -> Entitlements:
-        """What follows for plans, but for whose each claim is."""
+        """What follows for plans, but for whose each claim is. Raises Guilty with whom it fails on."""
+
+        def among(some: Sequence[str]) -> Entitlements:
+            _, places, _ = part.only({*some}, None, seen.places)
+            said = [one for one in seen.said if one.reserved.queue in some]
+            return self._entitled(replace(seen, places=places or seen.places, said=said))
+
+        return searched(lambda: self._entitled(seen), among, lambda: part.names(None, seen.places))
+
+    def _entitled(self, seen: Seen) -> Entitlements:
         now, said = self.clock.now(), seen.said
         slots = seen.places.slots({}, ())
         rules = {one.member.name: one.member.preemption for one in said}

@@ -8,7 +8,7 @@ together, so one thread decides on all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,13 +28,14 @@ from broker.controllers.ome.holdings.idle import Idle
 from broker.controllers.ome.holdings.ledger import Ledger
 from broker.controllers.ome.holdings.parting import Parting
 from broker.controllers.ome.holdings.view import HoldingState, HoldingsView
-from broker.controllers.ome.holdings.wishes import Reading, flavors_of, read
+from broker.controllers.ome.holdings.wishes import Reading, Reservation, flavors_of, read
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.controller import Again
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.events import Recorder
+from broker.kube.search import judged
 from broker.quota.usage import Reserved
 from broker.settings import Settings, listed
 from broker.text import shortened
@@ -165,16 +166,19 @@ class HoldingsKeeper:
         now = self._clock.now()
         described, inventory = inventory, self._actor.recent.seen(inventory)
         groups, unread = self._adopted(readings.values(), inventory, now)
-        claimants = [each.claimant for each in readings.values()]
-        holdings = belongs(
-            inventory.odcrs.values(),
-            groups,
-            claimants,
-            cluster=self._cluster,
-            unread=unread,
-            adopters=self._adopters,
-            holders={id_: record.reserved for id_, record in self._ledger.held.items()},
-        )
+
+        def whose(some: Sequence[Reading]) -> Holdings:
+            return belongs(
+                inventory.odcrs.values(),
+                groups,
+                [each.claimant for each in some],
+                cluster=self._cluster,
+                unread=unread,
+                adopters=self._adopters,
+                holders={id_: record.reserved for id_, record in self._ledger.held.items()},
+            )
+
+        holdings = judged(whose, [*readings.values()], _object)
         no_room = self._no_room()
         self._ungrouped = {}
         like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
@@ -223,18 +227,22 @@ class HoldingsKeeper:
         now: datetime,
     ) -> HoldingsPlan:
         managed = sorted((each for each in readings if each.managed), key=_age)
-        return plan(
-            [each.wish for each in managed],
-            inventory,
-            holdings,
-            types=types,
-            refusals=self._actor.refusals,
-            caps=self._settings.caps,
-            cluster=self._cluster,
-            now=now,
-            intents=self._ledger.intents.values(),
-            lost=missing(self._ledger.held, inventory.odcrs),
-        )
+
+        def planned(some: Sequence[Reading]) -> HoldingsPlan:
+            return plan(
+                [each.wish for each in some],
+                inventory,
+                holdings,
+                types=types,
+                refusals=self._actor.refusals,
+                caps=self._settings.caps,
+                cluster=self._cluster,
+                now=now,
+                intents=self._ledger.intents.values(),
+                lost=missing(self._ledger.held, inventory.odcrs),
+            )
+
+        return judged(planned, managed, _object)
 
     def _wish(
         self,
@@ -432,6 +440,10 @@ def _detail(counts: Mapping[str, FlavorCount]) -> str:
             part += f"; EC2 says {count.code}: {count.message}"
         parts.append(part)
     return "; ".join(parts)
+
+
+def _object(reading: Reading) -> Reservation:
+    return reading.one
 
 
 def _age(reading: Reading) -> tuple[datetime, Reserved]:

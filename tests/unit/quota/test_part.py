@@ -1,0 +1,110 @@
+"""A decision that fails on one of many names that one, whatever its code has in its hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from broker.controllers.ome import deciding
+from broker.controllers.ome.borrowing import sight
+from broker.kube.culprit import Guilty
+from broker.quota import part
+from broker.quota.joint import Places, Quota, Waiting
+from tests.unit.quota.rounds import World
+from tests.unit.quota.rules import check
+from tests.unit.quota.worlds import setting
+
+Decide = Callable[..., Any]
+SEEDS = (20096, 20180, 20738, 30544, 70812)  # worlds in which much is decided
+
+
+def decisions(monkeypatch: pytest.MonkeyPatch, wrapped: Callable[[Decide], Decide]) -> None:
+    monkeypatch.setattr(deciding, "decide", wrapped(deciding.decide))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_part_of_a_decision_is_a_decision(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the search for what fails would take what is missing for the failure."""
+    seen: list[str] = []
+
+    def in_parts(decide: Decide) -> Decide:
+        def decided(
+            quota: Quota | None, places: Places | None, waiting: Sequence[Waiting], **more: Any
+        ) -> object:
+            found = part.names(quota, places, waiting)
+            for count in range(len(found)):
+                decide(*part.only({*found[:count]}, quota, places, waiting), **more)
+            seen.extend(found)
+            whole = decide(quota, places, waiting, **more)
+            assert decide(*part.only({*found}, quota, places, waiting), **more) == whole
+            return whole
+
+        return decided
+
+    decisions(monkeypatch, in_parts)
+    assert [*check(World(setting(seed)))] == []
+    assert seen
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = ""
+    tried: set[str] = set()
+
+    def fails(decide: Decide) -> Decide:
+        def decided(
+            quota: Quota | None, places: Places | None, waiting: Sequence[Waiting], **more: Any
+        ) -> object:
+            if bad in part.names(quota, places, waiting):
+                raise ZeroDivisionError
+            return decide(quota, places, waiting, **more)
+
+        return decided
+
+    def each_once(decide: Decide) -> Decide:
+        judge = fails(decide)
+
+        def decided(
+            quota: Quota | None, places: Places | None, waiting: Sequence[Waiting], **more: Any
+        ) -> object:
+            nonlocal bad
+            for bad in {*part.names(quota, places, waiting)} - tried:
+                monkeypatch.setattr(deciding, "decide", judge)
+                with pytest.raises(Guilty) as caught:
+                    deciding._decided(quota, places, waiting, more["nominated"])
+                assert caught.value.suspect == bad
+                tried.add(bad)
+            monkeypatch.setattr(deciding, "decide", decided)
+            return decide(quota, places, waiting, **more)
+
+        return decided
+
+    decisions(monkeypatch, each_once)
+    assert [*check(World(setting(seed)))] == []
+    assert len(tried) > 3
+
+
+def test_whose_slots_fail_a_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, tried = sight.Sight._entitled, set[str]()
+
+    def each_once(self: sight.Sight, seen: sight.Seen) -> object:
+        for bad in {*part.names(None, seen.places)} - tried:
+
+            def fails(self: sight.Sight, seen: sight.Seen, bad: str = bad) -> object:
+                if bad in part.names(None, seen.places):
+                    raise ZeroDivisionError
+                return real(self, seen)
+
+            monkeypatch.setattr(sight.Sight, "_entitled", fails)
+            with pytest.raises(Guilty) as caught:
+                self.entitled(seen)
+            assert caught.value.suspect == bad
+            tried.add(bad)
+        monkeypatch.setattr(sight.Sight, "_entitled", each_once)
+        return real(self, seen)
+
+    monkeypatch.setattr(sight.Sight, "_entitled", each_once)
+    assert [*check(World(setting(1)))] == []
+    assert len(tried) > 3
