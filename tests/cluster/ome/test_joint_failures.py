@@ -1,0 +1,77 @@
+"""A joint decision that fails on one object of many, with none of them at hand, leaves that one out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from broker.apis.core import Event
+from broker.apis.ome import CapacityReservation
+from broker.controllers.nodeclaim import planning
+from broker.controllers.ome import deciding
+from broker.controllers.ome.borrowing.sight import Sight
+from broker.controllers.ome.holdings import keeper
+from broker.controllers.ome.reservation import look
+from broker.kube.isolation import REASON
+from broker.quota import part
+from tests.cluster.objects import ON_DEMAND
+from tests.cluster.ome.bought import MANAGE
+from tests.cluster.ome.dedicated import World
+from tests.cluster.stack import Stack
+
+QUEUE = "default--bad"
+
+
+def of(reserved: Iterable[Any]) -> list[str]:
+    return [each.reserved.queue for each in reserved]
+
+
+# Where it fails, whom that is about, and whose names come with a call of it.
+CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
+    "who gets quota": (deciding, "decide", "bad-cluster", part.names),
+    "whose slots": (Sight, "_entitled", QUEUE, lambda _, seen: part.names(None, seen.places)),
+    "what to buy": (keeper, "plan", QUEUE, lambda wishes, *_: of(wishes)),
+    "whose reservations": (keeper, "belongs", QUEUE, lambda _odcrs, _groups, some: of(some)),
+    "whose machines": (look, "shares", QUEUE, lambda some, _machines: of(some)),
+    "which launches": (planning, "plan", "bad-claim", lambda claims, *_: [each.name for each in claims]),
+}
+
+
+@pytest.mark.covers("SAF-50")
+@pytest.mark.parametrize("case", CASES)
+def test_one_object_of_a_joint_decision_never_stops_the_others(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    where, function, bad, named = CASES[case]
+    judge = getattr(where, function)
+    hidden = {bad}  # from whoever reads the frame's texts
+
+    def fails(*args: Any, **more: Any) -> Any:
+        if not hidden.isdisjoint(named(*args)):
+            raise ZeroDivisionError
+        return judge(*args, **more)
+
+    monkeypatch.setattr(where, function, fails)
+    world = World(stack, 2, training=2, bad=1)
+    world.reserve("training")
+    stack.start()
+    world.cluster("good", 1, "training")
+    world.until("good", "ACTIVE")
+
+    world.reserve("bad", annotations=MANAGE)
+    world.cluster("bad-cluster", 4, "training")
+    stack.claim("bad-claim", node_class="default", capacity=(ON_DEMAND,))
+    kind, name = {
+        "bad-cluster": ("DedicatedAICluster", "bad-cluster"),
+        "bad-claim": ("NodeClaim", "bad-claim"),
+        QUEUE: (CapacityReservation.KIND.kind, "bad"),
+    }[bad]
+    stack.until_event(name, REASON, kind=kind)
+
+    world.cluster("next", 1, "training")
+    world.until("next", "ACTIVE")
+    stack.claim("beside", node_class="default", capacity=(ON_DEMAND,))
+    stack.until_launched("beside")
+    assert {each.involved_object.name for each in stack.all(Event) if each.reason == REASON} == {name}
