@@ -247,10 +247,13 @@ class Lender:
         return self._inventory.free(odcr_id) - self._dealt[odcr_id] - self._kept[odcr_id] - lent
 
     def _kinds_of(self, uid: str) -> tuple[_Kind, ...]:
-        """By flavor, so that whoever makes room for another stays within his limit."""
+        """By flavor, so that whoever makes room for another stays within his limit. For whom others left
+        where: nothing elsewhere, which may be another's who waits."""
         flavors: dict[str, list[str]] = defaultdict(list)
+        made = self._entitlements.nominated.get(uid)
         for slot in self._prospects[uid].lent:
-            flavors[self._entitlements.lots[slot].flavor].append(slot)
+            if made in (None, self._entitlements.lots[slot]):
+                flavors[self._entitlements.lots[slot].flavor].append(slot)
         queue = self._entitlements.draws.get(uid, "")
         return tuple(_Kind(queue, flavor, tuple(slots)) for flavor, slots in flavors.items())
 

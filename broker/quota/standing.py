@@ -95,7 +95,7 @@ def steady(
             shown = before.counted.get(each.name, usable or each.owner is not None)
         if shown != usable:
             began = before.since.get(each.name, now) if before else now
-            if now - began >= window:
+            if now >= began + window:  # the moment that the caller comes back at
                 shown = usable
             else:
                 since[each.name] = began

@@ -176,7 +176,7 @@ def _row(odcr: Odcr, now: datetime) -> dict[str, Any]:
         "ownerID": odcr.owner_id,
         "reservationType": odcr.reservation_type,
         "interruptible": odcr.interruptible,
-        "state": "active" if odcr.state == "active" and not (odcr.start and odcr.start > now) else "pending",
+        "state": "active" if odcr.state == "active" else "pending",
         "totalInstanceCount": odcr.total,
         "availableInstanceCount": odcr.available,
     }

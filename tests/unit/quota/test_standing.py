@@ -311,3 +311,11 @@ def test_strangers_take_from_what_is_free(
         anywhere=anywhere,
     )
     assert found == {who: {H100: amount} for who, amount in wanted.items()}
+
+
+@given(st.floats(0, 1e6), st.floats(0.1, 1e4))
+def test_a_change_counts_at_the_very_moment_that_the_caller_comes_back_at(began: float, window: float) -> None:
+    seen, _ = steady(None, nodes(2), began, window)
+    seen, _ = steady(seen, nodes(2, out=1), began, window)
+    seen, settled = steady(seen, nodes(2, out=1), seen.since["n-0"] + window, window)
+    assert [bool(each.out) for each in settled] == [True, False] and not seen.since

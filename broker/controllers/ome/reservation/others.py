@@ -81,7 +81,7 @@ class OthersKeeper:
             self._shown, self._since = found, None
             return found, float("inf")
         self._since = moment if self._since is None else self._since
-        if moment - self._since >= self._steady:
+        if moment >= self._since + self._steady:
             self._shown, self._since = found, None
             return found, float("inf")
         return self._shown, self._since + self._steady
