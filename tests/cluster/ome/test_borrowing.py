@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.core import ResourceQuota
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
@@ -340,3 +341,29 @@ def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> No
     assert stack.reservation_of("falls-back") == ""
     stack.until_waiting("late")
     assert not leaving(stack)
+
+
+@pytest.mark.covers("OME-089")
+def test_reservation_that_a_resource_quota_refuses_gives_nothing_new(stack: Stack) -> None:
+    def allows(gpus: int) -> None:
+        spec = {"spec": {"hard": {GPU: str(gpus)}}}
+        stack.client.patch(ResourceQuota.KIND, "few", spec, namespace="default")
+
+    quota = {"metadata": {"name": "few", "namespace": "default"}, "spec": {"hard": {GPU: "8"}}}
+    stack.client.create(ResourceQuota.KIND, quota)
+    lending(stack, 2)
+    cluster(stack, "one", 1, OWNER)
+    claim(stack, "own", OWNER)
+    claim(stack, "lent", BORROWER)
+    refused = "ResourceQuota few allows nvidia.com/gpu 8"
+    assert refused in says(stack, "one", "FAILED").status.lifecycle_detail
+    stack.until(lambda: refused in stack.until_waiting("own").message, "the claim is told")
+    assert any(refused in str(row) for row in explained(stack, "own"))
+    stack.passes()
+    assert not stack.aws.instances()
+    allows(16)
+    says(stack, "one", "ACTIVE")
+    stack.until_launched("own")
+    allows(8)
+    assert refused in says(stack, "one", "UPDATING").status.lifecycle_detail
+    assert len(stack.aws.instances()) == 2 and not leaving(stack)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from broker.apis import names
-from broker.apis.core import Node
+from broker.apis.core import Node, ResourceQuota
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Workload
 from broker.capacity.entitlement import Entitlements
@@ -96,6 +96,12 @@ class Borrowing:
             if one is not None and names.DEDICATED in one.labels:
                 self.loop.batcher.add(NAME)
 
+        def quota_changed(old: ResourceQuota | None, new: ResourceQuota | None) -> None:
+            if old is None or new is None or old.spec != new.spec:  # its status changes with every pod
+                self.loop.batcher.add(NAME)
+                shared.replan()
+
+        reads.quotas.on_change(quota_changed)
         reads.workloads.on_change(workload_changed)
         shared.claims.on_change(claim_changed)
         shared.nodes.on_change(node_changed)

@@ -36,6 +36,7 @@ def entitling(client: Client, settings: Settings, clock: Clock) -> Entitle:
     for informer in (
         reads.reservations,
         reads.cluster_reservations,
+        reads.quotas,
         reads.flavors,
         reads.cohorts,
         reads.clusters,

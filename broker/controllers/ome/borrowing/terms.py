@@ -1,7 +1,7 @@
 """What each reservation's spec says about its slots: read once for each version of it.
 
-Invariant: a spec that has problems, or a reservation that is deleted, entitles nobody to anything, and it is
-said why; what it owns stays its own until it is gone.
+Invariant: a reservation whose spec has problems, that is deleted, or that a ResourceQuota refuses entitles
+nobody to anything, and it is said why; what it owns stays its own until it is gone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from broker.capacity.entitled_slots import Counted, counted
 from broker.controllers.ome.holdings.wishes import Flavors, Reservation, read, reserved_of
 from broker.controllers.ome.queues import preemption
 from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.room import Room
 from broker.quota.lots import Member
 from broker.quota.usage import Reserved
 from broker.settings import Settings
@@ -58,7 +59,13 @@ class TermsReader:
             known = self._known.get(one.uid)
             found[one.uid] = known if known and known[0] == key else (key, self._read(one, flavors, types))
         self._known = found
-        return [said for _, said in found.values()]
+        refusals = Room(self._reads).refusals()
+        return [
+            _barred(said.reserved, f"its namespace has no room for it: {why[0]}")
+            if not said.barred and (why := refusals.get(said.reserved))
+            else said
+            for _, said in found.values()
+        ]
 
     def _read(self, one: Reservation, flavors: Flavors, types: Mapping[str, InstanceType]) -> Said:
         settings = self._settings
@@ -66,7 +73,7 @@ class TermsReader:
         spec, reserved = judged.spec, reserved_of(one)
         if one.deleting or judged.problems:
             barred = "it is being deleted" if one.deleting else f"its spec is not valid: {judged.problems[0]}"
-            return Said(reserved=reserved, member=Member(name=reserved.queue), barred=barred)
+            return _barred(reserved, barred)
         reading = read(
             one, flavors, default_cohort=settings.default_cohort, strict=settings.strict, cost_labels=()
         )
@@ -86,6 +93,10 @@ class TermsReader:
             preemption=preemption(spec.preemption_rule or PreemptionRule()),
         )
         return Said(reserved=reserved, member=member, flavors=slots)
+
+
+def _barred(reserved: Reserved, why: str) -> Said:
+    return Said(reserved=reserved, member=Member(name=reserved.queue), barred=why)
 
 
 def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:

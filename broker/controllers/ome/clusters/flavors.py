@@ -1,7 +1,8 @@
 """The reservations and flavors that quota is decided by.
 
-Invariant: quota is counted against the same specs that reservations are judged by everywhere, and a
-reservation that is deleted gives nothing new, though what it gave counts until it is given back.
+Invariant: quota is counted against the same specs that reservations are judged by everywhere. A reservation
+that a ResourceQuota refuses gives as little as one with an invalid spec. One that is deleted gives nothing
+new, though what it gave counts until it is given back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from broker.apis.meta import ObjectMeta
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.apis.ome_rules import judge
 from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.room import Room
 from broker.quota import flavors
 from broker.quota.usage import Reserved
 
@@ -35,10 +37,11 @@ def judged(
     """The specs that were judged without problems, and why others, or more, is not to be had."""
     specs: dict[Reserved, ReservationSpec] = {}
     barred: dict[Reserved, str] = {}
+    refusals = Room(reads).refusals()
     for reserved, one in reservations(reads).items():
         found = judge(one.spec, default_cohort=default_cohort, strict=strict)
-        if found.problems:
-            barred[reserved] = "; ".join(found.problems)
+        if problems := (*found.problems, *refusals.get(reserved, ())):
+            barred[reserved] = "; ".join(problems)
             continue
         specs[reserved] = found.spec
         if one.deleting:
