@@ -137,7 +137,9 @@ def hints(kubeconfig: Path, endpoint: str, *commands: str) -> str:
     return (
         "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
         f"  export KUBECONFIG={kubeconfig} CLUSTER_NAME={account.CLUSTER}\n"
-        f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION}\n"
+        # boto3 reads AWS_DEFAULT_REGION only, other SDKs AWS_REGION.
+        f"  export AWS_ENDPOINT_URL={endpoint} AWS_REGION={account.REGION} "
+        f"AWS_DEFAULT_REGION={account.REGION}\n"
         "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
         + "".join(f"  {each}\n" for each in told)
     )

@@ -17,3 +17,4 @@ def test_the_lines_to_paste_name_the_cluster_whose_reservations_these_are() -> N
     assert said["KUBECONFIG"] == "/tmp/of-the-demo"
     assert said["AWS_ENDPOINT_URL"] == "http://127.0.0.1:1"
     assert said["CLUSTER_NAME"] == world.CLUSTER
+    assert said["AWS_REGION"] == said["AWS_DEFAULT_REGION"] == world.REGION

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -13,6 +14,7 @@ import yaml
 from broker.admission.keeper import SECRET
 from broker.apis import names
 from broker.app import LEASE
+from broker.capacity.holdings_model import Caps
 from broker.capacity.purchases import LEDGER
 from broker.controllers.nodeclaim.calls import RECORDS
 from broker.kube.identity import NAME, NAMESPACE
@@ -106,6 +108,33 @@ def test_what_the_process_refuses_to_start_without_the_chart_requires() -> None:
 def test_a_wrong_value_is_named(values: Json, field: str) -> None:
     with pytest.raises(helm.Refused, match=field):
         helm.render({**helm.GIVEN, **values})
+
+
+@pytest.mark.parametrize("value", ["inf", 0, 12.5, 1000000])
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("buyDollars", lambda caps: caps.dollars),
+        ("buyDollarsEach", lambda caps: caps.dollars_each),
+        ("buyDollarsNamespace", lambda caps: caps.dollars_namespace),
+    ],
+)
+def test_cap_in_dollars_is_a_number_or_inf(
+    path: str, read: Callable[[Caps], float], value: float | str
+) -> None:
+    given = environment(helm.render({**helm.GIVEN, path: value}))
+    caps = Settings(
+        buy_dollars=float(given["BROKER_BUY_DOLLARS"]),
+        buy_dollars_each=float(given["BROKER_BUY_DOLLARS_EACH"]),
+        buy_dollars_namespace=float(given["BROKER_BUY_DOLLARS_NAMESPACE"]),
+    ).caps
+    assert read(caps) == float(value)
+
+
+@pytest.mark.parametrize("value", ["infinity", "12.5", -1])
+def test_other_words_and_negative_numbers_are_no_cap(value: Any) -> None:
+    with pytest.raises(helm.Refused, match="/buyDollarsEach"):
+        helm.render({**helm.GIVEN, "buyDollarsEach": value})
 
 
 def test_both_probes_ask_what_the_process_serves_on_all_addresses() -> None:

@@ -215,7 +215,7 @@ def _hints(stage: Stage) -> str:
     return (
         "\nIt stays up until Ctrl-C. In another terminal, in this folder:\n"
         f"  export KUBECONFIG={stage.kubeconfig()} CLUSTER_NAME={CLUSTER}\n"
-        f"  export AWS_ENDPOINT_URL={stage.endpoint} AWS_REGION={REGION}\n"
+        f"  export AWS_ENDPOINT_URL={stage.endpoint} AWS_REGION={REGION} AWS_DEFAULT_REGION={REGION}\n"
         "  export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo\n"
         "  kubectl get nodeclaims,nodepools,ec2nodeclasses,odcr\n"
         "  kubectl get ec2nodeclass by-group -o yaml\n"
