@@ -149,7 +149,7 @@ def status_patch(
         return told_of
     made = outcome if isinstance(outcome, LaunchClass) else outcome.found
     found = made.plan.resolved if made else Resolved()
-    rows = [_row(odcr, now) for odcr in (*found.usable, *found.pending)]
+    rows = [_row(odcr) for odcr in (*found.usable, *found.pending)]
     ours = {row["id"] for row in rows} | {misfit.id for misfit in found.misfits}
     # Without selector terms Karpenter lists nothing, so an entry that is not ours is an old one of ours.
     foreign = node_class.status.capacity_reservations if _karpenter_selects(node_class) else ()
@@ -167,7 +167,7 @@ def _karpenter_selects(node_class: EC2NodeClass) -> bool:
     return bool(node_class.spec.capacity_reservation_selector_terms)
 
 
-def _row(odcr: Odcr, now: datetime) -> dict[str, Any]:
+def _row(odcr: Odcr) -> dict[str, Any]:
     row: dict[str, Any] = {
         "id": odcr.id,
         "availabilityZone": odcr.zone,

@@ -314,7 +314,9 @@ def test_strangers_take_from_what_is_free(
 
 
 @given(st.floats(0, 1e6), st.floats(0.1, 1e4))
-def test_a_change_counts_at_the_very_moment_that_the_caller_comes_back_at(began: float, window: float) -> None:
+def test_a_change_counts_at_the_very_moment_that_the_caller_comes_back_at(
+    began: float, window: float
+) -> None:
     seen, _ = steady(None, nodes(2), began, window)
     seen, _ = steady(seen, nodes(2, out=1), began, window)
     seen, settled = steady(seen, nodes(2, out=1), seen.since["n-0"] + window, window)
