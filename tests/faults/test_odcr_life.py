@@ -510,15 +510,18 @@ def test_while_its_group_cannot_be_read_what_is_in_there_is_not_bought_again(
     assert team.made() == []
 
 
-def test_a_group_that_is_not_there_is_not_bought_anew(fresh: LocalAws) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "reason"), [("{}-mistyped", "GroupNotFound"), ("{}?", "InvalidAnnotation")]
+)
+def test_a_group_that_is_not_there_is_not_bought_anew(fresh: LocalAws, wrong: str, reason: str) -> None:
     team = Team(fresh, 0)
     team.settings = replace(team.settings, adopt_by_annotation="default")
     there, arn = adopting(team)
     process = team.start()
-    team.ask(1, annotations={**CANCEL, names.ADOPT_GROUP: f"{arn}-mistyped"})
+    team.ask(1, annotations={**CANCEL, names.ADOPT_GROUP: wrong.format(arn)})
     process.run(300.0)
     told = {each.reason for each in process.broker.ome.holdings.state(RESERVED).problems}
-    assert (team.made(), told) == ([], {"GroupNotFound", "PurchaseSkipped"})
+    assert (team.made(), told) == ([], {reason, "PurchaseSkipped"})
     right = {"metadata": {"annotations": {names.ADOPT_GROUP: arn}}}
     team.client.patch(KIND, "training", right, namespace="default")
     process.until(lambda: team.grouped() == [there], "it is adopted")

@@ -8,6 +8,7 @@ otherwise for it. So is one whose name is nearly that of one that decides about 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +17,7 @@ from typing import Final
 from broker.apis import names, spelling
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
+from broker.apis.reservation_spec import ARN
 from broker.capacity.holdings import BROKER, Claimant, Problem
 from broker.capacity.holdings_model import Ask, Terms, Wish
 from broker.capacity.sizing import Flavor, FlavorProblem, Sizing, flavor_of
@@ -105,7 +107,7 @@ def read(
     problems: list[Problem] = []
     said = {key: _choice(one, key, problems) for key in _CHOICES}
     end = _end(one, problems)
-    ids = _ids(one, problems)
+    ids, group_arn = _ids(one, problems), _group_arn(one, problems)
     unknown = spelling.misspelt(one.KIND.kind, one.annotations)
     invalid = bool(problems) or any(each.meant in names.BUYING_TERMS for each in unknown)
     problems += [Problem(reason=spelling.REASON, message=each.message) for each in unknown]
@@ -156,7 +158,7 @@ def read(
             flavor_names=flavor_names,
             flavors={name: flavor for name, flavor, _ in found if isinstance(flavor, Flavor)},
             ids=ids,
-            group_arn=one.annotations.get(names.ADOPT_GROUP, "").strip(),
+            group_arn=group_arn,
             created=one.metadata.creation_timestamp,
         ),
         wish=wish,
@@ -198,6 +200,19 @@ def _ids(one: Reservation, problems: list[Problem]) -> frozenset[str]:
             )
             problems.append(Problem(reason=INVALID, message=message))
     return frozenset(each for each in given if each.startswith("cr-"))
+
+
+def _group_arn(one: Reservation, problems: list[Problem]) -> str:
+    """Only of the right form: AWS is not asked about what cannot be a group's ARN."""
+    given = one.annotations.get(names.ADOPT_GROUP, "").strip()
+    if not given or re.fullmatch(ARN, given):
+        return given
+    message = (
+        f"annotation {names.ADOPT_GROUP} is {shortened(given)}: write the ARN of a resource group, such as "
+        "arn:aws:resource-groups:us-east-1:123456789012:group/NAME"
+    )
+    problems.append(Problem(reason=INVALID, message=message))
+    return ""
 
 
 def _tags(one: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:

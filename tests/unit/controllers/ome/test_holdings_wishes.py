@@ -117,6 +117,8 @@ def test_what_the_annotations_say() -> None:
         (names.END_DATE, "2027-01-31T00:00:00", "write a time such as"),
         (names.END_DATE, "9999-12-31T23:59:59-05:00", "write a time such as"),
         (names.ADOPT_IDS, "cr-1,i-2", "'i-2'"),
+        (names.ADOPT_GROUP, "arn:aws:resource-groups:us-east-1:1:group/own", ":1:group/own': write the ARN"),
+        (names.ADOPT_GROUP, "own", "such as arn:aws:resource-groups:us-east-1:123456789012:group/NAME"),
     ],
 )
 def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_changed(
@@ -128,6 +130,7 @@ def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_changed(
     assert key in problem.message and says in problem.message
     assert found.wish.frozen
     assert not found.wish.cancels
+    assert not found.claimant.group_arn  # AWS is not asked about it
     assert found.managed is (key != names.RESERVATION_POLICY)
 
 
