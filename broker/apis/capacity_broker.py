@@ -46,6 +46,7 @@ class OnDemandCapacityReservationStatus(Model):
         tuple[str, ...],
         crd("EC2NodeClasses whose launches may use it, by name.", x_kubernetes_list_type="atomic"),
     ] = ()
+    node_class_names: Annotated[str, crd("The same in one line, for `kubectl get`.")] = ""
     idle_cost_per_hour: Annotated[
         str,
         crd("US dollars an hour for its free slots at On-Demand price; empty while that is not known."),

@@ -169,7 +169,7 @@ DEFINITIONS = (
             # A date column shows an age, and of the future nothing.
             Column(name="End", path=".status.end"),
             Column(name="Source", path=".status.source"),
-            Column(name="NodeClasses", path=".status.nodeClasses"),
+            Column(name="NodeClasses", path=".status.nodeClassNames"),
             Column(name="Idle-USD/h", path=".status.idleCostPerHour"),
             Column(name="Kind", path=".status.reservationType", priority=1),
             Column(name="Match", path=".status.matchCriteria", priority=1),

@@ -103,7 +103,7 @@ def test_kubectl_shows_every_reservation(stack: Stack) -> None:
         "State": "active",
         "End": end.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "Source": "terraform",
-        "NodeClasses": '["batch","training"]',
+        "NodeClasses": "batch,training",
         "Idle-USD/h": f"{2 * price:.2f}",
         "Kind": "default",
         "Match": "targeted",

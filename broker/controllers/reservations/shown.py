@@ -71,7 +71,8 @@ def shown(
         platform=odcr.platform,
         tenancy=odcr.tenancy,
         owner_id=odcr.owner_id,
-        node_classes=tuple(node_classes),
+        node_classes=(named := tuple(node_classes)),
+        node_class_names=",".join(named),
         idle_cost_per_hour="" if cost is None else f"{cost:.2f}",
         idle_since=since,
     )
