@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+import broker
 from broker.app import REGISTRIES
 from providers.aws import AwsProvider
 
-if __name__ == "__main__":
+
+def text() -> str:
+    """Every series of the process, in Prometheus' text format."""
+    for module in pkgutil.walk_packages(broker.__path__, "broker."):
+        if not module.name.startswith(("broker.kube.embedded", "broker.demo")):
+            importlib.import_module(module.name)  # a metric is defined where it is counted
     aws = CollectorRegistry(auto_describe=True)
     AwsProvider(cluster="exposition", region="us-east-1", registry=aws)
-    sys.stdout.write("".join(generate_latest(registry).decode() for registry in (*REGISTRIES, aws)))
+    return "".join(generate_latest(registry).decode() for registry in (*REGISTRIES, aws))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

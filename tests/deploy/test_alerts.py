@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
+from broker.controllers.nodeclaim import losses
 from broker.controllers.ome.reservation.metrics import ReservationMetrics, Shown
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
+from tests import exposition
 from tests.deploy import helm
 
 RULES: Any = yaml.safe_load((helm.CHART / "rules" / "reservations.yaml").read_text())
-ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+ALERTS, BROKERS = ({rule["alert"]: rule for rule in group["rules"]} for group in RULES["groups"])
 GPU, CPU = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "cpu")
 
 
@@ -74,6 +76,16 @@ def test_the_pages_alerts_are_shipped_in_a_form_that_works() -> None:
         labels = set.intersection(*({*labels} for name in named for labels, _ in found[name]))
         used = set(re.findall(r"\$labels\.([a-z_]+)", yaml.safe_dump(rule, width=1000)))
         assert used <= labels | {"state"}
+
+
+def test_alerts_about_the_broker_are_over_series_that_it_shows() -> None:
+    series = {line.split()[2] for line in exposition.text().splitlines() if line.startswith("# TYPE")}
+    for rule in BROKERS.values():
+        (name,) = re.findall(r"capacity_broker_[a-z_]+", rule["expr"])
+        assert name in series
+        assert rule["labels"].keys() == {"severity"}
+        assert rule["annotations"].keys() == {"summary", "description"}
+    assert losses.MASS_LOSS in BROKERS["CapacityBrokerMassLoss"]["expr"]
 
 
 def test_the_chart_has_them_where_the_operator_is_asked_to() -> None:
