@@ -17,6 +17,7 @@ from tests.cluster.stack import Stack
 
 MISSED = 130.0  # seconds after which an instance that EC2 does not list counts as missing
 RELIST = 61.0
+LATER = 1200.0
 
 
 def ready(stack: Stack, count: int) -> list[str]:
@@ -29,15 +30,41 @@ def ready(stack: Stack, count: int) -> list[str]:
     return claims
 
 
+def later(stack: Stack, count: int) -> list[str]:
+    """More of them, so much younger that EC2 can list the first ones without these."""
+    stack.advance(LATER)
+    first = len(stack.all(NodeClaim))
+    claims = stack.claims(first, first + count, capacity=(ON_DEMAND,))
+    stack.kubelets_again()
+    stack.until_ready(*claims)
+    stack.kubelets.stop()
+    return claims
+
+
 def vanish(stack: Stack) -> None:
     """EC2 lists nothing, and does so for a while."""
     stack.control.lag(7200.0)
+    wait(stack)
+
+
+def wait(stack: Stack) -> None:
+    """The broker lists anew, before and after what is missing then has been missing for long enough."""
     stack.advance(RELIST)
     stack.passes(1)
     stack.advance(MISSED)
     stack.passes(1)
     stack.advance(RELIST)
     stack.passes()
+
+
+def still_kept(stack: Stack, claims: Sequence[str]) -> None:
+    """All that there is, however long it is missing."""
+    wait(stack)
+    for claim in claims:
+        assert not stack.get(NodeClaim, claim).deleting
+        says = stack.claim_says(claim, names.INSTANCE_LISTED)
+        assert says is not None and (says.status, says.reason) == ("False", "MassLoss")
+    assert len(stack.all(NodeClaim)) == metric("MassLoss") == len(claims)
 
 
 def no_heartbeat(stack: Stack, claims: Sequence[str]) -> None:
@@ -112,19 +139,45 @@ def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: 
         stack.until_event(claim, "InstanceNotListed", saying="5 of 5")
     assert metric("MassLoss") == 5
     assert len(stack.all(NodeClaim)) == 5
-    # A person decides about one of them.
-    stack.delete(NodeClaim, claims[0])
-    stack.until_gone(NodeClaim, claims[0])
+    # A person decides about some of them, and about no more, though few are left.
+    for claim in claims[:2]:
+        stack.delete(NodeClaim, claim)
+        stack.until_gone(NodeClaim, claim)
+    left = claims[2:]
+    still_kept(stack, left)
+    stack.stop()
+    stack.start(kubelets=False)
+    still_kept(stack, left)
+    assert stack.calls("TerminateInstances") == 2
     # A later listing decides about the others.
     stack.control.lag(0.0)
     stack.advance(RELIST)
-    for claim in claims[1:]:
+    for claim in left:
         stack.until(
             lambda c=claim: (s := stack.claim_says(c, names.INSTANCE_LISTED)) and s.status == "True",  # type: ignore[misc]
             f"{claim} is listed again",
         )
     assert metric("MassLoss") == 0
-    assert len(stack.aws.instances()) == 4
+    assert len(stack.aws.instances()) == 3
+
+
+@pytest.mark.covers("SAF-03")
+@pytest.mark.prompt
+def test_claims_that_vanish_from_one_listing_after_another_are_counted_together(stack: Stack) -> None:
+    """Three are missed for two minutes when the other two have been missed for one."""
+    claims = [*ready(stack, 2), *later(stack, 3)]
+    no_heartbeat(stack, claims)
+    stack.control.lag(LATER / 2)
+    stack.advance(RELIST)
+    stack.passes(1)
+    assert all(stack.claim_says(claim, names.INSTANCE_LISTED) is None for claim in claims)
+    stack.control.lag(7200.0)
+    stack.advance(RELIST)
+    stack.passes(1)
+    stack.advance(MISSED - RELIST)
+    stack.passes()
+    still_kept(stack, claims)
+    assert stack.calls("TerminateInstances") == 0
 
 
 @pytest.mark.covers("SAF-03")

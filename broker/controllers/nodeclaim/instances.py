@@ -42,7 +42,8 @@ class Missing:
 
     ended: tuple[NodeClaim, ...] = ()
     unlisted: tuple[NodeClaim, ...] = ()
-    listed: frozenset[str] = frozenset()  # ids of the instances that EC2 lists alive
+    recent: tuple[NodeClaim, ...] = ()  # not shown for less than SETTLED: EC2 may show them yet
+    listed: frozenset[str] = frozenset()  # ids of the instances that EC2 shows alive
 
 
 class InstanceView:
@@ -157,7 +158,7 @@ class InstanceView:
 
         One that this process has never been shown may only be too new: it is missed for some time first.
         """
-        suspects, missed, now = {}, {}, self._clock.monotonic()
+        suspects, recent, missed, now = {}, [], {}, self._clock.monotonic()
         for claim in claims:
             id_ = instance_id(claim)
             known = self._known.get(id_)
@@ -166,13 +167,17 @@ class InstanceView:
             missed[id_] = self._missed.get(id_, now)
             if known or now - missed[id_] >= SETTLED.total_seconds():
                 suspects[id_] = claim
+            else:
+                recent.append(claim)
         self._missed = missed
         # A describe by id is EC2's last word; the list may lag.
         found = {i.id: i.alive for i in self._provider.instances(list(suspects))} if suspects else {}
         return Missing(
             ended=tuple(claim for id_, claim in suspects.items() if found.get(id_) is False),
             unlisted=tuple(claim for id_, claim in suspects.items() if id_ not in found),
-            listed=frozenset(id_ for id_, known in self._known.items() if known.alive and known.described),
+            recent=tuple(recent),
+            listed=frozenset(id_ for id_, known in self._known.items() if known.alive and known.described)
+            | {id_ for id_, alive in found.items() if alive},
         )
 
     def terminate(self, instances: Sequence[Instance], *, why: str) -> None:

@@ -4,6 +4,10 @@ Why: a listing can be wrong. With another role, Region or account, or in an inci
 and every claim would end with pods that run. So a claim ends only if it was registered, its Node is known not
 to be Ready, and few are missing at a time (the first two are Karpenter's rules:
 pkg/controllers/nodeclaim/garbagecollection). An instance that EC2 lists as ended has ended.
+
+Invariant: a claim that was missing together with too many is kept until EC2 lists its instance, or the claim
+is deleted. While such a claim is kept, no other claim ends for want of a listing. The condition on the claim
+(MassLoss) is the record, which the next process reads.
 """
 
 from __future__ import annotations
@@ -68,23 +72,24 @@ class Losses:
         self._clock = clock
         self._recorder = recorder
         self._end = end
-        self._stopped = False  # whether too many were missing at the last look
+        self._kept: frozenset[str] = frozenset()  # uids for MassLoss, also if the condition was not written
 
     def settle(self, missing: Missing, claims: Sequence[NodeClaim]) -> None:
         """Ends the claims that are lost, and says of the others on whose word they are kept."""
         for claim in missing.ended:
             self._end(claim)
         registered = [c for c in claims if not c.deleting and is_true(c, names.REGISTERED_CONDITION)]
-        unlisted = [c for c in missing.unlisted if is_true(c, names.REGISTERED_CONDITION)]
-        stopped = too_many(len(unlisted), len(registered))
-        self._log(stopped, unlisted, len(registered))
+        together = self._missing_together(missing, registered)
+        self._log(together, len(registered))
         kept = dict.fromkeys(REASONS, 0)
-        for claim in unlisted:
+        kept[MASS_LOSS] = len(together)
+        for claim in together:
+            self._keep(claim, MASS_LOSS, _mass(claim, len(together), len(registered)))
+        for claim in () if together else missing.unlisted:
+            if not is_true(claim, names.REGISTERED_CONDITION):
+                continue
             nodes, left_out = nodes_of(self._nodes, claim)
-            if stopped:
-                kept[MASS_LOSS] += 1
-                self._keep(claim, MASS_LOSS, _mass(claim, len(unlisted), len(registered)))
-            elif any(map(is_ready, nodes)):
+            if any(map(is_ready, nodes)):
                 kept[NODE_READY] += 1
                 self._keep(claim, NODE_READY, _ready(claim))
             elif left_out is not None:
@@ -95,7 +100,7 @@ class Losses:
         for reason, count in kept.items():
             UNLISTED.labels(reason).set(count)
         for claim in registered:
-            if instance_id(claim) in missing.listed and _is_false(claim):
+            if instance_id(claim) in missing.listed and _reason(claim):
                 change = Change(type=names.INSTANCE_LISTED, status="True", reason="Listed")
                 self._write(claim, change)
 
@@ -104,17 +109,33 @@ class Losses:
         for reason in REASONS:
             UNLISTED.labels(reason).set(0)
 
-    def _log(self, stopped: bool, unlisted: Sequence[NodeClaim], registered: int) -> None:
-        if stopped and not self._stopped:
+    def _missing_together(self, missing: Missing, registered: Sequence[NodeClaim]) -> Sequence[NodeClaim]:
+        """All claims that are missing, if too many are or were; none if each may be judged by itself.
+
+        Fewer that are missing, or more that are registered, do not prove the listing right.
+        """
+        found = {claim.uid for claim in missing.ended}
+        found |= {claim.uid for claim in registered if instance_id(claim) in missing.listed}
+        missed = {claim.uid for claim in (*missing.unlisted, *missing.recent)} & {c.uid for c in registered}
+        before = {c.uid for c in registered if c.uid in self._kept or _reason(c) == MASS_LOSS} - found
+        if not before and not too_many(len(missed), len(registered)):
+            return ()
+        return [claim for claim in registered if claim.uid in before | missed]
+
+    def _log(self, together: Sequence[NodeClaim], registered: int) -> None:
+        if together and not self._kept:
             _log.error(
                 "too many instances are missing from one listing: no claim ends for it",
-                missing=len(unlisted),
+                missing=len(together),
                 registered=registered,
-                instances=sorted(map(instance_id, unlisted))[:20],
+                instances=sorted(map(instance_id, together))[:20],
             )
-        elif self._stopped and not stopped:
-            _log.warning("instances are listed again", missing=len(unlisted), registered=registered)
-        self._stopped = stopped
+        elif self._kept and not together:
+            _log.warning(
+                "of the instances that were missing together, each is listed again or its claim is gone",
+                registered=registered,
+            )
+        self._kept = frozenset(claim.uid for claim in together)
 
     def _keep(self, claim: NodeClaim, reason: str, message: str) -> None:
         before = condition(claim.status.conditions, names.INSTANCE_LISTED)
@@ -131,16 +152,17 @@ class Losses:
             _log.warning("claim could not be told", claim=claim.name, reason=change.reason, error=str(error))
 
 
-def _is_false(claim: NodeClaim) -> bool:
+def _reason(claim: NodeClaim) -> str:
+    """Why the claim is kept by its own word; empty if its instance is listed."""
     found = condition(claim.status.conditions, names.INSTANCE_LISTED)
-    return found is not None and found.status == "False"
+    return found.reason if found is not None and found.status == "False" else ""
 
 
 def _mass(claim: NodeClaim, missing: int, registered: int) -> str:
     return (
-        f"EC2 does not list instance {instance_id(claim)}, and {missing} of {registered} in all: too many at "
-        "once, so no claim ends for it. Check the broker's role, account and Region; if the instance is "
-        "gone, delete this NodeClaim"
+        f"EC2 does not list instance {instance_id(claim)}: too many were missing at once, and {missing} of "
+        f"{registered} are, so no claim ends for it until EC2 lists them. Check the broker's role, account "
+        "and Region; if the instance is gone, delete this NodeClaim"
     )
 
 

@@ -1,0 +1,132 @@
+"""Claims that were missing together stay until each is listed again or deleted, whatever else is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.crds import load
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.commands.manifests import CRD
+from broker.controllers.nodeclaim.instances import Missing
+from broker.controllers.nodeclaim.losses import FEW, MASS_LOSS, Losses
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.status import Change, instance_id, write
+from broker.kube.cache import Cache
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.embedded import Cluster
+from broker.kube.events import Recorder
+from broker.kube.transports import InProcessTransport
+from tests.cluster.objects import ON_DEMAND, claim
+from tests.cluster.taps import Tap, status_of
+
+REGISTERED = 39  # of which 4 are too many, and of 41 they are not
+MISSING = ("c-0", "c-1", "c-2", "c-3")
+
+
+class World:
+    """Registered claims without Nodes, of which a listing lacks some."""
+
+    def __init__(self) -> None:
+        self.tap = Tap(InProcessTransport(Cluster()))
+        self.client, self.clock = Client(self.tap), FakeClock()
+        self.client.create(CRD, next(d for d in load() if d["spec"]["names"]["kind"] == "NodeClaim"))
+        self.claims: Cache[NodeClaim] = Cache(NodeClaim)
+        self.nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda each: [each.spec.provider_id]})
+        self.ended: set[str] = set()
+        self.count = 0
+        self.losses = self.process()
+        self.join(REGISTERED)
+
+    def process(self) -> Losses:
+        return Losses(
+            self.client,
+            self.claims,
+            self.nodes,
+            clock=self.clock,
+            recorder=Recorder(self.client, "test", self.clock),
+            end=lambda each: self.ended.add(each.name),
+        )
+
+    def join(self, count: int) -> None:
+        registered = Change(type=names.REGISTERED_CONDITION, status="True", reason="Registered")
+        for number in range(self.count, self.count + count):
+            body = claim(f"c-{number}", node_class="gpu", types=("m5.large",), capacity=(ON_DEMAND,))
+            made = NodeClaim.decode(self.client.create(NodeClaim.KIND, body))
+            self.claims.observe(self.client.get(NodeClaim.KIND, made.name))
+            fields = {"providerID": f"aws:///us-east-1a/i-{number}"}
+            write(self.client, self.claims, made, registered, now=self.clock.now(), fields=fields)
+        self.count += count
+
+    def delete(self, name: str) -> None:
+        self.client.delete(NodeClaim.KIND, name)
+        gone = self.claims.get(name)
+        assert gone is not None
+        self.claims.apply("DELETED", {**gone.wire(), "kind": "NodeClaim"})
+
+    def look(self, *missing: str, recent: tuple[str, ...] = ()) -> None:
+        """One listing that lacks these, some of them since less than the time that EC2 may need."""
+        claims = self.claims.list()
+        self.losses.settle(
+            Missing(
+                unlisted=tuple(c for c in claims if c.name in missing),
+                recent=tuple(c for c in claims if c.name in recent),
+                listed=frozenset(instance_id(c) for c in claims if c.name not in {*missing, *recent}),
+            ),
+            claims,
+        )
+
+    def kept(self) -> set[str]:
+        says = {c.name: condition(c.status.conditions, names.INSTANCE_LISTED) for c in self.claims.list()}
+        return {name for name, said in says.items() if said is not None and said.reason == MASS_LOSS}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.losses.close()
+
+
+def test_new_claims_do_not_end_those_that_were_missing_together(world: World) -> None:
+    world.look(*MISSING)
+    assert world.kept() == {*MISSING}
+    world.join(3)
+    world.look(*MISSING)
+    assert world.kept() == {*MISSING} and not world.ended
+    world.losses = world.process()
+    world.look(recent=MISSING)
+    world.look(*MISSING)
+    assert world.kept() == {*MISSING} and not world.ended
+
+
+def test_stop_ends_when_each_claim_is_listed_again_or_deleted(world: World) -> None:
+    world.look(*MISSING)
+    world.delete("c-0")
+    world.look(*MISSING[1:], "c-9")  # another one that is missing meanwhile is not judged by itself
+    assert world.kept() == {*MISSING[1:], "c-9"}
+    world.look("c-9")
+    assert world.kept() == {"c-9"} and not world.ended
+    world.look()
+    assert not world.kept() and not world.ended
+    world.look("c-9")
+    assert world.ended == {"c-9"}
+
+
+def test_stop_holds_while_its_condition_cannot_be_written(world: World) -> None:
+    world.tap.lose(status_of("nodeclaims"))
+    world.look(*MISSING)
+    assert not world.kept()
+    world.tap.heal()
+    world.look(*MISSING[:FEW])
+    assert world.kept() == {*MISSING[:FEW]} and not world.ended
+
+
+def test_claims_that_ec2_may_show_yet_count_with_those_that_it_should_show(world: World) -> None:
+    world.look(*MISSING[:FEW], recent=("c-9",))
+    assert world.kept() == {*MISSING[:FEW], "c-9"} and not world.ended
