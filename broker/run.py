@@ -18,7 +18,7 @@ from broker.app import LEASE, REGISTRIES, Broker
 from broker.kube.client import Client
 from broker.kube.clock import Clock, SystemClock
 from broker.kube.errors import ApiError
-from broker.kube.identity import NAMESPACE, cluster_uid, compare, pin
+from broker.kube.identity import NAMESPACE, IdentityDiffers, cluster_uid, compare, pin
 from broker.kube.lease import Elector
 from broker.oncall.http import HttpServer
 from broker.oncall.metrics import tune_collector
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT_CA = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 # Seconds between two tries to find out what this broker would act on.
 UNKNOWN = 5.0
+# Seconds between two comparisons by a leader: credentials may become another account's while it leads.
+COMPARE = 60.0
 
 _log = structlog.get_logger("app")
 
@@ -46,8 +48,8 @@ def serve(
 ) -> None:
     """Runs until SIGTERM or SIGINT; `registries` are shown on /metrics besides the broker's own.
 
-    Raises ValueError for a bad setting, IdentityDiffers for a cluster, account or Region that is not the
-    pinned one, OSError for a taken port."""
+    Raises ValueError for a bad setting, IdentityDiffers for a cluster, account, Region or cluster name that
+    is not the pinned one, OSError for a taken port."""
     if not settings.cluster_ca and SERVICE_ACCOUNT_CA.is_file():
         settings = replace(settings, cluster_ca=b64encode(SERVICE_ACCOUNT_CA.read_bytes()).decode())
     for option, value in (
@@ -129,32 +131,48 @@ def lead(
 ) -> None:
     """Runs brokers, one a term of leadership, until `stop` is set. `running` hears of each.
 
-    There is one Lease in a cluster, whatever the settings say. Before anything else a leader compares what it
-    acts on with what is pinned (broker.kube.identity). Raises IdentityDiffers, with the Lease given back; a
-    process that differs from the start does not even stand for election.
+    There is one Lease in a cluster, whatever the settings say. Before anything else, and again while it
+    leads, a leader compares what it acts on with what is pinned (broker.kube.identity). Raises
+    IdentityDiffers, with the Lease given back; a process that differs from the start does not even stand for
+    election.
     """
 
     def facts() -> Mapping[str, str]:
         return {
             "clusterUID": cluster_uid(client),
-            "accountID": provider.account_id(),
+            "clusterName": settings.cluster_name,
+            "accountID": provider.account_id(cached=False),
             "region": settings.region,
         }
 
     def term(lost: threading.Event, writer: Client) -> None:
-        while not _known(lambda: pin(writer, facts())):
+        while not _known(lambda: pin(writer, facts()), "not leading"):
             if clock.wait(lost, UNKNOWN):
                 return
         broker = Broker(writer, provider, settings, clock=clock)
+        differing: list[IdentityDiffers] = []
+
+        def compare_again() -> None:
+            """In a thread of its own: a slow answer of AWS must not delay the end of the term."""
+            while not clock.wait(lost, COMPARE):
+                try:
+                    _known(lambda: compare(client, facts()), "not compared")
+                except IdentityDiffers as error:
+                    differing.append(error)
+                    lost.set()
+
         running(broker)
         broker.start()
+        threading.Thread(target=compare_again, name="identity", daemon=True).start()
         try:
             clock.wait(lost)
         finally:
             running(None)
             broker.stop()
+        if differing:
+            raise differing[0]
 
-    _known(lambda: compare(client, facts()))
+    _known(lambda: compare(client, facts()), "not compared")
     if not settings.leader_election:
         _log.warning("--no-leader-election: this replica never leads, so it launches and changes nothing")
         clock.wait(stop)
@@ -169,11 +187,11 @@ def lead(
     elector.run(lambda lost: term(lost, client.replace(guard=elector.guard)))
 
 
-def _known(look: Callable[[], object]) -> bool:
-    """Whether cluster and account could be asked what they are."""
+def _known(look: Callable[[], object], otherwise: str) -> bool:
+    """Whether cluster and account could be asked what they are; the log says what follows `otherwise`."""
     try:
         look()
     except (ApiError, ProviderError) as error:
-        _log.warning("cluster, account and Region are not known yet: not leading", error=str(error))
+        _log.warning(f"cluster, account and Region are not known yet: {otherwise}", error=str(error))
         return False
     return True

@@ -44,8 +44,8 @@ class CapacityProvider(Protocol):
         """Names the cluster beyond its name: what is made from now on carries its UID as well, and what
         carries another UID is another cluster's, whatever its name."""
 
-    def account_id(self) -> str:
-        """The account that the credentials belong to (12 digits)."""
+    def account_id(self, *, cached: bool = True) -> str:
+        """The account that the credentials belong to (12 digits). `cached`: as it was within the hour."""
 
     def reservations(self) -> Sequence[Odcr]:
         """Every reservation the account can see, in all states, by one paginated describe."""

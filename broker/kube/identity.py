@@ -1,8 +1,9 @@
 """What a cluster's broker acts on, pinned when a broker first leads: a ConfigMap of the broker's own.
 
 A broker that looks into another account or Region finds none of the instances that were launched before it,
-and takes every claim for lost. So the facts are written once, in an immutable ConfigMap beside the Lease, and
-a broker that differs in one of them refuses to lead.
+and takes every claim for lost; one of another cluster name tags, caps and gives back by that name. So the
+facts are written once, in an immutable ConfigMap beside the Lease, and a broker that differs in one of them
+refuses to lead.
 
 A cluster is known by the UID of its namespace kube-system, which is never deleted while the cluster lives
 (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#uids).
@@ -22,6 +23,8 @@ from broker.kube.errors import AlreadyExists, NotFound
 NAMESPACE: Final = "kube-system"
 SYSTEM_SELECTOR: Final = f"metadata.name={NAMESPACE}"
 NAME: Final = "capacity-broker-identity"
+# An earlier version did not store these: the next leader adds its own.
+ADDED: Final = frozenset({"clusterName"})
 
 
 class IdentityDiffers(ValueError):
@@ -37,16 +40,16 @@ def cluster_uid(client: Client) -> str:
     return str(items[0]["metadata"]["uid"])
 
 
-def compare(client: Client, facts: Mapping[str, str]) -> bool:
-    """Whether facts are stored. Raises IdentityDiffers if one of them is another now, ApiError."""
+def compare(client: Client, facts: Mapping[str, str]) -> ConfigMap | None:
+    """The stored facts, if any are. Raises IdentityDiffers if one of them is another now, ApiError."""
     try:
         stored = ConfigMap.decode(client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE))
     except NotFound:
-        return False
+        return None
     differing = [
         f"{fact} is {now!r} and was {stored.data.get(fact, '')!r}"
         for fact, now in facts.items()
-        if stored.data.get(fact, "") != now
+        if stored.data.get(fact, now if fact in ADDED else "") != now
     ]
     if differing:
         raise IdentityDiffers(
@@ -54,13 +57,17 @@ def compare(client: Client, facts: Mapping[str, str]) -> bool:
             "If the change is meant, end what it made before, and let the next broker store anew: "
             f"kubectl --namespace {NAMESPACE} delete configmap {NAME}"
         )
-    return True
+    return stored
 
 
 def pin(client: Client, facts: Mapping[str, str]) -> None:
-    """Stores the facts unless facts are stored. Raises IdentityDiffers, ApiError."""
-    if compare(client, facts):
-        return
+    """Stores the facts unless all of them are stored. Raises IdentityDiffers, ApiError."""
+    stored = compare(client, facts)
+    if stored is not None:
+        if facts.keys() <= stored.data.keys():
+            return
+        # It is immutable, so it is made anew.
+        client.delete(ConfigMap.KIND, NAME, namespace=NAMESPACE, uid=stored.uid)
     body = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": dict(facts), "immutable": True}
     try:
         client.create(ConfigMap.KIND, body)

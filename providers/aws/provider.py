@@ -114,7 +114,9 @@ class AwsProvider:
     def identify(self, cluster_uid: str) -> None:
         self._owner.uid = cluster_uid
 
-    def account_id(self) -> str:
+    def account_id(self, *, cached: bool = True) -> str:
+        if not cached:
+            self._account.drop("account")
         return self._account.get(
             "account", lambda: self._aws.call(self._aws.sts.get_caller_identity)["Account"]
         )

@@ -16,7 +16,7 @@ from broker.apis.core import ConfigMap
 from broker.app import LEASE, Broker
 from broker.kube.client import Client
 from broker.kube.identity import NAME, NAMESPACE, IdentityDiffers, cluster_uid
-from tests.cluster.account import ACCOUNT, REGION
+from tests.cluster.account import ACCOUNT, CLUSTER, REGION
 from tests.cluster.objects import ON_DEMAND
 from tests.cluster.stack import Provider, Stack
 from tests.cluster.taps import Tap
@@ -44,11 +44,15 @@ def led_once(stack: Stack) -> None:
         pass
 
 
-def elsewhere(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Provider:
-    """With credentials of another account."""
-    provider = stack.provider()
-    provider.instance_types()
-    monkeypatch.setattr(provider, "account_id", lambda: OTHER_ACCOUNT)
+def elsewhere(stack: Stack, provider: Provider) -> Provider:
+    """From now on its credentials are another account's."""
+    role = stack.aws.client("sts").assume_role(
+        RoleArn=f"arn:aws:iam::{OTHER_ACCOUNT}:role/x", RoleSessionName="test"
+    )
+    keys: Any = provider._aws._session.get_credentials()
+    keys.access_key = role["Credentials"]["AccessKeyId"]
+    keys.secret_key = role["Credentials"]["SecretAccessKey"]
+    keys.token = role["Credentials"]["SessionToken"]
     return provider
 
 
@@ -74,6 +78,7 @@ def test_first_leader_pins_cluster_account_and_region(stack: Stack) -> None:
     stored = stack.client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE)
     assert stored["data"] == {
         "clusterUID": cluster_uid(stack.client),
+        "clusterName": CLUSTER,
         "accountID": ACCOUNT,
         "region": REGION,
     }
@@ -82,10 +87,17 @@ def test_first_leader_pins_cluster_account_and_region(stack: Stack) -> None:
 
 
 @pytest.mark.covers("SAF-02")
-@pytest.mark.parametrize("fact", ["accountID", "region", "clusterUID"])
-def test_broker_of_another_world_refuses_to_lead(
-    stack: Stack, fact: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pin_without_a_cluster_name_takes_that_of_the_next_leader(stack: Stack) -> None:
+    facts = {"clusterUID": cluster_uid(stack.client), "accountID": ACCOUNT, "region": REGION}
+    meta = {"name": NAME, "namespace": NAMESPACE}
+    stack.client.create(ConfigMap.KIND, {"metadata": meta, "data": facts, "immutable": True})
+    led_once(stack)
+    assert stack.get(ConfigMap, NAME, namespace=NAMESPACE).data == {**facts, "clusterName": CLUSTER}
+
+
+@pytest.mark.covers("SAF-02")
+@pytest.mark.parametrize("fact", ["accountID", "region", "clusterUID", "clusterName"])
+def test_broker_of_another_world_refuses_to_lead(stack: Stack, fact: str) -> None:
     """A restored backup of another cluster brings that cluster's ConfigMap along."""
     provider, settings = stack.provider(), {}
     if fact == "clusterUID":
@@ -96,9 +108,11 @@ def test_broker_of_another_world_refuses_to_lead(
     else:
         led_once(stack)
     if fact == "accountID":
-        provider, values = elsewhere(stack, monkeypatch), (OTHER_ACCOUNT, ACCOUNT)
+        provider, values = elsewhere(stack, provider), (OTHER_ACCOUNT, ACCOUNT)
     if fact == "region":
         settings, values = {"region": "eu-west-1"}, ("eu-west-1", REGION)
+    if fact == "clusterName":
+        settings, values = {"cluster_name": "green"}, ("green", CLUSTER)
     stack.node_class(preference="none")
     stack.claim(capacity=(ON_DEMAND,))
     message = refused(stack, provider, **settings)
@@ -113,38 +127,34 @@ def test_broker_of_another_world_refuses_to_lead(
 
 
 @pytest.mark.covers("SAF-02")
-def test_standby_whose_account_changes_refuses_when_its_turn_comes(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("leading", [False, True], ids=["standby", "leader"])
+def test_broker_whose_account_changes_neither_begins_to_lead_nor_goes_on(stack: Stack, leading: bool) -> None:
     provider = stack.provider()
-    provider.instance_types()
     said: list[str] = []
     led: list[Broker | None] = []
-    with members(stack, {}) as (first,):
+
+    def second() -> None:
         settings = replace(stack.settings, leader_election=True, identity="second")
+        end = threading.Event()
+        try:
+            run.lead(Client(tap), provider, settings, clock=stack.clock, stop=end, running=led.append)
+        except IdentityDiffers as error:
+            said.append(str(error))
 
-        def stand_by() -> None:
-            try:
-                run.lead(
-                    Client(stack.tap),
-                    provider,
-                    settings,
-                    clock=stack.clock,
-                    stop=threading.Event(),
-                    running=led.append,
-                )
-            except IdentityDiffers as error:
-                said.append(str(error))
-
-        reads = ("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}")
-        standby = threading.Thread(target=stand_by, daemon=True)
-        standby.start()
-        stack.until(lambda: reads in stack.tap.log, "it stands for election")
-        monkeypatch.setattr(provider, "account_id", lambda: OTHER_ACCOUNT)
+    tap = Tap(stack.tap.inner)
+    reads = ("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}")
+    with members(stack, {}) as (first,):
+        thread = threading.Thread(target=second, daemon=True)
+        thread.start()
+        stack.until(lambda: reads in tap.log, "it stands for election")
+        if leading:
+            first.end()
+            stack.until(lambda: led, "it leads", step=0.5)
+        elsewhere(stack, provider)
         first.end()
-        stack.until(lambda: said, "it refuses")
-    standby.join(60)
-    assert led == []
+        stack.until(lambda: said, "it ends", step=0.5)
+    thread.join(60)
+    assert led[-1:] == ([None] if leading else [])
     assert OTHER_ACCOUNT in said[0] and ACCOUNT in said[0]
     assert not stack.get(Lease, LEASE, namespace=NAMESPACE).spec.holder_identity
 
@@ -173,7 +183,7 @@ def test_nothing_is_done_before_the_cluster_is_known(stack: Stack) -> None:
     [
         {},
         {"namespace": "default"},
-        {"cluster_name": "green", "poll_seconds": 5.0, "advise": False},
+        {"poll_seconds": 5.0, "advise": False},
         {"leader_election": False},
     ],
     ids=["the same", "namespace", "other settings", "no election"],
