@@ -80,6 +80,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "decode", decode)
 
 
+@pytest.mark.covers("SAF-50")
 def test_an_object_that_fails_anywhere_is_left_out_and_reported_and_the_others_go_on(
     stack: Stack, hostile: None
 ) -> None:
@@ -178,6 +179,7 @@ class Walk:
         translate(texts)
 
 
+@pytest.mark.covers("SAF-50")
 def test_no_pass_has_a_path_around_the_guard_whatever_kind_it_fails_on(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
