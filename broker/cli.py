@@ -246,15 +246,15 @@ def inventory_command(settings: Settings, output: Output = Format.TABLE) -> None
     """Every capacity reservation that the account sees: whose it is, what idles, and what that costs."""
     from broker.commands import inventory
 
-    found = _inventory(settings)
+    found, account = _inventory(settings)
     if output is not Format.TABLE:
         show(found, columns=inventory.COLUMNS, format_=output)
         return
     rows = inventory.told(found)
-    nothing = f"no capacity reservation in {_region(settings)}"
+    nothing = f"{account}: no capacity reservation"
     show(rows, columns=inventory.COLUMNS, extra=inventory.EXTRA, format_=output, nothing=nothing)
     if found:
-        typer.echo(inventory.total(found))
+        typer.echo(inventory.total(found, account=account))
 
 
 @app.command("idle", cls=Command)
@@ -263,25 +263,29 @@ def idle_command(settings: Settings, output: Output = Format.TABLE) -> None:
     """The reserved slots that nobody uses: whose, how many, what they cost an hour, and for how long."""
     from broker.commands import idle, inventory
 
-    found = idle.rows(_inventory(settings))
+    everything, account = _inventory(settings)
+    found = idle.rows(everything)
     if output is not Format.TABLE:
         show(found, columns=idle.COLUMNS, format_=output)
         return
     rows = inventory.told(found)
-    show(rows, columns=idle.COLUMNS, extra=idle.EXTRA, format_=output, nothing="no slot is idle")
+    nothing = f"{account}: no slot is idle"
+    show(rows, columns=idle.COLUMNS, extra=idle.EXTRA, format_=output, nothing=nothing)
     if found:
-        typer.echo(inventory.total(found))
+        typer.echo(inventory.total(found, account=account))
 
 
-def _inventory(settings: Settings) -> list[dict[str, Any]]:
+def _inventory(settings: Settings) -> tuple[list[dict[str, Any]], str]:
+    """The rows, and the account and Region that they are of."""
     from broker.commands import inventory
     from broker.kube.clock import SystemClock
 
     seen, trouble = inventory.seen(lambda: _client(settings))
-    found = inventory.rows(_asked(settings), seen, cluster=settings.cluster_name, now=SystemClock().now())
+    provider = _asked(settings)
+    found = inventory.rows(provider, seen, cluster=settings.cluster_name, now=SystemClock().now())
     if trouble and found:
         typer.echo(trouble, err=True)
-    return found
+    return found, f"account {provider.account_id()}, {_region(settings)}"
 
 
 @crds_app.command("print", cls=Command)

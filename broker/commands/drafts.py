@@ -17,7 +17,7 @@ from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.kube.client import Client, Reply, Request, Stream, Transport
 from broker.kube.errors import ApiError, NotFound
-from broker.kube.transports import ConfigurationError
+from broker.kube.transports import NoClusterNamed
 
 # What a plan reads besides claims.
 KINDS: Sequence[Kind] = tuple(
@@ -30,14 +30,14 @@ WITHOUT = (403, 404)  # the cluster has none, or shows none; after other answers
 
 def drafted(documents: Iterable[Raw], cluster: Callable[[], Client]) -> tuple[Client, str]:
     """A client that sees the cluster with the documents in it; where there is no cluster to be asked, the
-    documents alone, and why."""
+    documents alone, and why. Raises ConfigurationError for a kubeconfig that is named and cannot be used."""
     given = list(documents)
     try:
         asked = cluster()
         asked.list(CapacityReservation.KIND)
     except NotFound:
         pass  # the cluster answers, and has no such kind
-    except (ApiError, ConfigurationError) as error:
+    except (ApiError, NoClusterNamed) as error:
         return Client(Drafts(given, None)), f"the files alone are planned with, and no cluster: {error}"
     return Client(Drafts(given, asked.transport)), ""
 

@@ -24,7 +24,7 @@ from broker.commands.output import age
 from broker.controllers.ome.holdings import wishes
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
-from broker.kube.transports import ConfigurationError
+from broker.kube.transports import NoClusterNamed
 from providers.base import CapacityProvider
 from providers.model import Odcr
 
@@ -56,11 +56,12 @@ class Seen:
 
 
 def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
-    """What the cluster knows; else nothing, and why."""
+    """What the cluster knows; else nothing, and why. Raises ConfigurationError for a kubeconfig that is named
+    and cannot be used."""
     try:
         asked = client()
         items, _version = asked.list(OnDemandCapacityReservation.KIND)
-    except (ApiError, ConfigurationError) as error:
+    except (ApiError, NoClusterNamed) as error:
         return (
             Seen(),
             f"whose slots they are is told by tags alone, and since when they idle is unknown: {error}",
@@ -176,7 +177,7 @@ def _owner(row: Mapping[str, Any]) -> str:
     return row["reservation"] or row["made_by"] or "none"
 
 
-def total(found: Sequence[Mapping[str, Any]]) -> str:
+def total(found: Sequence[Mapping[str, Any]], *, account: str) -> str:
     """The last line for a person; slots are those of active ones, since EC2 holds none for the others."""
     active = [row for row in found if row["state"] == "active"]
     prices = [row["usd_hour"] for row in active]
@@ -185,7 +186,7 @@ def total(found: Sequence[Mapping[str, Any]]) -> str:
     where = "1 reservation" if len(active) == 1 else f"{len(active)} reservations"
     others = f"; {len(found) - len(active)} not active" if len(found) > len(active) else ""
     cost = sum(price or 0 for price in prices)
-    return f"{idle} of {slots} slots idle in {where}{unpriced}; {cost:.2f} $/h{others}"
+    return f"{account}: {idle} of {slots} slots idle in {where}{unpriced}; {cost:.2f} $/h{others}"
 
 
 def _moment(at: datetime | None) -> str | None:

@@ -43,6 +43,10 @@ class ConfigurationError(Exception):
     """No usable way to a cluster; the text says where one was looked for."""
 
 
+class NoClusterNamed(ConfigurationError):
+    """The same where neither a kubeconfig nor a context was named: a command may do without a cluster."""
+
+
 class HttpTransport:
     """An API server's URL with credentials. `load` is called again when the server answers 401."""
 
@@ -190,25 +194,28 @@ def _api(configuration: Configuration) -> ApiClient:
 
 def _loader(path: str | Path | None, context: str | None) -> Callable[[], Configuration]:
     named = str(path or os.environ.get("KUBECONFIG") or "")
+    error = ConfigurationError if named or context else NoClusterNamed
     home = Path("~/.kube/config").expanduser()
     if not named and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return partial(_load, "the pod's service account", config.load_incluster_config)
+        return partial(_load, "the pod's service account", error, config.load_incluster_config)
     if not named and not home.exists():
-        raise ConfigurationError(
-            f"no cluster: KUBECONFIG is not set, this is not a pod, and there is no {home}; "
+        raise error(
+            f"none is configured: KUBECONFIG is not set, this is not a pod, and there is no {home}; "
             "name a kubeconfig with --kubeconfig"
         )
     file = named or str(home)
+    if not any(Path(each).expanduser().exists() for each in file.split(os.pathsep)):
+        raise error(f"kubeconfig {file!r}: there is no such file")
     read = partial(config.load_kube_config, config_file=file, context=context or None, persist_config=False)
-    return partial(_load, f"kubeconfig {file!r}" + (f", context {context!r}" if context else ""), read)
+    return partial(_load, f"kubeconfig {file!r}" + (f", context {context!r}" if context else ""), error, read)
 
 
-def _load(where: str, read: Callable[..., None]) -> Configuration:
+def _load(where: str, failed: type[ConfigurationError], read: Callable[..., None]) -> Configuration:
     configuration = Configuration()
     try:
         read(client_configuration=configuration)
     except (config.ConfigException, OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{where}: {error}") from error
+        raise failed(f"{where}: {error}") from error
     return configuration
 
 

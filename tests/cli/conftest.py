@@ -27,7 +27,8 @@ NAMES = {each.name for each in fields(Settings)}
 def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """One folder for all commands of a run, so that they fetch the instance types once; no cluster of
     whoever runs this."""
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path_factory.getbasetemp() / "no-cluster"))
+    monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp() / "no-home"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
 
 

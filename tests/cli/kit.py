@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from broker import cli
 
 REGION = "us-east-1"
+ACCOUNT = "account 123456789012"  # local AWS's
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from broker.kube.errors import Forbidden, NotFound, Unavailable
 from providers.local import LocalAws
 from providers.model import ErrorClass, ProviderError
 
-from .kit import World, claim, files, node_class, run
+from .kit import ACCOUNT, REGION, World, claim, files, node_class, run
 
 
 def planned(world: World, path: str) -> tuple[int, list[dict[str, Any]]]:
@@ -203,7 +203,7 @@ def test_plan_without_a_cluster_says_what_it_goes_by(world: World, tmp_path: Pat
     told = run(
         "plan", "-f", files(tmp_path, node_class(world), claim("c-0")), "--aws-endpoint", world.endpoint
     )
-    assert told.stderr.startswith("the files alone are planned with, and no cluster: kubeconfig ")
+    assert told.stderr.startswith("the files alone are planned with, and no cluster: none is configured")
 
 
 def test_plan_names_the_claims_of_the_cluster_that_it_does_not_count(
@@ -319,7 +319,7 @@ def test_inventory_counts_what_idles(world: World) -> None:
     table = run("inventory", "--aws-endpoint", world.endpoint).stdout
     head, _line, total = table.splitlines()
     assert head.split()[:3] == ["ID", "TYPE", "ZONE"]
-    assert total == f"2 of 2 slots idle in 1 reservation; {rows[0]['usd_hour']:.2f} $/h"
+    assert total == f"{ACCOUNT}, {REGION}: 2 of 2 slots idle in 1 reservation; {rows[0]['usd_hour']:.2f} $/h"
     assert "\x1b[" not in table
 
 
@@ -327,7 +327,7 @@ def test_inventory_counts_no_slots_of_what_is_cancelled(world: World) -> None:
     world.ec2.cancel_capacity_reservation(CapacityReservationId=world.odcr)
     _head, line, total = run("inventory", "--aws-endpoint", world.endpoint).stdout.splitlines()
     assert " cancelled " in line
-    assert total == "0 of 0 slots idle in 0 reservations; 0.00 $/h; 1 not active"
+    assert total == f"{ACCOUNT}, {REGION}: 0 of 0 slots idle in 0 reservations; 0.00 $/h; 1 not active"
 
 
 def test_crds_are_installed_and_karpenters_own_left_alone(cluster: tuple[Client, str]) -> None:

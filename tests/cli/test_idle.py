@@ -18,7 +18,7 @@ from broker.commands.crds import install
 from broker.commands.output import fitting
 from broker.kube.client import Client
 
-from .kit import World, run
+from .kit import ACCOUNT, REGION, World, claim, files, main, run
 
 QUOTA = {"name": "h100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 8}]}
 SPEC = {"spec": {"resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [QUOTA]}]}}
@@ -69,7 +69,7 @@ def test_idle_slots_with_cost_owner_and_since(world: World, cluster: Cluster) ->
     assert head.split() == ["ID", "TYPE", "ZONE", "IDLE", "$/H", "FOR", "OWNER", "FLAVOR"]
     assert re.match(r"\d+[smhd] ", line[head.index("FOR") :]), "aligned"
     assert re.search(rf" 2/2 +{hourly:.2f} ", line)
-    assert total == f"2 of 2 slots idle in 1 reservation; {hourly:.2f} $/h"
+    assert total == f"{ACCOUNT}, {REGION}: 2 of 2 slots idle in 1 reservation; {hourly:.2f} $/h"
 
 
 def test_both_commands_and_all_formats_have_the_same_keys(world: World, cluster: Cluster) -> None:
@@ -171,15 +171,52 @@ def test_a_reservation_of_another_cluster_is_shown_as_that_ones(world: World, cl
     assert (row["other_cluster"], row["reservation_exists"]) == ("", True), "adopted by who names it here"
 
 
-def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World, tmp_path: Path) -> None:
-    result = idle(world, str(tmp_path / "none"), "-o", "yaml")
+def test_without_a_cluster_the_slots_are_told_and_what_is_not_known(world: World) -> None:
+    result = run("idle", "--aws-endpoint", world.endpoint, "-o", "yaml")
     assert result.exit_code == 0
     assert f"id: {world.odcr}" in result.stdout
     assert "since: null" in result.stdout
     assert "whose slots they are is told by tags alone, and since when they idle is unknown" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["idle", "inventory", "plan -f {file}"])
+@pytest.mark.parametrize(
+    ("option", "variables", "said"),
+    [
+        ("--kubeconfig {missing}", {}, "kubeconfig '{missing}': there is no such file"),
+        ("", {"KUBECONFIG": "{missing}"}, "kubeconfig '{missing}': there is no such file"),
+        ("", {"KUBECONFIG": "{missing}:{missing}.2"}, "there is no such file"),
+        ("", {"KUBECONFIG": "{file}"}, "kubeconfig '{file}': "),
+        ("--context prod", {}, "kubeconfig '{home}/.kube/config', context 'prod': "),
+    ],
+)
+def test_named_kubeconfig_that_cannot_be_read_is_an_error(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    option: str,
+    variables: dict[str, str],
+    said: str,
+) -> None:
+    file = files(tmp_path, claim("c-0"))
+    home = tmp_path / "home"
+    (home / ".kube").mkdir(parents=True)
+    (home / ".kube" / "config").write_text("{}")
+    monkeypatch.setenv("HOME", str(home))
+    where = {"missing": tmp_path / "nope", "file": file, "home": home}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(**where))
+    asked = f"{command} {option}".format(**where).split()
+    assert main(*asked, "--aws-endpoint", world.endpoint) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said.format(**where) in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
 def test_nothing_idle_is_said(world: World, cluster: Cluster) -> None:
     world.ec2.cancel_capacity_reservation(CapacityReservationId=world.odcr)
-    assert idle(world, cluster[1]).stdout == "no slot is idle\n"
+    assert idle(world, cluster[1]).stdout == f"{ACCOUNT}, {REGION}: no slot is idle\n"
     assert json.loads(idle(world, cluster[1], "-o", "json").stdout) == []

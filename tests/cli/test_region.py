@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .kit import World, main, run
+from .kit import ACCOUNT, World, main, run
 
 FLAG, FIRST, SECOND, PROFILE = "eu-west-1", "eu-west-2", "eu-west-3", "eu-north-1"
 
@@ -47,7 +47,7 @@ def test_region_is_found_in_the_order_of_the_sdk(
         monkeypatch.delenv(name)
     result = run("inventory", "--aws-endpoint", world.endpoint, *flags)
     assert result.exit_code == 0, result.output
-    assert f"no capacity reservation in {found}" in result.stdout
+    assert result.stdout == f"{ACCOUNT}, {found}: no capacity reservation\n"
 
 
 @pytest.mark.covers("SAF-02")

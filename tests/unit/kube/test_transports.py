@@ -123,7 +123,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(
 def test_where_a_cluster_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigurationError, match=r"no cluster: .*--kubeconfig"):
+    with pytest.raises(ConfigurationError, match=r"none is configured: .*--kubeconfig"):
         HttpTransport.from_kubeconfig()
     home = tmp_path / ".kube"
     home.mkdir()
