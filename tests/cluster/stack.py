@@ -150,7 +150,7 @@ class Stack:
             self.current.on("before-call.ec2.CreateFleet", self._before_launch, times=1)
             self._before_launch = None
         if self._lag:
-            self.advance(2 * self._lag)  # what was made before is shown
+            self.settle()
             self.control.lag(self._lag)
         self.broker = Broker(Client(self.tap), self.current, self.settings, clock=self.clock)
         self.broker.start()
@@ -185,6 +185,11 @@ class Stack:
         """Moves the broker's time and EC2's."""
         self.control.advance(seconds)
         self.clock.advance(seconds)
+
+    def settle(self) -> None:
+        """With --lag, moves time on until EC2 shows what has been done so far."""
+        if self._lag:
+            self.advance(2 * self._lag)
 
     def after_launch(self, does: Callable[[], object]) -> None:
         """`does` happens after each launch of EC2, before the broker learns what was launched."""
@@ -349,6 +354,16 @@ class Stack:
     def until_ready(self, *claims: str) -> None:
         for name in claims:
             self.until(lambda n=name: self.is_true(n, names.READY), f"{name} ready")  # type: ignore[misc]
+
+    def until_shown(self, *claims: str, as_: str = "") -> None:
+        """With --lag, waits until EC2 has shown what the instances run in; without, claims say so at once."""
+
+        def shown(name: str) -> bool:
+            found = self.get(NodeClaim, name).labels.get(names.CAPACITY_TYPE, "")
+            return found == as_ if as_ else bool(found)
+
+        for name in claims if self._lag else ():
+            self.until(lambda n=name: shown(n), f"{name} says what it runs in", step=1.0)  # type: ignore[misc]
 
     def until_waiting(self, name: str, reason: str = "") -> Condition:
         """The claim's Launched condition, once it is Unknown (for this reason)."""

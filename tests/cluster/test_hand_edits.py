@@ -97,7 +97,6 @@ def test_annotations_of_the_broker_removed_while_it_is_down(stack: Stack) -> Non
     assert stack.calls("CreateFleet") == 1
 
 
-@pytest.mark.prompt
 def test_labels_changed_in_flight_stay_where_they_are_the_user_s(stack: Stack) -> None:
     """What EC2 knows better is EC2's word; what a user adds stays and reaches the node."""
     odcr = stack.aws.odcr()
@@ -108,6 +107,7 @@ def test_labels_changed_in_flight_stay_where_they_are_the_user_s(stack: Stack) -
     stack.start()
     stack.claim(labels={"example.com/team": "a"})
     stack.until_ready("c-0")
+    stack.until_shown("c-0", as_="reserved")
     claim = stack.get(NodeClaim, "c-0")
     assert claim.labels["example.com/team"] == "b"
     assert (claim.labels[names.CAPACITY_TYPE], claim.labels[names.ZONE]) == ("reserved", A)
@@ -152,9 +152,9 @@ def test_the_spec_of_a_claim_cannot_be_edited(stack: Stack) -> None:
     assert "immutable" in refused.value.message
 
 
-@pytest.mark.prompt
 def test_a_node_edited_by_hand_gets_back_what_the_broker_put_there(stack: Stack) -> None:
     started(stack)
+    stack.until_shown("c-0")
     claim = stack.get(NodeClaim, "c-0")
     name = claim.status.node_name
     stack.edit(

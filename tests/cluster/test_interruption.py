@@ -89,7 +89,6 @@ def test_the_node_is_drained_before_its_instance_ends(stack: Stack, queue: Queue
     assert stack.aws.instance(mine)["State"]["Name"] == "running"
 
 
-@pytest.mark.prompt
 def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: Queue) -> None:
     """EC2's word comes from EventBridge; the block's end date has not been reached."""
     odcr = stack.aws.odcr("m5.large", A, 1)
@@ -97,6 +96,7 @@ def test_the_end_of_a_capacity_block_ends_the_claims_in_it(stack: Stack, queue: 
     stack.claim("c-0")
     stack.start(interruption_queue=QUEUE)
     stack.until_ready("c-0")
+    stack.until_shown("c-0")
     queue.put(events.block_expiration("cr-0ffffffffffffffff"))
     queue.put(events.block_expiration(odcr))
     said = stack.until_event("c-0", "CapacityBlockEnding")

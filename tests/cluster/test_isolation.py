@@ -262,6 +262,7 @@ def alone(stack: Stack, **more: Any) -> Node:
     stack.start()
     stack.claim("c-0", capacity=(ON_DEMAND,), **more)
     stack.until_ready("c-0")
+    stack.until_shown("c-0")
     stack.kubelets.stop()
     return stack.get(Node, stack.get(NodeClaim, "c-0").status.node_name)
 

@@ -47,13 +47,13 @@ def test_without_its_finalizer_nothing_is_launched(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23", "KRP-33")
-@pytest.mark.prompt
 def test_the_claim_shows_what_was_launched(stack: Stack) -> None:
     odcr = stack.aws.odcr("g5.12xlarge")
     stack.node_class(id_=odcr)
     stack.start()
     stack.claim(types=("g5.12xlarge",), labels={"example.com/team": "training"})
     stack.until_launched("c-0")
+    stack.until_shown("c-0")
     claim, instance = stack.get(NodeClaim, "c-0"), stack.instance("c-0")
     assert claim.status.provider_id == f"aws:///{A}/{instance['InstanceId']}"
     assert claim.status.image_id == instance["ImageId"]
@@ -74,7 +74,6 @@ def test_the_claim_shows_what_was_launched(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-23")
-@pytest.mark.prompt
 def test_it_is_launched_then_registered_then_initialized(stack: Stack) -> None:
     stack.node_class(preference="none", zones=(A,))
     stack.start(kubelets=False)
@@ -86,6 +85,7 @@ def test_it_is_launched_then_registered_then_initialized(stack: Stack) -> None:
         startupTaints=[{"key": "example.com/starting", "effect": "NoExecute"}],
     )
     stack.until_launched("c-0")
+    stack.until_shown("c-0")
     waits = stack.until(lambda: stack.claim_says("c-0", names.REGISTERED_CONDITION), "a word on registration")
     assert waits is not None and (waits.status, waits.reason) == ("Unknown", "NodeNotFound")
     assert stack.get(NodeClaim, "c-0").status.provider_id in waits.message

@@ -48,6 +48,7 @@ def node_of(stack: Stack, claim: str) -> Node:
 
 def until_both(stack: Stack, claim: str, labels: Mapping[str, str]) -> None:
     """Claim and Node say this."""
+    stack.until_shown(claim)
     stack.until(lambda: of_claim(stack, claim) == labels, f"claim {claim} says {labels}")
     stack.until(lambda: standing(node_of(stack, claim).labels) == labels, f"node of {claim} says {labels}")
 
@@ -80,7 +81,6 @@ def block(stack: Stack, minutes: float, count: int = 1) -> str:
 
 
 @pytest.mark.covers("KRP-27")
-@pytest.mark.prompt
 def test_what_ran_in_a_cancelled_reservation_runs_on_as_on_demand(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
@@ -106,26 +106,26 @@ def test_what_ran_in_a_cancelled_reservation_runs_on_as_on_demand(stack: Stack) 
 
 
 @pytest.mark.covers("KRP-27")
-@pytest.mark.prompt
 def test_what_ran_in_an_expired_reservation_runs_on_as_on_demand(stack: Stack) -> None:
     odcr, _ = ending(stack, 30)
     stack.node_class(id_=odcr)
     stack.start()
     stack.claim()
     stack.until_ready("c-0")
+    until_both(stack, "c-0", inside(odcr))
     stack.advance(31 * MINUTE)
     until_both(stack, "c-0", OUTSIDE)
     assert "expired" in stack.until_event("c-0", "DemotedToOnDemand").message
 
 
 @pytest.mark.covers("KRP-27")
-@pytest.mark.prompt
 def test_a_node_that_a_crash_left_behind_is_demoted_by_the_next_process(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start()
     stack.claim()
     stack.until_ready("c-0")
+    until_both(stack, "c-0", inside(odcr))
     stack.tap.lose(writes_of("nodes"))
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
     stack.until(lambda: of_claim(stack, "c-0") == OUTSIDE, "the claim is demoted")
@@ -137,13 +137,13 @@ def test_a_node_that_a_crash_left_behind_is_demoted_by_the_next_process(stack: S
 
 
 @pytest.mark.covers("KRP-27")
-@pytest.mark.prompt
 def test_a_demoted_claim_is_written_once(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start()
     stack.claim()
     stack.until_ready("c-0")
+    until_both(stack, "c-0", inside(odcr))
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
     until_both(stack, "c-0", OUTSIDE)
     stack.until_event("c-0", "DemotedToOnDemand")
@@ -162,7 +162,6 @@ def test_a_demoted_claim_is_written_once(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-28")
-@pytest.mark.prompt
 def test_an_instance_that_an_open_reservation_takes_in_becomes_reserved(stack: Stack) -> None:
     stack.node_class(preference="open")
     stack.start()
@@ -177,7 +176,6 @@ def test_an_instance_that_an_open_reservation_takes_in_becomes_reserved(stack: S
 
 
 @pytest.mark.covers("KRP-27", "KRP-28")
-@pytest.mark.prompt
 def test_what_open_matching_moves_to_another_reservation_stays_reserved(stack: Stack) -> None:
     first = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
@@ -198,7 +196,6 @@ def test_what_open_matching_moves_to_another_reservation_stays_reserved(stack: S
 
 
 @pytest.mark.covers("KRP-29")
-@pytest.mark.prompt
 def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> None:
     odcr = block(stack, 180)
     stack.node_class(id_=odcr)
@@ -259,13 +256,13 @@ def test_the_end_of_a_default_reservation_is_told_an_hour_and_ten_minutes_before
 
 @pytest.mark.covers("KRP-30")
 @pytest.mark.parametrize("counted", [True, False], ids=["counted by EC2", "launched since"])
-@pytest.mark.prompt
 def test_the_slot_of_a_deleted_claim_is_taken_before_ec2_is_asked_again(stack: Stack, counted: bool) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     broker = stack.start(poll_seconds=3600.0)
     stack.claim("c-0")
     stack.until_ready("c-0")
+    stack.until_shown("c-0")
     if counted:
         broker.inventory.refresh()
     stack.claim("c-1")

@@ -26,6 +26,7 @@ def ready(stack: Stack, count: int) -> list[str]:
     stack.start()
     claims = stack.claims(count, capacity=(ON_DEMAND,))
     stack.until_ready(*claims)
+    stack.until_shown(*claims)
     stack.kubelets.stop()
     return claims
 
@@ -79,7 +80,6 @@ def metric(reason: str) -> float:
 
 
 @pytest.mark.covers("SAF-01")
-@pytest.mark.prompt
 def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: Stack) -> None:
     (claim,) = ready(stack, 1)
     vanish(stack)
@@ -126,7 +126,6 @@ def test_node_of_a_claim_that_was_forced_away_stays_while_it_is_ready(stack: Sta
 
 
 @pytest.mark.covers("SAF-03")
-@pytest.mark.prompt
 def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: Stack) -> None:
     claims = ready(stack, 5)
     no_heartbeat(stack, claims)

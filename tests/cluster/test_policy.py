@@ -36,13 +36,13 @@ def test_reserved_alone_never_leaves_the_reservations(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("asked", [(RESERVED, ON_DEMAND), ()], ids=["both", "no requirement"])
-@pytest.mark.prompt
 def test_it_falls_back_when_nothing_reserved_can_serve(stack: Stack, asked: tuple[str, ...]) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start()
     stack.claims(2, capacity=asked)
     stack.until_launched("c-0", "c-1")
+    stack.until_shown("c-0", "c-1")
     assert sorted(map(stack.reservation_of, ("c-0", "c-1"))) == ["", odcr]
     assert {runs_as(stack, n) for n in ("c-0", "c-1")} == {RESERVED, ON_DEMAND}
 
@@ -59,7 +59,6 @@ def test_on_demand_alone_leaves_a_free_reservation_alone(stack: Stack) -> None:
     assert stack.claim_says("c-0", names.CAPACITY_RESERVATION) is None
 
 
-@pytest.mark.prompt
 def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.control.pool(instance_type="m5.large", zone=A, size=0)
@@ -67,6 +66,7 @@ def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
     stack.start()
     stack.claims(2, capacity=(RESERVED, ON_DEMAND, SPOT))
     stack.until_launched("c-0", "c-1")
+    stack.until_shown("c-0", "c-1")
     assert {runs_as(stack, n) for n in ("c-0", "c-1")} == {RESERVED, SPOT}
     spot = next(i for i in stack.aws.instances() if i.get("InstanceLifecycle") == "spot")
     asked = [t["Data"] for t in stack.aws.templates()]
@@ -86,7 +86,6 @@ def test_spot_comes_last_and_never_with_a_target(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-17")
-@pytest.mark.prompt
 def test_a_full_reservation_moves_the_claim_to_another_type_and_zone_in_the_same_pass(stack: Stack) -> None:
     """EC2 says full where the last description said free: the next reserved option comes before on-demand."""
     small, large = stack.aws.odcr("m5.large", A), stack.aws.odcr("m5.xlarge", B)
@@ -103,6 +102,7 @@ def test_a_full_reservation_moves_the_claim_to_another_type_and_zone_in_the_same
     assert asked == ["m5.large", "m5.xlarge"]
     told = stack.get(NodeClaim, "c-0").annotations["capacity-broker.io/attempts"]
     assert "ReservationCapacityExceeded" in told
+    stack.until_shown("c-0")
     assert runs_as(stack, "c-0") == RESERVED
 
 
@@ -124,7 +124,7 @@ def test_when_every_reservation_turns_out_full_it_falls_back_in_the_same_pass(st
 
 
 @pytest.mark.covers("KRP-33")
-@pytest.mark.prompt
+@pytest.mark.prompt("the answer to the launch is what shows the spill")
 def test_a_launch_under_open_that_ec2_spills_is_reported_and_labelled_as_ec2_has_it(stack: Stack) -> None:
     odcr = stack.aws.odcr(criteria="open")
     stack.node_class(preference="open")
@@ -177,7 +177,28 @@ def test_what_ec2_does_not_show_yet_is_labelled_when_it_does(stack: Stack) -> No
 
 
 @pytest.mark.covers("KRP-33")
-@pytest.mark.prompt
+def test_a_spill_that_ec2_shows_late_is_reported_when_it_does(stack: Stack) -> None:
+    odcr = stack.aws.odcr(criteria="open")
+    stack.node_class(preference="open")
+    stack.start(poll_seconds=600.0)
+    stack.until_class(names.RESERVATIONS_RESOLVED, "True")
+    stack.aws.rival(odcr)
+    stack.control.lag(3600.0)
+    stack.claim(capacity=(RESERVED, ON_DEMAND))
+    stack.until_launched("c-0")
+    stack.control.lag(0.0)
+
+    def shown() -> bool:
+        return stack.get(NodeClaim, "c-0").labels.get(CAPACITY_TYPE) == ON_DEMAND
+
+    stack.until(shown, "c-0 says that it runs on demand", step=1.0)
+    says = stack.claim_says("c-0", names.CAPACITY_RESERVATION)
+    assert says is not None and (says.status, says.reason) == ("False", "LimitExceeded")
+    assert stack.instance("c-0")["InstanceId"] in says.message and "on demand" in says.message
+
+
+@pytest.mark.covers("KRP-33")
+@pytest.mark.prompt("later, with pods on its node, an instance is not given back")
 def test_an_instance_outside_the_reservation_is_given_back_for_a_claim_that_takes_reserved_alone(
     stack: Stack,
 ) -> None:

@@ -158,13 +158,13 @@ def test_a_dry_pool_is_left_for_the_next_zone_and_not_asked_again(stack: Stack) 
 
 
 @pytest.mark.covers("KRP-18")
-@pytest.mark.prompt
 def test_a_reservation_that_is_gone_is_looked_up_anew(stack: Stack) -> None:
     odcr = stack.aws.odcr()
     stack.node_class(id_=odcr)
     stack.start(poll_seconds=600.0)
     stack.until_class(names.RESERVATIONS_RESOLVED, "True")
     stack.aws.ec2.cancel_capacity_reservation(CapacityReservationId=odcr)
+    stack.settle()
     stack.claim(capacity=BOTH)
     stack.until_launched("c-0")
     assert stack.reservation_of("c-0") == ""

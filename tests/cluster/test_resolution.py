@@ -131,13 +131,13 @@ def test_a_member_that_joins_the_group_later_is_used_without_touching_a_manifest
 
 
 @pytest.mark.covers("KRP-06")
-@pytest.mark.prompt
 def test_a_claim_waits_for_a_new_class_s_group_instead_of_leaving_it(stack: Stack) -> None:
     """A class that names a group nobody has read yet: its claims do not fall back before it is read."""
     stack.start(poll_seconds=600.0)
     stack.until(lambda: stack.calls("DescribeCapacityReservations"), "first description")
     odcr = stack.aws.odcr()
     arn = stack.aws.group(odcr)
+    stack.settle()
     stack.node_class(group=arn)
     stack.claim(capacity=(RESERVED, ON_DEMAND))
     stack.until_launched("c-0")
@@ -145,11 +145,11 @@ def test_a_claim_waits_for_a_new_class_s_group_instead_of_leaving_it(stack: Stac
 
 
 @pytest.mark.covers("KRP-05")
-@pytest.mark.prompt
 def test_a_claim_waits_for_a_reservation_made_after_the_last_description(stack: Stack) -> None:
     stack.start(poll_seconds=600.0)
     stack.until(lambda: stack.calls("DescribeCapacityReservations"), "first description")
     odcr = stack.aws.odcr()
+    stack.settle()
     stack.node_class(id_=odcr)
     stack.claim(capacity=(RESERVED, ON_DEMAND))
     stack.until_launched("c-0")

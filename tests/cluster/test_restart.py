@@ -23,13 +23,13 @@ def one_each(stack: Stack, claims: Sequence[str]) -> bool:
 
 
 @pytest.mark.covers("KRP-25")
-@pytest.mark.prompt
 def test_a_restart_at_rest_changes_nothing(stack: Stack) -> None:
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
     made = stack.claims(3)
     stack.start()
     stack.until_ready("c-0", "c-1")
+    stack.until_shown("c-0", "c-1")
     stack.until_waiting("c-2", "AllReservationsFull")
     stack.until(lambda: stack.claim_says("c-2", names.CAPACITY_RESERVATION), "it is told of the limit")
     stack.polls(2)

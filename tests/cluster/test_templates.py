@@ -210,7 +210,6 @@ def test_a_template_that_somebody_deleted_is_made_again(stack: Stack) -> None:
 
 
 @pytest.mark.covers("KRP-15")
-@pytest.mark.prompt
 def test_a_capacity_block_is_launched_with_its_own_market(stack: Stack) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     block = stack.control.reservation(
@@ -229,6 +228,7 @@ def test_a_capacity_block_is_launched_with_its_own_market(stack: Stack) -> None:
     stack.start()
     stack.claim(types=("p5.48xlarge",))
     stack.until_launched("c-0")
+    stack.until_shown("c-0")
     [template] = stack.aws.templates()
     assert template["Data"]["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
     assert template["Data"]["CapacityReservationSpecification"]["CapacityReservationTarget"] == {

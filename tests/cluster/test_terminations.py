@@ -35,7 +35,6 @@ def test_forty_claims_end_with_a_handful_of_calls(stack: Stack) -> None:
 
 
 @pytest.mark.covers("SAF-05")
-@pytest.mark.prompt
 def test_protected_instance_is_named_and_the_others_end(stack: Stack) -> None:
     stack.node_class(preference="none")
     stack.start()

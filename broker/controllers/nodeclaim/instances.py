@@ -22,6 +22,7 @@ from providers.base import CapacityProvider
 from providers.model import Instance, ProviderError
 
 FRESH = timedelta(seconds=60)
+UNSHOWN = timedelta(seconds=5)  # until EC2 is looked at again for what it does not show yet
 # EC2 may not describe an instance for some time after its launch.
 SETTLED = timedelta(minutes=2)
 
@@ -63,6 +64,7 @@ class InstanceView:
         self._known: dict[str, Instance] = {}
         self._taken: datetime | None = None
         self._doubted = True
+        self._unshown = False  # whether the last description lacks what was launched before it
         self._alone: dict[str, float] = {}  # instance id -> since when it is seen without a claim
         self._missed: dict[str, float] = {}  # the same of claims' instances that were never shown
         self._left: set[str] = set()
@@ -79,12 +81,14 @@ class InstanceView:
 
     @property
     def doubted(self) -> bool:
-        return self._doubted
+        """Whether the next description is wanted soon."""
+        return self._doubted or self._unshown
 
     def refresh(self) -> None:
         """Describes again where the last description is old or doubted. Raises ProviderError."""
         now = self._clock.now()
-        if self._taken and not self._doubted and now - self._taken < FRESH:
+        fresh = UNSHOWN if self._unshown else FRESH
+        if self._taken and not self._doubted and now - self._taken < fresh:
             return
         self._doubted = False  # a doubt that comes while EC2 answers asks for another
         try:
@@ -99,6 +103,7 @@ class InstanceView:
             if not each.described and each.launched and now - each.launched < SETTLED
         }
         self._known, self._taken = unseen | listed, now
+        self._unshown = not unseen.keys() <= listed.keys()
         self.listing = Listing(taken=now, instances=listed)
         for reader in self._readers:
             reader()

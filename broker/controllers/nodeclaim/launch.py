@@ -28,7 +28,7 @@ from broker.controllers.nodeclaim import planning
 from broker.controllers.nodeclaim.answered import GANG_BROKEN, Answered
 from broker.controllers.nodeclaim.execute import NOT_RECORDED, Executor
 from broker.controllers.nodeclaim.holds import RETRY, STOPPED
-from broker.controllers.nodeclaim.instances import InstanceView
+from broker.controllers.nodeclaim.instances import UNSHOWN, InstanceView
 from broker.controllers.nodeclaim.leftovers import Leftovers
 from broker.controllers.nodeclaim.losses import Losses
 from broker.controllers.nodeclaim.outcomes import Outcomes
@@ -52,7 +52,6 @@ from providers.model import ErrorClass, InstanceType, ProviderError
 ROUNDS = 64
 PARALLEL = 8
 LONGEST_WAIT = 60.0
-DOUBTED = 5.0  # until EC2 is looked at again for what it did not show
 REMEMBERED = "ShortageRemembered"  # the planner's word for refusals that are not over
 _log = structlog.get_logger("launch")
 
@@ -200,7 +199,8 @@ class Launcher:
     def _again(self, wakes: Iterable[datetime]) -> Again:
         now = self._clock.now()
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
-        return Again(min(DOUBTED if self._view.doubted else LONGEST_WAIT, max(0.2, soonest)))
+        longest = UNSHOWN.total_seconds() if self._view.doubted else LONGEST_WAIT
+        return Again(min(longest, max(0.2, soonest)))
 
     def _inputs(self, waiting: Sequence[NodeClaim], types: Mapping[str, InstanceType]) -> Inputs:
         inventory, objects = self._inventory.snapshot(), {claim.uid: claim for claim in waiting}

@@ -61,7 +61,15 @@ class ReservationLoops:
         self.mirrors = Informer(client, OnDemandCapacityReservation, clock=clock)
         self.informers = (self.mirrors,)
         standing = StandingKeeper(
-            client, claims, nodes, inventory, view, recorder=recorder, owns=owns, relist=relist
+            client,
+            claims,
+            nodes,
+            inventory,
+            view,
+            clock=clock,
+            recorder=recorder,
+            owns=owns,
+            relist=relist,
         )
         endings = EndingKeeper(
             client, claims, classes, inventory, clock=clock, recorder=recorder, owns=owns, users=used

@@ -17,14 +17,17 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Inventory
-from broker.capacity.standing import ENDED, Change, Standing, standing
+from broker.capacity.standing import ENDED, RESERVED, Change, Standing, standing
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.instances import InstanceView, Listing
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
-from broker.controllers.nodeclaim.status import instance_id, patch
+from broker.controllers.nodeclaim.report import LIMIT_EXCEEDED
+from broker.controllers.nodeclaim.status import Change as ConditionChange
+from broker.controllers.nodeclaim.status import instance_id, is_true, patch, write
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client
+from broker.kube.clock import Clock
 from broker.kube.controller import Again
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
@@ -58,6 +61,7 @@ class StandingKeeper:
         inventory: InventoryKeeper,
         view: InstanceView,
         *,
+        clock: Clock,
         recorder: Recorder,
         owns: Callable[[NodeClaim], bool],
         relist: Callable[[], None],
@@ -67,6 +71,7 @@ class StandingKeeper:
         self._nodes = nodes
         self._inventory = inventory
         self._view = view
+        self._clock = clock
         self._recorder = recorder
         self._owns = owns
         self._relist = relist  # asks for a look at the view, which is doubted
@@ -113,6 +118,8 @@ class StandingKeeper:
     def _keep(self, claim: NodeClaim, instance: Instance, wanted: Standing, inventory: Inventory) -> None:
         change = wanted.change(claim.labels)
         before = claim.labels.get(names.RESERVATION_ID, "")
+        if _spilled(claim, wanted):
+            claim = self._report_spill(claim, instance)
         claim = patch(self._client, self._claims, claim, lambda now: _metadata(now, wanted))
         if change:
             message = _told(change, instance, before, inventory)
@@ -128,6 +135,17 @@ class StandingKeeper:
                 self._nodes.observe(self._client.patch(Node.KIND, node.name, {"metadata": metadata}))
                 _log.info("node labelled", node=node.name, claim=claim.name, labels=lacking)
 
+    def _report_spill(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
+        """The condition that the claim has at once where EC2 shows the instance at once."""
+        change = ConditionChange(
+            type=names.CAPACITY_RESERVATION,
+            status="False",
+            reason=LIMIT_EXCEEDED,
+            message=f"instance {instance.id} runs on demand: EC2 shows it in no reservation",
+        )
+        _log.warning("launched outside the reservation", claim=claim.name, why=change.message)
+        return write(self._client, self._claims, claim, change, now=self._clock.now())
+
     def _registered(self, claim: NodeClaim) -> list[Node]:
         """A node that has not joined yet gets the claim's labels when it does."""
         found = self._nodes.by(BY_PROVIDER_ID, claim.status.provider_id)
@@ -139,6 +157,13 @@ def _over(claim: NodeClaim, inventory: Inventory) -> bool:
     id_ = claim.labels.get(names.RESERVATION_ID)
     odcr = inventory.odcrs.get(id_ or "")
     return bool(id_) and (odcr is None or odcr.state in ENDED)
+
+
+def _spilled(claim: NodeClaim, wanted: Standing) -> bool:
+    """Whether EC2 shows only now that an instance that was to be reserved is not."""
+    if names.CAPACITY_TYPE in claim.labels or wanted.labels[names.CAPACITY_TYPE] == RESERVED:
+        return False
+    return is_true(claim, names.CAPACITY_RESERVATION)
 
 
 def _active(claim: NodeClaim, inventory: Inventory) -> bool:

@@ -7,10 +7,11 @@ through every change (`world.LOCK`), also when another service of moto launches 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from typing import Any
 
 from moto.core.resource_tagging import TaggedResource
-from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
+from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError, OperationNotPermitted4
 from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import InstanceState, Reservation
 from moto.ec2.utils import filter_reservations
@@ -191,10 +192,19 @@ class LocalEC2Backend(QuickLookups):
         with LOCK:
             here = world()
             here.ledger.settle()
-            out = super().terminate_instances(instance_ids)
+            found = self.get_multi_instances_by_id(instance_ids)
+            # EC2 takes a second termination; moto looks for the network interfaces that went with the first.
+            ended = [instance for instance in found if instance.state in ENDED]
+            alive = [instance for instance in found if instance.state not in ENDED]
+            protected = [instance for instance in alive if instance.disable_api_termination is True]
+            kept = {instance.placement.zone for instance in protected}  # all of a zone with a protected one
+            going = [instance.id for instance in alive if instance.placement.zone not in kept]
+            out = super().terminate_instances(going) if going or not found else []
             self._tell(here, [i for i, before in out if before.name == "stopped"], "terminated")
             self._left(here, [instance.id for instance, _ in out], "shutting-down", 32)
-            return out
+            if protected:
+                raise OperationNotPermitted4(protected[0].id)
+            return [*out, *((instance, copy(instance._state)) for instance in ended)]
 
     def stop_instances(self, instance_ids: list[str]) -> list[tuple[Any, InstanceState]]:
         with LOCK:

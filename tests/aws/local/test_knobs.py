@@ -202,6 +202,29 @@ def test_instances_show_late(aws: Aws, ec2: Any) -> None:
 # ---- the rest
 
 
+def test_an_instance_can_be_terminated_again(aws: Aws, ec2: Any) -> None:
+    """EC2 takes it, as those have to do it again who are shown an older state."""
+    subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [ZONE]}])["Subnets"]
+    network = {"DeviceIndex": 0, "SubnetId": subnets[0]["SubnetId"], "DeleteOnTermination": True}
+    first, second = run(ec2, 2, NetworkInterfaces=[network])
+    ec2.terminate_instances(InstanceIds=[first["InstanceId"]])
+    both = [first["InstanceId"], second["InstanceId"]]
+    for _ in range(2):
+        answer = ec2.terminate_instances(InstanceIds=both)
+        assert {i["InstanceId"] for i in answer["TerminatingInstances"]} == {*both}
+    assert [i["State"]["Name"] for i in instances(ec2, both)] == ["terminated"] * 2
+
+
+def test_one_protected_instance_keeps_those_of_its_zone_and_no_other(aws: Aws, ec2: Any) -> None:
+    first, second = run(ec2, 2)
+    (other,) = run(ec2, Placement={"AvailabilityZone": OTHER_ZONE})
+    ids = [each["InstanceId"] for each in (first, second, other)]
+    ec2.modify_instance_attribute(InstanceId=ids[1], DisableApiTermination={"Value": True})
+    with refused("OperationNotPermitted", text=ids[1]):
+        ec2.terminate_instances(InstanceIds=ids)
+    assert [i["State"]["Name"] for i in instances(ec2, ids)] == ["running", "running", "terminated"]
+
+
 def test_calls_are_counted_and_logged(aws: Aws, ec2: Any) -> None:
     aws.control.clear_calls()
     reservation_id = aws.reserve(ec2)

@@ -119,6 +119,7 @@ def test_idle_slots_are_lent_and_drained_when_their_owner_comes_back(stack: Stac
     claim(stack, "important", BORROWER, priority=5)
     claim(stack, "spare", BORROWER)
     stack.until_ready("important", "spare")
+    stack.until_shown("important", "spare")
     assert stack.aws.free(odcr) == 0
     # It may fall back, and yet waits for the slot that its reservation is entitled to.
     claim(stack, "owner", OWNER, RESERVED, ON_DEMAND)
@@ -157,12 +158,12 @@ def test_nobody_borrows_beyond_his_limit(stack: Stack, limit: str, lent: int) ->
     assert stack.aws.free(odcr) == 2 - lent
 
 
-@pytest.mark.prompt
 def test_a_reclaim_survives_restarts_and_asks_nobody_twice(stack: Stack) -> None:
     odcr = lending(stack, 2)
     for number in range(2):
         claim(stack, f"b-{number}", BORROWER)
     stack.until_ready("b-0", "b-1")
+    stack.until_shown("b-0", "b-1")
     guarded(stack, "b-0", "b-1")
     claim(stack, "owner", OWNER)
     (victim,) = stack.until(lambda: leaving(stack), "one is asked to leave")
@@ -195,13 +196,13 @@ def test_reservations_that_go_with_their_namespace_drain_nobody_and_leave_their_
     assert not leaving(stack)
 
 
-@pytest.mark.prompt
 def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_it(stack: Stack) -> None:
     odcr = lending(stack, 2)
     stays = {names.DO_NOT_DISRUPT: "true"}
     claim(stack, "stays", BORROWER, also=stays)
     claim(stack, "bounded", BORROWER, also=stays, priority=5, terminationGracePeriod="30s")
     stack.until_ready("stays", "bounded")
+    stack.until_shown("stays", "bounded")
     for number in range(2):
         claim(stack, f"owner-{number}", OWNER, RESERVED, ON_DEMAND)
     stack.until_ready("owner-0", "owner-1")
@@ -212,13 +213,13 @@ def test_who_must_not_be_disrupted_is_passed_over_unless_a_grace_period_bounds_i
 
 
 @pytest.mark.covers("CAP-09", "OME-032", "OME-046", "OME-054")
-@pytest.mark.prompt
 def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_leaves(stack: Stack) -> None:
     odcr = lending(stack, 3)
     claim(stack, "home", OWNER)
     stack.until_ready("home")
     cluster(stack, "guest", 2, BORROWER)
     says(stack, "guest", "ACTIVE")
+    stack.until_shown(*(each.name for each in stack.all(NodeClaim)))
     assert stack.aws.free(odcr) == 0
     claim(stack, "owner", OWNER, RESERVED, ON_DEMAND)
     stack.until_ready("owner")
@@ -237,16 +238,17 @@ def test_a_cluster_gives_back_what_it_borrows_for_a_claim_and_nobody_at_home_lea
     assert stack.aws.free(odcr) == 0
 
 
-@pytest.mark.prompt
 def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(stack: Stack) -> None:
     odcr = lending(stack, 1)
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
+    stack.until_shown("borrower")
     # Its instance ends and it stays for a while: EC2 shows the slot free, and the quota is still its own.
     held = [*stack.get(NodeClaim, "borrower").metadata.finalizers, "example.com/looks-after-it"]
     stack.edit(NodeClaim, "borrower", {"metadata": {"finalizers": held}})
     cluster(stack, "mine", 1, OWNER)
     stack.until(lambda: stack.aws.free(odcr) == 1, "its instance has ended")
+    stack.settle()
     claim(stack, "again", BORROWER)
     stack.polls(2)
     stack.passes()
@@ -259,11 +261,11 @@ def test_whoever_was_drained_for_a_cluster_is_not_back_in_the_slot_before_it(sta
     assert not leaving(stack)
 
 
-@pytest.mark.prompt
 def test_who_cannot_be_launched_any_more_waits_for_no_slot(stack: Stack) -> None:
     lending(stack, 1)
     claim(stack, "borrower", BORROWER)
     stack.until_ready("borrower")
+    stack.until_shown("borrower")
     guarded(stack, "borrower")
     claim(stack, "owner", OWNER)
 
@@ -304,7 +306,6 @@ def test_nobody_borrows_what_a_cluster_is_admitted_to_before_it_has_claims(stack
 
 
 @pytest.mark.covers("OME-047", "OME-048", "OME-049", "OME-055")
-@pytest.mark.prompt
 def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> None:
     odcr = owned(stack, 2)
     shares: Mapping[str, Any] = {"flavor": P5, "cohort": "ml"}
@@ -318,10 +319,12 @@ def test_who_has_more_priority_goes_before_as_each_rule_says(stack: Stack) -> No
     claim(stack, "own", OWNER)
     claim(stack, "lent", "default/third", priority=2)
     stack.until_ready("own", "lent")
+    stack.until_shown("own", "lent")
 
     def goes(name: str, for_: str, draws: str, priority: int, why: str) -> None:
         claim(stack, for_, draws, priority=priority)
         stack.until_ready(for_)
+        stack.until_shown(for_)
         stack.until_gone(NodeClaim, name)
         assert stack.reservation_of(for_) == odcr
         told = stack.until_event(name, "Preempted").message

@@ -370,7 +370,6 @@ def used(stack: Stack) -> int:
 
 
 @pytest.mark.covers("SAF-75")
-@pytest.mark.prompt
 def test_a_reservation_names_what_kueue_refuses_and_why(stack: Stack) -> None:
     world = World(stack)
     world.namespace("team")

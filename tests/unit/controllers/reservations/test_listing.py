@@ -52,3 +52,21 @@ def test_a_listing_that_failed_is_asked_for_again(world: World) -> None:
     world.ec2.listed = [instance("b")]
     world.view.refresh()
     assert set(world.view.listing.instances) == {"i-b"}
+
+
+def test_what_ec2_does_not_show_yet_is_looked_for_again_soon(world: World) -> None:
+    world.listed()
+    world.view.put([instance("new", described=False, launched=world.clock.now())])
+    world.view.doubt()
+    world.view.refresh()
+    asked = len(world.ec2.calls)
+    world.clock.advance(4)
+    world.view.refresh()
+    assert len(world.ec2.calls) == asked
+    world.ec2.listed = [instance("new")]
+    world.clock.advance(1)
+    world.view.refresh()
+    assert len(world.ec2.calls) == asked + 1
+    world.clock.advance(59)
+    world.view.refresh()
+    assert len(world.ec2.calls) == asked + 1

@@ -117,6 +117,7 @@ class World:
             self.nodes,
             self.inventory,
             self.view,
+            clock=self.clock,
             recorder=recorder,
             owns=self._owns,
             relist=self._relist,
