@@ -71,25 +71,41 @@ def test_what_is_not_said_is_the_options_own_default() -> None:
             assert (yaml.safe_load(value) if value else value) == defaults[name], name
 
 
-@pytest.mark.parametrize("path", REQUIRED)
-def test_what_is_required_is_asked_for_by_name(path: str) -> None:
+def test_all_that_is_required_and_missing_is_asked_for_at_once() -> None:
     values = yaml.safe_load(yaml.safe_dump(helm.GIVEN))
-    first, _, second = path.partition(".")
-    if second:
-        del values[first][second]
-    else:
-        del values[first]
-    with pytest.raises(helm.Refused, match="/" + path.replace(".", "/")):
+    for path in [*REQUIRED, "networkPolicy.apiServerCIDRs"]:
+        _without(values, path)
+    with pytest.raises(helm.Refused) as refused:
         helm.render(values)
+    asked = [line.strip() for line in str(refused.value).splitlines() if " is required: " in line]
+    assert {line.partition(" ")[0] for line in asked} == {*REQUIRED, "networkPolicy.apiServerCIDRs"}
+    assert all("such as " in line or "sha256:" in line for line in asked)
+
+
+@pytest.mark.parametrize("path", REQUIRED)
+def test_a_value_that_alone_is_missing_is_asked_for_alone(path: str) -> None:
+    values = yaml.safe_load(yaml.safe_dump(helm.GIVEN))
+    _without(values, path)
+    with pytest.raises(helm.Refused, match=f"{re.escape(path)} is required: ") as refused:
+        helm.render(values)
+    assert str(refused.value).count(" is required: ") == 1
+
+
+def _without(values: Json, path: str) -> None:
+    *into, last = path.split(".")
+    for name in into:
+        values = values[name]
+    del values[last]
 
 
 def test_what_the_process_refuses_to_start_without_the_chart_requires() -> None:
     nobody: Any = None
     endpoint = "https://prod.example"
     for missing in (Settings(cluster_endpoint=endpoint), Settings(cluster_name="prod")):
-        with pytest.raises(ValueError, match="is empty") as refused:
+        with pytest.raises(ValueError, match="not set") as refused:
             serve(missing, nobody, nobody)
-        assert str(refused.value).partition("(")[2].partition(")")[0] in REQUIRED.values()
+        named = re.findall(r"\(([A-Z_]+)\)", str(refused.value))
+        assert named and set(named) < set(REQUIRED.values())
 
 
 @pytest.mark.parametrize(
