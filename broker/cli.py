@@ -130,9 +130,15 @@ def run_command(settings: Settings) -> None:
 
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
-    from broker.run import serve
+    from broker.run import serve, unset
 
-    settings = replace(settings, region=_region(settings))
+    missing = unset(settings)
+    try:
+        settings = replace(settings, region=_region(settings))
+    except ValueError as error:
+        missing = f"{missing}; {error}" if missing else str(error)
+    if missing:
+        raise ValueError(missing)
     aws, client = CollectorRegistry(auto_describe=True), _client(settings)
     version = ServerVersion(client, clock=SystemClock())
     version()  # without an API server nothing is begun

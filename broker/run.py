@@ -39,6 +39,17 @@ COMPARE = 60.0
 _log = structlog.get_logger("app")
 
 
+def unset(settings: Settings) -> str:
+    """All options without which nodes cannot join, and that are not set; empty if all are."""
+    given = {
+        "--cluster-name (CLUSTER_NAME)": settings.cluster_name,
+        "--cluster-endpoint (CLUSTER_ENDPOINT)": settings.cluster_endpoint,
+        "--cluster-ca (CLUSTER_CA_BUNDLE)": settings.cluster_ca or SERVICE_ACCOUNT_CA.is_file(),
+    }
+    empty = [option for option, value in given.items() if not value]
+    return f"not set, though nodes cannot join without: {', '.join(empty)}" if empty else ""
+
+
 def serve(
     settings: Settings,
     client: Client,
@@ -50,15 +61,10 @@ def serve(
 
     Raises ValueError for a bad setting, IdentityDiffers for a cluster, account, Region or cluster name that
     is not the pinned one, OSError for a taken port."""
-    if not settings.cluster_ca and SERVICE_ACCOUNT_CA.is_file():
+    if problem := unset(settings):
+        raise ValueError(problem)
+    if not settings.cluster_ca:
         settings = replace(settings, cluster_ca=b64encode(SERVICE_ACCOUNT_CA.read_bytes()).decode())
-    for option, value in (
-        ("--cluster-name (CLUSTER_NAME)", settings.cluster_name),
-        ("--cluster-endpoint (CLUSTER_ENDPOINT)", settings.cluster_endpoint),
-        ("--cluster-ca (CLUSTER_CA_BUNDLE)", settings.cluster_ca),
-    ):
-        if not value:
-            raise ValueError(f"{option} is empty: nodes cannot join without it")
     if not CLUSTER_NAME.fullmatch(settings.cluster_name):
         raise ValueError(
             f"--cluster-name (CLUSTER_NAME) is {settings.cluster_name!r:.120}: give the EKS cluster's name "

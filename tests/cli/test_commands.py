@@ -351,7 +351,9 @@ def test_run_without_a_cluster_name_says_which_option(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert "--cluster-name (CLUSTER_NAME) is empty" in capsys.readouterr().err
+    assert (
+        "not set, though nodes cannot join without: --cluster-name (CLUSTER_NAME)" in capsys.readouterr().err
+    )
 
 
 def test_no_cluster_is_one_line_and_exit_2(

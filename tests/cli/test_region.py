@@ -64,6 +64,18 @@ def test_missing_region_is_an_error_that_names_every_way_to_set_it(
     assert all(way in said for way in ("--region", "AWS_REGION", "AWS_DEFAULT_REGION", "'default'"))
 
 
+def test_run_reports_all_missing_options_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "CLUSTER_NAME", "CLUSTER_ENDPOINT", "CLUSTER_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    assert main("run", "--cluster-name", "blue") == 2
+    said = capsys.readouterr().err
+    assert "--cluster-endpoint (CLUSTER_ENDPOINT), --cluster-ca (CLUSTER_CA_BUNDLE)" in said
+    assert "give --region, set AWS_REGION" in said and "CLUSTER_NAME" not in said
+
+
 @pytest.mark.covers("SAF-02")
 def test_profile_that_is_not_there_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -72,8 +72,9 @@ def test_the_command_line_works_with_what_stays() -> None:
     assert crds.returncode == 0, crds.stderr
     assert "ec2nodeclasses.karpenter.k8s.aws" in crds.stdout
     # It gets as far as asking for a cluster: everything that `run` needs was imported.
-    ran = in_image("run", "--region", "us-east-1")
-    assert (ran.returncode, "no cluster" in ran.stderr) == (2, True), ran.stderr
+    nodes = ("--cluster-name", "blue", "--cluster-endpoint", "https://blue.example", "--cluster-ca", "LS0t")
+    ran = in_image("run", "--region", "us-east-1", *nodes)
+    assert (ran.returncode, "none is configured" in ran.stderr) == (2, True), ran.stderr
 
 
 def test_the_demo_says_what_the_image_lacks() -> None:
