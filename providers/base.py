@@ -65,8 +65,8 @@ class CapacityProvider(Protocol):
     def cancel_reservation(self, id_: str) -> None:
         """Gives a reservation of ours back; one that has ended, or that EC2 does not know, is success."""
 
-    def group_tags(self, arn: str) -> Mapping[str, str]:
-        """The tags of a group. Class NOT_FOUND when there is none."""
+    def tagged_group(self, group: ReservationGroup) -> ReservationGroup:
+        """The group with its tags, and its ownership by them. Class NOT_FOUND when there is none."""
 
     def create_group(self, *, name: str, tags: Mapping[str, str]) -> ReservationGroup:
         """The group of that name, made if missing, with its members. A group of that name without this

@@ -156,13 +156,14 @@ class OdcrRequest:
 class ReservationGroup:
     """A Resource Groups group of ODCRs; `member_ids` are the ids of the reservations in it.
 
-    `tags` are there where they were asked for (`CapacityProvider.group_tags`).
+    `tags` and `ownership` are there where they were asked for (`CapacityProvider.tagged_group`).
     """
 
     arn: str
     name: str
     member_ids: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
+    ownership: Ownership = "unproven"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

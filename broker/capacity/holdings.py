@@ -3,10 +3,12 @@
 Invariant: an EC2 reservation belongs to at most one CapacityReservation. It belongs to the one that its own
 tag names, or the tag of a group that this one names; or to one that names it in an annotation, if the
 operator allows that namespace to. An annotation that is not allowed takes nothing and keeps nothing from its
-holder. Of several that claim one the holder keeps it; without a holder the oldest gets it. What another
-cluster's broker made is taken only by an annotation that is allowed. A group that could not be read is not
-one that is not there. One that fits no flavor, or two alike, is held by nobody and told: it is neither
-dropped nor counted twice. Nothing here decides to change anything.
+holder. Of several that claim one the holder keeps it; without a holder the oldest gets it. A tag of another
+cluster's reservation or group names nothing here, whatever that name: the UID tells clusters apart, or the
+cluster's name where there is no UID. What another cluster's broker made is taken only by an annotation that
+is allowed. A group that could not be read is not one that is not there. One that fits no flavor, or two
+alike, is held by nobody and told: it is neither dropped nor counted twice. Nothing here decides to change
+anything.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ TAG_RESERVATION: Final = "capacity-broker.io/reservation"
 TAG_FLAVOR: Final = "capacity-broker.io/flavor"
 TAG_MANAGED: Final = "capacity-broker.io/managed-by"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
+TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
 ANY: Final = "*"
-BROKER: Final = "capacity-broker"  # the value of the last but one on what the broker made
+BROKER: Final = "capacity-broker"  # the value of TAG_MANAGED on what the broker made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,7 @@ def belongs(
     `holders` had a reservation when it was last decided, by its id.
     """
     claimants = {each.reserved: each for each in reservations}
-    allowed, refused = _named(claimants.values(), groups, adopters)
+    allowed, refused = _named(claimants.values(), groups, adopters, cluster)
     seen: dict[str, Odcr] = {}
     owner: dict[str, Reserved] = {}
     flavor: dict[str, str] = {}
@@ -140,9 +143,13 @@ def belongs(
         chosen = tagged if tagged is not None or made_here(odcr, cluster) else first
         losing = {*claims, *refused.get(odcr.id, ())} - {chosen}
         for other in sorted(losing):
-            problems[other].append(
-                _disputed(odcr, chosen) if other in claims or tagged is not None else _unallowed(odcr, other)
-            )
+            if other in claims or tagged is not None:
+                problems[other].append(_disputed(odcr, chosen))
+            else:
+                group = groups.get(claimants[other].group_arn)
+                if group is not None and odcr.id not in group.member_ids:
+                    group = None
+                problems[other].append(_unallowed(odcr, other, group, cluster))
         if losing and tagged is None:
             lost[odcr.id] = tuple(sorted(losing))
         if chosen is not None:
@@ -169,8 +176,17 @@ def belongs(
 
 def made_here(odcr: Odcr, cluster: str) -> bool:
     """Whether this cluster's broker made it, and so may change and end it."""
-    named = odcr.tags.get(TAG_MANAGED) == BROKER and odcr.tags.get(TAG_CLUSTER) == cluster
-    return named and odcr.ownership != "foreign"
+    if odcr.tags.get(TAG_MANAGED) != BROKER or odcr.ownership == "foreign":
+        return False
+    # By its UID it is this cluster's, also if the cluster had another name then.
+    return odcr.ownership == "ours" or odcr.tags.get(TAG_CLUSTER) == cluster
+
+
+def elsewhere(one: Odcr | ReservationGroup, cluster: str) -> bool:
+    """Whether its tags are those of another cluster."""
+    if one.ownership == "ours":
+        return False
+    return one.ownership == "foreign" or one.tags.get(TAG_CLUSTER, cluster) != cluster
 
 
 def named_in(odcr: Odcr) -> Reserved | None:
@@ -180,7 +196,10 @@ def named_in(odcr: Odcr) -> Reserved | None:
 
 
 def _named(
-    claimants: Iterable[Claimant], groups: Mapping[str, ReservationGroup], adopters: Adopters
+    claimants: Iterable[Claimant],
+    groups: Mapping[str, ReservationGroup],
+    adopters: Adopters,
+    cluster: str,
 ) -> tuple[Mapping[str, set[Reserved]], Mapping[str, set[Reserved]]]:
     """Who claims what in annotations, by id: those that may, and those that may not."""
     allowed: dict[str, set[Reserved]] = defaultdict(set)
@@ -192,7 +211,7 @@ def _named(
         group = groups.get(each.group_arn)
         if group is None:
             continue
-        may = group.tags.get(TAG_RESERVATION) == str(each.reserved)
+        may = group.tags.get(TAG_RESERVATION) == str(each.reserved) and not elsewhere(group, cluster)
         may = may or adopters.allow(each.reserved.namespace, each.group_arn)
         for id_ in group.member_ids:
             (allowed if may else refused)[id_].add(each.reserved)
@@ -202,10 +221,7 @@ def _named(
 def _tagged(odcr: Odcr, claimants: Mapping[Reserved, Claimant], cluster: str) -> Reserved | None:
     """Whose name the reservation carries. Another cluster may have reservations of the same names."""
     reserved = named_in(odcr)
-    elsewhere = odcr.ownership == "foreign" or odcr.tags.get(TAG_CLUSTER, cluster) != cluster
-    if reserved not in claimants or elsewhere:
-        return None
-    return reserved
+    return reserved if reserved in claimants and not elsewhere(odcr, cluster) else None
 
 
 def _flavor(odcr: Odcr, claimant: Claimant) -> str | Problem:
@@ -240,13 +256,22 @@ def _disputed(odcr: Odcr, holder: Reserved | None) -> Problem:
     )
 
 
-def _unallowed(odcr: Odcr, claimant: Reserved) -> Problem:
+def _unallowed(odcr: Odcr, claimant: Reserved, group: ReservationGroup | None, cluster: str) -> Problem:
     where = f"namespace {claimant.namespace}" if claimant.namespace else "cluster-wide reservations"
+    mend = f"give it, or its group, the tag {TAG_RESERVATION}={claimant} in AWS"
+    if elsewhere(odcr, cluster):
+        mend = f"it is {_whose(odcr)}: take it out of this reservation's annotations and group"
+    elif group is not None and elsewhere(group, cluster):
+        mend = f"its group {group.arn} is {_whose(group)}: take that out of this reservation's annotations"
     return Problem(
         reason="AdoptionNotAllowed",
-        message=f"{odcr.id} is not adopted: give it, or its group, the tag {TAG_RESERVATION}={claimant} in "
-        f"AWS; or have the broker's --adopt-by-annotation allow {where}",
+        message=f"{odcr.id} is not adopted: {mend}; or have the broker's --adopt-by-annotation allow {where}",
     )
+
+
+def _whose(one: Odcr | ReservationGroup) -> str:
+    uid = one.tags.get(TAG_CLUSTER_UID)
+    return f"of cluster {one.tags.get(TAG_CLUSTER, '')!r}{f' with UID {uid}' if uid else ''} by its tags"
 
 
 def _absent(

@@ -1,10 +1,10 @@
 """Making, filling and deleting Resource Groups groups of capacity reservations.
 
-Invariant: a group that lacks this cluster's tags is never taken over, reconfigured or deleted, and what is so
-already is success. Resource Groups has no client token, so a create looks first and looks again when it is
-refused; a call about members takes ten of them (API reference, GroupResources), and answers for each.
-Codes of single members' refusals are not documented: what a refusal came to is read from the group.
-Configuration: Resource Groups User Guide, "Service configurations for resource groups".
+Invariant: a group that lacks this cluster's tags is never taken over, filled, emptied, reconfigured or
+deleted, and what is so already is success. Resource Groups has no client token, so a create looks first and
+looks again when it is refused; a call about members takes ten of them (API reference, GroupResources), and
+answers for each. Codes of single members' refusals are not documented: what a refusal came to is read from
+the group. Configuration: Resource Groups User Guide, "Service configurations for resource groups".
 """
 
 from __future__ import annotations
@@ -53,15 +53,19 @@ def create(aws: Aws, *, name: str, tags_: Mapping[str, str], cluster: tags.Owner
     return ReservationGroup(arn=made["Group"]["GroupArn"], name=name)
 
 
-def add(aws: Aws, arn: str, arns: Collection[str]) -> None:
+def add(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) -> None:
     """Makes all of them members."""
-    _change(aws, arn, arns, aws.groups.group_resources, wanted=True)
+    if arns:
+        _require_ours(aws, arn, cluster.labels(), operation="GroupResources")
+        _change(aws, arn, arns, aws.groups.group_resources, wanted=True)
 
 
-def remove(aws: Aws, arn: str, arns: Collection[str]) -> None:
+def remove(aws: Aws, arn: str, arns: Collection[str], *, cluster: tags.Owner) -> None:
     """Makes none of them a member."""
     try:
-        _change(aws, arn, arns, aws.groups.ungroup_resources, wanted=False)
+        if arns:
+            _require_ours(aws, arn, cluster.labels(), operation="UngroupResources")
+            _change(aws, arn, arns, aws.groups.ungroup_resources, wanted=False)
     except ProviderError as error:
         if error.class_ is not ErrorClass.NOT_FOUND or _exists(aws, arn):
             raise

@@ -8,6 +8,7 @@ sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -127,8 +128,9 @@ class AwsProvider:
     def group(self, arn: str) -> ReservationGroup:
         return groups.group(self._aws, arn)
 
-    def group_tags(self, arn: str) -> Mapping[str, str]:
-        return groups.tags(self._aws, arn)
+    def tagged_group(self, group: ReservationGroup) -> ReservationGroup:
+        tags = groups.tags(self._aws, group.arn)
+        return replace(group, tags=tags, ownership=self._owner.judge(tags))
 
     def create_reservation(self, request: OdcrRequest) -> Odcr:
         return reservation_changes.create(self._aws, request, cluster=self._owner)
@@ -145,10 +147,10 @@ class AwsProvider:
         return group_changes.create(self._aws, name=name, tags_=tags, cluster=self._owner)
 
     def add_to_group(self, arn: str, arns: Collection[str]) -> None:
-        group_changes.add(self._aws, arn, arns)
+        group_changes.add(self._aws, arn, arns, cluster=self._owner)
 
     def remove_from_group(self, arn: str, arns: Collection[str]) -> None:
-        group_changes.remove(self._aws, arn, arns)
+        group_changes.remove(self._aws, arn, arns, cluster=self._owner)
 
     def delete_group(self, arn: str) -> None:
         group_changes.delete(self._aws, arn, cluster=self._owner)

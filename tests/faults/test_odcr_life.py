@@ -473,7 +473,15 @@ def test_group_is_adopted_by_its_tag(fresh: LocalAws) -> None:
     process.run(60.0)
     (told,) = process.broker.ome.holdings.state(RESERVED).problems
     assert told.reason == "AdoptionNotAllowed"
-    team.aws.groups.tag(Arn=arn, Tags={names.TAG_RESERVATION: "default/training"})
+    # Another cluster's broker keeps it for an object of the same name.
+    theirs = {names.TAG_CLUSTER: "prod", names.TAG_CLUSTER_UID: "uid-of-prod"}
+    team.aws.groups.tag(Arn=arn, Tags={names.TAG_RESERVATION: "default/training", **theirs})
+    process.run(600.0)
+    (told,) = process.broker.ome.holdings.state(RESERVED).problems
+    assert told.reason == "AdoptionNotAllowed"
+    assert "is of cluster 'prod' with UID uid-of-prod by its tags" in told.message
+    assert process.broker.ome.holdings.holdings().owner == {} and team.made() == []
+    team.aws.groups.untag(Arn=arn, Keys=[*theirs])
     process.until(lambda: process.broker.ome.holdings.holdings().owner == {there: RESERVED}, "it is adopted")
     assert process.broker.ome.holdings.state(RESERVED).problems == ()
 

@@ -112,6 +112,25 @@ def test_purchase_that_was_never_made_stops_counting(team: Team) -> None:
     process.until(lambda: team.held() == {A: 2}, "an hour without a sign of it is enough", seconds=2400.0)
 
 
+@pytest.mark.covers("SAF-23", "SAF-55")
+def test_purchases_count_and_are_given_back_by_the_cluster_uid_whatever_its_name(team: Team) -> None:
+    team.settings = replace(team.settings, buy_instances=2, buy_instances_each=2, buy_instances_namespace=2)
+    process = team.start()
+    team.ask(2, annotations=CANCEL)
+    process.until(lambda: team.quiet({A: 2}), "it is bought")
+    process.run(60.0)
+    (made,) = team.made()
+    team.settings = replace(team.settings, cluster_name="renamed")
+    process = team.start()
+    team.client.create(KIND, bought.wanted(2, name="serving"))
+    process.run(120.0)
+    assert "SpendingCapReached" in told(process, "serving")
+    assert asked(team) == 1 and process.broker.ome.holdings.state(RESERVED).obtained == 2
+    team.end()
+    process.until(lambda: asked(team) == 2, "what is given back leaves room for the other")
+    assert team.aws.reservation(made["CapacityReservationId"])["State"] == "cancelled"
+
+
 # ---- what was held and is not described
 
 

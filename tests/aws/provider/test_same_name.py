@@ -67,6 +67,18 @@ def test_group_of_another_uid_is_not_taken_over(world: World) -> None:
 
 
 @pytest.mark.covers("SAF-04")
+def test_group_of_another_uid_is_neither_filled_nor_emptied(world: World) -> None:
+    theirs, ours = of(world, "uid-of-another"), of(world, "uid-of-this")
+    kept, other = world.reserve(1), world.reserve(1)
+    arn = theirs.create_group(name="team", tags={}).arn
+    theirs.add_to_group(arn, [world.arn(kept)])
+    for change, id_ in ((ours.add_to_group, other), (ours.remove_from_group, kept)):
+        with pytest.raises(ProviderError, match=f"{UID}=uid-of-this"):
+            change(arn, [world.arn(id_)])
+    assert theirs.group(arn).member_ids == (kept,)
+
+
+@pytest.mark.covers("SAF-04")
 def test_templates_of_two_uids_are_two_and_each_sees_its_own(world: World) -> None:
     ours, theirs = of(world, "uid-of-this"), of(world, "uid-of-another")
     content = Template(image_id=world.image())

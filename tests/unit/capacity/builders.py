@@ -12,10 +12,12 @@ from broker.capacity.model import Claim, Inventory, NodeClass, Option, Plan, Poo
 from broker.capacity.plan import plan
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
+from providers.aws.tags import Owner
 from providers.model import Gpu, Image, Instance, InstanceType, Odcr, ReservationGroup, Subnet
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 ACCOUNT = "111122223333"
+CLUSTER = "blue"
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 GROUP = "arn:aws:resource-groups:us-east-1:111122223333:group/gpus"
 CAPACITY_TYPE = "karpenter.sh/capacity-type"
@@ -83,6 +85,7 @@ def odcr(
         instance_type=type_name,
         zone=zone,
         total=free if total is None else total,
+        ownership=more.pop("ownership", Owner(CLUSTER).judge(more.get("tags", {}))),
         available=free,
         owner_id=more.pop("owner_id", ACCOUNT),
         zone_id=more.pop("zone_id", "use1-az" + "abc"[ord(zone[-1]) - ord("a")]),

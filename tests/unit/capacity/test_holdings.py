@@ -13,6 +13,7 @@ from broker.capacity.holdings import (
     ANYBODY,
     BROKER,
     TAG_CLUSTER,
+    TAG_CLUSTER_UID,
     TAG_FLAVOR,
     TAG_MANAGED,
     TAG_RESERVATION,
@@ -23,11 +24,13 @@ from broker.capacity.holdings import (
 )
 from broker.capacity.sizing import Flavor
 from broker.quota.usage import Reserved
+from providers.aws.tags import Owner
 from providers.model import Odcr, ReservationGroup
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr
 
 A, B = Reserved("team-a", "gpus"), Reserved("team-b", "gpus")
 EVERYBODY = Reserved("", "shared")
+UID = "uid-of-this"
 P5 = Flavor(name="p5", instance_types=("p5.48xlarge",), zones=ZONES)
 M5 = Flavor(name="m5", instance_types=("m5.xlarge",), zones=ZONES[:1])
 
@@ -62,7 +65,10 @@ def look(
     adopters: Adopters = ANYBODY,
     holders: Mapping[str, Reserved] | None = None,
 ) -> Holdings:
-    read = ReservationGroup(arn=GROUP, name="g", member_ids=group or (), tags=group_tags or {})
+    tags = group_tags or {}
+    read = ReservationGroup(
+        arn=GROUP, name="g", member_ids=group or (), tags=tags, ownership=Owner("blue", UID).judge(tags)
+    )
     return belongs(
         odcrs,
         {} if group is None else {GROUP: read},
@@ -149,16 +155,33 @@ def test_annotation_adopts_only_what_the_operators_list_allows(
 
 
 @pytest.mark.covers("SAF-54")
-def test_tag_on_a_group_adopts_its_members_without_a_list() -> None:
-    for tag, adopted in ((str(A), True), (str(B), False)):
-        found = look(
-            [odcr("cr-1")],
-            claimant(group=GROUP),
-            group=("cr-1",),
-            group_tags={TAG_RESERVATION: tag},
-            adopters=Adopters(),
-        )
-        assert found.owner == ({"cr-1": A} if adopted else {})
+@pytest.mark.parametrize(
+    ("tag", "cluster", "adopted"),
+    [
+        (A, {}, True),
+        (B, {}, False),
+        (A, {TAG_CLUSTER: "blue"}, True),
+        (A, {TAG_CLUSTER: "green"}, False),
+        (A, {TAG_CLUSTER: "green", TAG_CLUSTER_UID: UID}, True),  # this cluster had another name then
+        (A, {TAG_CLUSTER: "blue", TAG_CLUSTER_UID: "uid-of-another"}, False),
+        (A, {TAG_CLUSTER_UID: "uid-of-another"}, False),
+    ],
+)
+def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
+    tag: Reserved, cluster: Mapping[str, str], adopted: bool
+) -> None:
+    who, tags = claimant(group=GROUP), {TAG_RESERVATION: str(tag), **cluster}
+    found = look([odcr("cr-1")], who, group=("cr-1",), group_tags=tags, adopters=Adopters())
+    assert found.owner == ({"cr-1": A} if adopted else {})
+    if not adopted:
+        (told,) = found.problems[A]
+        assert told.reason == "AdoptionNotAllowed"
+        theirs = f"is of cluster {cluster.get(TAG_CLUSTER, '')!r}" in told.message
+        assert theirs == bool(cluster)
+        assert cluster.get(TAG_CLUSTER_UID, "") in told.message
+        # The operator's list is the word of somebody who knows.
+        found = look([odcr("cr-1")], who, group=("cr-1",), group_tags=tags, adopters=ANYBODY)
+        assert found.owner == {"cr-1": A}
 
 
 @pytest.mark.parametrize("entry", ["team-a=", "=cr-1", "team-a=i-1"])

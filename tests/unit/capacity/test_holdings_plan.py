@@ -12,6 +12,7 @@ import pytest
 from broker.capacity.holdings import (
     BROKER,
     TAG_CLUSTER,
+    TAG_CLUSTER_UID,
     TAG_FLAVOR,
     TAG_MANAGED,
     TAG_RESERVATION,
@@ -36,6 +37,7 @@ from broker.capacity.purchases import TAG_PURCHASE, HeldRecord, PurchaseIntent
 from broker.capacity.refusals import Refusals
 from broker.capacity.sizing import Flavor
 from broker.quota.usage import Reserved
+from providers.aws.tags import Owner
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr, type_
 
@@ -738,10 +740,24 @@ def test_a_plan_that_has_nothing_to_do_has_no_step() -> None:
 
 
 @pytest.mark.covers("CAP-04", "CAP-06")
-@pytest.mark.parametrize(("cluster", "made"), [("blue", True), ("green", False), (None, False)])
-def test_only_what_this_clusters_broker_made_is_its_to_change(cluster: str | None, made: bool) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "uid", "made"),
+    [
+        ("blue", "uid-of-this", True),
+        ("green", "uid-of-this", True),  # the cluster had another name then
+        ("blue", "uid-of-another", False),
+        ("blue", None, True),
+        ("green", None, False),
+        (None, None, False),
+    ],
+)
+def test_only_what_this_clusters_broker_made_is_its_to_change(
+    cluster: str | None, uid: str | None, made: bool
+) -> None:
     one = ours("cr-1", 8)
     tags = {key: value for key, value in one.tags.items() if key != TAG_CLUSTER}
     tags |= {TAG_CLUSTER: cluster} if cluster else {}
-    assert made_here(replace(one, tags=tags), "blue") is made
+    tags |= {TAG_CLUSTER_UID: uid} if uid else {}
+    one = replace(one, tags=tags, ownership=Owner("blue", "uid-of-this").judge(tags))
+    assert made_here(one, "blue") is made
     assert not made_here(replace(one, tags={**tags, TAG_MANAGED: "terraform"}), "blue")

@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Rule, Terms
-from broker.capacity.holdings import Holdings
+from broker.capacity.holdings import Holdings, elsewhere
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.report import launched_at
@@ -287,8 +287,8 @@ class Sight:
         for odcr in inventory.odcrs.values():
             if odcr.id not in lots:
                 namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
-                cluster = odcr.tags.get(names.TAG_CLUSTER, self._settings.cluster_name)
-                if name and cluster == self._settings.cluster_name and self._exists(namespace, name):
+                theirs = elsewhere(odcr, self._settings.cluster_name)
+                if name and not theirs and self._exists(namespace, name):
                     lots[odcr.id] = Lot(Reserved(namespace, name).queue, "")
         return lots
 

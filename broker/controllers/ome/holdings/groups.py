@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -33,7 +32,7 @@ class Groups:
         self._cluster = cluster
         self._read: dict[str, tuple[ReservationGroup | None, datetime]] = {}
         self._last: dict[str, ReservationGroup] = {}
-        self._tags: dict[str, tuple[Mapping[str, str], datetime]] = {}
+        self._tagged: dict[str, tuple[ReservationGroup, datetime]] = {}
 
     def name(self, reserved: Reserved) -> str:
         """Of the group that the broker keeps for it."""
@@ -77,11 +76,11 @@ class Groups:
 
     def tagged(self, group: ReservationGroup, now: datetime) -> ReservationGroup:
         """The group with its tags, as they were read lately. Raises ProviderError where they are unknown."""
-        tags, read = self._tags.get(group.arn, ({}, None))
+        tagged, read = self._tagged.get(group.arn, (group, None))
         if read is None or read + EVERY <= now:
-            tags = self._provider.group_tags(group.arn)
-            self._tags[group.arn] = (tags, now)
-        return replace(group, tags=tags)
+            tagged = self._provider.tagged_group(group)
+            self._tagged[group.arn] = (tagged, now)
+        return replace(group, tags=tagged.tags, ownership=tagged.ownership)
 
     def seen(self, group: ReservationGroup) -> None:
         """Somebody else read it."""
