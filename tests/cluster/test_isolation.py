@@ -230,6 +230,18 @@ def left_out(model: type[Object]) -> int:
     return int(LEFT_OUT.labels(model.KIND.resource, "pass")._value.get())
 
 
+def make_odd(stack: Stack, node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the Node cannot be decoded, while it has this annotation."""
+
+    def decode(model: type[Object], raw: Mapping[str, Any]) -> Object:
+        if model is Node and raw["metadata"].get("annotations", {}).get("test") == "odd":
+            raise RecursionError("poison")
+        return lean.decode(model, raw)
+
+    monkeypatch.setattr(cache, "decode", decode)
+    stack.edit(Node, node, {"metadata": {"annotations": {"test": "odd"}}})
+
+
 @pytest.fixture(params=["pass", "decoding"])
 def leave_out(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -244,13 +256,7 @@ def leave_out(
         )
 
     def by_decoding(stack: Stack, node: Node) -> None:
-        def decode(model: type[Object], raw: Mapping[str, Any]) -> Object:
-            if model is Node and raw["metadata"].get("annotations", {}).get("test") == "odd":
-                raise RecursionError("poison")
-            return lean.decode(model, raw)
-
-        monkeypatch.setattr(cache, "decode", decode)
-        stack.edit(Node, node.name, {"metadata": {"annotations": {"test": "odd"}}})
+        make_odd(stack, node.name, monkeypatch)
         stack.until_event(node.name, REASON, kind="Node")
 
     return by_pass if request.param == "pass" else by_decoding

@@ -13,6 +13,7 @@ from broker.controllers.nodeclaim.status import instance_id
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
+from tests.cluster.test_isolation import make_odd
 
 BOTH = (RESERVED, ON_DEMAND)
 
@@ -48,8 +49,10 @@ def test_ultraserver_takes_launches_only_while_it_is_launchable(stack: Stack) ->
 
 
 @pytest.mark.covers("SAF-24")
-@pytest.mark.parametrize("how", ["collected", "deleted"])
-def test_instance_whose_node_leaves_is_adopted_by_no_claim(stack: Stack, how: str) -> None:
+@pytest.mark.parametrize("how", ["collected", "deleted", "deleted and left out"])
+def test_instance_whose_node_leaves_is_adopted_by_no_claim(
+    stack: Stack, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The owner of the Node is torn out; with or without a garbage collector, the Node will go."""
     odcr = stack.aws.odcr(count=2)
     stack.node_class(id_=odcr)
@@ -59,10 +62,12 @@ def test_instance_whose_node_leaves_is_adopted_by_no_claim(stack: Stack, how: st
     old = stack.get(NodeClaim, "old")
     stack.stop()
     node = old.status.node_name
-    if how == "deleted":
+    if how != "collected":
         stack.edit(Node, node, {"metadata": {"ownerReferences": None}})
         stack.delete(Node, node)
         assert stack.get(Node, node).deleting
+    if how == "deleted and left out":
+        make_odd(stack, node, monkeypatch)
     stack.edit(NodeClaim, "old", {"metadata": {"finalizers": None}})
     stack.delete(NodeClaim, "old")
     stack.until_gone(NodeClaim, "old")
@@ -72,10 +77,38 @@ def test_instance_whose_node_leaves_is_adopted_by_no_claim(stack: Stack, how: st
     stack.until_ready("new")
     assert instance_id(stack.get(NodeClaim, "new")) != instance_id(old)
     assert instance_id(old) in {i["InstanceId"] for i in stack.aws.instances()}
+    if how == "deleted and left out":
+        stack.edit(Node, node, {"metadata": {"annotations": {"test": "mended"}}})
     stack.until(lambda: stack.find(Node, node) is None, "the old node gone", step=60)
     stack.passes()
     assert stack.get(NodeClaim, "new").uid == uid and stack.is_true("new", names.READY)
     assert [i["InstanceId"] for i in stack.aws.instances()] == [instance_id(stack.get(NodeClaim, "new"))]
+
+
+@pytest.mark.covers("SAF-24")
+def test_instance_is_adopted_once_its_node_can_be_read_and_stays(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.node_class(id_=stack.aws.odcr(count=1))
+    stack.start(orphan_grace_seconds=900.0)
+    stack.claim("old")
+    stack.until_ready("old")
+    old = stack.get(NodeClaim, "old")
+    stack.stop()
+    node = old.status.node_name
+    make_odd(stack, node, monkeypatch)
+    stack.edit(Node, node, {"metadata": {"ownerReferences": None}})
+    stack.edit(NodeClaim, "old", {"metadata": {"finalizers": None}})
+    stack.delete(NodeClaim, "old")
+    stack.until_gone(NodeClaim, "old")
+    stack.start()
+    stack.claim("new")
+    stack.until_waiting("new")
+    stack.passes()
+    assert not stack.get(NodeClaim, "new").status.provider_id
+    stack.edit(Node, node, {"metadata": {"annotations": {"test": "mended"}}})
+    stack.until_ready("new")
+    assert instance_id(stack.get(NodeClaim, "new")) == instance_id(old)
 
 
 @pytest.mark.covers("SAF-10")

@@ -2,9 +2,9 @@
 
 Invariant: no claim is planned while an instance may exist that was launched for it. Orphans go to the claims
 that they were launched for before all others, a gang's only to the whole gang. An instance whose Node is on
-its way out is adopted by no claim, which would be deleted with the Node. What EC2 does not list is found by
-making the very call again, or, where the claims or the class are no longer what they were, by waiting until
-EC2 must show it.
+its way out, or is left out of the cache and may be, is adopted by no claim, which would be deleted with the
+Node. What EC2 does not list is found by making the very call again, or, where the claims or the class are no
+longer what they were, by waiting until EC2 must show it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.calls import Call
 from broker.controllers.nodeclaim.execute import Executor
 from broker.controllers.nodeclaim.instances import SETTLED, InstanceView
-from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.registration import nodes_at
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import provider_id
 from broker.controllers.nodeclaim.work import Pass
@@ -140,7 +140,9 @@ class Leftovers:
 
     def _node_leaves(self, instance: Instance, owners: Collection[str]) -> bool:
         """Whether a Node of the instance is being deleted, or will be by Kubernetes' garbage collector, since
-        all its owners are gone (kubernetes.io, "Owners and Dependents"). `owners`: uids of claims that stay.
+        all its owners are gone (kubernetes.io, "Owners and Dependents"). A Node that is left out may be.
+
+        `owners`: uids of claims that stay.
         """
 
         def leaves(node: Node) -> bool:
@@ -148,7 +150,8 @@ class Leftovers:
             gone = [r for r in references if r.kind == NodeClaim.KIND.kind and r.uid not in owners]
             return node.deleting or (bool(gone) and len(gone) == len(references))
 
-        return any(map(leaves, self._nodes.by(BY_PROVIDER_ID, provider_id(instance))))
+        nodes, left_out = nodes_at(self._nodes, provider_id(instance), name=instance.private_dns_name)
+        return left_out is not None or any(map(leaves, nodes))
 
     def _pairs(
         self, work: Pass, orphans: Sequence[Instance], unknown: Collection[str]

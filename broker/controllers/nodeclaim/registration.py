@@ -213,19 +213,23 @@ def first_of(claims: Cache[NodeClaim], claim: NodeClaim) -> NodeClaim:
 
 
 def nodes_of(nodes: Cache[Node], claim: NodeClaim) -> tuple[list[Node], Remains | None]:
-    """The claim's Nodes, and the remains of one that is left out of the cache.
+    """The claim's Nodes, and the remains of one that is left out of the cache."""
+    return nodes_at(nodes, claim.status.provider_id, name=claim.status.node_name)
 
-    Of a Node that is left out nobody knows whether it is Ready, nor whether its pods may go. The remains are
-    read before and after the Nodes, since a Node may be left out or readmitted meanwhile.
+
+def nodes_at(nodes: Cache[Node], id_: str, *, name: str) -> tuple[list[Node], Remains | None]:
+    """The Nodes with this providerID, and the remains of one that is left out of the cache.
+
+    Of a Node that is left out nobody knows whether it is Ready or deleted, nor whether its pods may go. The
+    remains are read before and after the Nodes, since a Node may be left out or readmitted meanwhile.
     """
-    before = _left_out(nodes, claim)
-    found = nodes.by(BY_PROVIDER_ID, claim.status.provider_id or "-")
-    return found, before or _left_out(nodes, claim)
+    before = _left_out(nodes, id_, name)
+    found = nodes.by(BY_PROVIDER_ID, id_ or "-")
+    return found, before or _left_out(nodes, id_, name)
 
 
-def _left_out(nodes: Cache[Node], claim: NodeClaim) -> Remains | None:
+def _left_out(nodes: Cache[Node], id_: str, name: str) -> Remains | None:
     """By the providerID, or by the name if the Node's providerID cannot be read."""
-    id_, name = claim.status.provider_id, claim.status.node_name
     return next(
         (
             remains
