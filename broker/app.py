@@ -160,7 +160,11 @@ class Broker:
             Shared(
                 client=client,
                 provider=provider,
-                reads=OmeReads(client, clock=clock),
+                reads=OmeReads(
+                    client,
+                    clock=clock,
+                    settings=settings,
+                ),
                 claims=self.read.claims.cache,
                 nodes=self.read.nodes.cache,
                 pods=self.read.pods.cache,

@@ -15,6 +15,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.capacity.purchases import LEDGER
 from tests.simulation.setting import BORROWER, BOUGHT, OWNER, PER
 from tests.simulation.world import World, condition, ready
 
@@ -38,6 +39,7 @@ class Watch:
         self._world = world
         self._seen: tuple[int, int] = (-1, -1)
         self._launches: dict[str, set[str]] = defaultdict(set)  # launch id -> uids of claims that named it
+        self._calls: set[str] = set()  # tokens of calls that could buy something
         self._homes: dict[str, str] = {}  # claim's uid -> its instance, once it has one
         self._foreign: dict[str, tuple[Any, ...]] = {}
         self._claims: dict[str, Json] = {}  # by uid, as they were at the last look
@@ -77,7 +79,13 @@ class Watch:
             raise Violation("intent first", f"launch {token} is of no claim")
 
     def _recorded(self, token: str) -> None:
-        """What could buy something is written down with its token first, so that it can be made again."""
+        """What could buy something is written down with its token first, so that it can be made again.
+
+        A call that is repeated buys nothing new, and another process may be done with it by then.
+        """
+        if token in self._calls:
+            return
+        self._calls.add(token)
         records = self._world.objects(ConfigMap.KIND).values()
         if not any(
             token in key or token in text for one in records for key, text in one.get("data", {}).items()
@@ -267,7 +275,18 @@ class Watch:
             and not any(map(_on_its_way, claims))
             and not any(o.usable and o.end_date is not None for o in world.odcrs())
             and not any(condition(one, "Ready").get("reason") == "CloudReservationPending" for one in asked)
+            and not any(map(self._unclear, asked))
             and {i.id for i in world.instances()} <= {_instance(c) for c in claims}
+        )
+
+    def _unclear(self, asked: Json) -> bool:
+        """Whether a reservation is deleted, and what a purchase for it came to is not known yet."""
+        if not asked["metadata"].get("deletionTimestamp"):
+            return False
+        ledger = self._world.objects(ConfigMap.KIND).get(("kube-system", LEDGER), {})
+        who = f"{asked['metadata']['namespace']}/{asked['metadata']['name']}"
+        return any(
+            key.startswith("purchase-") and who in text for key, text in (ledger.get("data") or {}).items()
         )
 
     def _missed(self) -> str:

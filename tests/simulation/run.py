@@ -18,6 +18,7 @@ MACHINES = 10.0  # seconds between two looks of the machines
 STEPS = 4000  # of one stretch of time: more is no rest
 SETTLE, REST, ROUND = 3600.0, 100.0, 25.0
 QUIET = 150.0  # longer than the settings' longest wait for a state to last
+TRIAL = ("LaunchTemplate",)  # each class's launch is tried once an hour, and anew after a restart
 EMPTY = 75.0  # longer than it takes to describe EC2 anew
 
 
@@ -80,10 +81,9 @@ class _Run:
         at_rest = self._settle("faults stopped", QUIET + world.facts.ahead)
         self._watch.settled()
         if not at_rest:
-            self._rest("at rest")
+            self._rest("at rest", but=TRIAL)
         self._restart()
-        # Events are not remembered, and each class's launch is tried anew, with a template for it alone.
-        self._rest("after a restart", but=("/events", "LaunchTemplate"))
+        self._rest("after a restart", but=("/events", *TRIAL))  # events are not remembered
         self._watch.remove_everything()
         self._settle("everything was deleted", EMPTY)
         self._watch.empty()

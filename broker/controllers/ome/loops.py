@@ -49,8 +49,6 @@ class OmeLoops:
                     shared.reads,
                     shared.claims,
                     kueue=lambda: self.kueue.present,
-                    default_cohort=shared.settings.default_cohort,
-                    strict=shared.settings.strict,
                 ),
                 refusals=Room(shared.reads).refusals,
             ),

@@ -34,15 +34,19 @@ from broker.controllers.ome.kueue.ownership import (
     by_reservation,
     by_waiting,
 )
+from broker.controllers.ome.specs import JudgedSpecs
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
+from broker.settings import Settings
 
 
 class OmeReads:
     """Complete once each is `synced` or `missing`."""
 
-    def __init__(self, client: Client, *, clock: Clock) -> None:
+    def __init__(self, client: Client, *, clock: Clock, settings: Settings | None = None) -> None:
+        given = settings or Settings()
+        self.specs = JudgedSpecs(default_cohort=given.default_cohort, strict=given.strict)
         queues = {BY_QUEUE: by_queue}
         made = {BY_RESERVATION: by_reservation}
         self.reservations = Informer(client, CapacityReservation, clock=clock, indexes=queues)
@@ -66,6 +70,8 @@ class OmeReads:
         self.quotas = Informer(client, ResourceQuota, clock=clock)
         for each in self.named.values():
             each.optional = True
+        for informer in (self.reservations, self.cluster_reservations):
+            informer.on_change(lambda old, new: self.specs.forget(old.uid) if old and not new else None)
 
     @property
     def named(self) -> Mapping[str, Informer[Any]]:

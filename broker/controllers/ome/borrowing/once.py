@@ -31,7 +31,7 @@ Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceTyp
 
 def entitling(client: Client, settings: Settings, clock: Clock) -> Entitle:
     """The entitlements of claims (by uid) in an inventory. Raises ApiError."""
-    reads = OmeReads(client, clock=clock)
+    reads = OmeReads(client, clock=clock, settings=settings)
     claims = Informer(client, NodeClaim, clock=clock)
     for informer in (
         reads.reservations,

@@ -196,9 +196,7 @@ class Sight:
         if not clusters:
             return ()
         known = reservations(self.reads)
-        specs, _ = judged(
-            self.reads, default_cohort=self._settings.default_cohort, strict=self._settings.strict
-        )
+        specs, _ = judged(self.reads)
         flavors = flavors_there(self.reads, specs)
         return holding_of(
             clusters,

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from broker.apis.ome import FlavorQuotas, PreemptionRule
-from broker.apis.ome_rules import judge
 from broker.capacity.entitled_slots import Counted, counted
 from broker.controllers.ome.holdings.wishes import Flavors, Reservation, read, reserved_of
 from broker.controllers.ome.queues import preemption
@@ -68,15 +67,12 @@ class TermsReader:
         ]
 
     def _read(self, one: Reservation, flavors: Flavors, types: Mapping[str, InstanceType]) -> Said:
-        settings = self._settings
-        judged = judge(one.spec, default_cohort=settings.default_cohort, strict=settings.strict)
+        judged = self._reads.specs.of(one)
         spec, reserved = judged.spec, reserved_of(one)
         if one.deleting or judged.problems:
             barred = "it is being deleted" if one.deleting else f"its spec is not valid: {judged.problems[0]}"
             return _barred(reserved, barred)
-        reading = read(
-            one, flavors, default_cohort=settings.default_cohort, strict=settings.strict, cost_labels=()
-        )
+        reading = read(one, judged, flavors)
         slots = {
             quotas.name: counted(
                 ask, types, borrowing=_limits(quotas, "borrowing"), lending=_limits(quotas, "lending")

@@ -75,15 +75,13 @@ def drawers(
     claims: Cache[NodeClaim],
     *,
     kueue: Callable[[], bool],
-    default_cohort: str,
-    strict: bool,
 ) -> Callable[[], Mapping[Reserved, tuple[Holder, ...]]]:
     """As `drawing`, of what the caches have whenever it is called; nothing where Kueue counts quota."""
 
     def found() -> Mapping[Reserved, tuple[Holder, ...]]:
         if kueue() or not (some := [each for each in claims.list() if names.DRAWS_FROM in each.annotations]):
             return {}
-        specs, _ = judged(reads, default_cohort=default_cohort, strict=strict)
+        specs, _ = judged(reads)
         return drawing(some, specs, flavors_of(reads, specs))
 
     return found

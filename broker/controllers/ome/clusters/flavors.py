@@ -13,7 +13,6 @@ from broker.apis import names
 from broker.apis.kueue import ResourceFlavor, ResourceFlavorSpec
 from broker.apis.meta import ObjectMeta
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
-from broker.apis.ome_rules import judge
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.room import Room
 from broker.quota import flavors
@@ -31,15 +30,13 @@ def reservations(reads: OmeReads) -> Mapping[Reserved, Reservation]:
     return {Reserved(one.namespace, one.name): one for one in both}
 
 
-def judged(
-    reads: OmeReads, *, default_cohort: str, strict: bool
-) -> tuple[Mapping[Reserved, ReservationSpec], Mapping[Reserved, str]]:
+def judged(reads: OmeReads) -> tuple[Mapping[Reserved, ReservationSpec], Mapping[Reserved, str]]:
     """The specs that were judged without problems, and why others, or more, is not to be had."""
     specs: dict[Reserved, ReservationSpec] = {}
     barred: dict[Reserved, str] = {}
     refusals = Room(reads).refusals()
     for reserved, one in reservations(reads).items():
-        found = judge(one.spec, default_cohort=default_cohort, strict=strict)
+        found = reads.specs.of(one)
         if problems := (*found.problems, *refusals.get(reserved, ())):
             barred[reserved] = "; ".join(problems)
             continue

@@ -153,8 +153,6 @@ class ClusterKeeper:
             shared.reads,
             drawing,
             priority=self._priority,
-            default_cohort=settings.default_cohort,
-            strict=settings.strict,
             firm=lambda claim: spared(claim, owns=shared.owns, nodes=shared.nodes, pods=shared.pods),
             home=lambda claim, reserved: not borrows(claim, reserved, owners),
             at=lambda claim: places((claim,), owners),

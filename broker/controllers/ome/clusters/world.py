@@ -157,8 +157,6 @@ def look(
     claims: Sequence[NodeClaim],
     *,
     priority: Callable[[str], int | None],
-    default_cohort: str,
-    strict: bool,
     firm: Callable[[NodeClaim], bool],
     home: Callable[[NodeClaim, Reserved], bool],
     at: Callable[[NodeClaim], frozenset[str]] = lambda _: frozenset(),
@@ -170,7 +168,7 @@ def look(
     queue whose slot it is; `apart`: whether it is in a slot that its reservation's quota does not stand
     for."""
     known = reservations(reads)
-    specs, barred = judged(reads, default_cohort=default_cohort, strict=strict)
+    specs, barred = judged(reads)
     flavors = flavors_of(reads, specs)
     by_name = Names(known)
 

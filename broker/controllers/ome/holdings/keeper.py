@@ -148,11 +148,7 @@ class HoldingsKeeper:
         for one in self._objects():
             version = (one.uid, one.metadata.resource_version)
             found[version] = self._read.get(version) or read(
-                one,
-                look,
-                default_cohort=self._settings.default_cohort,
-                strict=self._settings.strict,
-                cost_labels=self._cost_labels,
+                one, self._reads.specs.of(one), look, cost_labels=self._cost_labels
             )
         self._read = found
         return {each.reserved: each for each in found.values()}

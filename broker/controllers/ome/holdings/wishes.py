@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.apis import names, spelling
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
-from broker.apis.ome_rules import judge
+from broker.apis.ome_rules import Judged, judge
 from broker.apis.reservation_spec import ARN
 from broker.capacity.holdings import BROKER, Claimant, Problem
 from broker.capacity.holdings_model import Ask, Terms, Wish
@@ -61,7 +61,7 @@ def as_decided(one: Reservation, flavors: Flavors) -> Claimant:
     Its annotations do not tell: which of them the operator allows is a setting of the broker. To be used with
     ANYBODY as adopters.
     """
-    claimant = read(one, flavors, default_cohort="", strict=False, cost_labels=()).claimant
+    claimant = read(one, judge(one.spec), flavors).claimant
     ids = frozenset(each.id for each in one.status.cloud_reservations)
     return replace(claimant, ids=ids, group_arn="")
 
@@ -94,14 +94,7 @@ def flavors_of(
     return flavor
 
 
-def read(
-    one: Reservation,
-    flavors: Flavors,
-    *,
-    default_cohort: str,
-    strict: bool,
-    cost_labels: Sequence[str],
-) -> Reading:
+def read(one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Sequence[str] = ()) -> Reading:
     """What the object asks for. The wish lacks what only EC2 knows."""
     reserved = reserved_of(one)
     problems: list[Problem] = []
@@ -111,7 +104,6 @@ def read(
     unknown = spelling.misspelt(one.KIND.kind, one.annotations)
     invalid = bool(problems) or any(each.meant in names.BUYING_TERMS for each in unknown)
     problems += [Problem(reason=spelling.REASON, message=each.message) for each in unknown]
-    judged = judge(one.spec, default_cohort=default_cohort, strict=strict)
     sizing: Sizing = "largest" if said[names.SIZING] == "largest" else "accelerator"
     found = [
         (quotas.name, flavors(quotas.name), quotas)

@@ -110,8 +110,6 @@ class Answerer:
             self._provider,
             holdings,
             self._others,
-            cohort=self._settings.default_cohort,
-            strict=self._settings.strict,
             refusals=self._refusals(),
             strange=strange,
             now=self._clock.now(),
@@ -199,8 +197,8 @@ class Answerer:
 
     def _forget(self) -> None:
         """Drops what was refused of workloads that are gone."""
-        workloads, reads = self._reads.workloads.cache, self._reads
-        self._memo.forget(workloads, len(reads.reservations.cache) + len(reads.cluster_reservations.cache))
+        workloads = self._reads.workloads.cache
+        self._memo.forget(workloads)
         if len(self._refused) > 2 * len(workloads) + 100:
             there = {each.uid for each in workloads.list()}
             self._refused = {uid: known for uid, known in self._refused.items() if uid in there}

@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
 from broker.apis.kueue_versions import cluster_queue_spec
 from broker.apis.meta import Object
-from broker.apis.ome_rules import Judged, judge
+from broker.apis.ome_rules import Judged
 from broker.capacity.holdings import Problem
 from broker.controllers.ome.kueue.check import CheckKeeper
 from broker.controllers.ome.kueue.cohorts import cycle
@@ -120,9 +120,7 @@ class QueueKeeper:
         if reservation is None or reservation.deleting:
             self._end(reserved, reservation)
             return
-        judged = judge(
-            reservation.spec, default_cohort=self._settings.default_cohort, strict=self._settings.strict
-        )
+        judged = self._reads.specs.of(reservation)
         if judged.problems or self._refusal(reserved):
             # The reservation's own status says what is wrong; what it had before is not lent or used.
             self._stop(reserved, "Hold")

@@ -14,7 +14,6 @@ from typing import Final
 
 from broker.apis.kueue import Workload
 from broker.apis.meta import Object
-from broker.apis.ome_rules import Judged, judge
 from broker.capacity.holdings import Holdings
 from broker.capacity.matching import launchable
 from broker.capacity.sizing import FlavorProblem, flavor_of, supply
@@ -36,18 +35,10 @@ Pool = tuple[frozenset[Reserved], str]  # whose instances, of which flavor
 
 
 class Memo:
-    """What specs and admissions come to, kept from one look to the next: worked out once for each version."""
+    """The demands of workloads, worked out once for each version."""
 
     def __init__(self) -> None:
-        self._judged: dict[str, tuple[str, Judged]] = {}
         self._demands: dict[str, tuple[str, Mapping[str, tuple[Pods, ...]]]] = {}
-
-    def judged(self, one: Reservation, cohort: str, *, strict: bool) -> Judged:
-        known = self._judged.get(one.key)
-        if known is None or known[0] != _version(one):
-            known = (_version(one), judge(one.spec, default_cohort=cohort, strict=strict))
-            self._judged[one.key] = known
-        return known[1]
 
     def demands(self, workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
         known = self._demands.get(workload.key)
@@ -55,12 +46,10 @@ class Memo:
             known = self._demands[workload.key] = (_version(workload), demands(workload))
         return known[1]
 
-    def forget(self, workloads: Cache[Workload], reservations: int) -> None:
-        """Drops the objects that are gone, now and then."""
+    def forget(self, workloads: Cache[Workload]) -> None:
+        """Drops the workloads that are gone, now and then."""
         if len(self._demands) > 2 * len(workloads) + 100:
             self._demands = {key: each for key, each in self._demands.items() if workloads.find(key)}
-        if len(self._judged) > 2 * reservations + 100:
-            self._judged = {}
 
 
 def _version(one: Object) -> str:
@@ -77,8 +66,6 @@ class Look:
         holdings: Holdings,
         others: Callable[[Reserved], Iterable[Holder]],
         *,
-        cohort: str,
-        strict: bool,
         refusals: Collection[Reserved],
         strange: Mapping[str, int],
         now: datetime,
@@ -102,7 +89,7 @@ class Look:
         ]
         for each in reservations:
             reserved = reserved_of(each)
-            judged = self._memo.judged(each, cohort, strict=strict)
+            judged = reads.specs.of(each)
             spec = judged.spec
             if each.deleting or judged.problems or reserved in refusals:
                 continue  # it lends nothing, and borrows nothing new

@@ -18,7 +18,7 @@ import structlog
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.apis.ome_rules import Judged, judge
+from broker.apis.ome_rules import Judged
 from broker.capacity.holdings import Holdings
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.queues import queue
@@ -80,8 +80,6 @@ class Look:
         *,
         steady_seconds: float,
         starting_seconds: float,
-        default_cohort: str,
-        strict: bool,
     ) -> None:
         self._provider = provider
         self._reads = reads
@@ -90,7 +88,6 @@ class Look:
         self._inventory = inventory
         self._sources = sources
         self._steady_seconds = steady_seconds
-        self._default_cohort, self._strict = default_cohort, strict
         self._hardware = Hardware(starting_seconds=starting_seconds)
         self.others = OthersKeeper(nodes, pods, steady_seconds=steady_seconds)
         self._steadied: Steadied | None = None
@@ -212,7 +209,7 @@ class Look:
         version = (one.metadata.generation, sizing)
         known = self._judgements.get(one.uid)
         if known is None or known[0] != version:
-            made = _judgement(one, self._default_cohort, strict=self._strict, largest=sizing == LARGEST)
+            made = _judgement(one, self._reads.specs.of(one), largest=sizing == LARGEST)
             known = (version, made)
             self._judgements[one.uid] = known
         return known[1]
@@ -260,8 +257,7 @@ def _outs(
     return common, own
 
 
-def _judgement(one: Reservation, cohort: str, *, strict: bool, largest: bool) -> Judgement:
-    judged = judge(one.spec, default_cohort=cohort, strict=strict)
+def _judgement(one: Reservation, judged: Judged, *, largest: bool) -> Judgement:
     if judged.problems:
         return Judgement(judged=judged, nominal={}, limit={}, deciding=frozenset())
     made = queue(reserved_of(one), judged.spec)

@@ -69,8 +69,6 @@ def reservation_loop(
         sources,
         steady_seconds=settings.reservation_steady_seconds,
         starting_seconds=settings.reservation_creating_seconds,
-        default_cohort=settings.default_cohort,
-        strict=settings.strict,
     )
     keeper = ReservationKeeper(
         shared.client,

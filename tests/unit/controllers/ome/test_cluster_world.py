@@ -95,8 +95,6 @@ def world(
         reads,
         claims or [],
         priority=PRIORITIES.get,
-        default_cohort="",
-        strict=False,
         firm=lambda claim: claim.name in firm,
         home=lambda claim, _: claim.name in home,
     )

@@ -10,6 +10,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_rules import judge
 from broker.capacity.holdings import Holdings
 from broker.capacity.holdings_model import SETTLE
 from broker.capacity.model import Inventory
@@ -50,13 +51,8 @@ def reading(
     **more: Any,
 ) -> Reading:
     known = {"h100": {INSTANCE_TYPE: P5, ZONE: ZONES[0]}} if flavors is None else flavors
-    return read(
-        one(annotations, **more),
-        flavors_of(known, TYPES, ()),
-        default_cohort="",
-        strict=False,
-        cost_labels=("team", "owner"),
-    )
+    made = one(annotations, **more)
+    return read(made, judge(made.spec), flavors_of(known, TYPES, ()), cost_labels=("team", "owner"))
 
 
 @pytest.mark.covers("CAP-02")
@@ -300,5 +296,5 @@ def test_who_is_deleted_may_go_only_when_a_pass_has_seen_just_that_object_so() -
 
 def test_a_cluster_wide_reservation_is_named_alone() -> None:
     made = ClusterCapacityReservation.decode({"metadata": {"name": "shared"}, "spec": one().spec.wire()})
-    found = read(made, flavors_of(None, TYPES, ()), default_cohort="", strict=False, cost_labels=())
+    found = read(made, judge(made.spec), flavors_of(None, TYPES, ()))
     assert found.wish.terms.tags[names.TAG_RESERVATION] == "shared"

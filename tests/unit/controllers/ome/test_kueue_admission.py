@@ -32,6 +32,7 @@ from broker.controllers.ome.kueue.ownership import BROKER, mark
 from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.kueue.strangers import Strangers
 from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.specs import JudgedSpecs
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.clock import FakeClock
@@ -93,6 +94,7 @@ class World:
 
     def leads(self, settings: Settings | None = None) -> None:
         """A broker that knows only what the API server tells it."""
+        self.reads.specs = JudgedSpecs(strict=settings is not None and settings.strict)
         self.answerer = Answerer(
             Client(self.transport),
             self.reads,
@@ -603,5 +605,5 @@ def test_a_reservation_that_strictness_refuses_lends_and_borrows_nothing(
     one = world.reads.reservations.cache.get(wrong.name, wrong.namespace)
     assert one is not None
     [terms] = TermsReader(world.reads, settings).said([one], unknown, {}, 1)
-    specs, barred = judged(world.reads, default_cohort="", strict=strict)
+    specs, barred = judged(world.reads)
     assert (bool(terms.barred), wrong in barred, wrong not in specs) == (strict, strict, strict)

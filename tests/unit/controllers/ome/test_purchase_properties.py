@@ -34,6 +34,7 @@ from broker.capacity.model import Inventory
 from broker.commands.manifests import CRD
 from broker.controllers.ome.holdings.keeper import HoldingsKeeper
 from broker.controllers.ome.holdings.view import HoldingsView
+from broker.controllers.ome.specs import JudgedSpecs
 from broker.kube.client import Client
 from broker.kube.embedded import Cluster
 from broker.kube.errors import ApiError, NotFound, Unavailable
@@ -240,6 +241,7 @@ class Purchases(RuleBasedStateMachine):
                     reservations=Cache(self.client, CapacityReservation),
                     cluster_reservations=Cache(self.client, ClusterCapacityReservation),
                     flavors=SimpleNamespace(missing=True),
+                    specs=JudgedSpecs(),
                 ),
             ),
             cast("Any", self),

@@ -1,0 +1,30 @@
+"""The specs of reservations as every controller reads them."""
+
+from __future__ import annotations
+
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
+from broker.apis.ome_rules import Judged, judge
+
+
+class JudgedSpecs:
+    """Judges each spec once, by the broker's settings.
+
+    Invariant: no controller judges a spec by itself, so all of them refuse the same ones.
+    """
+
+    def __init__(self, *, default_cohort: str = "", strict: bool = False) -> None:
+        self._default_cohort = default_cohort
+        self._strict = strict
+        self._known: dict[str, tuple[ReservationSpec, Judged]] = {}  # by the object's UID
+
+    def of(self, reservation: CapacityReservation | ClusterCapacityReservation) -> Judged:
+        """The judgement of the object's spec."""
+        known = self._known.get(reservation.uid)
+        if known is None or known[0] is not reservation.spec:
+            judged = judge(reservation.spec, default_cohort=self._default_cohort, strict=self._strict)
+            known = self._known[reservation.uid] = reservation.spec, judged
+        return known[1]
+
+    def forget(self, uid: str) -> None:
+        """Drops an object that is gone."""
+        self._known.pop(uid, None)
