@@ -63,20 +63,6 @@ def ending(stack: Stack, minutes: float, count: int = 1) -> tuple[str, datetime]
     return stack.aws.odcr(count=count, EndDateType="limited", EndDate=end), end
 
 
-def block(stack: Stack, minutes: float, count: int = 1) -> str:
-    made = stack.control.reservation(
-        InstanceType="p5.48xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone=A,
-        InstanceCount=count,
-        InstanceMatchCriteria="targeted",
-        EndDateType="limited",
-        EndDate=in_minutes(minutes).isoformat(),
-        reservation_type="capacity-block",
-    )
-    return str(made["CapacityReservationId"])
-
-
 # ---- demotion
 
 
@@ -197,7 +183,7 @@ def test_what_open_matching_moves_to_another_reservation_stays_reserved(stack: S
 
 @pytest.mark.covers("KRP-29")
 def test_a_capacity_block_drains_forty_minutes_before_its_end(stack: Stack) -> None:
-    odcr = block(stack, 180)
+    odcr = stack.aws.capacity_block(ends=timedelta(minutes=180))
     stack.node_class(id_=odcr)
     stack.start()
     stack.claim(types=("p5.48xlarge",))

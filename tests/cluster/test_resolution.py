@@ -209,19 +209,7 @@ def test_what_does_not_fit_is_listed_with_its_id_and_reason(stack: Stack) -> Non
 
 @pytest.mark.covers("KRP-08")
 def test_a_reservation_that_is_about_to_start_is_shown_as_pending(stack: Stack) -> None:
-    start = (datetime.now(UTC) + timedelta(days=10)).replace(microsecond=0)
-    block = stack.control.reservation(
-        InstanceType="p5.48xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone=A,
-        InstanceCount=1,
-        InstanceMatchCriteria="targeted",
-        reservation_type="capacity-block",
-        state="scheduled",
-        StartDate=start.isoformat(),
-        EndDate=(start + timedelta(days=1)).isoformat(),
-        EndDateType="limited",
-    )["CapacityReservationId"]
+    block = stack.aws.capacity_block(starts=timedelta(days=10), ends=timedelta(days=11), state="scheduled")
     stack.start()
     stack.node_class(id_=block)
     found = stack.until_class(RESOLVED, "False", reason="ReservationsPending")

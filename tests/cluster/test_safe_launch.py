@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.status import instance_id
-from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, RESERVED
 from tests.cluster.stack import Stack
 from tests.cluster.test_isolation import make_odd
@@ -20,20 +17,7 @@ BOTH = (RESERVED, ON_DEMAND)
 
 @pytest.mark.covers("SAF-16")
 def test_ultraserver_takes_launches_only_while_it_is_launchable(stack: Stack) -> None:
-    now = datetime.now(UTC).replace(microsecond=0)
-    server = stack.control.reservation(
-        InstanceType="p5.48xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone=A,
-        InstanceCount=1,
-        InstanceMatchCriteria="targeted",
-        reservation_type="capacity-block",
-        ultraserver_type="u-p6e-gb200x72",
-        state="active",
-        StartDate=(now - timedelta(hours=1)).isoformat(),
-        EndDate=(now + timedelta(days=1)).isoformat(),
-        EndDateType="limited",
-    )["CapacityReservationId"]
+    server = stack.aws.capacity_block(ultraserver_type="u-p6e-gb200x72")
     stack.control.set_reservation(server, launchable=False)
     stack.node_class(id_=server)
     stack.start()

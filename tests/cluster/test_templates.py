@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -211,19 +210,7 @@ def test_a_template_that_somebody_deleted_is_made_again(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-15")
 def test_a_capacity_block_is_launched_with_its_own_market(stack: Stack) -> None:
-    now = datetime.now(UTC).replace(microsecond=0)
-    block = stack.control.reservation(
-        InstanceType="p5.48xlarge",
-        InstancePlatform="Linux/UNIX",
-        AvailabilityZone=A,
-        InstanceCount=1,
-        InstanceMatchCriteria="targeted",
-        reservation_type="capacity-block",
-        state="active",
-        StartDate=(now - timedelta(hours=1)).isoformat(),
-        EndDate=(now + timedelta(days=1)).isoformat(),
-        EndDateType="limited",
-    )["CapacityReservationId"]
+    block = stack.aws.capacity_block()
     stack.node_class(id_=block)
     stack.start()
     stack.claim(types=("p5.48xlarge",))
@@ -247,21 +234,15 @@ def test_a_capacity_block_is_launched_with_its_own_market(stack: Stack) -> None:
 
 @pytest.mark.covers("KRP-15")
 def test_kinds_of_reservation_never_share_a_call(stack: Stack) -> None:
-    now = datetime.now(UTC).replace(microsecond=0)
-    common = {"InstancePlatform": "Linux/UNIX", "InstanceCount": 1, "InstanceMatchCriteria": "targeted"}
     interruptible = stack.control.reservation(
-        InstanceType="m5.large", AvailabilityZone=A, interruptible=True, **common
-    )["CapacityReservationId"]
-    block = stack.control.reservation(
-        InstanceType="p5.48xlarge",
+        InstanceType="m5.large",
+        InstancePlatform="Linux/UNIX",
         AvailabilityZone=A,
-        reservation_type="capacity-block",
-        state="active",
-        StartDate=(now - timedelta(hours=1)).isoformat(),
-        EndDate=(now + timedelta(days=1)).isoformat(),
-        EndDateType="limited",
-        **common,
+        InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+        interruptible=True,
     )["CapacityReservationId"]
+    block = stack.aws.capacity_block()
     plain = stack.aws.odcr("m5.xlarge")
     arn = stack.aws.group(interruptible, block, plain)
     stack.node_class(group=arn)
