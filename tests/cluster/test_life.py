@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.apis import names
 from broker.apis.core import Node, Pod
@@ -245,10 +246,13 @@ def test_an_instance_that_ends_by_itself_takes_its_claim_along(stack: Stack) -> 
     stack.claim(capacity=(ON_DEMAND,))
     stack.until_ready("c-0")
     stack.aws.ec2.terminate_instances(InstanceIds=[instance_id(stack.get(NodeClaim, "c-0"))])
-    stack.advance(61)
-    stack.until_gone(NodeClaim, "c-0")
+    with capture_logs() as logs:
+        stack.advance(61)
+        stack.until_gone(NodeClaim, "c-0")
     said = stack.until_event("c-0", "InstanceGone")
     assert "ended in EC2, and not by the broker" in said.message
+    lines = [each for each in logs if each["event"] == "claim ends: its instance is gone"]
+    assert [(each["claim"], each["why"]) for each in lines] == [("c-0", "EC2 lists it as ended")]
 
 
 @pytest.mark.covers("KRP-23")

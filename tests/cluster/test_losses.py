@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.apis import names
 from broker.apis.core import Node
@@ -91,9 +92,16 @@ def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: 
     assert metric("NodeReady") == 1
     assert stack.calls("TerminateInstances") == 0
     # Once no kubelet speaks for it, it ends as before.
+    id_ = instance_id(stack.get(NodeClaim, claim))
     no_heartbeat(stack, [claim])
-    stack.advance(RELIST)
-    stack.until_gone(NodeClaim, claim)
+    with capture_logs() as logs:
+        stack.advance(RELIST)
+        stack.until_gone(NodeClaim, claim)
+    told = stack.until_event(claim, "InstanceGone").message
+    assert told == f"EC2 no longer lists instance {id_}: its claim ends with it"
+    (line,) = [each for each in logs if each["event"] == "claim ends: its instance is gone"]
+    assert (line["log_level"], line["claim"], line["instance"]) == ("warning", claim, id_)
+    assert "no longer lists it" in line["why"]
 
 
 @pytest.mark.covers("SAF-01")

@@ -54,7 +54,7 @@ def too_many(missing: int, registered: int) -> bool:
 
 
 class Losses:
-    """`settle` is a step of the launch loop's pass; `end` deletes a claim whose instance is gone."""
+    """`settle` is a step of the launch loop's pass; `end` deletes a claim and logs why it is lost."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Losses:
         *,
         clock: Clock,
         recorder: Recorder,
-        end: Callable[[NodeClaim], None],
+        end: Callable[[NodeClaim, str], None],
     ) -> None:
         self._client = client
         self._claims = claims
@@ -77,7 +77,7 @@ class Losses:
     def settle(self, missing: Missing, claims: Sequence[NodeClaim]) -> None:
         """Ends the claims that are lost, and says of the others on whose word they are kept."""
         for claim in missing.ended:
-            self._end(claim)
+            self._end(claim, "EC2 lists it as ended")
         registered = [c for c in claims if not c.deleting and is_true(c, names.REGISTERED_CONDITION)]
         together = self._missing_together(missing, registered)
         self._log(together, len(registered))
@@ -96,7 +96,7 @@ class Losses:
                 kept[NODE_LEFT_OUT] += 1
                 self._keep(claim, NODE_LEFT_OUT, _unread(claim, left_out))
             else:
-                self._end(claim)
+                self._end(claim, "EC2 no longer lists it, and its Node is not Ready")
         for reason, count in kept.items():
             UNLISTED.labels(reason).set(count)
         for claim in registered:

@@ -19,7 +19,7 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Condition, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.requirements import InvalidRequirement, Requirements
-from broker.controllers.nodeclaim.status import Change, patch, write
+from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
@@ -164,12 +164,16 @@ class Reporter:
         for pod in self._pods_for(claim):
             self._recorder.event(pod, "Warning", reason, f"NodeClaim {claim.name}: {text}")
 
-    def lost(self, claim: NodeClaim) -> None:
-        """The claim's instance is gone from EC2: the claim goes too, as Karpenter's would, and says why."""
+    def lost(self, claim: NodeClaim, why: str) -> None:
+        """Deletes a claim whose instance is gone from EC2, as Karpenter would, and logs why."""
         try:
             self._client.delete(NodeClaim.KIND, claim.name, uid=claim.uid)
         except ApiError as error:
             _log.warning("claim could not be deleted", claim=claim.name, error=str(error))
+            return
+        _log.warning(
+            "claim ends: its instance is gone", claim=claim.name, instance=instance_id(claim), why=why
+        )
 
     def _pods_for(self, claim: NodeClaim) -> list[Pod]:
         """The pods named on the claim; where none are, those that wait and that the claim would take."""

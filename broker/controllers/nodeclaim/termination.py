@@ -204,7 +204,9 @@ class Termination:
             self._terminations.end(id_)
         return alive
 
-    def _tell(self, claim: NodeClaim, id_: str, *, ends: bool, refused: ProviderError | None) -> None:
+    def _tell(
+        self, claim: NodeClaim, id_: str, *, ends: bool, refused: ProviderError | None, listed: bool = True
+    ) -> None:
         """Reports once what ended the instance, or why EC2 refuses to end it."""
         known = condition(claim.status.conditions, names.INSTANCE_TERMINATING)
         asked = known is not None and known.reason == REFUSED
@@ -217,7 +219,8 @@ class Termination:
         if known is not None and known.status == "True":
             return
         if ends and not asked:
-            message = f"instance {id_} ended in EC2, and not by the broker: its claim ends with it"
+            gone = f"instance {id_} ended in EC2, and not by the broker"
+            message = f"{gone if listed else f'EC2 no longer lists instance {id_}'}: its claim ends with it"
             self._set(claim, "True", "InstanceGone", message, event="Warning")
         else:
             self._set(claim, "True", "Terminating", f"instance {id_} is terminated", event="Normal")
@@ -248,7 +251,7 @@ class Termination:
             self._tell(claim, id_, ends=False, refused=seen.refused)
         if new or runs or not seen.asked:
             return True
-        self._tell(claim, id_, ends=True, refused=None)
+        self._tell(claim, id_, ends=True, refused=None, listed=False)
         return False
 
     def _release_claim(self, claim: NodeClaim) -> None:

@@ -50,7 +50,7 @@ class World:
             self.nodes,
             clock=self.clock,
             recorder=Recorder(self.client, "test", self.clock),
-            end=lambda each: self.ended.add(each.name),
+            end=lambda each, _: self.ended.add(each.name),
         )
 
     def join(self, count: int) -> None:
