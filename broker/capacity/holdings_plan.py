@@ -215,7 +215,11 @@ class _Planner:
             self.regroups.append(Regroup(reserved=wish.reserved, drop=True))
         waiting = {odcr.id for odcr in left} - {each.odcr_id for each in changes if not each.count}
         problems = [Problem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
-        settled = not left and wish.groups and wish.group is None and wish.reserved not in self._intents
+        lost = [record.id for record in self._lost.get(wish.reserved, ()) if record.bought]
+        if lost:  # once the object is gone, nothing would give back what EC2 describes again
+            problems.append(Problem(reason="ReservationNotDescribed", message=f"{', '.join(lost)} {_GONE}"))
+        unsure = bool(lost) or wish.reserved in self._intents
+        settled = not left and not unsure and wish.groups and wish.group is None
         return Outlook(problems=tuple(problems), settled=settled)
 
     def _untouched(self, wish: Wish) -> Outlook:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -179,6 +180,65 @@ def test_what_is_no_longer_described_is_not_bought_again_and_counts(
     assert made in ledger.data
     team.client.patch(ConfigMap.KIND, LEDGER, {"data": {made: None}}, namespace=NAMESPACE)
     process.until(lambda: asked(team) > 2, "it is bought anew")
+
+
+def shown_again(team: Team, hides: Hides) -> None:
+    hides.id = ""
+
+
+def forgotten(team: Team, hides: Hides) -> None:
+    """An operator looked in EC2."""
+    team.client.patch(ConfigMap.KIND, LEDGER, {"data": {hides.id: None}}, namespace=NAMESPACE)
+
+
+def past_its_end(team: Team, hides: Hides) -> None:
+    team.tick(2 * 86400.0)
+
+
+@pytest.mark.covers("SAF-07")
+@pytest.mark.parametrize("ends", [shown_again, forgotten, past_its_end])
+def test_deleted_object_stays_while_what_it_gives_back_is_not_described(
+    team: Team, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Team, Hides], None]
+) -> None:
+    hides = Hides(monkeypatch)
+    process = team.start()
+    end = team.clock.now() + timedelta(days=2)
+    team.ask(2, annotations={**CANCEL, names.END_DATE: f"{end:%Y-%m-%dT%H:%M:%SZ}"})
+    process.until(lambda: team.quiet({A: 2}), "it is bought")
+    process.run(900.0)  # no longer known from having been made
+    (made,) = [each["CapacityReservationId"] for each in team.made()]
+    hides.id = made
+    team.end()
+    process.run(600.0)
+    process = team.start()
+    process.run(3600.0)
+    message = told(process)["ReservationNotDescribed"]
+    assert message.startswith(made) and f"ConfigMap kube-system/{LEDGER}" in message
+    assert made in team.status().lifecycle_detail and team.held() == {A: 2}
+    ends(team, hides)
+    process.until(lambda: team.object() is None, "the object is gone")
+    if ends is shown_again:
+        assert team.held() == {}
+
+
+# ---- an entry of the ledger that is not understood
+
+
+def test_deleted_object_stays_while_the_ledger_is_not_understood(team: Team) -> None:
+    """The entry may be of what the object is to give back."""
+    process = team.start()
+    team.ask(2, annotations=CANCEL)
+    process.until(lambda: team.quiet({A: 2}), "it is bought")
+    process.run(60.0)
+    key = "cr-0123456789abcdef0"
+    team.client.patch(ConfigMap.KIND, LEDGER, {"data": {key: "{"}}, namespace=NAMESPACE)
+    process = team.start()
+    team.end()
+    process.run(600.0)
+    assert key in told(process)["PurchaseSkipped"] and team.object() is not None
+    team.client.patch(ConfigMap.KIND, LEDGER, {"data": {key: None}}, namespace=NAMESPACE)
+    process.until(lambda: team.object() is None, "the object is gone")
+    assert team.held() == {}
 
 
 # ---- what annotations cannot do

@@ -452,6 +452,17 @@ def test_what_was_held_and_is_not_described_is_not_bought_again_and_counts() -> 
     assert reasons(planned(renamed, lost=[gone])) == ["PurchaseSkipped"]
     small = Flavor(name="small", instance_types=(SMALL,), zones=(A,))
     assert buys(planned(wish(1, small), lost=[gone])) == [(SMALL, A, 1)]
+    # A deleted one that gives back stays for it: nothing else would.
+    for policy, record, stays in (
+        (True, gone, True),
+        (False, gone, False),
+        (True, replace(gone, bought=False), False),
+    ):
+        ended = wish(deleted=True, cancels=policy, groups=True)
+        found = planned(ended, lost=[record])
+        assert found.outlooks[TEAM].settled is not stays
+        assert reasons(found) == (["ReservationNotDescribed"] if stays else [])
+        assert not stays or found.outlooks[TEAM].problems[0].message.startswith("cr-9 was held and EC2")
     # What somebody else made was never the broker's spending.
     theirs_ = lost("cr-9", 8, bought=False)
     found = planned(wish(), wish(reserved=OTHER), lost=[theirs_], caps=Caps(dollars=1e9, instances=10))

@@ -253,6 +253,8 @@ class HoldingsKeeper:
         named, frozen = reading.claimant.group_arn, reading.wish.frozen
         if named and named not in groups and not reading.one.deleting:
             frozen = frozen or f"it is not known what group {named} has, which may be all that is wanted"
+        if unread := self._ledger.problem():  # which may be of what is to be given back
+            frozen = frozen or unread.message
         one, terms = reading.one, reading.wish.terms
         released = self._ledger.released(one.uid, one.metadata.generation)
         wish = replace(

@@ -365,6 +365,7 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
     [
         ("InstancesRunning", "", "instances still run in cr-1"),
         ("GroupNotRead", "", "instances still run in cr-1"),
+        ("ReservationNotDescribed", "", "instances still run in cr-1"),
         ("FlavorUnmatched", "", "its EC2 reservations are looked at"),
         ("FlavorUnmatched", "1 of 2", "1 of 2"),
     ],
