@@ -99,23 +99,20 @@ class Spending:
 
     def room(self, reserved: Reserved, instance_type: str, product: Product) -> int:
         """How many more may be bought; below 0 if a cap is exceeded already."""
-        return self._least(reserved, instance_type, product, 0)[0]
+        return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))
 
     def problem(self, reserved: Reserved, instance_type: str, product: Product, wanted: int) -> Problem:
-        """Why no more than `room` are bought of the `wanted`, and which option would have to be what."""
-        room, reason, why = self._least(reserved, instance_type, product, wanted)
-        what = _described(instance_type, product)
+        """Why no more than `room` are bought of the `wanted`, and what each option that stops it would have
+        to be: the widest scope first."""
+        rooms = [each for each in self._rooms(reserved, instance_type, product, wanted) if each[0] < wanted]
+        room, reason, _ = min(rooms, key=lambda each: each[0])
+        what, price_ = _described(instance_type, product), price(self._types, instance_type, product)
+        cost = f"one costs {price_:.2f} dollars an hour, " if price_ else ""
         return Problem(
             reason=reason,
-            message=f"{wanted} more {what} are wanted and {max(0, room)} may be bought: {why}, "
-            "or lower the quota",
+            message=f"{wanted} more {what} are wanted and {max(0, room)} may be bought: {cost}"
+            f"{'; '.join(why for _, _, why in rooms)}; or lower the quota",
         )
-
-    def _least(
-        self, reserved: Reserved, instance_type: str, product: Product, wanted: int
-    ) -> tuple[int, str, str]:
-        """The narrowest room; of alike ones that of the widest scope."""
-        return min(self._rooms(reserved, instance_type, product, wanted), key=lambda room: room[0])
 
     def _rooms(
         self, reserved: Reserved, instance_type: str, product: Product, wanted: int
@@ -151,7 +148,7 @@ class Spending:
             elif each > 0:
                 # What is a whole number is not to become less by the way it is computed.
                 room = math.floor((dollars - spent) / each + 1e-9)
-                cost = f"one costs {each:.2f} dollars an hour, {spent:.2f} are spent {where}{unshown}"
+                cost = f"{spent:.2f} are spent {where}{unshown}"
                 off = ", so buying is off" if dollars == 0 else ""
                 needed = math.ceil((spent + wanted * each) * 100 - 1e-6) / 100
                 yield room, _CAP, f"{cost}, and {option}{off}: set it to {needed:.2f} or more"

@@ -90,6 +90,12 @@ def test_nothing_is_bought_unless_the_object_and_the_settings_say_so(stack: Stac
     until_told(
         stack, "watched", "annotation capacity-broker.io/reservation-policy is Observe: set it to Manage"
     )
+    for name, (reason,) in (("odd", told["odd"]), ("managed", told["managed"])):
+        event = stack.until_event(name, reason, kind="CapacityReservation")
+        assert (event.type, event.message) == (
+            "Warning",
+            view.state(Reserved("default", name)).problems[0].message,
+        )
     assert ours(stack.aws.ec2) == []
     stack.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -333,7 +334,7 @@ def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> N
             Caps(),
             (),
             [],
-            "--buy-dollars is 0, so buying is off: set it to 800.00 or more, or lower the quota",
+            "--buy-dollars is 0, so buying is off: set it to 800.00 or more; ",
         ),
         (Caps(dollars=800.0), (), [(P5, A, 8)], ""),
         (Caps(dollars=799.0), (), [(P5, A, 7)], "--buy-dollars is 799"),
@@ -368,6 +369,30 @@ def test_nothing_is_bought_beyond_the_caps_and_the_reason_has_the_numbers(
     if told:
         assert says in told.message
         assert f"8 more {P5} are wanted and {sum(each[2] for each in bought)} may be bought" in told.message
+
+
+_OPTION = re.compile(r"--buy-([a-z-]+) is [0-9.]+(?:, so buying is off)?: set it to ([0-9.]+)")
+
+
+@pytest.mark.parametrize(
+    "caps",
+    [
+        Caps(dollars_namespace=0.0, dollars_each=0.0),
+        Caps(dollars=400.0, dollars_namespace=200.0, dollars_each=100.0),
+        Caps(dollars=1e9, dollars_namespace=1e9, dollars_each=1e9, instances=4, instances_namespace=2),
+        Caps(dollars=700.0, dollars_namespace=350.0, instances_each=3),
+    ],
+)
+def test_purchase_is_made_when_every_cap_is_what_one_message_says(caps: Caps) -> None:
+    there = (ours("cr-1", 2, reserved=OTHER),)
+    (told,) = planned(wish(), there=there, caps=caps).outlooks[TEAM].problems
+    raised = {name.replace("-", "_"): float(value) for name, value in _OPTION.findall(told.message)}
+    assert len(raised) > 1
+    found = planned(wish(), there=there, caps=replace(caps, **raised))
+    assert (buys(found), reasons(found, TEAM)) == ([(P5, A, 8)], [])
+    for name in raised:  # each of them was needed
+        left = {other: value for other, value in raised.items() if other != name}
+        assert reasons(planned(wish(), there=there, caps=replace(caps, **left)), TEAM)
 
 
 def test_a_cap_is_for_all_together_and_the_first_come_first() -> None:

@@ -27,6 +27,7 @@ from broker.controllers.ome.holdings.groups import Groups
 from broker.controllers.ome.holdings.idle import Idle
 from broker.controllers.ome.holdings.ledger import Ledger
 from broker.controllers.ome.holdings.parting import Parting
+from broker.controllers.ome.holdings.stops import StopEvents
 from broker.controllers.ome.holdings.view import HoldingState, HoldingsView
 from broker.controllers.ome.holdings.wishes import Reading, Reservation, flavors_of, read
 from broker.controllers.ome.reads import OmeReads
@@ -98,6 +99,7 @@ class HoldingsKeeper:
         self._adopters = settings.adopters
         self._looks_again = False  # whether an operator may have removed what the ledger holds
         self._parting = Parting(recorder, region=settings.region, cluster=self._cluster)
+        self._stops = StopEvents(recorder)
         self._ledger = Ledger(client)
         self._actor = Actor(client, provider, self._groups, self._ledger, clock=clock, recorder=recorder)
 
@@ -398,9 +400,11 @@ class HoldingsKeeper:
                 problems=tuple(dict.fromkeys(problems)),
                 detail=_detail(counts),
             )
+            self._stops.report(reading.one, problems)
             if reading.one.deleting and (outlook is None or outlook.settled):
                 settled[reserved] = reading.one.uid
                 self._parting.tell(reading, seen.inventory, seen.holdings, seen.types)
+        self._stops.end_pass()
         self._parting.forget(settled.values())
         self._view.publish(seen.holdings, states, settled)
 
