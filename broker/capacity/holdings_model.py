@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from broker.capacity.holdings import Problem
-from broker.capacity.purchases import PurchaseIntent
+from broker.capacity.purchases import Purchase
 from broker.capacity.sizing import Flavor, Sizing
 from broker.quota.usage import Reserved
 from providers.model import UNCHANGED, MatchCriteria, ReservationGroup, Tenancy, Unchanged
@@ -82,23 +82,6 @@ class Caps:
     dollars: float = 0.0
     dollars_each: float = math.inf
     dollars_namespace: float = math.inf
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purchase:
-    """More instances: a new reservation, or with `odcr_id` one that grows to `total`.
-
-    `repeats`: the call that it makes again, since nobody knows whether it was carried out.
-    """
-
-    reserved: Reserved
-    flavor: str
-    instance_type: str
-    zone: str
-    count: int
-    odcr_id: str = ""
-    total: int = 0
-    repeats: PurchaseIntent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

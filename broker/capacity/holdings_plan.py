@@ -25,13 +25,12 @@ from broker.capacity.holdings_model import (
     FlavorCount,
     HoldingsPlan,
     Outlook,
-    Purchase,
     Regroup,
     Wish,
 )
 from broker.capacity.holdings_stand import ACTIVE, UNAVAILABLE, Stand, given_back, stand, surplus
 from broker.capacity.model import Inventory
-from broker.capacity.purchases import LEDGER, HeldRecord, PurchaseIntent
+from broker.capacity.purchases import LEDGER, HeldRecord, Purchase, PurchaseIntent
 from broker.capacity.refusals import Refusals
 from broker.capacity.shortages import Shortage
 from broker.capacity.sizing import size
@@ -302,7 +301,7 @@ class _Planner:
             problems.append(Problem(reason="PurchaseSkipped", message=f"flavor {ask.flavor.name}: {why}"))
             return None
         if repeated is not None:
-            self.purchases.append(_again(repeated))
+            self.purchases.append(repeated)
             return None
         places = list(ask.flavor.places(self._types))
         wanted = {name: at.more(name) for name, _ in places}
@@ -383,19 +382,6 @@ _GONE = (
     "was held and EC2 does not describe it at all, not even as ended: it counts as held until EC2 does, or "
     f"until an operator removes its key from ConfigMap kube-system/{LEDGER}"
 )
-
-
-def _again(intent: PurchaseIntent) -> Purchase:
-    return Purchase(
-        reserved=intent.reserved,
-        flavor=intent.flavor,
-        instance_type=intent.instance_type,
-        zone=intent.zone,
-        count=intent.count,
-        odcr_id=intent.odcr_id,
-        total=intent.total,
-        repeats=intent,
-    )
 
 
 def _unlike(wish: Wish, ask: Ask, at: Stand) -> str:

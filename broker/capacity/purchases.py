@@ -24,15 +24,9 @@ UNSHOWN: Final = timedelta(hours=1)  # EC2 shows a reservation for about as long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PurchaseIntent:
-    """A purchase that was decided: a new EC2 reservation, or with `odcr_id` one that grows to `total`.
+class Purchase:
+    """More instances: a new EC2 reservation, or with `odcr_id` one that grows to `total`."""
 
-    `attempt_id` is the client token of the call and the value of TAG_PURCHASE on what it makes. `at` is when
-    the call was last sent.
-    """
-
-    attempt_id: str
-    at: datetime
     reserved: Reserved
     flavor: str
     instance_type: str
@@ -40,6 +34,18 @@ class PurchaseIntent:
     count: int
     odcr_id: str = ""
     total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurchaseIntent(Purchase):
+    """A purchase that was sent, with its terms. In a plan: it is sent again, since its fate is unknown.
+
+    `attempt_id` is the client token of the call and the value of TAG_PURCHASE on what it makes. `at` is when
+    the call was last sent.
+    """
+
+    attempt_id: str
+    at: datetime
     platform: str = "Linux/UNIX"
     tenancy: Tenancy = "default"
     match_criteria: MatchCriteria = "targeted"

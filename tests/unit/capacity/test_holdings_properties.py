@@ -24,10 +24,10 @@ from broker.capacity.holdings import (
     Claimant,
     belongs,
 )
-from broker.capacity.holdings_model import SETTLE, Ask, Caps, Change, HoldingsPlan, Purchase, Terms, Wish
+from broker.capacity.holdings_model import SETTLE, Ask, Caps, Change, HoldingsPlan, Terms, Wish
 from broker.capacity.holdings_plan import plan
 from broker.capacity.model import Inventory
-from broker.capacity.purchases import PurchaseIntent
+from broker.capacity.purchases import Purchase, PurchaseIntent
 from broker.capacity.refusals import Refusals
 from broker.capacity.sizing import Flavor
 from broker.quota.usage import Reserved

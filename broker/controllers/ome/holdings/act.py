@@ -10,7 +10,7 @@ Lease is lost, which EC2 knows nothing of, nor for an object that is not as it w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
@@ -19,9 +19,9 @@ from prometheus_client import Counter
 
 from broker.apis import names
 from broker.capacity.holdings import Problem
-from broker.capacity.holdings_model import Change, Purchase, Regroup
+from broker.capacity.holdings_model import Change, Regroup
 from broker.capacity.model import Inventory
-from broker.capacity.purchases import TAG_PURCHASE, PurchaseIntent
+from broker.capacity.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
 from broker.capacity.refusals import OF_A_PLACE, Refusals
 from broker.controllers.ome.holdings.groups import Groups
 from broker.controllers.ome.holdings.ledger import Ledger, attempt_id
@@ -187,25 +187,16 @@ class Actor:
     def _intend(self, purchase: Purchase, reading: Reading) -> PurchaseIntent:
         """Records the purchase before it is sent. Raises ApiError."""
         now, one, terms = self._clock.now(), reading.one, reading.wish.terms
-        if purchase.repeats is not None:
-            intent = replace(purchase.repeats, at=now)
+        if isinstance(purchase, PurchaseIntent):
+            intent = replace(purchase, at=now)
         else:
-            call = asdict(replace(purchase, repeats=None)) | {"terms": asdict(terms)}
+            call = asdict(purchase) | {"terms": asdict(terms)}
             intent = PurchaseIntent(
                 attempt_id=attempt_id(one.uid, one.metadata.generation, now, call),
                 at=now,
-                reserved=purchase.reserved,
-                flavor=purchase.flavor,
-                instance_type=purchase.instance_type,
-                zone=purchase.zone,
-                count=purchase.count,
-                odcr_id=purchase.odcr_id,
-                total=purchase.total,
-                platform=terms.platform,
-                tenancy=terms.tenancy,
-                match_criteria=terms.match_criteria,
-                end=terms.end,
-                tags=terms.tags,
+                **{
+                    each.name: getattr(part, each.name) for part in (purchase, terms) for each in fields(part)
+                },
             )
         self._ledger.intents[intent.attempt_id] = intent
         self._ledger.flush()
@@ -264,7 +255,7 @@ class Actor:
     ) -> None:
         where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
         # EC2 answers a call that it carried out before with what it made: one refused now was not.
-        if error.class_ in OF_A_PLACE or not (error.lost or purchase.repeats is not None):
+        if error.class_ in OF_A_PLACE or not (error.lost or isinstance(purchase, PurchaseIntent)):
             self._ledger.intents.pop(intent.attempt_id, None)
         if error.class_ in OF_A_PLACE:
             self.refusals = self.refusals.record(
