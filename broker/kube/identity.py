@@ -12,9 +12,11 @@ A cluster is known by the UID of its namespace kube-system, which is never delet
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from broker.apis.core import ConfigMap
+import structlog
+
+from broker.apis.core import ConfigMap, Node
 from broker.apis.kueue import Namespace
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists, NotFound
@@ -23,8 +25,9 @@ from broker.kube.errors import AlreadyExists, NotFound
 NAMESPACE: Final = "kube-system"
 SYSTEM_SELECTOR: Final = f"metadata.name={NAMESPACE}"
 NAME: Final = "capacity-broker-identity"
-# An earlier version did not store these: the next leader adds its own.
-ADDED: Final = frozenset({"clusterName"})
+REGION: Final = "topology.kubernetes.io/region"  # the label of a Node
+
+_log = structlog.get_logger("identity")
 
 
 class IdentityDiffers(ValueError):
@@ -40,16 +43,16 @@ def cluster_uid(client: Client) -> str:
     return str(items[0]["metadata"]["uid"])
 
 
-def compare(client: Client, facts: Mapping[str, str]) -> ConfigMap | None:
-    """The stored facts, if any are. Raises IdentityDiffers if one of them is another now, ApiError."""
+def compare(client: Client, facts: Mapping[str, str]) -> bool:
+    """Whether facts are stored. Raises IdentityDiffers if one of them is another now, ApiError."""
     try:
         stored = ConfigMap.decode(client.get(ConfigMap.KIND, NAME, namespace=NAMESPACE))
     except NotFound:
-        return None
+        return False
     differing = [
         f"{fact} is {now!r} and was {stored.data.get(fact, '')!r}"
         for fact, now in facts.items()
-        if stored.data.get(fact, now if fact in ADDED else "") != now
+        if stored.data.get(fact, "") != now
     ]
     if differing:
         raise IdentityDiffers(
@@ -57,19 +60,28 @@ def compare(client: Client, facts: Mapping[str, str]) -> ConfigMap | None:
             "If the change is meant, end what it made before, and let the next broker store anew: "
             f"kubectl --namespace {NAMESPACE} delete configmap {NAME}"
         )
-    return stored
+    return True
 
 
 def pin(client: Client, facts: Mapping[str, str]) -> None:
-    """Stores the facts unless all of them are stored. Raises IdentityDiffers, ApiError."""
-    stored = compare(client, facts)
-    if stored is not None:
-        if facts.keys() <= stored.data.keys():
-            return
-        # It is immutable, so it is made anew.
-        client.delete(ConfigMap.KIND, NAME, namespace=NAMESPACE, uid=stored.uid)
+    """Stores the facts unless facts are stored. Raises ApiError, and IdentityDiffers also if all Nodes are
+    in other Regions: a wrong one must not be stored by the first start."""
+    if compare(client, facts):
+        return
+    regions, _ = client.read_all(Node.KIND, _region, label_selector=REGION)
+    if regions and facts["region"] not in regions:
+        raise IdentityDiffers(
+            f"not leading: region is {facts['region']!r}, and the Nodes of this cluster are in "
+            f"{', '.join(sorted(set(regions)))} by their label {REGION}. Correct --region (AWS_REGION)"
+        )
     body = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": dict(facts), "immutable": True}
     try:
         client.create(ConfigMap.KIND, body)
     except AlreadyExists:
         compare(client, facts)
+        return
+    _log.info("stored for every later start of a broker in this cluster", **facts)
+
+
+def _region(node: Mapping[str, Any]) -> str:
+    return str(node["metadata"]["labels"][REGION])

@@ -12,7 +12,7 @@ import pytest
 
 from broker import run
 from broker.apis.coordination import Lease
-from broker.apis.core import ConfigMap
+from broker.apis.core import ConfigMap, Node
 from broker.app import LEASE, Broker
 from broker.kube.client import Client
 from broker.kube.identity import NAME, NAMESPACE, IdentityDiffers, cluster_uid
@@ -87,12 +87,14 @@ def test_first_leader_pins_cluster_account_and_region(stack: Stack) -> None:
 
 
 @pytest.mark.covers("SAF-02")
-def test_pin_without_a_cluster_name_takes_that_of_the_next_leader(stack: Stack) -> None:
-    facts = {"clusterUID": cluster_uid(stack.client), "accountID": ACCOUNT, "region": REGION}
-    meta = {"name": NAME, "namespace": NAMESPACE}
-    stack.client.create(ConfigMap.KIND, {"metadata": meta, "data": facts, "immutable": True})
+def test_first_start_refuses_a_region_in_which_no_node_is(stack: Stack) -> None:
+    labels = {"topology.kubernetes.io/region": REGION}
+    stack.client.create(Node.KIND, {"metadata": {"name": "here", "labels": labels}})
+    message = refused(stack, stack.provider(), region="eu-west-1")
+    assert "'eu-west-1'" in message and f"are in {REGION} " in message
     led_once(stack)
-    assert stack.get(ConfigMap, NAME, namespace=NAMESPACE).data == {**facts, "clusterName": CLUSTER}
+    stored = stack.get(ConfigMap, NAME, namespace=NAMESPACE).data
+    assert stored["region"] == REGION
 
 
 @pytest.mark.covers("SAF-02")

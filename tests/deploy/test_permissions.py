@@ -21,7 +21,7 @@ import broker.apis
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation
 from broker.apis.coordination import Lease
-from broker.apis.core import ConfigMap, Event, Node, Pod
+from broker.apis.core import Event, Node, Pod
 from broker.apis.crds import KIND as CRD
 from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.karpenter_aws import EC2NodeClass
@@ -31,11 +31,8 @@ from broker.controllers.nodeclaim.calls import RECORDS
 from broker.controllers.reservations.mirror import BROKER, MADE_BY
 from broker.kube.client import Client
 from broker.kube.errors import AlreadyExists
-from broker.kube.identity import NAME, cluster_uid
 from broker.kube.identity import NAMESPACE as SYSTEM
 from broker.run import lead
-from tests.cluster.account import ACCOUNT as AWS_ACCOUNT
-from tests.cluster.account import REGION
 from tests.cluster.karpenter import installed, pool, served, until_terms
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
 from tests.cluster.stack import SETTINGS, Stack
@@ -256,9 +253,6 @@ def alike(grant: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def test_the_roles_are_enough_and_no_more(stack: Stack) -> None:
     recording = Recording(stack.tap, ACCOUNT)
-    # As an earlier version stored it: without the cluster's name.
-    facts = {"clusterUID": cluster_uid(stack.client), "accountID": AWS_ACCOUNT, "region": REGION}
-    stack.client.create(ConfigMap.KIND, {"metadata": {"name": NAME, "namespace": SYSTEM}, "data": facts})
     with installed(stack), kueue(stack) as world, granted(stack.client):
         with leading(stack, recording) as broker, reviewing(stack, Client(recording)) as webhook:
             life(stack, broker, recording)
