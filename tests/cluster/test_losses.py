@@ -169,7 +169,6 @@ def test_claims_that_vanish_together_are_kept_until_a_listing_shows_them(stack: 
 
 
 @pytest.mark.covers("SAF-03")
-@pytest.mark.prompt
 def test_claims_that_vanish_from_one_listing_after_another_are_counted_together(stack: Stack) -> None:
     """Three are missed for two minutes when the other two have been missed for one."""
     claims = [*ready(stack, 2), *later(stack, 3)]
