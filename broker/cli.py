@@ -7,6 +7,7 @@ not be asked (a bad option, no such claim, no credentials, no cluster, no permis
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,7 +16,8 @@ import typer
 
 from broker.commands.help import Command, Group
 from broker.commands.output import Format, show, show_one
-from broker.settings import Settings, options
+from broker.options import BadOptions, called, options
+from broker.settings import Settings
 
 # A command imports what it needs when it is called: the SDKs of Kubernetes and AWS and the solver each take
 # longer to import than most commands take to answer.
@@ -74,7 +76,7 @@ def _client(settings: Settings) -> Client:
 
 def _region(settings: Settings) -> str:
     """The Region: the flag's or AWS_REGION's, else the one that the SDK finds. Raises ValueError."""
-    from providers.aws.clients import configured_region
+    from providers.aws.clients import configured_region, no_region
 
     region = settings.region or configured_region(settings.aws_profile or None)
     if not region:
@@ -82,7 +84,22 @@ def _region(settings: Settings) -> str:
             "no AWS Region is set: give --region, set AWS_REGION or AWS_DEFAULT_REGION, or give the profile "
             f"{settings.aws_profile or 'default'!r} of the AWS configuration a `region`"
         )
+    if why := no_region(region, endpoint=settings.aws_endpoint):
+        where = called("region") if settings.region else "AWS_DEFAULT_REGION, or the profile's region,"
+        raise ValueError(f"{where} is {region!r}: {why}")
     return region
+
+
+def _absent(settings: Settings) -> Iterator[str]:
+    """What `run` lacks, and a Region that is none."""
+    from broker.run import unset
+
+    if missing := unset(settings):
+        yield missing
+    try:
+        _region(settings)
+    except ValueError as error:
+        yield str(error)
 
 
 def _provider(settings: Settings, **more: Any) -> AwsProvider:
@@ -123,22 +140,16 @@ def _planned_with(settings: Settings, *, kubernetes: str = "") -> AwsProvider:
 
 
 @app.command("run", cls=Command)
-@options()
+@options(besides=_absent)
 def run_command(settings: Settings) -> None:
     """Run the broker until it is told to stop."""
     from prometheus_client import CollectorRegistry
 
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
-    from broker.run import serve, unset
+    from broker.run import serve
 
-    missing = unset(settings)
-    try:
-        settings = replace(settings, region=_region(settings))
-    except ValueError as error:
-        missing = f"{missing}; {error}" if missing else str(error)
-    if missing:
-        raise ValueError(missing)
+    settings = replace(settings, region=_region(settings))
     aws, client = CollectorRegistry(auto_describe=True), _client(settings)
     version = ServerVersion(client, clock=SystemClock())
     version()  # without an API server nothing is begun
@@ -337,7 +348,7 @@ def main() -> None:
 
         if not isinstance(error, troubles.OF_THE_WORLD):
             raise
-        _fail(troubles.told(error))
+        _fail(*(error.problems if isinstance(error, BadOptions) else [troubles.told(error)]))
 
 
 def _called() -> str:
@@ -345,8 +356,8 @@ def _called() -> str:
     return "kubectl odcr" if Path(sys.argv[0]).name == "kubectl-odcr" else "capacity-broker"
 
 
-def _fail(text: str) -> None:
-    sys.stderr.write(f"{_called()}: {text}\n")
+def _fail(*lines: str) -> None:
+    sys.stderr.write("".join(f"{_called()}: {line}\n" for line in lines))
     raise SystemExit(2)
 
 

@@ -7,6 +7,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from errno import EACCES, EADDRINUSE
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,10 @@ from broker.kube.identity import NAMESPACE, IdentityDiffers, cluster_uid, compar
 from broker.kube.lease import Elector
 from broker.oncall.http import HttpServer
 from broker.oncall.metrics import tune_collector
+from broker.options import BadOptions, called, problems
 from broker.settings import Settings
 from providers.base import CapacityProvider
-from providers.model import CLUSTER_NAME, ProviderError
+from providers.model import ProviderError
 
 if TYPE_CHECKING:
     from broker.admission.webhook import Webhook
@@ -60,19 +62,13 @@ def serve(
     """Runs until SIGTERM or SIGINT; `registries` are shown on /metrics besides the broker's own.
 
     Raises ValueError for a bad setting, IdentityDiffers for a cluster, account, Region or cluster name that
-    is not the pinned one, OSError for a taken port."""
+    is not the pinned one."""
     if problem := unset(settings):
         raise ValueError(problem)
     if not settings.cluster_ca:
         settings = replace(settings, cluster_ca=b64encode(SERVICE_ACCOUNT_CA.read_bytes()).decode())
-    if not CLUSTER_NAME.fullmatch(settings.cluster_name):
-        raise ValueError(
-            f"--cluster-name (CLUSTER_NAME) is {settings.cluster_name!r:.120}: give the EKS cluster's name "
-            "(letters, digits, - and _, 100 at most)"
-        )
-    # A wrong one is refused before anything starts.
-    _ = settings.overhead, settings.caps, settings.offers, settings.adopters, settings.service_range
-    _ = settings.strategies
+    if wrong := problems(settings):
+        raise BadOptions(wrong)
     logs.configure(level=settings.log_level, format_=settings.log_format)
     tune_collector()
     memory.share()
@@ -96,17 +92,29 @@ def serve(
         healthy=lambda: {"process": True},
         registries=(*REGISTRIES, *registries),
     )
-    http.start()
+    _listen(http.start, settings, "http_port")
     _log.info("serving", url=http.url, cluster=settings.cluster_name, region=settings.region)
     webhook = _webhook(settings, client)
     try:
         if webhook is not None:  # standbys answer reviews, too
-            webhook.start()
+            _listen(webhook.start, settings, "webhook_port")
         lead(client, provider, settings, clock=SystemClock(), stop=stop, running=running)
     finally:
         if webhook is not None:
             webhook.close()
         http.close()
+
+
+def _listen(start: Callable[[], None], settings: Settings, port: str) -> None:
+    """Starts a server. Raises ValueError, which names the option that would have to be another."""
+    try:
+        start()
+    except OSError as error:
+        host, number = settings.http_host, getattr(settings, port)
+        if error.errno in (EADDRINUSE, EACCES):
+            why = "another process has it" if error.errno == EADDRINUSE else "this process may not take it"
+            raise ValueError(f"{called(port)} is {number}: {why} at {host}; write a free port") from error
+        raise ValueError(f"{called('http_host')} is {host!r}: nothing can listen there: {error}") from error
 
 
 def _webhook(settings: Settings, client: Client) -> Webhook | None:

@@ -1,24 +1,23 @@
 """Every option of the broker, once: its flag, its environment variable, its default and what it means.
 
-The command line is built from this class (`options`), so no option has a second name or default anywhere.
+The command line is built from this class (`broker.options`): no option has a second name or default.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import wraps
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final
 
 import typer
 
+from broker import option_rules as rules
 from broker.capacity.holdings import Adopters
 from broker.capacity.holdings_model import Caps
 from broker.capacity.model import Overhead
+from broker.option_rules import listed
 from broker.quota.fair import ALLOWED
 from broker.quota.model import Strategy
 from providers.model import PLAIN_OFFER
@@ -40,9 +39,10 @@ def _option(help_: str, *, about: str, envvar: str) -> Any:
     return typer.Option(help=help_, envvar=envvar, show_envvar=True, rich_help_panel=about)
 
 
-def listed(text: str) -> tuple[str, ...]:
-    """What an option names with commas."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def _strategies(value: str) -> str:
+    if listed(value) in ((), *ALLOWED):
+        return ""
+    return f"{' or '.join(map(','.join, ALLOWED))}, or leave it empty for no fair sharing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,12 @@ class Settings:
     cluster_name: Annotated[
         str,
         _option("Cluster that instances join, and whose tag marks them.", about=NODES, envvar="CLUSTER_NAME"),
+        rules.cluster_name,
     ] = ""
     cluster_endpoint: Annotated[
-        str, _option("API server URL that nodes are told.", about=NODES, envvar="CLUSTER_ENDPOINT")
+        str,
+        _option("API server URL that nodes are told.", about=NODES, envvar="CLUSTER_ENDPOINT"),
+        rules.url,
     ] = ""
     cluster_ca: Annotated[
         str,
@@ -63,6 +66,7 @@ class Settings:
             about=NODES,
             envvar="CLUSTER_CA_BUNDLE",
         ),
+        rules.base64,
     ] = ""
     service_cidr: Annotated[
         str,
@@ -71,6 +75,7 @@ class Settings:
             about=NODES,
             envvar="CLUSTER_SERVICE_CIDR",
         ),
+        rules.cidr,
     ] = ""
     region: Annotated[
         str,
@@ -83,6 +88,7 @@ class Settings:
     aws_endpoint: Annotated[
         str,
         _option("One endpoint for all of AWS; empty means AWS itself.", about=AWS, envvar="AWS_ENDPOINT_URL"),
+        rules.url,
     ] = ""
     aws_profile: Annotated[
         str, _option("Profile of the AWS configuration.", about=AWS, envvar="AWS_PROFILE")
@@ -103,6 +109,7 @@ class Settings:
         _option(
             "Namespace of the webhook's Service and certificates.", about=REPLICA, envvar="BROKER_NAMESPACE"
         ),
+        rules.name,
     ] = "kube-system"
     identity: Annotated[
         str, _option("Name of this replica in the Lease.", about=REPLICA, envvar="HOSTNAME")
@@ -125,6 +132,7 @@ class Settings:
             about=REPLICA,
             envvar="BROKER_HTTP_PORT",
         ),
+        rules.port,
     ] = 8080
     poll_seconds: Annotated[
         float,
@@ -133,6 +141,7 @@ class Settings:
             about=LAUNCHING,
             envvar="BROKER_POLL_SECONDS",
         ),
+        rules.seconds(1),
     ] = 30.0
     plan_seconds: Annotated[
         float,
@@ -141,6 +150,7 @@ class Settings:
             about=LAUNCHING,
             envvar="BROKER_PLAN_SECONDS",
         ),
+        rules.seconds(0, more=True),
     ] = 5.0
     orphan_grace_seconds: Annotated[
         float,
@@ -149,6 +159,7 @@ class Settings:
             about=LAUNCHING,
             envvar="BROKER_ORPHAN_GRACE_SECONDS",
         ),
+        rules.seconds(0),
     ] = 120.0
     take_over_karpenter: Annotated[
         bool,
@@ -189,6 +200,7 @@ class Settings:
             about=LAUNCHING,
             envvar="BROKER_VM_MEMORY_OVERHEAD_PERCENT",
         ),
+        rules.share,
     ] = 0.075
     reserved_enis: Annotated[
         int,
@@ -197,6 +209,7 @@ class Settings:
             about=LAUNCHING,
             envvar="BROKER_RESERVED_ENIS",
         ),
+        rules.whole(what="a count"),
     ] = 0
     keep_definition: Annotated[
         bool,
@@ -230,6 +243,7 @@ class Settings:
             about=RESERVATIONS,
             envvar="BROKER_RESERVATION_CREATING_SECONDS",
         ),
+        rules.seconds(1),
     ] = 600.0
     reservation_updating_seconds: Annotated[
         float,
@@ -238,6 +252,7 @@ class Settings:
             about=RESERVATIONS,
             envvar="BROKER_RESERVATION_UPDATING_SECONDS",
         ),
+        rules.seconds(1),
     ] = 3600.0
     reservation_steady_seconds: Annotated[
         float,
@@ -246,6 +261,7 @@ class Settings:
             about=RESERVATIONS,
             envvar="BROKER_RESERVATION_STEADY_SECONDS",
         ),
+        rules.seconds(0),
     ] = 60.0
     webhook_port: Annotated[
         int,
@@ -254,6 +270,7 @@ class Settings:
             about=REPLICA,
             envvar="BROKER_WEBHOOK_PORT",
         ),
+        rules.port,
     ] = 0
     webhook_service: Annotated[
         str,
@@ -262,6 +279,7 @@ class Settings:
             about=REPLICA,
             envvar="BROKER_WEBHOOK_SERVICE",
         ),
+        rules.name,
     ] = "capacity-broker"
     buy_dollars: Annotated[
         float,
@@ -270,6 +288,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_DOLLARS",
         ),
+        rules.dollars,
     ] = 0.0
     buy_dollars_each: Annotated[
         float,
@@ -278,6 +297,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_DOLLARS_EACH",
         ),
+        rules.dollars,
     ] = 0.0
     buy_dollars_namespace: Annotated[
         float,
@@ -286,6 +306,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_DOLLARS_NAMESPACE",
         ),
+        rules.dollars,
     ] = 0.0
     buy_instances: Annotated[
         int,
@@ -294,6 +315,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_INSTANCES",
         ),
+        rules.whole(what="a count"),
     ] = 0
     buy_instances_each: Annotated[
         int,
@@ -302,6 +324,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_INSTANCES_EACH",
         ),
+        rules.whole(what="a count"),
     ] = 0
     buy_instances_namespace: Annotated[
         int,
@@ -310,6 +333,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_INSTANCES_NAMESPACE",
         ),
+        rules.whole(what="a count"),
     ] = 0
     buy_platforms: Annotated[
         str,
@@ -318,6 +342,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_PLATFORMS",
         ),
+        rules.platforms,
     ] = PLAIN_OFFER[0]
     buy_tenancies: Annotated[
         str,
@@ -326,6 +351,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_BUY_TENANCIES",
         ),
+        rules.tenancies,
     ] = PLAIN_OFFER[1]
     adopt_by_annotation: Annotated[
         str,
@@ -335,6 +361,7 @@ class Settings:
             about=RESERVATIONS,
             envvar="BROKER_ADOPT_BY_ANNOTATION",
         ),
+        rules.adopters,
     ] = ""
     buy_zones: Annotated[
         str,
@@ -351,6 +378,7 @@ class Settings:
             about=BUYING,
             envvar="BROKER_RELEASE_IDLE_SECONDS",
         ),
+        rules.seconds(0),
     ] = 0.0
     cost_labels: Annotated[
         str,
@@ -368,6 +396,7 @@ class Settings:
             about=CLUSTERS,
             envvar="BROKER_FAIR_SHARING",
         ),
+        _strategies,
     ] = ""
     dedicated_node_class: Annotated[
         str,
@@ -376,6 +405,7 @@ class Settings:
             about=CLUSTERS,
             envvar="BROKER_DEDICATED_NODE_CLASS",
         ),
+        rules.name,
     ] = "default"
     dedicated_wait_seconds: Annotated[
         float,
@@ -384,13 +414,17 @@ class Settings:
             about=CLUSTERS,
             envvar="BROKER_DEDICATED_WAIT_SECONDS",
         ),
+        rules.seconds(0),
     ] = 600.0
     log_level: Annotated[
-        str, _option("debug, info, warning or error.", about=LOG, envvar="BROKER_LOG_LEVEL")
+        str,
+        _option("debug, info, warning or error.", about=LOG, envvar="BROKER_LOG_LEVEL"),
+        rules.one_of("debug", "info", "warning", "error"),
     ] = "info"
     log_format: Annotated[
         str,
         _option("json or console; auto means console on a terminal.", about=LOG, envvar="BROKER_LOG_FORMAT"),
+        rules.one_of("json", "console", "auto"),
     ] = "auto"
 
     @property
@@ -405,11 +439,8 @@ class Settings:
         given = listed(self.fair_sharing)
         found = next((each for each in ((), *ALLOWED) if each == given), None)
         if found is None:
-            allowed = " or ".join(",".join(each) for each in ALLOWED)
-            raise ValueError(
-                f"--fair-sharing (BROKER_FAIR_SHARING) is {self.fair_sharing!r:.120}: write {allowed}, or "
-                "leave it empty for no fair sharing"
-            )
+            option = "--fair-sharing (BROKER_FAIR_SHARING)"
+            raise ValueError(rules.wrong(option, self.fair_sharing, _strategies(self.fair_sharing)))
         return found
 
     @property
@@ -431,11 +462,9 @@ class Settings:
 
     @property
     def offers(self) -> frozenset[tuple[str, str]]:
-        """Each platform and tenancy that may be bought. Raises ValueError, which names the option."""
-        tenancies = listed(self.buy_tenancies)
-        if unknown := set(tenancies) - {"default", "dedicated"}:
-            raise ValueError(f"--buy-tenancies has {', '.join(sorted(unknown))}: write default, dedicated")
-        return frozenset((platform, each) for platform in listed(self.buy_platforms) for each in tenancies)
+        """Each platform and tenancy that may be bought."""
+        platforms, tenancies = listed(self.buy_platforms), listed(self.buy_tenancies)
+        return frozenset((platform, tenancy) for platform in platforms for tenancy in tenancies)
 
     @property
     def overhead(self) -> Overhead:
@@ -444,18 +473,6 @@ class Settings:
 
     @property
     def caps(self) -> Caps:
-        """Raises ValueError, which names the option."""
-        given = {
-            "--buy-dollars": self.buy_dollars,
-            "--buy-dollars-each": self.buy_dollars_each,
-            "--buy-dollars-namespace": self.buy_dollars_namespace,
-            "--buy-instances": self.buy_instances,
-            "--buy-instances-each": self.buy_instances_each,
-            "--buy-instances-namespace": self.buy_instances_namespace,
-        }
-        for option, value in given.items():
-            if not value >= 0:
-                raise ValueError(f"{option} is a limit from 0 on, not {value}")
         return Caps(
             dollars=self.buy_dollars,
             dollars_each=self.buy_dollars_each or self.buy_dollars / 4,
@@ -464,37 +481,3 @@ class Settings:
             instances_each=self.buy_instances_each or math.ceil(self.buy_instances / 4) or math.inf,
             instances_namespace=self.buy_instances_namespace or math.ceil(self.buy_instances / 2) or math.inf,
         )
-
-
-def options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a typer command, whose first parameter is `settings`, an option for each of these fields; without
-    names, for all. The other fields have their defaults then, whatever the environment says."""
-    offered = [each for each in fields(Settings) if each.name in names or not names]
-    if unknown := set(names) - {each.name for each in offered}:
-        raise ValueError(f"no such settings: {', '.join(sorted(unknown))}")
-    hints = get_type_hints(Settings, include_extras=True)
-
-    def give(command: Callable[..., Any]) -> Callable[..., Any]:
-        mine = [
-            inspect.Parameter(
-                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]
-            )
-            for f in offered
-        ]
-        signature = inspect.signature(command, eval_str=True)
-        others = [
-            p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, p in signature.parameters.items()
-            if name != "settings"
-        ]
-
-        @wraps(command)
-        def run(**given: Any) -> Any:
-            chosen = Settings(**{f.name: given.pop(f.name) for f in offered})
-            return command(settings=chosen, **given)
-
-        run.__signature__ = signature.replace(parameters=others + mine)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in others + mine}
-        return run
-
-    return give

@@ -34,6 +34,29 @@ class Unchanged(Enum):
 UNCHANGED: Final = Unchanged.UNCHANGED
 # Platform and tenancy that EC2 assumes where a request names none.
 PLAIN_OFFER: Final = ("Linux/UNIX", "default")
+# EC2 API Reference, CreateCapacityReservation, InstancePlatform.
+PLATFORMS: Final = frozenset(
+    {
+        "Linux/UNIX",
+        "Red Hat Enterprise Linux",
+        "SUSE Linux",
+        "Windows",
+        "Windows with SQL Server",
+        "Windows with SQL Server Enterprise",
+        "Windows with SQL Server Standard",
+        "Windows with SQL Server Web",
+        "Linux with SQL Server Standard",
+        "Linux with SQL Server Web",
+        "Linux with SQL Server Enterprise",
+        "RHEL with SQL Server Standard",
+        "RHEL with SQL Server Enterprise",
+        "RHEL with SQL Server Web",
+        "RHEL with HA",
+        "RHEL with HA and SQL Server Standard",
+        "RHEL with HA and SQL Server Enterprise",
+        "Ubuntu Pro",
+    }
+)
 # EC2 gives none of these back to use (EC2 API Reference, CapacityReservation, State).
 ENDED_STATES: Final = frozenset(
     {"cancelling", "cancelled", "expired", "failed", "payment-failed", "unsupported"}

@@ -7,9 +7,11 @@ botocore `max_attempts` counts retries; `total_max_attempts=1` is the setting th
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -44,6 +46,7 @@ CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 60
 POOL = 32
 # Where a partition's Price List API answers (AWS General Reference, "AWS Price List endpoints").
+_REGION = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+")
 PRICE_LISTS = {"cn-": "cn-northwest-1"}
 
 
@@ -67,6 +70,20 @@ def configured_region(profile: str | None = None) -> str:
         return str(botocore.session.Session(profile=profile).get_config_variable("region") or "")
     except errors.RAISED as error:
         raise errors.translate(error, operation="session") from error
+
+
+def no_region(region: str, *, endpoint: str) -> str:
+    """What to write, if EC2 has no such Region; empty if it has. An endpoint of one's own may have any."""
+    if endpoint:
+        return "" if _REGION.fullmatch(region) else "write the name of a Region, such as us-east-1"
+    session = botocore.session.Session()
+    known = {
+        each
+        for partition in session.get_available_partitions()
+        for each in session.get_available_regions("ec2", partition_name=partition)
+    }
+    near = get_close_matches(region, sorted(known), n=3) or ["us-east-1"]
+    return "" if region in known else f"write a Region that EC2 has, such as {', '.join(near)}"
 
 
 def _core() -> botocore.session.Session:

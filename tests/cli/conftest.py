@@ -52,7 +52,7 @@ def _offered(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return Watched(**offered)
 
-    monkeypatch.setattr("broker.settings.Settings", watched)
+    monkeypatch.setattr("broker.options.Settings", watched)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -18,8 +19,10 @@ from broker.capacity.holdings_model import Caps
 from broker.capacity.purchases import LEDGER
 from broker.controllers.nodeclaim.calls import RECORDS
 from broker.kube.identity import NAME, NAMESPACE
+from broker.options import problems
 from broker.run import serve
 from broker.settings import Settings
+from providers.model import PLATFORMS
 from tests.controlplane.client import Api
 from tests.deploy import helm, strict
 from tests.deploy.strict import Json
@@ -126,7 +129,7 @@ def test_a_wrong_value_is_named(values: Json, field: str) -> None:
         helm.render({**helm.GIVEN, **values})
 
 
-@pytest.mark.parametrize("value", ["inf", 0, 12.5, 1000000])
+@pytest.mark.parametrize("value", ["inf", 12.5, 1000000])
 @pytest.mark.parametrize(
     ("path", "read"),
     [
@@ -138,13 +141,58 @@ def test_a_wrong_value_is_named(values: Json, field: str) -> None:
 def test_cap_in_dollars_is_a_number_or_inf(
     path: str, read: Callable[[Caps], float], value: float | str
 ) -> None:
-    given = environment(helm.render({**helm.GIVEN, path: value}))
+    given = environment(helm.render({**helm.GIVEN, "buyDollars": 100, path: value}))
     caps = Settings(
         buy_dollars=float(given["BROKER_BUY_DOLLARS"]),
         buy_dollars_each=float(given["BROKER_BUY_DOLLARS_EACH"]),
         buy_dollars_namespace=float(given["BROKER_BUY_DOLLARS_NAMESPACE"]),
     ).caps
     assert read(caps) == float(value)
+
+
+@pytest.mark.parametrize(
+    ("values", "settings"),
+    [
+        ({"pollSeconds": 0}, {"poll_seconds": 0.0}),
+        ({"planSeconds": 0}, {"plan_seconds": 0.0}),
+        ({"orphanGraceSeconds": -1}, {"orphan_grace_seconds": -1.0}),
+        ({"releaseIdleSeconds": 1e10}, {"release_idle_seconds": 1e10}),
+        ({"dedicatedWaitSeconds": -1}, {"dedicated_wait_seconds": -1.0}),
+        ({"reservations": {"creatingSeconds": 0}}, {"reservation_creating_seconds": 0.0}),
+        ({"reservations": {"steadySeconds": -1}}, {"reservation_steady_seconds": -1.0}),
+        ({"vmMemoryOverheadPercent": 1}, {"vm_memory_overhead_percent": 1.0}),
+        ({"reservedENIs": -1}, {"reserved_enis": -1}),
+        ({"buyDollars": -1}, {"buy_dollars": -1.0}),
+        ({"buyDollarsEach": 100}, {"buy_dollars_each": 100.0}),
+        ({"buyDollarsNamespace": "inf"}, {"buy_dollars_namespace": math.inf}),
+        ({"buyInstances": -1}, {"buy_instances": -1}),
+        ({"buyPlatforms": "Linux"}, {"buy_platforms": "Linux"}),
+        ({"buyPlatforms": "Linux/UNIX, Linux"}, {"buy_platforms": "Linux/UNIX, Linux"}),
+        ({"buyTenancies": "host"}, {"buy_tenancies": "host"}),
+        ({"fairSharing": "Fair"}, {"fair_sharing": "Fair"}),
+        ({"clusterEndpoint": "x.example"}, {"cluster_endpoint": "x.example"}),
+        ({"clusterCABundle": "!!"}, {"cluster_ca": "!!"}),
+        ({"clusterName": "demo.eu"}, {"cluster_name": "demo.eu"}),
+        ({"serviceCIDR": "10.100"}, {"service_cidr": "10.100"}),
+        ({"logLevel": "loud"}, {"log_level": "loud"}),
+    ],
+)
+def test_value_that_the_process_refuses_the_chart_refuses(values: Json, settings: Json) -> None:
+    assert len(problems(Settings(**settings))) == 1
+    with pytest.raises(helm.Refused):
+        helm.render({**helm.GIVEN, **values})
+
+
+def test_chart_takes_every_platform_of_ec2() -> None:
+    for given in (*PLATFORMS, ", ".join(PLATFORMS)):
+        assert (
+            environment(helm.render({**helm.GIVEN, "buyPlatforms": given}))["BROKER_BUY_PLATFORMS"] == given
+        )
+
+
+def test_cap_of_a_part_without_the_whole_names_both() -> None:
+    with pytest.raises(helm.Refused, match="buyDollars is required: buyDollarsEach is a part of it"):
+        helm.render({**helm.GIVEN, "buyDollarsEach": 100})
 
 
 @pytest.mark.parametrize("value", ["infinity", "12.5", -1])

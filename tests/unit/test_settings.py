@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from broker import logs
-from broker.settings import Settings, options
+from broker.options import called, options, problems
+from broker.settings import Settings
 
 HINTS = get_type_hints(Settings, include_extras=True)
 
@@ -57,12 +58,17 @@ def test_no_two_options_share_a_variable() -> None:
     assert len(variables) == len(set(variables))
 
 
-def test_a_wrong_value_names_the_option() -> None:
-    app, _ = probe()
-    result = CliRunner().invoke(app, ["--poll-seconds", "soon"])
-    assert result.exit_code == 2
-    assert "--poll-seconds" in result.output
-    assert "number" in result.output
+@pytest.mark.parametrize(
+    "name", [f.name for f in fields(Settings) if get_args(HINTS[f.name])[0] in (int, float)]
+)
+def test_number_is_judged(name: str) -> None:
+    app, seen = probe()
+    result = CliRunner().invoke(app, [f"--{name.replace('_', '-')}", "soon"])
+    assert not seen and f"{called(name)} is 'soon': write " in str(result.exception)
+
+
+def test_defaults_are_right() -> None:
+    assert problems(Settings()) == []
 
 
 def test_a_wrong_log_level_or_format_names_its_option() -> None:

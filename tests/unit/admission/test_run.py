@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import threading
@@ -46,7 +47,7 @@ def serve(client: Client, settings: Settings) -> None:
             port = int(probe.getsockname()[1])
         try:
             return run.serve(replace(settings, webhook_port=port), client, nobody)
-        except OSError:
+        except ValueError:
             if last:
                 raise
     return None
@@ -73,6 +74,31 @@ def test_a_standby_serves_the_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
     service = seen[0]["webhooks"][0]["clientConfig"]["service"]
     assert (service["name"], service["namespace"], service["port"]) == ("mine", "kube-system", 443)
     assert "webhook" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(
+    ("port", "option"),
+    [
+        ("http_port", "--http-port (BROKER_HTTP_PORT)"),
+        ("webhook_port", "--webhook-port (BROKER_WEBHOOK_PORT)"),
+    ],
+)
+def test_port_in_use_is_an_error_that_names_its_option(port: str, option: str) -> None:
+    nobody: Any = None
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = int(taken.getsockname()[1])
+        given: Any = {port: number}
+        said = f"{option} is {number}: another process has it at 127.0.0.1; write a free port"
+        with pytest.raises(ValueError, match=re.escape(said)):
+            run.serve(replace(SETTINGS, **given), Client(InProcessTransport(Cluster())), nobody)
+
+
+def test_address_that_is_not_this_machine_s_names_its_option() -> None:
+    nobody: Any = None
+    with pytest.raises(ValueError, match=r"--http-host \(BROKER_HTTP_HOST\) is '192\.0\.2\.1': "):
+        run.serve(replace(SETTINGS, http_host="192.0.2.1"), nobody, nobody)
 
 
 def test_without_a_port_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,9 @@ from broker.kube.controller import Again
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.kube.search import judged
+from broker.option_rules import listed
 from broker.quota.usage import Reserved
-from broker.settings import Settings, listed
+from broker.settings import Settings
 from broker.text import shortened
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup

@@ -1,0 +1,118 @@
+"""What may be written for an option: one rule for each kind of value.
+
+A rule takes a value and returns what to write in its place; empty if the value is right. A number that cannot
+be read as one reaches its rule as the text that it is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Callable, Collection
+from ipaddress import ip_network
+from typing import Any, Final
+
+from broker.capacity.holdings import Adopters
+from broker.text import shortened
+from providers.model import CLUSTER_NAME, PLATFORMS
+
+Rule = Callable[[Any], str]
+
+LONGEST: Final = 1e9  # seconds: what is later than this cannot be written as a time
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """What an option names with commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def wrong(option: str, value: str | float, write: str) -> str:
+    """The sentence about a value that a rule does not take."""
+    shown = shortened(value, 120) if isinstance(value, str) else f"{value:g}"
+    return f"{option} is {shown}: write {write}"
+
+
+def seconds(least: float, *, more: bool = False) -> Rule:
+    """From `least` on; above it if `more`."""
+    bounds = f"{'above' if more else 'from'} {least:g} to {LONGEST:.0f}"
+
+    def rule(value: Any) -> str:
+        fits = isinstance(value, int | float) and least <= value <= LONGEST and not (more and value == least)
+        return "" if fits else f"a number of seconds {bounds}"
+
+    return rule
+
+
+def share(value: Any) -> str:
+    fits = isinstance(value, int | float) and 0 <= value < 1
+    return "" if fits else "a share from 0 to below 1, such as 0.075"
+
+
+def dollars(value: Any) -> str:
+    fits = isinstance(value, int | float) and value >= 0
+    return "" if fits else "dollars an hour from 0 on, or inf for no cap"
+
+
+def whole(most: float = math.inf, *, what: str) -> Rule:
+    bounds = "from 0 on" if math.isinf(most) else f"from 0 to {most:g}"
+
+    def rule(value: Any) -> str:
+        return "" if isinstance(value, int) and 0 <= value <= most else f"{what} {bounds}"
+
+    return rule
+
+
+def matching(pattern: str, write: str) -> Rule:
+    """Text of this pattern, or none."""
+    known = re.compile(pattern)
+    return lambda value: "" if not value or known.fullmatch(value) else write
+
+
+def one_of(*words: str) -> Rule:
+    return lambda value: "" if value in words else f"one of {', '.join(words)}"
+
+
+def all_of(words: Collection[str]) -> Rule:
+    """Words with commas, one at least."""
+    allowed = f"one or more, with commas, of {', '.join(sorted(words))}"
+
+    def rule(value: str) -> str:
+        found = {*listed(value)}
+        return "" if found and found <= {*words} else allowed
+
+    return rule
+
+
+def base64(value: str) -> str:
+    try:
+        b64decode(value, validate=True)
+    except (Error, ValueError):
+        return "the CA bundle in base64, as `aws eks describe-cluster` has it in certificateAuthority.data"
+    return ""
+
+
+def cidr(value: str) -> str:
+    try:
+        ip_network(value or "0.0.0.0/0")
+    except ValueError:
+        return "a CIDR block such as 10.100.0.0/16, or nothing for the cluster's own"
+    return ""
+
+
+def adopters(value: str) -> str:
+    try:
+        Adopters.parse(listed(value))
+    except ValueError:
+        return "with commas, each NAMESPACE, NAMESPACE=cr-0123456789abcdef0, NAMESPACE=ARN of a group, or *"
+    return ""
+
+
+port = whole(65535, what="a port")
+url = matching(r"https?://[^\s/]\S*", "a URL such as https://0123456789abcdef.eks.example.com")
+name = matching(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "a name of lower case letters, digits, - and .")
+cluster_name = matching(
+    CLUSTER_NAME.pattern, "the EKS cluster's name (letters, digits, - and _, 100 at most)"
+)
+platforms, tenancies = all_of(PLATFORMS), all_of(("default", "dedicated"))

@@ -1,0 +1,98 @@
+"""The command line's options, made from `Settings`; and every value judged before a command begins."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import fields
+from functools import partial, wraps
+from typing import Annotated, Any, Final, get_args, get_type_hints
+
+from broker.option_rules import wrong
+from broker.settings import Settings
+
+_HINTS: Final = get_type_hints(Settings, include_extras=True)
+_CAPPED: Final = ("buy_dollars_each", "buy_dollars_namespace")
+
+
+class BadOptions(ValueError):
+    """Values that cannot be used: a sentence for each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+def called(name: str) -> str:
+    """A field as a person knows it: `--region (AWS_REGION)`."""
+    return f"--{name.replace('_', '-')} ({_HINTS[name].__metadata__[0].envvar})"
+
+
+def problems(settings: Settings, names: Iterable[str] | None = None) -> list[str]:
+    """What is wrong with these fields, or with all: the option, its value and what to write, each."""
+    judged = [f.name for f in fields(Settings)] if names is None else list(names)
+    found = []
+    for name in judged:
+        value, option = getattr(settings, name), called(name)
+        written = [write for rule in _HINTS[name].__metadata__[1:] if (write := rule(value))]
+        if not written and name in _CAPPED and value and settings.buy_dollars == 0:
+            written.append(f"0, or set {called('buy_dollars')}, which is 0: nothing is bought")
+        found += [wrong(option, value, write) for write in written]
+    return found
+
+
+def options(
+    *names: str, besides: Callable[[Settings], Iterable[str]] = lambda _: ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a typer command, whose first parameter is `settings`, an option for each of these fields; without
+    names, for all. The other fields have their defaults then, whatever the environment says.
+
+    Before the command is called, it raises BadOptions with all that is wrong, and with what `besides` finds.
+    """
+    offered = [each for each in fields(Settings) if each.name in names or not names]
+    if unknown := set(names) - {each.name for each in offered}:
+        raise ValueError(f"no such settings: {', '.join(sorted(unknown))}")
+
+    def give(command: Callable[..., Any]) -> Callable[..., Any]:
+        mine = [
+            inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=_annotation(f.name)
+            )
+            for f in offered
+        ]
+        signature = inspect.signature(command, eval_str=True)
+        others = [
+            p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, p in signature.parameters.items()
+            if name != "settings"
+        ]
+
+        @wraps(command)
+        def run(**given: Any) -> Any:
+            chosen = Settings(**{f.name: given.pop(f.name) for f in offered})
+            if found := [*problems(chosen, [f.name for f in offered]), *besides(chosen)]:
+                raise BadOptions(found)
+            return command(settings=chosen, **given)
+
+        run.__signature__ = signature.replace(parameters=others + mine)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in others + mine}
+        return run
+
+    return give
+
+
+def _annotation(name: str) -> Any:
+    """As typer reads it. What is no number is left as it is: its rule reports it with the others."""
+    type_, option = get_args(_HINTS[name])[:2]
+    if type_ in (int, float):
+        option = copy(option)
+        option.parser, option.metavar = partial(_number, type_), f"<{type_.__name__}>"
+    return Annotated[type_, option]
+
+
+def _number(type_: type[Any], text: Any) -> Any:
+    try:
+        return type_(text)
+    except ValueError:
+        return text
