@@ -51,6 +51,11 @@ def node_config(stack: Stack) -> Any:
     return yaml.safe_load(str(part.get_payload()))["spec"]
 
 
+def kubernetes_settings(stack: Stack) -> Any:
+    """Bottlerocket's, of the user data."""
+    return tomllib.loads(base64.b64decode(template(stack)["UserData"]).decode())["settings"]["kubernetes"]
+
+
 @pytest.mark.covers("SAF-17")
 def test_nodes_are_told_the_range_that_the_cluster_has(stack: Stack) -> None:
     [found], _ = stack.client.list(ServiceCIDR.KIND)
@@ -142,6 +147,20 @@ def test_nodes_of_an_ipv6_cluster_have_ipv6(stack: Stack, interfaces: Json) -> N
 
 
 @pytest.mark.covers("SAF-18")
+def test_bottlerocket_nodes_of_an_ipv6_cluster_have_its_addresses_and_dns(stack: Stack) -> None:
+    stack.tap.tell(RANGES, ranges("fd00:96::/108"))
+    stack.tap.tell(FIRST, service("fd00:96::1"))
+    stack.tap.tell(DNS, service("fd00:96::a"))
+    stack.node_class(amiFamily="Bottlerocket", ipPrefixCount=1)
+    stack.start()
+    stack.claim(**PLAIN)
+    stack.until_launched("c-0")
+    [shown] = template(stack)["NetworkInterfaces"]
+    assert (shown["PrimaryIpv6"], shown["Ipv6AddressCount"], shown["Ipv6PrefixCount"]) == (True, 1, 1)
+    assert kubernetes_settings(stack)["cluster-dns-ip"] == "fd00:96::a"
+
+
+@pytest.mark.covers("SAF-18")
 def test_an_ipv4_cluster_asks_for_no_ipv6(stack: Stack) -> None:
     stack.node_class(ipPrefixCount=1)
     stack.start()
@@ -183,7 +202,7 @@ def test_the_class_lists_the_kubelet_fields_that_bottlerocket_has_no_setting_for
     assert said.message.endswith("fields of spec.kubelet that Bottlerocket does not apply: featureGates")
     stack.claim(**PLAIN)
     stack.until_launched("c-0")
-    made = tomllib.loads(base64.b64decode(template(stack)["UserData"]).decode())["settings"]["kubernetes"]
+    made = kubernetes_settings(stack)
     assert (made["max-pods"], made["cluster-dns-ip"], made["pod-pids-limit"]) == (20, "169.254.20.10", 4096)
     assert (made["cpu-manager-policy"], made["cpu-manager-policy-options"]) == ("static", ["full-pcpus-only"])
 

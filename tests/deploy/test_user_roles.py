@@ -10,6 +10,8 @@ import yaml
 
 from broker.apis import names
 from broker.apis.crds import load
+from broker.apis.meta import Kind
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from tests.controlplane.client import Api, Json, Reply
 from tests.deploy import helm
 from tests.peers.programs import until
@@ -111,7 +113,6 @@ def test_the_chart_s_roles_are_the_page_s_without_what_a_role_cannot_grant(real:
 
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-RESERVATIONS = "/apis/ome.io/v1beta1/namespaces/default/capacityreservations"
 BUYER = "bo"
 ADOPTING = {
     names.ADOPT_IDS: "cr-0123456789abcdef0",
@@ -120,12 +121,12 @@ ADOPTING = {
 BUYING = dict.fromkeys(sorted(names.BUYING_TERMS - {*ADOPTING}), "Manage")
 
 
-def reserved(name: str, annotations: Json) -> Json:
+def reserved(kind: str, name: str, annotations: Json) -> Json:
     quota = {"name": "nvidia.com/gpu", "nominalQuota": 8}
     group = {"coveredResources": ["nvidia.com/gpu"], "flavors": [{"name": "h100", "resources": [quota]}]}
     return {
         "apiVersion": "ome.io/v1beta1",
-        "kind": "CapacityReservation",
+        "kind": kind,
         "metadata": {"name": name, "annotations": annotations},
         "spec": {"resourceGroups": [group]},
     }
@@ -149,31 +150,40 @@ def enforced(api: Api) -> Iterator[None]:
 
 @pytest.mark.real
 @pytest.mark.covers("SAF-60")
-def test_an_annotation_that_buys_or_adopts_needs_a_right_of_its_own(real: Api) -> None:
+@pytest.mark.parametrize(
+    "kind", [CapacityReservation.KIND, ClusterCapacityReservation.KIND], ids=["own", "cluster-wide"]
+)
+def test_an_annotation_that_buys_or_adopts_needs_a_right_of_its_own(real: Api, kind: Kind) -> None:
     """The chart's `-edit` is not enough."""
-    real.install(next(each for each in load() if each["spec"]["names"]["kind"] == "CapacityReservation"))
+    real.install(next(each for each in load() if each["spec"]["names"]["kind"] == kind.kind))
+    namespace = "default" if kind.namespaced else ""
+    inside = f"/namespaces/{namespace}" if namespace else ""
+    objects = f"/apis/ome.io/v1beta1{inside}/{kind.plural}"
+    assert kind.plural in chart("buy")["rules"][0]["resources"]
 
     def granted(name: str, *verbs: str) -> None:
-        rules = [{"apiGroups": ["ome.io"], "resources": ["capacityreservations"], "verbs": [*verbs]}]
-        bind(real, "Role", {"metadata": {"name": name}, "rules": rules}, namespace="default", user=BUYER)
-        until_may(real, verbs, MINE, namespace="default", user=BUYER)
+        rules = [{"apiGroups": ["ome.io"], "resources": [kind.plural], "verbs": [*verbs]}]
+        role = {"metadata": {"name": name}, "rules": rules}
+        bind(real, "Role" if namespace else "ClusterRole", role, namespace=namespace, user=BUYER)
+        until_may(real, verbs, f"{kind.plural}.ome.io", namespace=namespace, user=BUYER)
 
     def create(annotations: Json) -> Reply:
         dry = {"dryRun": "All"}
         headers = {"Impersonate-User": BUYER}
-        return real.request("POST", RESERVATIONS, dry, reserved("new", annotations), headers)
+        return real.request("POST", objects, dry, reserved(kind.kind, "new", annotations), headers)
 
     def annotate(annotations: Json) -> int:
         headers = {"Content-Type": "application/merge-patch+json", "Impersonate-User": BUYER}
         body = {"metadata": {"annotations": annotations}}
-        return real.request("PATCH", f"{RESERVATIONS}/kept", {"dryRun": "All"}, body, headers).status
+        return real.request("PATCH", f"{objects}/kept", {"dryRun": "All"}, body, headers).status
 
     granted("edits", *chart("edit")["rules"][0]["verbs"])
     with enforced(real):
         until(lambda: create(BUYING).status == 403, "the policy is enforced")
         assert create({}).status == create({"team": "blue"}).status == 201
         # The administrator of this server has every right.
-        assert real.request("POST", RESERVATIONS, body=reserved("kept", {**BUYING, **ADOPTING})).status == 201
+        kept = reserved(kind.kind, "kept", {**BUYING, **ADOPTING})
+        assert real.request("POST", objects, body=kept).status == 201
         assert annotate({"team": "blue"}) == 200
         for verb, keys in (("buy", BUYING), ("adopt", ADOPTING)):
             for key, value in keys.items():

@@ -128,7 +128,7 @@ def seen_by(aws: LocalAws, account: str) -> set[str]:
     return {one["CapacityReservationId"] for one in found if one["State"] == "active"}
 
 
-@pytest.mark.covers("CAP-11", "CAP-12", "CAP-13")
+@pytest.mark.covers("CAP-11", "CAP-12", "CAP-13", "SAF-60")
 def test_apply_plan_resize_import_and_destroy(aws: LocalAws, tmp_path: Path) -> None:
     account = Account(aws.endpoint)
     run = Terraform.prepare(tmp_path, "local", endpoint=aws.endpoint, end_date=END)
