@@ -6,13 +6,25 @@ both at 80 columns.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
 
 class Command(TyperCommand):
     """A command whose options are told by heading."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Typer names neither the value of a switch's variable nor what may be written."""
+        try:
+            return super().parse_args(ctx, args)
+        except BadParameter as error:
+            variable = str(getattr(error.param, "envvar", None) or "")
+            if getattr(error.param, "is_flag", False) and variable in os.environ:
+                error.message = f"{os.environ[variable]!r}: write true or false"
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

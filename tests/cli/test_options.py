@@ -126,6 +126,14 @@ def test_other_commands_judge_their_options_too(capsys: pytest.CaptureFixture[st
     assert "--aws-endpoint (AWS_ENDPOINT_URL) is 'x'" in second
 
 
+def test_switch_s_variable_is_named_with_its_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BROKER_STRICT", "maybe")
+    assert main("run", *ran()) == 2
+    assert "'--strict' (env var: 'BROKER_STRICT'): 'maybe': write true or false" in capsys.readouterr().err
+
+
 def test_region_of_an_endpoint_of_ones_own_need_not_be_ec2_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
