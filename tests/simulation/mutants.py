@@ -106,7 +106,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "no cap on what is bought",
         "broker.capacity.spending",
-        "        return self._least(reserved, instance_type, product, 0)[0]",
+        "        return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))",
         "        return 99",
     ),
     Mutant(
