@@ -7,6 +7,7 @@ ONCE   ?=
 WORKERS ?= 2
 SECONDS ?= 180
 SEEDS   ?= 2000
+LAG     ?= 0.3
 B       ?= launch plan storm steady restart startup quota reservations
 
 # What a process compiled, the next one finds, wherever the shell would have each of them compile it anew.
@@ -28,7 +29,7 @@ else
 endif
 	@touch $@
 
-.PHONY: help fuzz demo teams-demo karpenter-demo test bench simulate soak moto-suite unit lint types contracts generated acceptance controlplane peers lock clean
+.PHONY: help fuzz demo teams-demo karpenter-demo test lag bench simulate soak moto-suite unit lint types contracts generated acceptance controlplane peers lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +49,9 @@ test: $(VENV)/.installed ## Every test that this machine can run; says what it l
 	@test -x .cache/peers/bin/karpenter || echo "Left out: unmodified Karpenter beside the broker: make peers builds it."
 	@echo "Left out: moto's own tests with the extension installed (four minutes): make moto-suite"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not moto_suite" $(ARGS)
+
+lag: $(VENV)/.installed ## The cluster tests with EC2 showing changes LAG=0.3 seconds late
+	$(BIN)/python -m pytest tests/cluster --lag $(LAG) -q -n $(WORKERS) --dist worksteal -m "not real and not prompt" $(ARGS)
 
 simulate: $(VENV)/.installed ## New seeds of the simulated world, printed, for SECONDS=180
 	$(BIN)/python -m tests.simulation --seconds $(SECONDS) --keep-going $(ARGS)

@@ -39,6 +39,7 @@ def later(stack: Stack, count: int) -> list[str]:
     claims = stack.claims(first, first + count, capacity=(ON_DEMAND,))
     stack.kubelets_again()
     stack.until_ready(*claims)
+    stack.until_shown(*claims)
     stack.kubelets.stop()
     return claims
 
