@@ -79,10 +79,13 @@ class InstanceView:
         """A call was made whose reply was lost, or does not show all: something may be that nobody knows."""
         self._doubted = True
 
-    @property
-    def doubted(self) -> bool:
-        """Whether the next description is wanted soon."""
-        return self._doubted or self._unshown
+    def due(self) -> float:
+        """Seconds until EC2 is to be looked at again, or an orphan's grace time ends."""
+        if self._doubted or self._unshown:
+            return UNSHOWN.total_seconds()
+        now, grace = self._clock.monotonic(), self._grace.total_seconds()
+        left = (since + grace - now for since in self._alone.values())
+        return min((each for each in left if each > 0), default=FRESH.total_seconds())
 
     def refresh(self) -> None:
         """Describes again where the last description is old or doubted. Raises ProviderError."""

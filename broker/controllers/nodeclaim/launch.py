@@ -28,7 +28,7 @@ from broker.controllers.nodeclaim import planning
 from broker.controllers.nodeclaim.answered import GANG_BROKEN, Answered
 from broker.controllers.nodeclaim.execute import NOT_RECORDED, Executor
 from broker.controllers.nodeclaim.holds import RETRY, STOPPED
-from broker.controllers.nodeclaim.instances import UNSHOWN, InstanceView
+from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.leftovers import Leftovers
 from broker.controllers.nodeclaim.losses import Losses
 from broker.controllers.nodeclaim.outcomes import Outcomes
@@ -199,8 +199,7 @@ class Launcher:
     def _again(self, wakes: Iterable[datetime]) -> Again:
         now = self._clock.now()
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
-        longest = UNSHOWN.total_seconds() if self._view.doubted else LONGEST_WAIT
-        return Again(min(longest, max(0.2, soonest)))
+        return Again(max(0.2, min(soonest, self._view.due())))
 
     def _inputs(self, waiting: Sequence[NodeClaim], types: Mapping[str, InstanceType]) -> Inputs:
         inventory, objects = self._inventory.snapshot(), {claim.uid: claim for claim in waiting}

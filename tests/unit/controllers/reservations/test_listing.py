@@ -70,3 +70,14 @@ def test_what_ec2_does_not_show_yet_is_looked_for_again_soon(world: World) -> No
     world.clock.advance(59)
     world.view.refresh()
     assert len(world.ec2.calls) == asked + 1
+
+
+def test_an_orphan_is_looked_at_when_its_grace_time_ends(world: World) -> None:
+    world.listed(instance("a"))
+    assert world.view.due() == 60
+    assert world.view.orphans([])
+    world.clock.advance(10)
+    assert world.view.due() == 20
+    world.clock.advance(20)
+    assert world.view.overdue(world.view.orphans([]))
+    assert world.view.due() == 60  # its end is asked for in this pass
