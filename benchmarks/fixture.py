@@ -194,12 +194,12 @@ def fill(cluster: Cluster, aws: LocalAws, *, claims: int, nodes: int, odcrs: int
             _put(cluster, Node.KIND, node)
         for number in range(claims - nodes):
             _put(cluster, NodeClaim.KIND, resting.waiting(number, found))
-    _listed(cluster, {NodeClaim.KIND: claims, Node.KIND: nodes, EC2NodeClass.KIND: resting.CLASSES})
+    _listed(cluster, {NodeClaim.KIND: claims, Node.KIND: nodes, EC2NodeClass.KIND: _count(found)})
     return placed
 
 
 def _classes(cluster: Cluster, account: Account, found: Sequence[Odcr]) -> None:
-    for each in range(resting.CLASSES):
+    for each in range(_count(found)):
         name = resting.class_name(each)
         members = [odcr for place, odcr in enumerate(found) if resting.class_name(place) == name]
         arn = str(account.groups.create_group(Name=name, Configuration=POOL)["Group"]["GroupArn"])
@@ -217,6 +217,11 @@ def _classes(cluster: Cluster, account: Account, found: Sequence[Odcr]) -> None:
             EC2NodeClass.KIND.path(),
             _TYPED | body,
         )
+
+
+def _count(odcrs: Sequence[Odcr]) -> int:
+    """Classes, each of which has reservations."""
+    return min(resting.CLASSES, len(odcrs))
 
 
 def _put(cluster: Cluster, kind: Kind, obj: dict[str, Any]) -> None:

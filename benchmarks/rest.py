@@ -20,7 +20,7 @@ from tests.cluster.account import CLUSTER, REGION
 
 # So many seconds with less than this share of a core used, and a broker has done what there was to do.
 QUIET, IDLE = 4.0, 0.1
-SMALL = ("--claims", "40", "--nodes", "20", "--odcrs", "10", "--few-types")
+SMALL = ("--claims", "40", "--nodes", "20", "--odcrs", "4", "--few-types")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

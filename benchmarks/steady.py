@@ -22,7 +22,7 @@ WINDOW = float(os.environ.get("BENCH_SECONDS", "180"))
 
 def measure(*, small: bool) -> Sequence[Figure]:
     """The broker beside a big cluster in which nothing changes: writes, calls, memory, CPU."""
-    claims, odcrs = (40, 10) if small else (10_000, 1_000)
+    claims, odcrs = (40, 4) if small else (10_000, 1_000)
     seconds = 2.0 if small else WINDOW
     with resting(small=small) as cluster, broker(cluster) as made:
         made.settle(cluster, passes=0 if small else 2)

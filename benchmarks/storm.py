@@ -138,7 +138,7 @@ def running(storm: Storm) -> Iterator[None]:
 
 def measure(*, small: bool) -> Sequence[Figure]:
     """A night without GPUs: calls that are refused, claims that are remade, and how soon it ends."""
-    claims, minutes = (12, 4) if small else (600, MINUTES)
+    claims, minutes = (12, 3) if small else (600, MINUTES)
     logs.configure(level="error", format_="json")
     tune_collector()
     with own_credentials(), local_aws() as (_, endpoint):
