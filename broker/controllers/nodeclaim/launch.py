@@ -170,6 +170,8 @@ class Launcher:
         self._outcomes.holds.keep({claim.uid for claim in waiting})
         inputs = self._inputs(waiting, types)
         if not orphans and not unsettled and (until := self._standstill.until(inputs, self._clock.now())):
+            if self._leftovers.finish():
+                self._executor.tidy(self._claims.list())
             return self._again([until])
         self._standstill.forget()
         self._untold = False

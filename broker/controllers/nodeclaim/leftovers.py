@@ -93,6 +93,13 @@ class Leftovers:
             self._calls.done(launch)
         self._end(work, left)
 
+    def finish(self) -> bool:
+        """Ends the calls of which no instance is left to adopt, which is so without orphans; whether any."""
+        over = self._calls.unfinished() - self._of_left_out()
+        for launch in over:
+            self._calls.done(launch)
+        return bool(over)
+
     # ---- instances without a claim
 
     def _without_owner(self, orphans: Sequence[Instance]) -> Sequence[Instance]:
