@@ -13,7 +13,7 @@ from broker.option_rules import wrong
 from broker.settings import Settings
 
 _HINTS: Final = get_type_hints(Settings, include_extras=True)
-_CAPPED: Final = ("buy_dollars_each", "buy_dollars_namespace")
+_PARTS: Final = ("buy_dollars_each", "buy_dollars_namespace")
 
 
 class BadOptions(ValueError):
@@ -36,10 +36,15 @@ def problems(settings: Settings, names: Iterable[str] | None = None) -> list[str
     for name in judged:
         value, option = getattr(settings, name), called(name)
         written = [write for rule in _HINTS[name].__metadata__[1:] if (write := rule(value))]
-        if not written and name in _CAPPED and value and settings.buy_dollars == 0:
-            written.append(f"0, or set {called('buy_dollars')}, which is 0: nothing is bought")
         found += [wrong(option, value, write) for write in written]
     return found
+
+
+def without_effect(settings: Settings) -> list[str]:
+    """Caps of a part that do nothing, since the cap of the whole is 0. `--buy-dollars 0` pauses buying, so
+    this is no error."""
+    parts = [called(name) for name in _PARTS if getattr(settings, name)]
+    return [] if settings.buy_dollars else parts
 
 
 def options(

@@ -23,7 +23,7 @@ from broker.kube.identity import NAMESPACE, IdentityDiffers, cluster_uid, compar
 from broker.kube.lease import Elector
 from broker.oncall.http import HttpServer
 from broker.oncall.metrics import tune_collector
-from broker.options import BadOptions, called, problems
+from broker.options import BadOptions, called, problems, without_effect
 from broker.settings import Settings
 from providers.base import CapacityProvider
 from providers.model import ProviderError
@@ -93,6 +93,8 @@ def serve(
         registries=(*REGISTRIES, *registries),
     )
     _listen(http.start, settings, "http_port")
+    if parts := without_effect(settings):
+        _log.warning("--buy-dollars is 0: nothing is bought, and these have no effect", options=parts)
     _log.info("serving", url=http.url, cluster=settings.cluster_name, region=settings.region)
     webhook = _webhook(settings, client)
     try:

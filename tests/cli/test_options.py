@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import botocore.session
 import pytest
 
+from broker.options import problems, without_effect
+from broker.settings import Settings
 from providers.model import PLATFORMS
 
 from .kit import main
@@ -43,8 +46,7 @@ CASES = [
     ("--buy-dollars", "-1", "from 0 on, or inf"),
     ("--buy-dollars", "nan", "from 0 on, or inf"),
     ("--buy-dollars-each", "abc", "from 0 on, or inf"),
-    ("--buy-dollars-each", "100", "set --buy-dollars (BROKER_BUY_DOLLARS), which is 0"),
-    ("--buy-dollars-namespace", "inf", "set --buy-dollars (BROKER_BUY_DOLLARS), which is 0"),
+    ("--buy-dollars-namespace", "-1", "from 0 on, or inf"),
     ("--buy-instances-each", "-2", "a count from 0 on"),
     ("--buy-platforms", "Linux", "Linux/UNIX"),
     ("--buy-platforms", "", "Linux/UNIX"),
@@ -152,3 +154,10 @@ def test_platforms_are_those_of_ec2() -> None:
         botocore.session.Session().get_service_model("ec2").shape_for("CapacityReservationInstancePlatform")
     )
     assert {*shape.enum} == PLATFORMS
+
+
+def test_caps_of_a_part_have_no_effect_while_buying_is_paused() -> None:
+    paused = Settings(buy_dollars=0.0, buy_dollars_each=100.0)
+    assert not problems(paused, ["buy_dollars", "buy_dollars_each"])
+    assert without_effect(paused) == ["--buy-dollars-each (BROKER_BUY_DOLLARS_EACH)"]
+    assert not without_effect(replace(paused, buy_dollars=1.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -163,8 +162,6 @@ def test_cap_in_dollars_is_a_number_or_inf(
         ({"vmMemoryOverheadPercent": 1}, {"vm_memory_overhead_percent": 1.0}),
         ({"reservedENIs": -1}, {"reserved_enis": -1}),
         ({"buyDollars": -1}, {"buy_dollars": -1.0}),
-        ({"buyDollarsEach": 100}, {"buy_dollars_each": 100.0}),
-        ({"buyDollarsNamespace": "inf"}, {"buy_dollars_namespace": math.inf}),
         ({"buyInstances": -1}, {"buy_instances": -1}),
         ({"buyPlatforms": "Linux"}, {"buy_platforms": "Linux"}),
         ({"buyPlatforms": "Linux/UNIX, Linux"}, {"buy_platforms": "Linux/UNIX, Linux"}),
@@ -190,9 +187,9 @@ def test_chart_takes_every_platform_of_ec2() -> None:
         )
 
 
-def test_cap_of_a_part_without_the_whole_names_both() -> None:
-    with pytest.raises(helm.Refused, match="buyDollars is required: buyDollarsEach is a part of it"):
-        helm.render({**helm.GIVEN, "buyDollarsEach": 100})
+def test_buying_is_paused_by_one_value() -> None:
+    given = environment(helm.render({**helm.GIVEN, "buyDollars": 0, "buyDollarsEach": 100}))
+    assert (given["BROKER_BUY_DOLLARS"], given["BROKER_BUY_DOLLARS_EACH"]) == ("0", "100")
 
 
 @pytest.mark.parametrize("value", ["infinity", "12.5", -1])

@@ -41,10 +41,5 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range splitList "." $path }}{{ $value = get ($value | default dict) . }}{{ end }}
 {{- if not $value }}{{ $missing = append $missing (printf "  %s is required: %s" $path $what) }}{{ end }}
 {{- end }}
-{{- range $cap := list "buyDollarsEach" "buyDollarsNamespace" }}
-{{- if and (eq (toString $.Values.buyDollars) "0") (ne (toString (get $.Values $cap)) "0") }}
-{{- $missing = append $missing (printf "  buyDollars is required: %s is a part of it, and with buyDollars=0 nothing is bought" $cap) }}
-{{- end }}
-{{- end }}
 {{- if $missing }}{{ fail (printf "values are missing:\n%s" (join "\n" $missing)) }}{{ end }}
 {{- end }}
