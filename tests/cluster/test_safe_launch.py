@@ -91,7 +91,7 @@ def test_instance_is_adopted_once_its_node_can_be_read_and_stays(
     stack.passes()
     assert not stack.get(NodeClaim, "new").status.provider_id
     stack.edit(Node, node, {"metadata": {"annotations": {"test": "mended"}}})
-    stack.until_ready("new")
+    stack.until(lambda: stack.is_true("new", names.READY), "new has the instance", step=1.0)
     assert instance_id(stack.get(NodeClaim, "new")) == instance_id(old)
 
 
