@@ -187,7 +187,18 @@ class Lender:
         self._borrow = {lot: count - borrowed[lot] for lot, count in entitlements.borrow.items()}
         self._borrowers = {lot: list(entitlements.of(lot).borrowers) for lot in self._ids}
         self._kinds = {uid: self._kinds_of(uid) for uid in self._waiting}
-        edges = {kind: kind.slots for kinds in self._kinds.values() for kind in kinds}
+        # Where others left for a claim it borrows first: elsewhere others may have left for another.
+        self._at_first = {
+            uid: self._kinds_of(uid, made)
+            for uid in self._waiting
+            if not wishes[uid].gang and (made := entitlements.nominated.get(uid)) is not None
+        }
+        edges = {
+            kind: kind.slots
+            for some in (self._kinds, self._at_first)
+            for kinds in some.values()
+            for kind in kinds
+        }
         self._kept: Counter[str] = Counter()
         self._lendable = frozenset(slot for slots in edges.values() for slot in slots)
         self._flow: Flow[_Kind, str] = Flow(
@@ -208,6 +219,9 @@ class Lender:
         for gang, uids in sorted(items, key=self._turn):
             if not self._take(gang, uids):
                 self._wait(gang, uids)
+        got = {uid for uids in self._lent.values() for uid in uids}
+        for uid in [uid for uid in self._at_first if uid not in got]:
+            self._take_idle(uid)
         lent = {
             uid: odcr_id
             for kind, uids in self._lent.items()
@@ -246,13 +260,11 @@ class Lender:
         lent = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
         return self._inventory.free(odcr_id) - self._dealt[odcr_id] - self._kept[odcr_id] - lent
 
-    def _kinds_of(self, uid: str) -> tuple[_Kind, ...]:
-        """By flavor, so that whoever makes room for another stays within his limit. For whom others left
-        where: nothing elsewhere, which may be another's who waits."""
+    def _kinds_of(self, uid: str, lot: Lot | None = None) -> tuple[_Kind, ...]:
+        """By flavor, so that whoever makes room for another stays within his limit. `lot`: this one alone."""
         flavors: dict[str, list[str]] = defaultdict(list)
-        made = self._entitlements.nominated.get(uid)
         for slot in self._prospects[uid].lent:
-            if made in (None, self._entitlements.lots[slot]):
+            if lot in (None, self._entitlements.lots[slot]):
                 flavors[self._entitlements.lots[slot].flavor].append(slot)
         queue = self._entitlements.draws.get(uid, "")
         return tuple(_Kind(queue, flavor, tuple(slots)) for flavor, slots in flavors.items())
@@ -306,8 +318,14 @@ class Lender:
             return ""
         return self._flow.filled or ""
 
-    def _borrowed(self, uid: str) -> _Kind | None:
-        for kind in self._kinds[uid]:
+    def _take_idle(self, uid: str) -> None:
+        """A slot that nobody else took in this plan, for a claim whose own is long in coming."""
+        if kind := self._borrowed(uid, self._kinds[uid]):
+            self._lent[kind].append(uid)
+            self._awaited.pop(uid, None)
+
+    def _borrowed(self, uid: str, kinds: Sequence[_Kind] | None = None) -> _Kind | None:
+        for kind in kinds if kinds is not None else self._at_first.get(uid, self._kinds[uid]):
             limit = Lot(kind.queue, kind.flavor)
             if self._borrow.get(limit, 0) > 0 and self._flow.add(kind):
                 assert self._flow.filled is not None

@@ -50,7 +50,7 @@ def compare(client: Client, facts: Mapping[str, str]) -> bool:
     except NotFound:
         return False
     differing = [
-        f"{fact} is {now!r} and was {stored.data.get(fact, '')!r}"
+        f"{fact} is {now!r} and was {repr(stored.data[fact]) if fact in stored.data else 'not stored'}"
         for fact, now in facts.items()
         if stored.data.get(fact, "") != now
     ]
@@ -68,11 +68,12 @@ def pin(client: Client, facts: Mapping[str, str]) -> None:
     in other Regions: a wrong one must not be stored by the first start."""
     if compare(client, facts):
         return
-    regions, _ = client.read_all(Node.KIND, _region, label_selector=REGION)
+    found, _ = client.read_all(Node.KIND, _region, label_selector=REGION)
+    regions = {*found} - {""}
     if regions and facts["region"] not in regions:
         raise IdentityDiffers(
             f"not leading: region is {facts['region']!r}, and the Nodes of this cluster are in "
-            f"{', '.join(sorted(set(regions)))} by their label {REGION}. Correct --region (AWS_REGION)"
+            f"{', '.join(sorted(regions))} by their label {REGION}. Correct --region (AWS_REGION)"
         )
     body = {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": dict(facts), "immutable": True}
     try:
@@ -84,4 +85,6 @@ def pin(client: Client, facts: Mapping[str, str]) -> None:
 
 
 def _region(node: Mapping[str, Any]) -> str:
-    return str(node["metadata"]["labels"][REGION])
+    """Of an instance of EC2's; other machines may have labels of their own meaning."""
+    in_aws = str(node["spec"].get("providerID", "")).startswith("aws://")
+    return str(node["metadata"]["labels"][REGION]) if in_aws else ""

@@ -39,6 +39,12 @@ class TtlCache(Generic[K, V]):
         with self._lock:
             self._values.pop(key, None)
 
+    def renew(self, key: K, load: Callable[[], V]) -> V:
+        """What `load` gives; if it raises, the remembered value stays."""
+        value = load()
+        self._values[key] = (self._monotonic(), value)
+        return value
+
     def clear(self) -> None:
         """Forgets every value."""
         with self._lock:

@@ -116,11 +116,10 @@ class AwsProvider:
         self._owner.uid = cluster_uid
 
     def account_id(self, *, cached: bool = True) -> str:
-        if not cached:
-            self._account.drop("account")
-        return self._account.get(
-            "account", lambda: self._aws.call(self._aws.sts.get_caller_identity)["Account"]
-        )
+        def asked() -> str:
+            return str(self._aws.call(self._aws.sts.get_caller_identity)["Account"])
+
+        return (self._account.get if cached else self._account.renew)("account", asked)
 
     def reservations(self) -> Sequence[Odcr]:
         return reservations.reservations(self._reservations)

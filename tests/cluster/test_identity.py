@@ -89,7 +89,10 @@ def test_first_leader_pins_cluster_account_and_region(stack: Stack) -> None:
 @pytest.mark.covers("SAF-02")
 def test_first_start_refuses_a_region_in_which_no_node_is(stack: Stack) -> None:
     labels = {"topology.kubernetes.io/region": REGION}
-    stack.client.create(Node.KIND, {"metadata": {"name": "here", "labels": labels}})
+    spec = {"providerID": "aws:///us-east-1a/i-0123456789abcdef0"}
+    stack.client.create(Node.KIND, {"metadata": {"name": "here", "labels": labels}, "spec": spec})
+    elsewhere = {"topology.kubernetes.io/region": "eu-west-1"}
+    stack.client.create(Node.KIND, {"metadata": {"name": "on-premises", "labels": elsewhere}, "spec": {}})
     message = refused(stack, stack.provider(), region="eu-west-1")
     assert "'eu-west-1'" in message and f"are in {REGION} " in message
     led_once(stack)

@@ -160,9 +160,10 @@ def _reason(claim: NodeClaim) -> str:
 
 def _mass(claim: NodeClaim, missing: int, registered: int) -> str:
     return (
-        f"EC2 does not list instance {instance_id(claim)}: too many were missing at once, and {missing} of "
-        f"{registered} are, so no claim ends for it until EC2 lists them. Check the broker's role, account "
-        "and Region; if the instance is gone, delete this NodeClaim"
+        f"EC2 does not list instance {instance_id(claim)}. {missing} of {registered} registered claims have "
+        "the reason MassLoss: too many were missing at once, so none of these ends, nor any that vanishes "
+        "meanwhile, until EC2 lists each or it is deleted. Check the broker's role, account and Region; if "
+        "the instance is gone, delete this NodeClaim"
     )
 
 

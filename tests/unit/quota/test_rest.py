@@ -3,6 +3,8 @@ it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.apis import names
@@ -378,3 +380,31 @@ def test_worlds_are_of_every_kind() -> None:
     jobs = [one for each in made for one in each.jobs]
     assert any(one.gang for one in jobs) and any(one.firm for one in jobs)
     assert any(one.fallback for one in jobs) and any(each.clusters for each in made)
+
+
+def test_a_claim_takes_an_idle_slot_elsewhere_if_its_victim_does_not_leave() -> None:
+    """A PodDisruptionBudget may hold up the drain for as long as it likes."""
+    world = World(
+        Setting(
+            reservations=[
+                reservation("x", 1),
+                reservation("y", 2),
+                reservation("q", 0, rule={**LOWER, **WITHIN}),
+                reservation("r", 0),
+            ],
+            slots=slots(x=1, y=1),
+            jobs=[
+                job("r0", "r", drains=1000),
+                job("y0", "y", firm=True),
+                job("q0", "q", priority=10, round=3),
+            ],
+        )
+    )
+    for _ in range(12):
+        world.round()
+    assert [drain.preemptor for drain in world.drains] and at(world)["q0"] == ""
+    world.setting = replace(world.setting, slots=slots(x=1, y=2))
+    world.total = {"cr-x": 1, "cr-y": 2}
+    for _ in range(3):
+        world.round()
+    assert at(world)["q0"] == "cr-y"
