@@ -15,6 +15,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.capacity.holdings_model import SETTLE
 from broker.capacity.purchases import LEDGER
 from tests.simulation.setting import BORROWER, BOUGHT, OWNER, PER
 from tests.simulation.world import World, condition, ready
@@ -39,6 +40,7 @@ class Watch:
         self._world = world
         self._seen: tuple[int, int] = (-1, -1)
         self._launches: dict[str, set[str]] = defaultdict(set)  # launch id -> uids of claims that named it
+        self._changed_at = float("-inf")  # when the broker last changed an EC2 reservation
         self._calls: set[str] = set()  # tokens of calls that could buy something
         self._homes: dict[str, str] = {}  # claim's uid -> its instance, once it has one
         self._foreign: dict[str, tuple[Any, ...]] = {}
@@ -64,6 +66,7 @@ class Watch:
             for id_ in sorted(named):
                 self._terminates(id_)
         if operation in ("ModifyCapacityReservation", "CancelCapacityReservation"):
+            self._changed_at = world.time.seconds
             left = int(params.get("InstanceCount", 0))
             for odcr in world.odcrs():
                 if odcr.id in named and odcr.usable and odcr.slots.used > left:
@@ -220,7 +223,8 @@ class Watch:
 
     def _within_count(self) -> None:
         for odcr in self._world.odcrs():
-            if odcr.usable and odcr.slots.used > odcr.total:
+            shrunk = odcr.id in self._world.facts.shrunk  # by a person, below what runs in it
+            if odcr.usable and odcr.slots.used > odcr.total and not shrunk:
                 raise Violation("within count", f"{odcr.id} holds {odcr.slots.used} of {odcr.total}")
 
     def _bought(self) -> None:
@@ -276,6 +280,8 @@ class Watch:
             and not any(o.usable and o.end_date is not None for o in world.odcrs())
             and not any(condition(one, "Ready").get("reason") == "CloudReservationPending" for one in asked)
             and not any(map(self._unclear, asked))
+            # So long it goes by its own change, whatever EC2 shows.
+            and world.time.seconds - self._changed_at > SETTLE.total_seconds()
             and {i.id for i in world.instances()} <= {_instance(c) for c in claims}
         )
 
