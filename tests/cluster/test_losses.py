@@ -98,9 +98,12 @@ def test_claim_with_a_ready_node_survives_a_listing_without_its_instance(stack: 
     with capture_logs() as logs:
         stack.advance(RELIST)
         stack.until_gone(NodeClaim, claim)
+        (line,) = stack.until(
+            lambda: [each for each in [*logs] if each["event"] == "claim ends: its instance is gone"],
+            "it is logged",
+        )
     told = stack.until_event(claim, "InstanceGone").message
     assert told == f"EC2 no longer lists instance {id_}: its claim ends with it"
-    (line,) = [each for each in logs if each["event"] == "claim ends: its instance is gone"]
     assert (line["log_level"], line["claim"], line["instance"]) == ("warning", claim, id_)
     assert "no longer lists it" in line["why"]
 

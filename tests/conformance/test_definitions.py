@@ -212,7 +212,9 @@ def test_watches_end_where_a_version_is_no_longer_served(api: Api) -> None:
         assert ends.rest() == [] and begins_anew.rest() == []
     while api.request("GET", beta).status != 404:
         pass
-    assert api.request("GET", path).status == 200
+    while (status := api.request("GET", path).status) == 429:
+        pass  # the real server may set its storage up anew
+    assert status == 200
     assert api.request("DELETE", f"{DEFINITIONS}/gadgets.{GROUP}").status == 200
 
 
