@@ -16,7 +16,8 @@ from tests.simulation.world import Lab, World
 
 MACHINES = 10.0  # seconds between two looks of the machines
 STEPS = 4000  # of one stretch of time: more is no rest
-SETTLE, REST, ROUND = 3600.0, 100.0, 25.0
+# Longer than the hour for which a purchase may be unclear.
+SETTLE, REST, ROUND = 4200.0, 100.0, 25.0
 QUIET = 150.0  # longer than the settings' longest wait for a state to last
 TRIAL = ("LaunchTemplate",)  # each class's launch is tried once an hour, and anew after a restart
 EMPTY = 75.0  # longer than it takes to describe EC2 anew
