@@ -13,11 +13,16 @@ from broker.app import REGISTRIES
 from providers.aws import AwsProvider
 
 
-def text() -> str:
-    """Every series of the process, in Prometheus' text format."""
+def define() -> None:
+    """Imports everything of the broker's that defines a metric."""
     for module in pkgutil.walk_packages(broker.__path__, "broker."):
         if not module.name.startswith(("broker.kube.embedded", "broker.demo")):
             importlib.import_module(module.name)  # a metric is defined where it is counted
+
+
+def text() -> str:
+    """Every series of the process, in Prometheus' text format."""
+    define()
     aws = CollectorRegistry(auto_describe=True)
     AwsProvider(cluster="exposition", region="us-east-1", registry=aws)
     return "".join(generate_latest(registry).decode() for registry in (*REGISTRIES, aws))

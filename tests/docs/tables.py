@@ -6,8 +6,6 @@ A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; a test com
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +18,6 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-import broker
 from broker.apis import reservation_spec
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
@@ -35,6 +32,7 @@ from broker.settings import Settings
 from providers.aws import errors
 from providers.aws.metrics import CallMetrics
 from providers.model import CapacityType, ErrorClass
+from tests import exposition
 from tests.unit.apis import test_ome
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -223,9 +221,7 @@ def _chart_values() -> dict[str, str]:
 
 def metrics() -> str:
     """Everything of the broker's own that /metrics shows."""
-    for module in pkgutil.walk_packages(broker.__path__, "broker."):
-        if not module.name.startswith(("broker.kube.embedded", "broker.demo")):
-            importlib.import_module(module.name)  # a metric is defined where it is counted
+    exposition.define()
     registry = CollectorRegistry()
     CallMetrics(registry)
     found: dict[str, MetricWrapperBase] = {}
