@@ -28,8 +28,8 @@ from broker.controllers.ome.reservation.hardware import Flavors, Hardware, Seen
 from broker.controllers.ome.reservation.others import Kin, OthersKeeper
 from broker.controllers.ome.reservation.sources import Reservation, Sources, reserved_of
 from broker.controllers.ome.reservation.verdicts import Facts
+from broker.kube import search
 from broker.kube.cache import Cache
-from broker.kube.search import searched
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
 from broker.quota.resolve import Names, Unresolved
 from broker.quota.standing import Claimant, Machine, Share, Steadied, shares, steady, taken, usage
@@ -106,11 +106,8 @@ class Look:
         seen = self._seen(holdings, flavors, now)
         self._steadied, machines = steady(self._steadied, seen.machines, moment, self._steady_seconds)
         claimants = _claimants(reservations, judged)
-        shared = searched(
-            lambda: shares(claimants, machines, sold=verdicts.SOLD),
-            lambda some: shares(some, machines, sold=verdicts.SOLD),
-            lambda: claimants,
-            lambda one: str(one.reserved),
+        shared = search.judged(
+            lambda some: shares(some, machines, sold=verdicts.SOLD), claimants, lambda one: str(one.reserved)
         )
         common, own = _outs(machines)
         refusals = sources.refusals()
