@@ -53,6 +53,7 @@ class InventoryKeeper:
         self._debits: dict[str, tuple[str, datetime]] = {}  # instance id -> reservation id, when launched
         self._credits: dict[str, tuple[str, datetime]] = {}  # the same of ended ones, when last alive
         self._ending: dict[str, datetime] = {}  # instance id -> when it was last seen alive
+        self._corrected = False  # a launch contradicted the last description, which the readers do not know
         self._readers: list[Callable[[], None]] = []
         self.group_errors: dict[str, ProviderError] = {}
         self.error: ProviderError | None = None  # why the last description failed
@@ -90,10 +91,11 @@ class InventoryKeeper:
             self._ending = {i: at for i, at in self._ending.items() if at >= began - REMEMBERED}
             before, known_errors = self._inventory, self.group_errors
             self.group_errors = errors
+            corrected, self._corrected = self._corrected, False
             self._inventory = Inventory(odcrs=odcrs, groups=groups, described=began)
         _report(self._inventory)
         same = (before.odcrs, before.groups, _texts(known_errors)) == (odcrs, groups, _texts(errors))
-        if recovered or debits.keys() != self._debits.keys() or not same:
+        if recovered or corrected or debits.keys() != self._debits.keys() or not same:
             for reader in self._readers:
                 reader()
 
@@ -133,7 +135,8 @@ class InventoryKeeper:
         """EC2 said that the reservation has no free slot: believed until the next description."""
         with self._lock:
             odcr = self._inventory.odcrs.get(odcr_id)
-            if odcr:
+            if odcr and odcr.available:
+                self._corrected = True
                 odcrs = {**self._inventory.odcrs, odcr_id: replace(odcr, available=0)}
                 self._inventory = replace(self._inventory, odcrs=odcrs)
             self._credits = {i: c for i, c in self._credits.items() if c[0] != odcr_id}
