@@ -292,7 +292,7 @@ def _absent(
                 )
             )
     if claimant.group_arn in unread:
-        found.append(Problem(reason="GroupNotRead", message=unread[claimant.group_arn]))
+        found.append(Problem(reason="GroupUnreadable", message=unread[claimant.group_arn]))
     elif claimant.group_arn and claimant.group_arn not in groups:
         found.append(
             Problem(

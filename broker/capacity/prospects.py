@@ -238,7 +238,7 @@ def _short(option: Option, shortage: Shortage) -> Skipped:
         f"{option.pool}: {': '.join(filter(None, (shortage.code, shortage.message)))} "
         f"at {shortage.since:%H:%M:%SZ}, not asked again before {shortage.until:%Y-%m-%dT%H:%M:%SZ}"
     )
-    return Skipped(pool=option.pool, reason="ShortageRemembered", message=message, class_=shortage.class_)
+    return Skipped(pool=option.pool, reason="BackingOff", message=message, class_=shortage.class_)
 
 
 def _total(odcr_id: str, inventory: Inventory) -> int:

@@ -60,7 +60,7 @@ def unplaced(claim: Claim, prospect: Prospect, known: Catalog, inventory: Invent
     if not prospect.options:
         reason, message = _nothing(claim, prospect, known, skipped)
     elif retry_at is not None:
-        reason = "ShortageRemembered"
+        reason = "BackingOff"
         short = [each for each in prospect.refused.values() if each.reason == reason]
         message = f"{len(short)} of {len(prospect.options)} options refused lately; {short[0].message}"
     else:
@@ -117,10 +117,10 @@ def _nothing(claim: Claim, prospect: Prospect, known: Catalog, skipped: Sequence
 
 def _taken(option: Option, inventory: Inventory) -> Skipped:
     if option.pool.capacity_type != "reserved":
-        return Skipped(pool=option.pool, reason="NotNeeded", message=f"{option.pool}: not taken")
+        return Skipped(pool=option.pool, reason="NotRequired", message=f"{option.pool}: not taken")
     free = sum(inventory.free(each) for each in option.odcr_ids)
     message = f"{option.pool}: its {free} free slots went to claims that come before"
-    return Skipped(pool=option.pool, reason="SlotsTaken", message=message)
+    return Skipped(pool=option.pool, reason="OutbidInPlan", message=message)
 
 
 def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | None:

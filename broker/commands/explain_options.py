@@ -165,7 +165,7 @@ def _rows(
         elif skipped is not None:
             yield _row(option, found.inventory, verdict="skipped", skipped=skipped)
         elif number < place:
-            yield _row(option, found.inventory, verdict="skipped", reason="SlotsTaken")
+            yield _row(option, found.inventory, verdict="skipped", reason="OutbidInPlan")
         else:
             yield _row(option, found.inventory, verdict="then")
     unfit = misfits(claim, prospect.suited, shops.known(claim))

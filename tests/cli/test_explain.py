@@ -136,7 +136,7 @@ def test_slots_that_go_to_earlier_claims_are_said(world: World, training: Cluste
     third = explained(world, kubeconfig, "train-2")
     assert third["decision"].startswith("waits: AllReservationsFull")
     (row,) = third["options"]
-    assert (row["verdict"], row["reason"], row["free"]) == ("skipped", "SlotsTaken", 2)
+    assert (row["verdict"], row["reason"], row["free"]) == ("skipped", "OutbidInPlan", 2)
     assert explained(world, kubeconfig, "train-1")["options"][0]["verdict"] == "next"
 
 
@@ -156,7 +156,7 @@ def test_a_refusal_that_any_claim_records_is_remembered(world: World, training: 
     put(client, claim("train-0"))
     found = explained(world, kubeconfig)
     (row,) = found["options"]
-    assert (row["verdict"], row["reason"], row["class"]) == ("skipped", "ShortageRemembered", "capacity")
+    assert (row["verdict"], row["reason"], row["class"]) == ("skipped", "BackingOff", "capacity")
     assert "InsufficientInstanceCapacity: none left" in row["message"]
     assert f"tried again at {now + timedelta(minutes=2):%H:%M}" in found["decision"]
 
@@ -228,7 +228,7 @@ def test_every_pool_of_one_refusal_is_remembered(world: World, training: Cluster
     found = explained(world, kubeconfig)
     plain = [row for row in found["options"] if row["verdict"] != "unfit"]
     assert plain
-    assert {row["reason"] for row in plain} == {"ShortageRemembered"}
+    assert {row["reason"] for row in plain} == {"BackingOff"}
 
 
 def test_a_reservation_that_does_not_suit_says_why(world: World, training: Cluster) -> None:

@@ -96,7 +96,7 @@ def test_every_loop_is_shown() -> None:
 
 # Words in the code that look like reasons and are none: kinds, operators, statuses, outcomes, families.
 WORDS = """
-True False Unknown Normal Warning Valid Ready Available LimitExceeded Resolved Mirrored Not NotNeeded
+True False Unknown Normal Warning Valid Ready Available LimitExceeded Resolved Mirrored Not NotRequired
 Exists DoesNotExist Equal In NotIn Gt Gte Lt Lte Mi Gi Ti NoSchedule NoExecute PreferNoSchedule Failed
 Succeeded PodScheduled AdmissionCheck
 Unschedulable CreateCapacityReservation

@@ -511,8 +511,8 @@ def test_while_its_group_cannot_be_read_what_is_in_there_is_not_bought_again(
     told = {each.reason: each.message for each in state.problems}
     assert (team.made(), state.obtained) == ([], int(read_before))
     # Its own group cannot be read either.
-    assert told.keys() == ({"GroupNotRead"} if read_before else {"GroupNotRead", "PurchaseSkipped"})
-    assert "AccessDenied" in told["GroupNotRead"]
+    assert told.keys() == ({"GroupUnreadable"} if read_before else {"GroupUnreadable", "PurchaseSkipped"})
+    assert "AccessDenied" in told["GroupUnreadable"]
     team.control.clear_faults()
     process.until(lambda: team.grouped() == [there], "it is adopted")
     assert team.made() == []

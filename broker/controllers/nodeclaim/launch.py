@@ -52,7 +52,7 @@ from providers.model import ErrorClass, InstanceType, ProviderError
 ROUNDS = 64
 PARALLEL = 8
 LONGEST_WAIT = 60.0
-REMEMBERED = "ShortageRemembered"  # the planner's word for refusals that are not over
+REMEMBERED = "BackingOff"  # the planner's word for refusals that are not over
 _log = structlog.get_logger("launch")
 
 

@@ -34,7 +34,7 @@ ATTEMPTS = names.ATTEMPTS
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
 RESERVED = "reserved:"
 # Why a better option was passed over, where that means the same of one reservation.
-FULL = frozenset({"ReservationFull", "SlotsTaken", "ShortageRemembered"})
+FULL = frozenset({"ReservationFull", "OutbidInPlan", "BackingOff"})
 MOST_PODS = 10
 PREFERENCE = "PreferNoSchedule"  # a taint that keeps no pod off
 

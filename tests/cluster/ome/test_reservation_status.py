@@ -292,7 +292,7 @@ def test_capacity_of_ec2_s_reservations_used_by_a_cluster_and_given_back(stack: 
     # Less than is used: told, and nobody is sent away.
     stack.client.patch(KIND, "training", {"spec": spec(quotas={GPU: "8"})}, namespace="default")
     stack.until(
-        lambda: told(says(stack), "ResourcesSufficient").get("reason") == "OverUse", "too much is used"
+        lambda: told(says(stack), "ResourcesSufficient").get("reason") == "QuotaExceeded", "too much is used"
     )
     status = until_says(stack, "Updating")
     assert "16 of nvidia.com/gpu in h100 used, 8 more than it may" in status["lifecycleDetail"]

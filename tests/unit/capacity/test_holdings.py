@@ -268,5 +268,7 @@ def test_nothing_is_lost_or_counted_twice(
 
 def test_a_group_that_could_not_be_read_is_not_called_missing() -> None:
     found = belongs([], {}, [claimant(group=GROUP)], cluster="blue", unread={GROUP: "EC2 was busy"})
-    assert [(each.reason, each.message) for each in found.problems[A]] == [("GroupNotRead", "EC2 was busy")]
+    assert [(each.reason, each.message) for each in found.problems[A]] == [
+        ("GroupUnreadable", "EC2 was busy")
+    ]
     assert reasons(look([], claimant(group=GROUP))) == ["GroupNotFound"]

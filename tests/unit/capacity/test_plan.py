@@ -63,7 +63,7 @@ def test_shouldnt_fall_back_to_on_demand_or_spot_when_compatible_reserved_offeri
     }
     (told,) = made.skipped["uid-c2"]
     assert (told.reason, told.message) == (
-        "SlotsTaken",
+        "OutbidInPlan",
         "reserved:m5.xlarge:us-east-1a: its 2 free slots went to claims that come before",
     )
 
@@ -96,7 +96,7 @@ def test_a_reservation_that_refused_is_passed_over_for_the_next_reserved_one_bef
     made = planned([claim()], node_class(BY_GROUP, world), world, shortages=full("cr-1"))
     assert chosen(made) == {"claim-1": f"reserved:m5.2xlarge:us-east-1b:{GROUP}"}
     (told,) = made.skipped["uid-claim-1"]
-    assert told.reason == "ShortageRemembered"
+    assert told.reason == "BackingOff"
     assert told.message == (
         f"reserved:m5.xlarge:us-east-1a:{GROUP}: ReservationCapacityExceeded at 12:00:00Z, "
         "not asked again before 2026-11-01T12:03:00Z"
@@ -112,7 +112,7 @@ def test_a_claim_with_only_short_pools_waits_until_the_first_of_them_ends() -> N
     wanted, made_of = claim(kinds=["reserved"]), node_class(BY_GROUP, world)
     made = planned([wanted], made_of, world, shortages=full("cr-1", "cr-2"))
     (waits,) = made.unplaced
-    assert (waits.reason, waits.retry_at) == ("ShortageRemembered", NOW + minutes(3))
+    assert (waits.reason, waits.retry_at) == ("BackingOff", NOW + minutes(3))
     assert "2026-11-01T12:03:00Z" in waits.message
     made = planned([wanted], made_of, world, shortages=known)
     assert made.unplaced[0].retry_at == NOW + minutes(15)
@@ -131,7 +131,7 @@ def test_a_group_whose_members_are_full_or_refused_is_not_asked() -> None:
     world = inventory(odcr("cr-1", free=0), odcr("cr-2"), groups={GROUP: ["cr-1", "cr-2"]})
     wanted, made_of = claim(kinds=["reserved"]), node_class(BY_GROUP, world)
     made = planned([wanted], made_of, world, shortages=full("cr-2"))
-    assert refusals(made) == {"claim-1": "ShortageRemembered"}
+    assert refusals(made) == {"claim-1": "BackingOff"}
 
 
 @pytest.mark.covers("KRP-08")
@@ -240,9 +240,7 @@ def test_on_demand_if_spot_is_unavailable() -> None:
         "claim-1": "on-demand:m5.large:us-east-1a"
     }
     only = claim(kinds=["spot"], types=["m5.large"])
-    assert refusals(planned([only], node_class(), inventory(), shortages=known)) == {
-        "claim-1": "ShortageRemembered"
-    }
+    assert refusals(planned([only], node_class(), inventory(), shortages=known)) == {"claim-1": "BackingOff"}
 
 
 @pytest.mark.covers("KRP-20")

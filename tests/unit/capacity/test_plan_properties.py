@@ -251,7 +251,7 @@ def test_every_claim_is_assigned_once_or_told_why_not_and_gets_only_what_it_acce
         assert one.option not in one.rest
     for waits in made.unplaced:
         assert waits.reason and waits.message
-        if waits.reason == "ShortageRemembered":
+        if waits.reason == "BackingOff":
             assert waits.retry_at is not None and waits.retry_at > NOW
 
 

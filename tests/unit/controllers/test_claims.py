@@ -196,17 +196,17 @@ RESERVED_POOL, PLAIN_POOL = "reserved:p5.48xlarge:us-east-1a:cr-1", "on-demand:p
         (RESERVED_POOL, Outcome.REFUSED, "Code", ErrorClass.THROTTLING, None),
         (PLAIN_POOL, Outcome.REFUSED, "Code", ErrorClass.CAPACITY, None),
         (RESERVED_POOL, Outcome.SKIPPED, "ReservationFull", None, ("False", "LimitExceeded")),
-        (RESERVED_POOL, Outcome.SKIPPED, "SlotsTaken", None, ("False", "LimitExceeded")),
+        (RESERVED_POOL, Outcome.SKIPPED, "OutbidInPlan", None, ("False", "LimitExceeded")),
         (
             RESERVED_POOL,
             Outcome.SKIPPED,
-            "ShortageRemembered",
+            "BackingOff",
             ErrorClass.CAPACITY,
             ("False", "LimitExceeded"),
         ),
-        (RESERVED_POOL, Outcome.SKIPPED, "ShortageRemembered", ErrorClass.QUOTA, None),
+        (RESERVED_POOL, Outcome.SKIPPED, "BackingOff", ErrorClass.QUOTA, None),
         (RESERVED_POOL, Outcome.SKIPPED, "InstanceTypeMismatch", None, None),
-        (PLAIN_POOL, Outcome.SKIPPED, "ShortageRemembered", ErrorClass.CAPACITY, None),
+        (PLAIN_POOL, Outcome.SKIPPED, "BackingOff", ErrorClass.CAPACITY, None),
     ],
 )
 def test_only_what_concerns_reservations_turns_their_condition(

@@ -134,7 +134,9 @@ def test_what_ec2_says_is_full_is_full_whatever_ended_before(world: World) -> No
     assert world.free == 1
 
 
-def test_a_description_that_agrees_with_a_refusal_is_news_to_those_that_read_the_one_before(world: World) -> None:
+def test_a_description_that_agrees_with_a_refusal_is_news_to_those_that_read_the_one_before(
+    world: World,
+) -> None:
     world.described(1)
     news = world.news
     world.keeper.full("cr-1")

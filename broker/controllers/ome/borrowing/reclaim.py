@@ -98,7 +98,7 @@ class Reclaimer:
                 return  # the first plan says whether it still waits
             got = claim.labels.get(names.RESERVATION_ID, "")
             message = f"it has a slot of {got}" if got else "it takes another way"
-            change = Change(type=names.RECLAIMING, status="False", reason="Settled", message=message)
+            change = Change(type=names.RECLAIMING, status="False", reason="Resolved", message=message)
             write(self._client, self._claims, claim, change, now=self._clock.now())
 
         each(self._claims.list(), settled)

@@ -276,7 +276,7 @@ class HoldingsKeeper:
             if error.class_ not in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
                 group = self._groups.name(wish.reserved)
                 why = f"group {group}, which the broker keeps for it, could not be read: {error}"
-                self._ungrouped[wish.reserved] = (Problem(reason="GroupNotRead", message=why),)
+                self._ungrouped[wish.reserved] = (Problem(reason="GroupUnreadable", message=why),)
             return replace(wish, groups=False)
 
     def _adopted(

@@ -63,7 +63,7 @@ REASONS: Final = {
         "ResourceRatioUnsatisfiable",
         "FlavorNotFound",
         "CloudReservationPending",
-        "OverUse",
+        "QuotaExceeded",
         "SpecInvalid",
         "Creating",
         "Deleting",
@@ -149,7 +149,7 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
         )
         yield Obstacle(
             kind=Kind.USE,
-            reason="OverUse",
+            reason="QuotaExceeded",
             message=f"{told}: nothing is evicted for it, and nothing more is admitted until it fits; end "
             "some of status.associationUsages, or raise nominalQuota",
         )
@@ -245,7 +245,10 @@ def _sufficient(facts: Facts) -> Verdict:
         return Verdict(type=SUFFICIENT, status="False", reason=reason, message=message)
 
     for each in obstacles(facts):
-        if each.reason not in ("ClusterQueueInactive", "QuotaExceeded"):
+        admission = (
+            each.reason == "ClusterQueueInactive" or (each.kind is Kind.SPEC and each.reason == "QuotaExceeded")
+        )
+        if not admission:
             return no(each.reason, each.message)
     if lacking := short(facts.nominal, facts.share.supplied):
         said = amounts_missing(facts.nominal, facts.share.supplied, lacking)

@@ -24,7 +24,7 @@ from broker.quota.usage import Holder, Reserved
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
 # What keeps a deleted reservation's purchases from being given back.
 STUCK = frozenset(
-    {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupNotRead", "ReservationNotDescribed"}
+    {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
 )
 # Why a flavor means no instances of EC2's, which is no trouble where nothing is to be bought.
 OF_FLAVORS = frozenset(

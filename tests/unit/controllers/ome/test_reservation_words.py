@@ -271,7 +271,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
         (
             facts(used={GPU: 80}),
             "ResourcesSufficient",
-            "OverUse",
+            "QuotaExceeded",
             "end some of status.associationUsages, or raise nominalQuota",
         ),
         (
@@ -283,7 +283,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
         (
             facts(used={GPU: 80}),
             "ResourcesSufficient",
-            "OverUse",
+            "QuotaExceeded",
             "80 of nvidia.com/gpu in h100 used, 16 more than it may",
         ),
         (
@@ -364,7 +364,7 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
     ("reason", "detail", "waits_for"),
     [
         ("InstancesRunning", "", "instances still run in cr-1"),
-        ("GroupNotRead", "", "instances still run in cr-1"),
+        ("GroupUnreadable", "", "instances still run in cr-1"),
         ("ReservationNotDescribed", "", "instances still run in cr-1"),
         ("FlavorUnmatched", "", "its EC2 reservations are looked at"),
         ("FlavorUnmatched", "1 of 2", "1 of 2"),
