@@ -240,15 +240,16 @@ def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: 
     return Verdict(type=READY, status="False", reason="ReservationUpdating", message=said)
 
 
+# What stops admission and says nothing about the hardware.
+NOT_OF_HARDWARE: Final = ((Kind.QUEUE, "ClusterQueueInactive"), (Kind.SPEC, "QuotaExceeded"))
+
+
 def _sufficient(facts: Facts) -> Verdict:
     def no(reason: str, message: str) -> Verdict:
         return Verdict(type=SUFFICIENT, status="False", reason=reason, message=message)
 
     for each in obstacles(facts):
-        admission = (
-            each.reason == "ClusterQueueInactive" or (each.kind is Kind.SPEC and each.reason == "QuotaExceeded")
-        )
-        if not admission:
+        if (each.kind, each.reason) not in NOT_OF_HARDWARE:
             return no(each.reason, each.message)
     if lacking := short(facts.nominal, facts.share.supplied):
         said = amounts_missing(facts.nominal, facts.share.supplied, lacking)
