@@ -37,7 +37,7 @@ from broker.informers import Informers
 from broker.kube.batch import Batcher
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again, Controller
+from broker.kube.controller import Controller, Result
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.isolation import Isolation
@@ -353,7 +353,7 @@ class Broker:
         except Unresolved:
             return ""  # nothing is launched from it now
 
-    def _poll(self, _items: Sequence[str]) -> Again | None:
+    def _poll(self, _items: Sequence[str]) -> Result | None:
         if self._ownership.look():
             for claim in self.read.claims.cache.list():
                 self._nodeclaims.queue.add(claim.name)
@@ -365,13 +365,13 @@ class Broker:
             self._inventory_changed()
         return None
 
-    def _sweep(self, items: Sequence[str]) -> Again | None:
+    def _sweep(self, items: Sequence[str]) -> Result | None:
         give_back()
         self.isolation.readmit()
         self._sweeper.sweep(at_limit=AT_LIMIT in items)
         return None
 
-    def _sweep_profiles(self, _items: Sequence[str]) -> Again | None:
+    def _sweep_profiles(self, _items: Sequence[str]) -> Result | None:
         self._profiles.sweep()
         return None
 

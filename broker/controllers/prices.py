@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import Gauge
 
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
 from providers.model import ProviderError
@@ -35,14 +35,14 @@ class PriceKeeper:
         self._clock = clock
         self._said = ""
 
-    def run(self, _items: Sequence[str]) -> Again | None:
+    def run(self, _items: Sequence[str]) -> Result | None:
         try:
             self._provider.refresh_prices()
         except ProviderError as error:
             if self._said != (said := str(error)):
                 _log.warning("prices could not be refreshed; those known before hold", error=said)
             self._said = said
-            return Again(AGAIN)
+            return Result(requeue_after=AGAIN)
         self._said = ""
         _AT.set(self._clock.now().timestamp())
         return None

@@ -52,10 +52,10 @@ def isolate_nothing(failure: Failure, _run: Run, _about: str) -> Failure | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """What a reconcile returns to be called again after some seconds, whatever happens before."""
+class Result:
+    """Returned by a reconcile that must run again after `requeue_after` seconds, even without an event."""
 
-    after: float
+    requeue_after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Outcome:
 
 def attempt(
     name: str,
-    work: Callable[[], Again | None],
+    work: Callable[[], Result | None],
     *,
     clock: Clock,
     expected: Errors,
@@ -111,7 +111,7 @@ def attempt(
     return outcome
 
 
-def _call(name: str, work: Callable[[], Again | None], expected: Errors, context: dict[str, Any]) -> Outcome:
+def _call(name: str, work: Callable[[], Result | None], expected: Errors, context: dict[str, Any]) -> Outcome:
     try:
         again = work()
     except Conflict as error:  # someone was faster; the next look sees what they wrote
@@ -120,7 +120,7 @@ def _call(name: str, work: Callable[[], Again | None], expected: Errors, context
     except expected as error:
         log.warning("failed, trying again", controller=name, error=str(error), **context)
         return Outcome(failed=True, wait=error.retry_after if isinstance(error, TooManyRequests) else 0.0)
-    return Outcome(failed=False, again=None if again is None else again.after)
+    return Outcome(failed=False, again=None if again is None else again.requeue_after)
 
 
 class Controller(Generic[K]):
@@ -133,7 +133,7 @@ class Controller(Generic[K]):
     def __init__(
         self,
         name: str,
-        reconcile: Callable[[K], Again | None],
+        reconcile: Callable[[K], Result | None],
         *,
         queue: WorkQueue[K],
         clock: Clock,

@@ -16,7 +16,7 @@ import structlog
 from broker.kube.backoff import Backoff, Random
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
-from broker.kube.controller import EXPECTED, SYNC_POLL, Again, Errors, Isolate, attempt, isolate_nothing
+from broker.kube.controller import EXPECTED, SYNC_POLL, Errors, Isolate, Result, attempt, isolate_nothing
 from broker.kube.queue import K
 
 FIRST, LONGEST = 0.2, 60.0  # seconds of back-off
@@ -25,12 +25,12 @@ log = structlog.get_logger(__name__)
 
 
 class Singleton(Generic[K]):
-    """Calls `run(items)` for each batch, for each Again, and every `every` seconds with no item at all."""
+    """Calls `run(items)` for each batch, after each `requeue_after`, and every `every` seconds anyway."""
 
     def __init__(
         self,
         name: str,
-        run: Callable[[Sequence[K]], Again | None],
+        run: Callable[[Sequence[K]], Result | None],
         *,
         batcher: Batcher[K],
         clock: Clock,

@@ -46,7 +46,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         "claim released before its instance ended",
         f"{_CLAIMS}.termination",
-        "            if self._alive(claim, nodes):\n                return Again(LOOK_AGAIN)\n",
+        "            if self._alive(claim, nodes):\n"
+        "                return Result(requeue_after=LOOK_AGAIN)\n",
         "            self._alive(claim, nodes)\n",
     ),
     Mutant(

@@ -24,7 +24,7 @@ from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.events import Recorder
 
 SOON = 1.0
@@ -51,7 +51,7 @@ class AcceptedKeeper:
         self._clock = clock
         self._recorder = recorder
 
-    def reconcile(self, name: str) -> Again | None:
+    def reconcile(self, name: str) -> Result | None:
         """Raises ApiError."""
         one, known = self._classes.get(name), self._definition.current()
         if one is None or one.deleting or known is None:
@@ -70,9 +70,9 @@ class AcceptedKeeper:
         if (wanted and wanted.dump()) == (copy and copy.dump()):
             return None
         if wait := self._definition.unsettled():
-            return Again(wait)
+            return Result(requeue_after=wait)
         if not self._definition.confirmed(known.identity):
-            return Again(SOON)
+            return Result(requeue_after=SOON)
         if wanted is not None:
             return self._copy(one, wanted)
         if copy is not None and copy.definition != known.identity:
@@ -80,12 +80,12 @@ class AcceptedKeeper:
         raw = self._client.get(EC2NodeClass.KIND, name)
         if PROPERTY in raw.get("spec", {}):
             self._classes.reread([raw])
-            return Again(SOON)
+            return Result(requeue_after=SOON)
         self._patch(one, {"metadata": {"annotations": {names.ACCEPTED_SPEC: None}}})
         _log.info("the user removed the spec: its copy goes as well", nodeclass=name)
         return None
 
-    def _copy(self, one: EC2NodeClass, wanted: Accepted) -> Again | None:
+    def _copy(self, one: EC2NodeClass, wanted: Accepted) -> Result | None:
         spec = wanted.spec.wire()
         kept = self._patch(
             one,
@@ -100,12 +100,12 @@ class AcceptedKeeper:
         unsure = Accepted(spec=wanted.spec, definition=UNCONFIRMED)
         now_there = self._classes.get(one.name) or one
         self._patch(now_there, {"metadata": {"annotations": {names.ACCEPTED_SPEC: unsure.dump()}}})
-        return Again(SOON)
+        return Result(requeue_after=SOON)
 
-    def _restore(self, one: EC2NodeClass, copy: Accepted) -> Again | None:
+    def _restore(self, one: EC2NodeClass, copy: Accepted) -> Result | None:
         """The copy names the new definition only when the field was seen under it."""
         if not self._patch(one, {"spec": {PROPERTY: copy.spec.wire()}}):
-            return Again(SOON)
+            return Result(requeue_after=SOON)
         self._disown(one.name)
         _log.info("spec written back", nodeclass=one.name)
         self._recorder.event(

@@ -32,7 +32,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
 from broker.kube.events import Recorder
 from providers.base import CapacityProvider
@@ -83,7 +83,7 @@ class Advisor:
         self.marks = Marks(client, provider, inventory, clock=clock, cluster=cluster, describe=describe)
         self._last: dict[str, tuple[str, Record]] = {}  # name -> uid and what was written to it
 
-    def reconcile(self, name: str) -> Again | None:
+    def reconcile(self, name: str) -> Result | None:
         node_class = self._classes.get(name)
         if node_class is None:
             if name not in self._classes.broken:
@@ -106,13 +106,15 @@ class Advisor:
             verdict, again = self._keep(node_class, spec, self._found(node_class, spec))
         except Unresolved as error:
             if error.passing:
-                return Again(SOON)
+                return Result(requeue_after=SOON)
             self._say(node_class, [verdicts.unresolved(error.reason, error.message), *about_pools])
             return None
         except Invalid as error:
-            verdict, again = verdicts.refused_by_server("TermsRefused", error.message), Again(LOOK_AGAIN)
+            verdict = verdicts.refused_by_server("TermsRefused", error.message)
+            again = Result(requeue_after=LOOK_AGAIN)
         except Forbidden as error:
-            verdict, again = verdicts.refused_by_server("Forbidden", error.message), Again(LOOK_AGAIN)
+            verdict = verdicts.refused_by_server("Forbidden", error.message)
+            again = Result(requeue_after=LOOK_AGAIN)
         wanted = spec is not None or verdict.status != "True"
         self._say(self._classes.get(name) or node_class, [verdict, *about_pools] if wanted else [])
         return again
@@ -131,7 +133,7 @@ class Advisor:
 
     def _keep(
         self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None, found: Resolved
-    ) -> tuple[Verdict, Again | None]:
+    ) -> tuple[Verdict, Result | None]:
         """Brings list, record and tags to what they should be. Raises ApiError, ProviderError."""
         name = node_class.name
         present = [term.wire() for term in node_class.spec.capacity_reservation_selector_terms]
@@ -140,7 +142,7 @@ class Advisor:
         if intent.record.yielded and spec is not None and not spec.preference:
             tagged = terms.own_of(found, self._account)  # so that the offered term selects them
         marked = self.marks.put(name, tagged) if tagged else Marked()
-        again = Again(LOOK_AGAIN) if marked.refused else None
+        again = Result(requeue_after=LOOK_AGAIN) if marked.refused else None
         if intent.record.yielded:
             manager = self._yield(node_class, intent.record)
             offer = terms.OPEN if spec and spec.preference else self._tag(name)

@@ -24,7 +24,7 @@ from broker.apis.karpenter_aws_definition import (
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import Invalid
 from broker.oncall.metrics import REGISTRY
 
@@ -95,16 +95,16 @@ class DefinitionKeeper:
         self._cache.observe(raw)
         return definition(raw).identity == identity
 
-    def run(self) -> Again | None:
+    def run(self) -> Result | None:
         """Raises ApiError."""
         found = self.current()
         _MISSING.set(len(found.missing) if found and not found.own else 0)
         if found is None or found.own:
             return None
         asked = (self._mend(found) if found.missing or found.outdated else None, self._look_again(found))
-        return min((again for again in asked if again), key=lambda again: again.after, default=None)
+        return min((again for again in asked if again), key=lambda again: again.requeue_after, default=None)
 
-    def _look_again(self, found: Definition) -> Again:
+    def _look_again(self, found: Definition) -> Result:
         """Classes are read anew once the definition is in force: until then a watch may have shown them as
         the old one had them. When that watch ends nobody says, so it is done again, ever more rarely."""
         now = self._clock.monotonic()
@@ -113,9 +113,9 @@ class DefinitionKeeper:
         if now >= self._looks[0]:
             self._classes.reread(self._client.list(EC2NodeClass.KIND)[0])
             self._looks = [*self._looks[1:], now + LONG_AFTER]
-        return Again(max(self._looks[0] - now, 0.0))
+        return Result(requeue_after=max(self._looks[0] - now, 0.0))
 
-    def _mend(self, found: Definition) -> Again | None:
+    def _mend(self, found: Definition) -> Result | None:
         lacking = ", ".join((*found.missing, *found.outdated))
         if self._told != found.identity:
             self._told = found.identity
@@ -134,14 +134,14 @@ class DefinitionKeeper:
                 f"somebody takes {PROPERTY} out of the definition again and again: it is left so for now",
                 times=len(self._put_back),
             )
-            return Again(self._put_back[0] + HOUR - now)
+            return Result(requeue_after=self._put_back[0] + HOUR - now)
         try:
             answer = self._client.patch(CustomResourceDefinition.KIND, NAME, patch(there.wire()), type="json")
         except Invalid as error:
             # Somebody changed it meanwhile: a test of the patch does not hold.
             _log.info("definition read anew", why=error.message)
             self._cache.observe(self._client.get(CustomResourceDefinition.KIND, NAME))
-            return Again(SOON)
+            return Result(requeue_after=SOON)
         self._put_back.append(now)
         self._cache.observe(answer)
         _log.info(f"{PROPERTY} added to the definition of EC2NodeClass", versions=lacking)

@@ -16,7 +16,7 @@ from prometheus_client import Counter
 
 from broker.kube.backoff import Backoff, Random
 from broker.kube.clock import Clock
-from broker.kube.controller import Again, Isolate, attempt, isolate_nothing
+from broker.kube.controller import Isolate, Result, attempt, isolate_nothing
 from broker.kube.errors import ApiError
 from broker.oncall.metrics import REGISTRY
 from providers.base import CapacityProvider
@@ -81,7 +81,7 @@ class QueueReader:
             else:
                 self._backoff.reset()
 
-    def step(self) -> Again | None:
+    def step(self) -> Result | None:
         """One long poll and its answers. Raises ProviderError; ApiError after every message had its turn."""
         messages = self._provider.receive(self._queue, wait=LONG_POLL)
         with self._acting:

@@ -15,7 +15,7 @@ from broker.controllers.nodeclaim.terminations import Terminations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.conditions import remove_finalizer
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import NotFound
 
 LOOK_AGAIN = 30.0
@@ -44,7 +44,7 @@ class AbandonedNodes:
         self._claims = claims
         self._nodes = nodes
 
-    def reconcile(self, name: str) -> Again | None:
+    def reconcile(self, name: str) -> Result | None:
         """Raises ApiError."""
         node = self._nodes.get(name)
         if node is None or MARK not in node.annotations:
@@ -55,9 +55,9 @@ class AbandonedNodes:
         id_ = node.spec.provider_id.rpartition("/")[2]
         seen = self._terminations.look(id_)
         if seen is None:
-            return Again(LOOK_AGAIN)  # or sooner, when EC2 has answered
+            return Result(requeue_after=LOOK_AGAIN)  # or sooner, when EC2 has answered
         self._terminations.forget(id_)
         if not seen.gone or (seen.instance is None and is_ready(node)):
-            return Again(LOOK_AGAIN)
+            return Result(requeue_after=LOOK_AGAIN)
         release(self._client, self._nodes, node)
         return None

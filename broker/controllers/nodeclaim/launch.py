@@ -43,7 +43,7 @@ from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
 from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.culprit import Contained, Failure
 from broker.kube.errors import ApiError
 from providers.base import CapacityProvider
@@ -137,7 +137,7 @@ class Launcher:
         self._writers.close()
         self._losses.close()
 
-    def run(self, _items: Sequence[str]) -> Again | None:
+    def run(self, _items: Sequence[str]) -> Result | None:
         """One pass. Raises ProviderError where EC2 cannot be read at all."""
         claims = [claim for claim in self._claims.list() if self._owns(claim)]
         waiting = [c for c in claims if not c.status.provider_id and not c.deleting]
@@ -151,9 +151,9 @@ class Launcher:
         self._unsure = self._waits_for_call()
         if not self._inventory.described:
             self._blind(waiting, self._inventory.error)
-            return Again(1.0)
+            return Result(requeue_after=1.0)
         if not self._entitling().begin():
-            return Again(0.2)
+            return Result(requeue_after=0.2)
         try:
             self._view.refresh()
             self._losses.settle(self._view.missing(claims), claims)
@@ -198,10 +198,10 @@ class Launcher:
     def _waits_for_call(self) -> frozenset[str]:
         return self._executor.calls.waiting(self._claims.list())
 
-    def _again(self, wakes: Iterable[datetime]) -> Again:
+    def _again(self, wakes: Iterable[datetime]) -> Result:
         now = self._clock.now()
         soonest = min(((at - now).total_seconds() for at in wakes), default=LONGEST_WAIT)
-        return Again(max(0.2, min(soonest, self._view.due())))
+        return Result(requeue_after=max(0.2, min(soonest, self._view.due())))
 
     def _inputs(self, waiting: Sequence[NodeClaim], types: Mapping[str, InstanceType]) -> Inputs:
         inventory, objects = self._inventory.snapshot(), {claim.uid: claim for claim in waiting}

@@ -8,7 +8,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.registration import Registration
 from broker.controllers.nodeclaim.termination import Termination
 from broker.kube.cache import Cache
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 
 
 class Lifecycle:
@@ -27,7 +27,7 @@ class Lifecycle:
         self._termination = termination
         self._owns = owns
 
-    def reconcile(self, name: str) -> Again | None:
+    def reconcile(self, name: str) -> Result | None:
         claim = self._claims.get(name)
         if claim is None or not self._owns(claim):
             return None

@@ -28,7 +28,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import changed, owner_reference
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.remains import Remains
 from broker.text import quantities
@@ -71,7 +71,7 @@ class Registration:
         self._recorder = recorder
         self._missed: dict[str, float] = {}  # claim uid -> since when this process waits for its node
 
-    def reconcile(self, claim: NodeClaim) -> Again | None:
+    def reconcile(self, claim: NodeClaim) -> Result | None:
         """Takes the claim as far as its node allows. Raises ApiError."""
         claim = self._mend(claim)
         if (first := first_of(self._claims, claim)).uid != claim.uid:
@@ -137,14 +137,14 @@ class Registration:
         )
         write(self._client, self._claims, claim, change, now=self._clock.now())
 
-    def _without_node(self, claim: NodeClaim, found: list[Node], left_out: Remains | None) -> Again | None:
+    def _without_node(self, claim: NodeClaim, found: list[Node], left_out: Remains | None) -> Result | None:
         if is_true(claim, names.REGISTERED_CONDITION):
             return None  # the instance's own end is noticed where instances are watched
         now = self._clock.now()
         if left_out is not None:
             self._missed.pop(claim.uid, None)  # it has joined
             write(self._client, self._claims, claim, _unread(left_out), now=now)
-            return Again(LOOK_AGAIN)  # nothing wakes the claim if the Node goes as it is
+            return Result(requeue_after=LOOK_AGAIN)  # nothing wakes the claim if the Node goes as it is
         if found:
             change = Change(
                 type=names.REGISTERED_CONDITION,
@@ -160,7 +160,7 @@ class Registration:
         waited = self._clock.monotonic() - self._missed.setdefault(claim.uid, self._clock.monotonic())
         left = REGISTRATION_TIMEOUT.total_seconds() - waited
         if left > 0:
-            return Again(left)
+            return Result(requeue_after=left)
         self._recorder.event(
             claim,
             "Warning",

@@ -26,7 +26,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import remove_finalizer
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import NotFound, TooManyRequests
 from broker.kube.events import Recorder
 from broker.kube.remains import Remains
@@ -64,23 +64,23 @@ class Termination:
         self._launching = launching
         self._ending = ending  # hears each time whether EC2 still has the claim's instance
 
-    def reconcile(self, claim: NodeClaim) -> Again | None:
+    def reconcile(self, claim: NodeClaim) -> Result | None:
         """One step towards the end. Raises ApiError."""
         if names.TERMINATION_FINALIZER not in claim.metadata.finalizers:
             return None
         if self._launching(claim.uid):
-            return Again(LOOK_AGAIN)  # EC2 may be about to give it an instance
+            return Result(requeue_after=LOOK_AGAIN)  # EC2 may be about to give it an instance
         if claim.status.provider_id and first_of(self._claims, claim).uid != claim.uid:
             self._release_claim(claim)  # the instance lives on with another claim
             return None
         nodes, left_out = nodes_of(self._nodes, claim)
         if left_out is not None and self._unread(claim, left_out):
-            return Again(LOOK_AGAIN)
+            return Result(requeue_after=LOOK_AGAIN)
         if any(self._drain(claim, node) for node in nodes):
-            return Again(LOOK_AGAIN)
+            return Result(requeue_after=LOOK_AGAIN)
         if claim.status.provider_id:
             if self._alive(claim, nodes):
-                return Again(LOOK_AGAIN)
+                return Result(requeue_after=LOOK_AGAIN)
             self._terminations.forget(instance_id(claim))
         for node in nodes:
             release(self._client, self._nodes, node)

@@ -15,7 +15,7 @@ import structlog
 
 from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from providers.base import CapacityProvider
 from providers.model import Instance, ProviderError
 
@@ -91,7 +91,7 @@ class Terminations:
         with self._lock:
             self._watched.pop(id_, None)
 
-    def run(self, _items: Sequence[str]) -> Again | None:
+    def run(self, _items: Sequence[str]) -> Result | None:
         """Describes all that are watched, and terminates those that are to end. Raises ProviderError."""
         with self._lock:
             watched = dict(self._watched)
@@ -109,7 +109,7 @@ class Terminations:
         refused |= self._terminate([id_ for id_ in due if watched[id_].tries])
         for id_, each in watched.items():
             self._learn(id_, each, found.get(id_), asked=id_ in due, refused=refused.get(id_), now=now)
-        return Again(LOOK_AGAIN)
+        return Result(requeue_after=LOOK_AGAIN)
 
     def _terminate(self, ids: Sequence[str]) -> dict[str, ProviderError]:
         if not ids:

@@ -30,7 +30,7 @@ from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, Override, ProviderError
 
@@ -89,7 +89,7 @@ class LaunchTrials:
         self._last[ready.source.name] = Trial(seen=_seen(ready), due=due)
         self._mark(ready, "")
 
-    def reconcile(self, name: str) -> Again | None:
+    def reconcile(self, name: str) -> Result | None:
         ready, now = self._classes.resolved(name), self._clock.monotonic()
         pools = [p for p in self._pools.list() if p.spec.template.spec.node_class_ref.name == name]
         if ready is None or (pools and not any(map(self._ours, pools))):
@@ -98,9 +98,9 @@ class LaunchTrials:
         last = self._last.get(name)
         same = last is not None and last.seen == _seen(ready)
         if last is not None and same and now < last.due:
-            return Again(last.due - now)
+            return Result(requeue_after=last.due - now)
         if now < self._free:
-            return Again(self._free - now)
+            return Result(requeue_after=self._free - now)
         self._free = now + APART
         refusals = last.refusals if last is not None and same else 0
         wait = REFRESH
@@ -121,7 +121,7 @@ class LaunchTrials:
             self._last[name] = Trial(seen=_seen(ready), due=now + wait, refusals=refusals)
             if mark is not None:
                 self._mark(ready, mark)
-        return Again(wait)
+        return Result(requeue_after=wait)
 
     def _mark(self, ready: LaunchClass, denial: str) -> None:
         """Marks the class as not launchable; an empty denial clears the mark."""

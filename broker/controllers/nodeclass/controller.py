@@ -34,7 +34,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import changed
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import Invalid
 from broker.kube.events import Recorder
 from providers.base import CapacityProvider
@@ -168,7 +168,7 @@ class NodeClassController:
                 continue  # its condition says why
         return arns - {""}
 
-    def reconcile(self, name: str) -> Again | None:
+    def reconcile(self, name: str) -> Result | None:
         node_class = self._cache.get(name)
         if node_class is None or node_class.deleting:
             with self._lock:
@@ -231,14 +231,14 @@ class NodeClassController:
             self._tell(name)
         if isinstance(outcome, Unresolved):
             if outcome.passing:
-                return Again(SOON)
+                return Result(requeue_after=SOON)
             if str(before) != str(outcome):
                 _log.warning("class not ready", nodeclass=name, reason=outcome.reason, why=outcome.message)
                 self._recorder.event(node_class, "Warning", outcome.reason, outcome.message)
         self._write(node_class, outcome, keep=failure is not None)
         if failure is not None:
             raise failure
-        return Again(LOOK_AGAIN if isinstance(outcome, LaunchClass) else LOOK_AGAIN_UNRESOLVED)
+        return Result(requeue_after=LOOK_AGAIN if isinstance(outcome, LaunchClass) else LOOK_AGAIN_UNRESOLVED)
 
     def doubt(self, name: str) -> None:
         """Something that the class names was refused by EC2: it is looked up anew."""

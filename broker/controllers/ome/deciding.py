@@ -27,7 +27,7 @@ from broker.controllers.ome.clusters.keeper import NOT_YET, ClusterKeeper, Pass
 from broker.controllers.ome.queues import queues
 from broker.controllers.ome.shared import Shared
 from broker.controllers.reservations.each import each
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.search import searched
 from broker.quota import part
 from broker.quota.entitled import Standing
@@ -57,7 +57,7 @@ class Decider:
         self._kueue = kueue
         entitler.held_back = self._held_back
 
-    def run(self, _items: Sequence[str] = ()) -> Again | None:
+    def run(self, _items: Sequence[str] = ()) -> Result | None:
         """Raises ProviderError; ApiError after everything else had its turn."""
         with self._entitler.alone():
             awaiting = self._reclaimer.waiting()
@@ -78,7 +78,7 @@ class Decider:
 
         # A claim that cannot be written keeps no cluster from its turn.
         each((self._reclaimer.settle, lambda: self._reclaimer.act(decided), clusters), lambda step: step())
-        return Again(min(waits)) if waits else None
+        return Result(requeue_after=min(waits)) if waits else None
 
     def _decide(self, this: Pass | None, awaiting: Sequence[tuple[NodeClaim, Awaited]]) -> Joint:
         shared = self._shared

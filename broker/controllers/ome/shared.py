@@ -14,7 +14,7 @@ from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
@@ -52,7 +52,7 @@ LONGEST = 0.3
 def looked_at(
     shared: Shared,
     name: str,
-    run: Callable[[Sequence[str]], Again | None],
+    run: Callable[[Sequence[str]], Result | None],
     *,
     by: Iterable[Informer[Any]],
     ready: Callable[[], bool] = lambda: True,

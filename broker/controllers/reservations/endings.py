@@ -25,7 +25,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from providers.model import Odcr
@@ -66,7 +66,7 @@ class EndingKeeper:
         self._users = users  # reservation id -> names of the classes that use it
         self._told: frozenset[Told] = frozenset()
 
-    def run(self) -> Again | None:
+    def run(self) -> Result | None:
         """Raises ApiError, after every claim had its turn unless the API server has trouble of its own."""
         now = self._clock.now()
         ending = [odcr for odcr in self._inventory.snapshot().odcrs.values() if odcr.end is not None]
@@ -79,7 +79,7 @@ class EndingKeeper:
             lambda pair: self._drain(*pair),
         )
         at = next_moment(ending, now)
-        return None if at is None else Again((at - now).total_seconds())
+        return None if at is None else Result(requeue_after=(at - now).total_seconds())
 
     def _tenants(self) -> dict[str, list[NodeClaim]]:
         """The claims in each reservation."""

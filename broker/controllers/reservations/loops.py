@@ -24,7 +24,7 @@ from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
@@ -85,7 +85,7 @@ class ReservationLoops:
         )
 
         def loop(
-            name: str, run: Callable[[], Again | None], *, period: float, ready: Callable[[], bool]
+            name: str, run: Callable[[], Result | None], *, period: float, ready: Callable[[], bool]
         ) -> Singleton[str]:
             return Singleton(
                 name,

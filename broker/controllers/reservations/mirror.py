@@ -28,7 +28,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import set_condition
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
@@ -65,11 +65,11 @@ class MirrorKeeper:
         self._account = ""
         self._meter = IdleMeter()
 
-    def run(self) -> Again | None:
+    def run(self) -> Result | None:
         """Raises ApiError, after every object had its turn unless the API server has trouble of its own."""
         inventory = self._inventory.snapshot()
         if inventory.described is None:
-            return Again(NOT_YET)
+            return Result(requeue_after=NOT_YET)
         try:
             self._types = self._provider.instance_types()
             self._account = self._provider.account_id()

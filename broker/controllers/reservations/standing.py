@@ -28,7 +28,7 @@ from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from providers.model import Instance
@@ -76,7 +76,7 @@ class StandingKeeper:
         self._owns = owns
         self._relist = relist  # asks for a look at the view, which is doubted
 
-    def run(self) -> Again | None:
+    def run(self) -> Result | None:
         """Raises ApiError, after every claim had its turn unless the API server has trouble of its own."""
         listing, inventory = self._view.listing, self._inventory.snapshot()
         if listing is None or inventory.described is None:

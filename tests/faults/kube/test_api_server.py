@@ -15,7 +15,7 @@ import pytest
 from broker.apis.core import Node
 from broker.kube.client import Client, Reply, Request, Stream
 from broker.kube.clock import FakeClock
-from broker.kube.controller import Again, Controller
+from broker.kube.controller import Controller, Result
 from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.errors import Expired, Unavailable
 from broker.kube.informer import LISTS, Informer
@@ -201,7 +201,7 @@ def test_a_reconcile_goes_through_an_outage_of_the_api_server(world: World) -> N
     """Writes that fail come back until they come through; other keys have their turn meanwhile."""
     queue: WorkQueue[str] = WorkQueue("outage", clock=world.clock)
 
-    def reconcile(key: str) -> Again | None:
+    def reconcile(key: str) -> Result | None:
         world.client.apply(Node.KIND, {"metadata": {"name": key, "labels": {"done": "yes"}}})
         return None
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.kube.batch import Batcher
 from broker.kube.clock import FakeClock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import TooManyRequests, Unavailable
 from broker.kube.singleton import Singleton
 
@@ -136,11 +136,11 @@ class Loop:
         )
         self.singleton.start()
 
-    def run(self, items: Sequence[str]) -> Again | None:
+    def run(self, items: Sequence[str]) -> Result | None:
         self.runs.append([*items])
         if self.fail:
             raise self.fail.pop(0)
-        return None if self.again is None else Again(self.again)
+        return None if self.again is None else Result(requeue_after=self.again)
 
     def add(self, *items: str) -> None:
         self.clock.threads(1)

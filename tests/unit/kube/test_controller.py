@@ -10,7 +10,7 @@ from urllib3.exceptions import ProtocolError
 
 from broker.kube.bugs import BUGS
 from broker.kube.clock import FakeClock
-from broker.kube.controller import RECONCILES, Again, Controller
+from broker.kube.controller import RECONCILES, Controller, Result
 from broker.kube.errors import Conflict, TooManyRequests, Unavailable
 from broker.kube.queue import WorkQueue
 
@@ -37,11 +37,11 @@ class World:
             expected=(ProviderTrouble,),
         )
 
-    def reconcile(self, key: str) -> Again | None:
+    def reconcile(self, key: str) -> Result | None:
         self.calls[key] += 1
         if key in self.fail:
             raise self.fail[key]
-        return Again(self.again[key]) if key in self.again else None
+        return Result(requeue_after=self.again[key]) if key in self.again else None
 
     def step(self, key: str) -> None:
         self.queue.add(key)

@@ -33,7 +33,7 @@ from broker.controllers.ome.holdings.wishes import Reading, Reservation, flavors
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.kube.search import judged
@@ -104,7 +104,7 @@ class HoldingsKeeper:
         self._ledger = Ledger(client)
         self._actor = Actor(client, provider, self._groups, self._ledger, clock=clock, recorder=recorder)
 
-    def run(self) -> Again | None:
+    def run(self) -> Result | None:
         """Raises ApiError and ProviderError, after everything else had its turn."""
         inventory = self._inventory.snapshot()
         self._ledger.load(again=self._looks_again)
@@ -113,7 +113,7 @@ class HoldingsKeeper:
             return None
         if inventory.described is None:
             self._unseen()
-            return Again(NOT_YET)
+            return Result(requeue_after=NOT_YET)
         types = self._provider.instance_types()
         seen = self._see(inventory, types)
         trouble: Exception | None = self._ledger.problem()
@@ -133,7 +133,7 @@ class HoldingsKeeper:
             raise trouble
         now = self._clock.now()
         again = seen.plan.again
-        return Again(max(1.0, (again - now).total_seconds())) if again else None
+        return Result(requeue_after=max(1.0, (again - now).total_seconds())) if again else None
 
     # ---- observe
 

@@ -45,7 +45,7 @@ from broker.controllers.ome.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import Conflict, NotFound
 from broker.quota.usage import Holder, Reserved
 from broker.settings import Settings
@@ -97,7 +97,7 @@ class Answerer:
         self._refused: dict[str, Refused] = {}
         self._memo = Memo()
 
-    def run(self, _items: Sequence[str] = ()) -> Again | None:
+    def run(self, _items: Sequence[str] = ()) -> Result | None:
         holdings = self._holdings()
         strange = self._strange(holdings)  # also while nobody asks: what lasts counts
         workloads = self._reads.workloads.cache
@@ -126,7 +126,7 @@ class Answerer:
             if answer.state != "Pending" or not _entry(workload).message.startswith(WAITS):
                 self._write(workload, answer)
         self._forget()
-        return Again(due) if due < float("inf") else None
+        return Result(requeue_after=due) if due < float("inf") else None
 
     def _answer(self, workload: Workload, look: Look) -> Answer:
         admission = workload.status.admission

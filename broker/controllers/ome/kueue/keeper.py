@@ -42,7 +42,7 @@ from broker.controllers.ome.kueue.render import (
 from broker.controllers.ome.kueue.view import STOPPED, KueueView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder, Reference
 from broker.quota.usage import Reserved
@@ -90,7 +90,7 @@ class QueueKeeper:
         # By kind and key, what an object was last made by this process: what differs from it is another's.
         self._made: dict[tuple[str, str], Json] = {}
 
-    def reconcile(self, key: str) -> Again | None:
+    def reconcile(self, key: str) -> Result | None:
         reserved = named(key)
         reservation = self._find(reserved)
         if reservation is None and self._left_out(reserved):
@@ -106,7 +106,7 @@ class QueueKeeper:
             for each in problems:
                 self._recorder.event(Reference.of(reservation), "Warning", each.reason, each.message)
         waits = [LOOKS[each.reason] for each in problems if each.reason in LOOKS]
-        return Again(min(waits)) if waits else None
+        return Result(requeue_after=min(waits)) if waits else None
 
     def _problems(
         self, reserved: Reserved, reservation: Reservation | None

@@ -30,7 +30,7 @@ from broker.controllers.ome.kueue.view import KueueView, reserves
 from broker.controllers.ome.room import Room
 from broker.controllers.ome.shared import Shared
 from broker.kube.batch import Batcher
-from broker.kube.controller import Again, Controller
+from broker.kube.controller import Controller, Result
 from broker.kube.errors import ApiError
 from broker.kube.queue import WorkQueue
 from broker.kube.singleton import Singleton
@@ -118,7 +118,7 @@ class KueueLoops:
         reads.checks.on_listed(self._check_changed)
         holdings.on_change(lambda: self._asked.add("holdings"))
 
-    def _run_check(self, _items: object) -> Again | None:
+    def _run_check(self, _items: object) -> Result | None:
         try:
             self._check.run(wanted=any(_asks(each) for each in self._reservations()))
         except ApiError:

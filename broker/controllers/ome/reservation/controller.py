@@ -29,7 +29,7 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import remove_finalizer
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.errors import Conflict
 from broker.kube.events import Recorder
 from broker.quota.lifecycle import Limits, State, advance, patience
@@ -74,7 +74,7 @@ class ReservationKeeper:
         self._known: dict[str, Known] = {}  # by uid
         self._marks = Marks(client)
 
-    def run(self) -> Again | None:
+    def run(self) -> Result | None:
         """Raises ApiError, after every reservation had its turn unless the API server has trouble."""
         moment = self._clock.monotonic()
         reservations = self._all()
@@ -91,7 +91,7 @@ class ReservationKeeper:
         finally:
             self._measure(view)
         until = min(due)
-        return Again(max(until - moment, 0.0)) if until < float("inf") else None
+        return Result(requeue_after=max(until - moment, 0.0)) if until < float("inf") else None
 
     def _all(self) -> list[Reservation]:
         return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]

@@ -19,7 +19,7 @@ from broker.controllers.ome.reservation.hardware import sight
 from broker.controllers.ome.reservation.look import Look
 from broker.controllers.ome.reservation.sources import Reservation, Sources
 from broker.controllers.ome.shared import Shared, looked_at
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 from broker.kube.singleton import Singleton
 from broker.quota.lifecycle import Limits
 
@@ -34,7 +34,7 @@ class Use:
 
     EVERY: Final = 1.0
 
-    def __init__(self, run: Callable[[], Again | None]) -> None:
+    def __init__(self, run: Callable[[], Result | None]) -> None:
         self._run = run
         self._lock = threading.Lock()
         self._changed = self._due = False  # since the last look; whether a look comes by itself
@@ -46,12 +46,16 @@ class Use:
             self._due = True
             return not due
 
-    def run(self) -> Again | None:
+    def run(self) -> Result | None:
         with self._lock:
             self._due, self._changed = self._changed, False
             due = self._due
         again = self._run()
-        return again if not due else Again(min(self.EVERY, again.after if again else self.EVERY))
+        return (
+            again
+            if not due
+            else Result(requeue_after=min(self.EVERY, again.requeue_after if again else self.EVERY))
+        )
 
 
 def reservation_loop(

@@ -556,7 +556,7 @@ def test_the_reservation_names_what_kueue_refused(
     waits = world.keeper.reconcile(KEY)
     (problem,) = world.view.problems(TEAM)
     assert (problem.reason, error.message in problem.message) == (reason, True), problem.message
-    assert waits is not None and waits.after == again
+    assert waits is not None and waits.requeue_after == again
     assert world.events()[reason] == problem.message
     world.tap.heal()
     world.keeps()

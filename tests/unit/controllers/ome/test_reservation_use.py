@@ -7,7 +7,7 @@ import pytest
 from broker.apis.kueue import ClusterQueue, Workload
 from broker.controllers.ome.kueue.view import counts_as, shows
 from broker.controllers.ome.reservation.loop import Use
-from broker.kube.controller import Again
+from broker.kube.controller import Result
 
 Json = dict[str, object]
 
@@ -15,11 +15,11 @@ Json = dict[str, object]
 class Runs:
     """A loop's run, counted."""
 
-    def __init__(self, again: Again | None = None) -> None:
+    def __init__(self, again: Result | None = None) -> None:
         self.count = 0
         self.again = again
 
-    def __call__(self) -> Again | None:
+    def __call__(self) -> Result | None:
         self.count += 1
         return self.again
 
@@ -30,20 +30,22 @@ def test_a_change_is_looked_at_at_once_and_those_that_follow_together() -> None:
     use = Use(runs)
     assert use.changed()
     assert not use.changed()  # the look that is asked for sees it too
-    assert use.run() == Again(Use.EVERY)
+    assert use.run() == Result(requeue_after=Use.EVERY)
     assert [use.changed() for _ in range(5)] == [False] * 5
-    assert use.run() == Again(Use.EVERY)
+    assert use.run() == Result(requeue_after=Use.EVERY)
     assert use.run() is None  # nothing has changed since
     assert use.changed()
     assert runs.count == 3
 
 
-@pytest.mark.parametrize(("again", "after"), [(None, 1.0), (Again(0.0), 0.0), (Again(60.0), 1.0)])
-def test_a_loop_that_wants_to_run_earlier_does(again: Again | None, after: float) -> None:
+@pytest.mark.parametrize(
+    ("again", "after"), [(None, 1.0), (Result(requeue_after=0.0), 0.0), (Result(requeue_after=60.0), 1.0)]
+)
+def test_a_loop_that_wants_to_run_earlier_does(again: Result | None, after: float) -> None:
     use = Use(Runs(again))
     assert use.run() == again
     use.changed()
-    assert use.run() == Again(after)
+    assert use.run() == Result(requeue_after=after)
 
 
 def workload(

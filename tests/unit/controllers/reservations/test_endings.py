@@ -25,7 +25,7 @@ def after(world: World, count: float) -> float | None:
     """Runs so many minutes later; the minutes until it wants to run again."""
     world.clock.advance(count * 60)
     again = world.endings.run()
-    return None if again is None else round(again.after / 60, 1)
+    return None if again is None else round(again.requeue_after / 60, 1)
 
 
 @pytest.mark.covers("KRP-29")
