@@ -65,7 +65,7 @@ moto-suite: $(VENV)/.installed ## moto's own tests with local AWS's extension in
 fuzz: $(VENV)/.installed ## Hostile objects of every kind beside a running broker (OBJECTS=10000, SEED=1)
 	OBJECTS=$(or $(OBJECTS),10000) $(BIN)/python -m pytest tests/cluster/test_fuzz.py -q -s -m "not real" $(ARGS)
 
-bench: $(VENV)/.installed ## The figures of docs/figures.md, measured here (B=launch measures one)
+bench: $(VENV)/.installed ## The figures of docs/contribute/figures.md, measured here (B=launch measures one)
 	@for b in $(B); do echo "== $$b"; $(BIN)/python -m benchmarks.$$b $(ARGS) || exit 1; done
 
 unit: $(VENV)/.installed ## The tables and properties, without the real API server

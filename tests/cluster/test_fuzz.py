@@ -1,6 +1,6 @@
 """Random and hostile objects of every kind that the broker reads, statuses included, beside a claim that has
 nothing to do with them. The suite tries a few seconds' worth; `make fuzz OBJECTS=10000` tries as many as are
-promised, `SEED` chooses others, and docs/figures.md has what came of it."""
+promised, `SEED` chooses others, and docs/contribute/figures.md has what came of it."""
 
 from __future__ import annotations
 

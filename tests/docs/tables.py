@@ -296,7 +296,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
 
 
 def pages() -> list[Path]:
-    return sorted(DOCS.glob("*.md"))
+    return sorted(DOCS.rglob("*.md"))
 
 
 def made_anew(text: str) -> str:

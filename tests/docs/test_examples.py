@@ -79,7 +79,7 @@ def local_aws() -> Iterator[LocalAws]:
 
 def test_the_knobs_of_local_aws_as_shown(local_aws: LocalAws) -> None:
     need("curl")
-    said = run_through(DOCS / "local-aws.md", env={**KEYS, "AWS_ENDPOINT_URL": local_aws.endpoint})
+    said = run_through(DOCS / "contribute/local-aws.md", env={**KEYS, "AWS_ENDPOINT_URL": local_aws.endpoint})
     assert len(said) > 10
     for command, printed, shown in said:
         assert printed == shown, command
@@ -92,13 +92,15 @@ def test_kubectl_on_the_embedded_server_as_shown(tmp_path: Path) -> None:
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(server.kubeconfig())
         said = run_through(
-            DOCS / "embedded-api.md", env={"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
+            DOCS / "contribute/embedded-api.md", env={"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
         )
     for command, printed, shown in said:
         assert printed == shown, command
 
 
-@pytest.mark.parametrize(("page", "prints"), [("local-aws.md", "2\n"), ("embedded-api.md", "409 Conflict\n")])
+@pytest.mark.parametrize(
+    ("page", "prints"), [("contribute/local-aws.md", "2\n"), ("contribute/embedded-api.md", "409 Conflict\n")]
+)
 def test_the_code_runs_as_shown(page: str, prints: str) -> None:
     (code,) = blocks(DOCS / page, "python")
     done = subprocess.run(
@@ -123,6 +125,7 @@ def test_manifests_are_taken_strictly() -> None:
         if "apiVersion" in d and "metadata" in d
     ]
     assert {d["kind"] for d in whole} >= {"EC2NodeClass", "NodeClaim", "ResourceQuota"}
+    whole.sort(key=lambda d: d["kind"] != "Namespace")
     there = {*NAMESPACES, *(d["metadata"]["name"] for d in whole if d["kind"] == "Namespace")}
     spaces = {d["metadata"]["namespace"] for d in whole if "namespace" in d["metadata"]} - there
     made = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in sorted(spaces)]
@@ -130,7 +133,7 @@ def test_manifests_are_taken_strictly() -> None:
 
 
 def test_the_chart_installs_with_the_values_that_are_shown() -> None:
-    (install,) = [b for b in blocks(DOCS / "operations.md", "sh") if "helm install" in b]
+    (install,) = [b for b in blocks(DOCS / "operate/operations.md", "sh") if "helm install" in b]
     given = dict(
         each.split("=", 1)
         for each in re.findall(r"--set (\S+?=(?:\$\(.*?\)|\S+))", install.replace("\\\n", " "))

@@ -13,7 +13,7 @@ from broker.controllers.ome.reservation.verdicts import REASONS
 from tests.docs.blocks import DOCS
 from tests.unit.apis.test_ome import MANIFESTS, objects
 
-PAGE = (DOCS / "reservations.md").read_text()
+PAGE = (DOCS / "use/reservations.md").read_text()
 
 
 def rows(heading: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from tests.docs.blocks import DOCS
 
 ROOT = DOCS.parent
-PAGE = (DOCS / "security.md").read_text()
+PAGE = (DOCS / "operate/security.md").read_text()
 ROWS = [
     line
     for line in PAGE.splitlines()

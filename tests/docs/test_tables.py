@@ -36,7 +36,10 @@ def rows(page: str, heading: str) -> Mapping[str, list[str]]:
 
 @pytest.mark.covers("KRP-18")
 def test_every_code_leads_to_a_class_and_every_class_to_an_answer() -> None:
-    codes, answers = rows("errors.md", "code | class |"), rows("errors.md", "class | remembered")
+    codes, answers = (
+        rows("reference/errors.md", "code | class |"),
+        rows("reference/errors.md", "class | remembered"),
+    )
     assert {code: ErrorClass(cells[0].strip("`")) for code, cells in codes.items()} == errors.TABLE
     assert set(answers) == {str(class_) for class_ in ErrorClass}
     for class_, cells in answers.items():
@@ -48,14 +51,14 @@ def test_every_code_leads_to_a_class_and_every_class_to_an_answer() -> None:
 
 @pytest.mark.covers("OME-100")
 def test_what_is_put_right_in_ome_s_examples_is_said() -> None:
-    said = (DOCS / "webhook.md").read_text()
+    said = (DOCS / "operate/webhook.md").read_text()
     for name, notes in test_ome.NOTES.items():
         assert [note for note in notes if note not in said] == []
         assert (f"| {name}, line " in said) is bool(notes)
 
 
 def test_a_changed_table_is_found() -> None:
-    page = (DOCS / "errors.md").read_text()
+    page = (DOCS / "reference/errors.md").read_text()
     assert tables.made_anew(page.replace("`VcpuLimitExceeded`", "`VcpuLimit`")) == page
     with pytest.raises(KeyError):
         tables.made_anew("<!-- generated: nothing -->\n<!-- end -->")
