@@ -174,9 +174,6 @@ class Claim:
     template: str = ""
 
 
-_KINDS: Mapping[str, CapacityType] = {"reserved": "reserved", "on-demand": "on-demand", "spot": "spot"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Pool:
     """What a launch draws from. Two launches of equal pools draw from the same room.
@@ -196,20 +193,9 @@ class Pool:
         placed = f"@{self.placement}" if self.placement else ""
         return f"{where}:{self.reservation}{placed}" if self.reservation else f"{where}{placed}"
 
-    @classmethod
-    def named(cls, text: str) -> Pool | None:
-        """The pool that is written so; None for a name that somebody made up."""
-        where, _, placement = text.partition("@")
-        kind, instance_type, zone, reservation = [*where.split(":", 3), "", "", ""][:4]
-        if kind not in _KINDS or not instance_type or not zone:
-            return None
-        return cls(
-            capacity_type=_KINDS[kind],
-            instance_type=instance_type,
-            zone=zone,
-            reservation=reservation,
-            placement=placement,
-        )
+    @property
+    def reserved(self) -> bool:
+        return self.capacity_type == "reserved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +334,7 @@ class Attempt:
 
     claim: str
     node_class: str
-    pool: str
+    pool: Pool
     outcome: Outcome
     at: datetime
     code: str = ""
@@ -357,4 +343,4 @@ class Attempt:
     request_id: str = ""
     next_step: str = ""
     instance_id: str = ""
-    also: tuple[str, ...] = ()
+    also: tuple[Pool, ...] = ()

@@ -61,8 +61,8 @@ def attempts(one: NodeClaim) -> list[dict[str, Any]]:
     return [
         {
             "at": f"{attempt.at:%Y-%m-%dT%H:%M:%SZ}",
-            "pool": attempt.pool,
-            "also": list(attempt.also),
+            "pool": str(attempt.pool),
+            "also": [str(pool) for pool in attempt.also],
             "outcome": str(attempt.outcome),
             "code": attempt.code,
             "class": str(attempt.class_ or ""),

@@ -88,8 +88,8 @@ def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime)
             shortages = _served(shortages, attempt, inventory)
         elif attempt.outcome is Outcome.REFUSED and attempt.class_ is not None:
             for pool in (attempt.pool, *attempt.also):
-                if option := _option(pool, inventory):
-                    shortages = _refused(shortages, attempt, attempt.class_, option, inventory)
+                option = _option(pool, inventory)
+                shortages = _refused(shortages, attempt, attempt.class_, option, inventory)
     return shortages.observed(inventory, now)
 
 
@@ -117,8 +117,6 @@ def _refused(
 
 def _served(shortages: Shortages, attempt: Attempt, inventory: Inventory) -> Shortages:
     option = _option(attempt.pool, inventory)
-    if option is None:
-        return shortages
     if attempt.outcome is Outcome.SPILLED:
         return spilled(shortages, option, now=attempt.at)
     named = option.pool.reservation
@@ -126,12 +124,9 @@ def _served(shortages: Shortages, attempt: Attempt, inventory: Inventory) -> Sho
     return launched(shortages, option, reservation_id=held, node_class=attempt.node_class)
 
 
-def _option(text: str, inventory: Inventory) -> Option | None:
-    """The option that a pool's name stands for; None for a name that somebody made up."""
-    pool = Pool.named(text)
-    if pool is None:
-        return None
-    if pool.capacity_type != "reserved":
+def _option(pool: Pool, inventory: Inventory) -> Option:
+    """The option that draws from a pool, with the reservations that give the pool its room now."""
+    if not pool.reserved:
         return Option(pool=pool)
     reservation = pool.reservation
     group = inventory.groups.get(reservation)

@@ -26,7 +26,7 @@ from broker.controllers.nodeclaim.status import instance_id, is_true
 from broker.demo import world as account
 from broker.demo.examples import examples
 from broker.demo.kubelets import Kubelets
-from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, until_interrupted
+from broker.demo.stage import Stage, build, hints, line, prepare, servers, until, until_interrupted, where
 from broker.kube.clock import Clock, SystemClock
 from broker.oncall.http import HttpServer
 from broker.oncall.journal import load
@@ -155,7 +155,7 @@ def _row(claim: NodeClaim, instances: dict[str, Instance], stage: Stage) -> dict
     before = "; ".join(a.code for a in attempts if a.outcome in _NOT_TAKEN)
     return {
         "claim": claim.name,
-        "pool": " ".join(final.pool.split(":")[:3]) if final else "-",
+        "pool": where(final.pool) if final else "-",
         "reservation": (instance.reservation_id if instance else "") or "-",
         "before": before or "-",
         "as": "yes" if _expected(claim, instance, stage) else "NO",

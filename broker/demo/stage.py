@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from broker import logs
 from broker.app import Broker
-from broker.capacity.model import Attempt, Outcome
+from broker.capacity.model import Attempt, Outcome, Pool
 from broker.commands import crds
 from broker.demo import world as account
 from broker.kube.client import Client
@@ -115,16 +115,19 @@ def own_credentials() -> None:
     )
 
 
+def where(pool: Pool) -> str:
+    return f"{pool.capacity_type} {pool.instance_type} {pool.zone}"
+
+
 def line(attempt: Attempt) -> str:
     """One line of the story: who, what came of it, where; the full record is in `explain`."""
-    pool = " ".join(attempt.pool.split(":")[:3])
     match attempt.outcome:
         case Outcome.LAUNCHED | Outcome.ADOPTED:
             colour, rest = "green", attempt.instance_id
         case _:
             colour, rest = "yellow", attempt.code
     word = str(attempt.outcome).lower()
-    return f"[{colour}]{attempt.claim:<14} {word:<8}[/{colour}] {pool:<36} {rest}"
+    return f"[{colour}]{attempt.claim:<14} {word:<8}[/{colour}] {where(attempt.pool):<36} {rest}"
 
 
 def hints(kubeconfig: Path, endpoint: str, *commands: str) -> str:

@@ -14,7 +14,7 @@ import orjson
 import structlog
 from prometheus_client import Counter
 
-from broker.capacity.model import Attempt, Outcome
+from broker.capacity.model import Attempt, Outcome, Pool
 from broker.oncall.metrics import REGISTRY
 from broker.text import decode_json, decode_time
 from providers.model import ErrorClass
@@ -48,14 +48,14 @@ class Journal:
         with self._lock:
             self._attempts.append(attempt)
         _ATTEMPTS.labels(
-            attempt.outcome, attempt.class_ or "", attempt.code, attempt.pool, attempt.node_class
+            attempt.outcome, attempt.class_ or "", attempt.code, str(attempt.pool), attempt.node_class
         ).inc()
         level = _log.info if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) else _log.warning
         level(
             attempt.outcome.lower(),
             claim=attempt.claim,
             nodeclass=attempt.node_class,
-            pool=attempt.pool,
+            pool=str(attempt.pool),
             **{
                 key: value
                 for key, value in {
@@ -83,7 +83,6 @@ class Journal:
 
 
 _SHORT = {
-    "pool": "pool",
     "outcome": "outcome",
     "at": "at",
     "code": "code",
@@ -98,8 +97,9 @@ _SHORT = {
 def dump(attempts: Iterable[Attempt]) -> str:
     """The last attempts as the JSON that a claim's annotation carries."""
     rows = [
-        {short: value for name, short in _SHORT.items() if (value := getattr(a, name))}
-        | ({"also": a.also[:POOLS_ON_CLAIM]} if a.also else {})
+        {"pool": _fields(a.pool)}
+        | {short: value for name, short in _SHORT.items() if (value := getattr(a, name))}
+        | ({"also": [_fields(pool) for pool in a.also[:POOLS_ON_CLAIM]]} if a.also else {})
         for a in list(attempts)[-ON_CLAIM:]
     ]
     return orjson.dumps(rows).decode()
@@ -113,7 +113,7 @@ def load(text: str, *, claim: str, node_class: str) -> list[Attempt]:
             Attempt(
                 claim=claim,
                 node_class=node_class,
-                pool=row["pool"],
+                pool=_pool(row["pool"]),
                 outcome=Outcome(row["outcome"]),
                 at=decode_time(row["at"]),
                 code=row.get("code", ""),
@@ -122,9 +122,32 @@ def load(text: str, *, claim: str, node_class: str) -> list[Attempt]:
                 request_id=row.get("requestId", ""),
                 next_step=row.get("next", ""),
                 instance_id=row.get("instance", ""),
-                also=tuple(map(str, row.get("also", ()))),
+                also=tuple(map(_pool, row.get("also", ()))),
             )
             for row in rows
         ]
     except (ValueError, KeyError, TypeError):
         return []
+
+
+def _fields(pool: Pool) -> list[str]:
+    """The pool's fields in order, without the empty ones at the end."""
+    fields = [pool.capacity_type, pool.instance_type, pool.zone, pool.reservation, pool.placement]
+    while not fields[-1]:
+        fields.pop()
+    return fields
+
+
+def _pool(fields: object) -> Pool:
+    """Reads what `_fields` wrote; raises ValueError for anything else."""
+    match fields:
+        case ["reserved" | "on-demand" | "spot" as kind, str(type_), str(zone), *more] if type_ and zone:
+            reservation, placement = (*map(str, more), "", "")[:2]
+            return Pool(
+                capacity_type=kind,
+                instance_type=type_,
+                zone=zone,
+                reservation=reservation,
+                placement=placement,
+            )
+    raise ValueError(f"{fields} names no pool")

@@ -12,7 +12,7 @@ import yaml
 
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import Attempt, Inventory, Outcome
+from broker.capacity.model import Attempt, Inventory, Outcome, Pool
 from broker.commands import explain
 from broker.commands.crds import install
 from broker.commands.explain_options import remembered
@@ -20,7 +20,7 @@ from broker.commands.output import short
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.kube.client import Client
 from broker.oncall.journal import dump
-from providers.model import ErrorClass, Odcr
+from providers.model import CapacityType, ErrorClass, Odcr
 
 from .kit import World, claim, main, node_class, run
 
@@ -28,7 +28,11 @@ Cluster = tuple[Client, str]
 P5 = "p5.48xlarge"
 
 
-def attempt(pool: str, outcome: Outcome = Outcome.REFUSED, **more: Any) -> Attempt:
+def pool(kind: CapacityType, zone: str = "us-east-1a", **more: str) -> Pool:
+    return Pool(capacity_type=kind, instance_type=P5, zone=zone, **more)
+
+
+def attempt(pool: Pool, outcome: Outcome = Outcome.REFUSED, **more: Any) -> Attempt:
     known: dict[str, Any] = {"at": datetime(2026, 11, 21, 3, 0, tzinfo=UTC)}
     return Attempt(claim="train-0", node_class="training", pool=pool, outcome=outcome, **known | more)
 
@@ -64,7 +68,7 @@ def training(world: World, cluster: Cluster) -> Cluster:
 def test_each_attempt_has_its_code_class_request_and_time(world: World, training: Cluster) -> None:
     client, kubeconfig = training
     refused = attempt(
-        "reserved:p5.48xlarge:us-east-1a:cr-1",
+        pool("reserved", reservation="cr-1"),
         code="ReservationCapacityExceeded",
         class_=ErrorClass.RESERVATION_FULL,
         request_id="11111111-2222",
@@ -97,7 +101,7 @@ def test_a_launched_claim_is_told_from_its_record_alone(cluster: Cluster) -> Non
     """Nobody who may only read claims needs AWS for what was done."""
     client, kubeconfig = cluster
     install(client)
-    launched = attempt(f"reserved:{P5}:us-east-1a:cr-1", Outcome.LAUNCHED, instance_id="i-0abc")
+    launched = attempt(pool("reserved", reservation="cr-1"), Outcome.LAUNCHED, instance_id="i-0abc")
     put(client, claim("train-0"), [launched])
     body = {"status": {"providerID": "aws:///us-east-1a/i-0abc"}}
     client.patch(NodeClaim.KIND, "train-0", body, subresource="status")
@@ -146,7 +150,7 @@ def test_a_refusal_that_any_claim_records_is_remembered(world: World, training: 
     client, kubeconfig = training
     now = datetime.now(UTC)
     other = attempt(
-        f"reserved:{P5}:us-east-1a:{world.odcr}",
+        pool("reserved", reservation=world.odcr),
         at=now - timedelta(minutes=1),
         code="InsufficientInstanceCapacity",
         class_=ErrorClass.CAPACITY,
@@ -163,7 +167,7 @@ def test_a_refusal_that_any_claim_records_is_remembered(world: World, training: 
 
 def test_a_refusal_long_ago_is_over(world: World, training: Cluster) -> None:
     client, kubeconfig = training
-    old = attempt(f"reserved:{P5}:us-east-1a:{world.odcr}", code="X", class_=ErrorClass.CAPACITY)
+    old = attempt(pool("reserved", reservation=world.odcr), code="X", class_=ErrorClass.CAPACITY)
     put(client, claim("train-0"), [old])
     assert explained(world, kubeconfig)["options"][0]["verdict"] == "next"
 
@@ -171,12 +175,12 @@ def test_a_refusal_long_ago_is_over(world: World, training: Cluster) -> None:
 def test_a_refusal_in_a_placement_group_is_read_back_as_that_groups() -> None:
     now = datetime.now(UTC)
     pools = {
-        f"reserved:{P5}:us-east-1a@mpi": "reservation:cr-1",
-        f"on-demand:{P5}:us-east-1a@mpi": f"pool:on-demand:{P5}:us-east-1a@mpi",
+        pool("reserved", placement="mpi"): "reservation:cr-1",
+        pool("on-demand", placement="mpi"): f"pool:on-demand:{P5}:us-east-1a@mpi",
     }
     there = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=1, available=1, match_criteria="open")
-    for pool, scope in pools.items():
-        refused = attempt(pool, at=now, code="InsufficientInstanceCapacity", class_=ErrorClass.CAPACITY)
+    for refusing, scope in pools.items():
+        refused = attempt(refusing, at=now, code="InsufficientInstanceCapacity", class_=ErrorClass.CAPACITY)
         document = claim("train-0")
         document["metadata"]["annotations"] = {ATTEMPTS: dump([refused])}
         inventory = Inventory(odcrs={there.id: there}, described=now)
@@ -190,11 +194,11 @@ def test_what_ec2_answered_last_holds_whichever_claim_records_it(refused_last: b
     now = datetime.now(UTC)
     first, last = now - timedelta(minutes=2), now - timedelta(minutes=1)
     there = Odcr(id="cr-1", instance_type=P5, zone="us-east-1a", total=2, available=1)
-    pool = f"reserved:{P5}:us-east-1a:cr-1"
+    asked = pool("reserved", reservation="cr-1")
     answers = {
-        "a": attempt(pool, Outcome.LAUNCHED, at=first if refused_last else last),
+        "a": attempt(asked, Outcome.LAUNCHED, at=first if refused_last else last),
         "b": attempt(
-            pool,
+            asked,
             at=last if refused_last else first,
             code="InsufficientInstanceCapacity",
             class_=ErrorClass.CAPACITY,
@@ -216,7 +220,7 @@ def test_every_pool_of_one_refusal_is_remembered(world: World, training: Cluster
     """A fleet asks many pools at once; each that refused is short, not the first alone."""
     client, kubeconfig = training
     zones = ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f"]
-    pools = [f"on-demand:{P5}:{zone}" for zone in zones]
+    pools = [pool("on-demand", zone) for zone in zones]
     refused = attempt(
         pools[0],
         at=datetime.now(UTC),
@@ -291,7 +295,11 @@ def test_without_ec2_the_record_is_told_all_the_same(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    put(client, claim("train-0"), [attempt(f"reserved:{P5}:us-east-1a:cr-1", code="Code", request_id="r-1")])
+    put(
+        client,
+        claim("train-0"),
+        [attempt(pool("reserved", reservation="cr-1"), code="Code", request_id="r-1")],
+    )
     shown = run(
         "explain", "claim", "train-0", "--kubeconfig", kubeconfig, "--aws-endpoint", "http://127.0.0.1:1"
     ).stdout

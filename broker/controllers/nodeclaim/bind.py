@@ -17,7 +17,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
 from broker.capacity.launches import LeftOver, Pair
-from broker.capacity.model import Attempt, Option, Outcome, Skipped
+from broker.capacity.model import Attempt, Option, Outcome, Pool, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.answered import Answered
@@ -94,13 +94,13 @@ class Binder:
                 self.record(
                     pair.claim.name,
                     ready,
-                    pool=str(first.pool),
+                    pool=first.pool,
                     outcome=Outcome.SKIPPED,
                     code=first.reason,
                     class_=first.class_,
                     message=first.message,
                     next_step="the next option is taken",
-                    also=tuple(str(each.pool) for each in alike),
+                    also=tuple(each.pool for each in alike),
                 )
                 for first, *alike in _alike(skipped.get(pair.claim.uid, ()), asked)
             ]
@@ -109,7 +109,7 @@ class Binder:
             made = self.record(
                 pair.claim.name,
                 ready,
-                pool=str(option.pool),
+                pool=option.pool,
                 outcome=Outcome.SPILLED if pair.spilled and not elsewhere else Outcome.LAUNCHED,
                 instance_id=pair.instance.id,
                 request_id=answered.request_id,
@@ -146,14 +146,14 @@ class Binder:
                 self.record(
                     left.claim.name,
                     ready,
-                    pool=str(option.pool),
+                    pool=option.pool,
                     outcome=Outcome.REFUSED,
                     code=code,
                     class_=first.class_,
                     message=first.message,
                     request_id=answered.request_id,
                     next_step=answer(first.class_, option=option).next_step,
-                    also=tuple(str(each.pool) for each in others),
+                    also=tuple(each.pool for each in others),
                 )
             )
         return attempts
@@ -239,9 +239,9 @@ class Binder:
         return True
 
 
-def _alike(skipped: Iterable[Skipped], asked: Collection[str]) -> list[list[Skipped]]:
+def _alike(skipped: Iterable[Skipped], asked: Collection[Pool]) -> list[list[Skipped]]:
     """Options that were passed over for one and the same reason, together: those after another stay so."""
-    left = (each for each in skipped if str(each.pool) not in asked)
+    left = (each for each in skipped if each.pool not in asked)
     return [
         list(alike)
         for _, alike in groupby(left, key=lambda each: (each.pool.capacity_type, each.reason, each.class_))

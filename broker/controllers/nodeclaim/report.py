@@ -32,7 +32,6 @@ from providers.model import ErrorClass
 
 ATTEMPTS = names.ATTEMPTS
 AVAILABLE, LIMIT_EXCEEDED = "Available", "LimitExceeded"
-RESERVED = "reserved:"
 # Why a better option was passed over, where that means the same of one reservation.
 FULL = frozenset({"ReservationFull", "OutbidInPlan", "BackingOff"})
 MOST_PODS = 10
@@ -44,7 +43,7 @@ _log = structlog.get_logger("launch")
 
 def limit(attempt: Attempt) -> Change | None:
     """What an attempt says about the reservations; None when it says nothing."""
-    reserved = attempt.pool.startswith(RESERVED)
+    reserved = attempt.pool.reserved
     if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) and reserved:
         return Change(
             type=names.CAPACITY_RESERVATION,
@@ -62,14 +61,14 @@ def limit(attempt: Attempt) -> Change | None:
             type=names.CAPACITY_RESERVATION,
             status="False",
             reason=LIMIT_EXCEEDED,
-            message=": ".join(filter(None, (attempt.pool, attempt.code, attempt.message))),
+            message=": ".join(filter(None, (str(attempt.pool), attempt.code, attempt.message))),
         )
     return None
 
 
 def short(skipped: Iterable[Skipped]) -> bool:
     """Whether a reservation would have been taken, had it had room."""
-    return any(str(each.pool).startswith(RESERVED) and _full(each.reason, each.class_) for each in skipped)
+    return any(each.pool.reserved and _full(each.reason, each.class_) for each in skipped)
 
 
 def _full(reason: str, class_: ErrorClass | None) -> bool:

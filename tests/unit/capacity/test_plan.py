@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.capacity.answers import remember, scopes
-from broker.capacity.model import Claim, Inventory, Plan, Pool, ReservationTerm, Selection
+from broker.capacity.model import Claim, Inventory, Plan, ReservationTerm, Selection
 from broker.capacity.shortages import Scope, Shortages
 from providers.model import ErrorClass, Odcr, ProviderError
 
@@ -160,28 +160,6 @@ def test_launch_in_another_zone_while_one_is_short(scope: Scope, gone: str) -> N
         [claim(types=["m5.large"])], node_class(), inventory(), shortages=known, now=NOW + minutes(3)
     )
     assert chosen(later) == {"claim-1": gone}
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"reservation": "cr-1"},
-        {"reservation": "arn:aws:resource-groups:us-east-1:123456789012:group/gpus", "placement": ""},
-        {"placement": "dedicated,mpi"},
-        {"reservation": "cr-1", "placement": "mpi"},
-    ],
-)
-def test_a_pool_is_read_as_it_is_written(more: dict[str, str]) -> None:
-    pool = Pool(capacity_type="reserved", instance_type="p5.48xlarge", zone="us-east-1a", **more)
-    assert Pool.named(str(pool)) == pool
-
-
-@pytest.mark.parametrize(
-    "text", ["", "p5.48xlarge", "borrowed:p5.48xlarge:us-east-1a", "spot:m5.large", "spot::a"]
-)
-def test_a_name_that_no_pool_has_is_none(text: str) -> None:
-    assert Pool.named(text) is None
 
 
 GROUPED = "arn:aws:ec2:us-east-1:123456789012:placement-group/mpi"

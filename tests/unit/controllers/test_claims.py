@@ -177,7 +177,10 @@ def applied(one: NodeClaim, body: dict[str, Any]) -> NodeClaim:
     return NodeClaim.decode({**one.wire(), "status": {**mine, "conditions": [*theirs, *mine["conditions"]]}})
 
 
-RESERVED_POOL, PLAIN_POOL = "reserved:p5.48xlarge:us-east-1a:cr-1", "on-demand:p5.48xlarge:us-east-1a"
+RESERVED_POOL = Pool(
+    capacity_type="reserved", instance_type="p5.48xlarge", zone="us-east-1a", reservation="cr-1"
+)
+PLAIN_POOL = Pool(capacity_type="on-demand", instance_type="p5.48xlarge", zone="us-east-1a")
 
 
 @pytest.mark.covers("KRP-24")
@@ -210,18 +213,14 @@ RESERVED_POOL, PLAIN_POOL = "reserved:p5.48xlarge:us-east-1a:cr-1", "on-demand:p
     ],
 )
 def test_only_what_concerns_reservations_turns_their_condition(
-    pool: str, outcome: Outcome, code: str, class_: ErrorClass | None, said: tuple[str, str] | None
+    pool: Pool, outcome: Outcome, code: str, class_: ErrorClass | None, said: tuple[str, str] | None
 ) -> None:
     attempt = Attempt(claim="c", node_class="n", pool=pool, outcome=outcome, at=NOW, code=code, class_=class_)
     found = limit(attempt)
     assert (found and (found.type, found.status, found.reason)) == (
         said and (names.CAPACITY_RESERVATION, *said)
     )
-    kind, type_, zone = pool.split(":")[:3]
-    where: Any = kind
-    passed = Skipped(
-        pool=Pool(capacity_type=where, instance_type=type_, zone=zone), reason=code, message="", class_=class_
-    )
+    passed = Skipped(pool=pool, reason=code, message="", class_=class_)
     if outcome is Outcome.SKIPPED:
         assert short([passed]) is (said is not None)
 

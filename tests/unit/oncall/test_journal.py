@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.capacity.model import Attempt, Outcome
+from broker.capacity.model import Attempt, Outcome, Pool
 from broker.oncall.journal import ON_CLAIM, Journal, dump, load
 from providers.model import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+POOL = Pool(capacity_type="reserved", instance_type="p5.48xlarge", zone="us-east-1a", reservation="cr-1")
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 
 
@@ -20,11 +21,21 @@ def attempt(**more: object) -> Attempt:
     base: dict[str, object] = {
         "claim": "train-0",
         "node_class": "by-id",
-        "pool": "reserved:p5.48xlarge:us-east-1a:cr-1",
+        "pool": POOL,
         "outcome": Outcome.REFUSED,
         "at": NOW,
     }
     return Attempt(**{**base, **more})  # type: ignore[arg-type]
+
+
+POOLS = st.builds(
+    Pool,
+    capacity_type=st.sampled_from(["reserved", "on-demand", "spot"]),
+    instance_type=st.sampled_from(["p5.48xlarge", "m5.large"]),
+    zone=st.sampled_from(["us-east-1a", "us-east-1b"]),
+    reservation=st.sampled_from(["", "cr-1", "arn:aws:resource-groups:us-east-1:123456789012:group/gpus"]),
+    placement=st.sampled_from(["", "mpi", "dedicated,mpi"]),
+)
 
 
 @given(
@@ -38,6 +49,8 @@ def attempt(**more: object) -> Attempt:
             request_id=TEXT,
             next_step=TEXT,
             instance_id=TEXT,
+            pool=POOLS,
+            also=st.lists(POOLS, max_size=3).map(tuple),
             at=st.datetimes(datetime(300, 1, 1), datetime(9699, 12, 31), timezones=st.just(UTC)),
         ),
         max_size=30,
@@ -47,7 +60,20 @@ def test_what_rides_on_a_claim_is_what_was_tried_last(attempts: list[Attempt]) -
     assert load(dump(attempts), claim="train-0", node_class="by-id") == attempts[-ON_CLAIM:]
 
 
-@pytest.mark.parametrize("text", ["", "null", "{", "[{}]", '[{"pool": 1}]', '["x"]', "7", '{"a": []}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["", "null", "{", "[{}]", '[{"pool": 1}]', '["x"]', "7", '{"a": []}'],
+        *(
+            f'[{{"pool":{pool},"outcome":"Launched","at":"2026-11-21T03:00:00Z"}}]'
+            for pool in (
+                '"spot:m5.large:us-east-1a"',
+                '["spot","m5.large"]',
+                '["borrowed","m5.large","us-east-1a"]',
+            )
+        ),
+    ],
+)
 def test_an_annotation_that_somebody_edited_is_no_attempts(text: str) -> None:
     assert load(text, claim="train-0", node_class="by-id") == []
 
