@@ -34,9 +34,9 @@ from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
+from broker.apiserver import ApiServer, Cluster
+from broker.apiserver.wire import Request, Response
 from broker.kube.client import Client
-from broker.kube.embedded import ApiServer, Cluster
-from broker.kube.embedded.wire import Request, Response
 from broker.kube.transports import InProcessTransport
 from providers.aws import AwsProvider
 from providers.local import LocalAws

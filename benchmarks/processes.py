@@ -114,7 +114,7 @@ def kubernetes_api() -> Iterator[tuple[Program, Path]]:
     """An API server in a process of its own, and a kubeconfig for it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kubeconfig"
-        with program("-m", "broker.kube.embedded", "--port", "0", "--kubeconfig", str(file)) as made:
+        with program("-m", "broker.apiserver", "--port", "0", "--kubeconfig", str(file)) as made:
             made.said(r"serving on (\S+)")
             yield made, file
 

@@ -22,6 +22,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Workload
 from broker.apis.ome import CapacityReservation
+from broker.apiserver import Cluster
 from broker.capacity.holdings import Holdings
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.termination import BY_NODE
@@ -34,7 +35,6 @@ from broker.controllers.ome.reservation.wire import sources
 from broker.controllers.ome.shared import Shared
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import SystemClock
-from broker.kube.embedded import Cluster
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY

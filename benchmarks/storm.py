@@ -21,10 +21,10 @@ from broker import logs
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.commands.manifests import CRD
 from broker.kube.client import Client
-from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from broker.oncall.metrics import tune_collector
 from broker.settings import Settings

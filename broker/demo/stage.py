@@ -15,14 +15,14 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from broker import logs
+from broker.apiserver import ApiServer, Cluster
+from broker.apiserver.collector import Collector
 from broker.app import Broker
 from broker.capacity.model import Attempt, Outcome, Pool
 from broker.commands import crds
 from broker.demo import world as account
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.embedded import ApiServer, Cluster
-from broker.kube.embedded.collector import Collector
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.aws import AwsProvider

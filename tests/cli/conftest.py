@@ -11,8 +11,8 @@ import boto3
 import pytest
 import structlog
 
+from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Client
-from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.local import LocalAws

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.apiserver import Cluster
 from broker.kube.client import Transport
-from broker.kube.embedded import Cluster
 from broker.kube.transports import HttpTransport, InProcessTransport
 from providers.local import LocalAws
 from tests.cluster.stack import Stack

@@ -11,11 +11,11 @@ from broker.apis import names
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import Client
-from broker.kube.embedded import Cluster
 from broker.kube.identity import cluster_uid
 from broker.kube.transports import InProcessTransport
 from tests.cluster import objects

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import yaml
 
-from broker.kube.embedded import Cluster, Request
+from broker.apiserver import Cluster, Request
 
 Json = dict[str, Any]
 # Method, path, query and body of a request; status and body of its answer.

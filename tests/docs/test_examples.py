@@ -15,8 +15,8 @@ import yaml
 
 from broker.apis.crds import load as load_crds
 from broker.apis.kueue import VERSIONS
-from broker.kube.embedded import ApiServer, Cluster
-from broker.kube.embedded.cluster import NAMESPACES
+from broker.apiserver import ApiServer, Cluster
+from broker.apiserver.cluster import NAMESPACES
 from providers.local import LocalAws
 from tests.deploy import helm, strict
 from tests.docs.blocks import DOCS, ROOT, blocks, pages, steps

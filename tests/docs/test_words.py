@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import typer
 
+from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.cli import app
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.lease import Elector
 from broker.kube.transports import InProcessTransport
 from broker.oncall.http import HttpServer

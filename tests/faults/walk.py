@@ -24,6 +24,7 @@ from broker.apis.core import ConfigMap
 from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apiserver import Cluster
 from broker.app import Broker
 from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.calls import RECORDS
@@ -31,7 +32,6 @@ from broker.controllers.nodeclaim.status import instance_id
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import Signal
 from broker.kube.controller import Controller
-from broker.kube.embedded import Cluster
 from broker.kube.errors import NotFound, Unavailable
 from broker.kube.identity import NAMESPACE
 from broker.kube.informer import Informer

@@ -14,7 +14,7 @@ import yaml
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.kueue import Namespace, ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.kube.embedded import Cluster
+from broker.apiserver import Cluster
 from broker.kube.transports import InProcessTransport
 from providers.aws import AwsProvider
 from providers.aws.notices import TYPES

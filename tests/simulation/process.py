@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broker.apiserver.store import Compacted
 from broker.app import LEASE, Broker
 from broker.kube.bugs import contained
 from broker.kube.client import Client
 from broker.kube.controller import Controller
-from broker.kube.embedded.store import Compacted
 from broker.kube.errors import ApiError
 from broker.kube.informer import Informer
 from broker.kube.lease import NotLeading

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import boto3
 import orjson
 
+from broker.apiserver import Cluster, wire
+from broker.apiserver.watch import WatchStream
 from broker.kube.client import READS, Reply, Request, Stream
-from broker.kube.embedded import Cluster, wire
-from broker.kube.embedded.watch import WatchStream
 from broker.kube.errors import Unavailable, from_reply
 from providers.aws import clients
 from tests.simulation.chance import Time

@@ -31,10 +31,10 @@ from broker.apis.crds import load as load_crds
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
+from broker.apiserver import Cluster
+from broker.apiserver.collector import Collector
 from broker.commands.manifests import CRD
 from broker.kube.client import Client
-from broker.kube.embedded import Cluster
-from broker.kube.embedded.collector import Collector
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.aws import clients

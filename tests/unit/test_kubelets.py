@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from broker.apis.core import Node
+from broker.apiserver import Cluster
 from broker.demo.kubelets import Kubelets
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from providers.model import Instance, InstanceType
 

@@ -13,10 +13,10 @@ import orjson
 import pytest
 
 from broker.apis.core import Node
+from broker.apiserver import ApiServer, Cluster
 from broker.kube.client import Client, Reply, Request, Stream
 from broker.kube.clock import FakeClock
 from broker.kube.controller import Controller, Result
-from broker.kube.embedded import ApiServer, Cluster
 from broker.kube.errors import Expired, Unavailable
 from broker.kube.informer import LISTS, Informer
 from broker.kube.queue import WorkQueue

@@ -13,9 +13,9 @@ from broker.admission.certificates import CA_LIFE, SERVING_LIFE, read, write
 from broker.admission.keeper import NAME, SECRET, Foreign, Keeper
 from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.meta import Kind
+from broker.apiserver import Cluster
 from broker.kube.client import Client, Request
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from tests.cluster.taps import Tap, writes_of
 

@@ -15,9 +15,9 @@ import pytest
 from broker import logs, run
 from broker.admission.keeper import NAME
 from broker.apis.admission import ValidatingWebhookConfiguration
+from broker.apiserver import Cluster
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings

@@ -22,10 +22,10 @@ from broker.admission.webhook import EVERY, Webhook
 from broker.apis.admission import Secret
 from broker.apis.crds import load
 from broker.apis.ome import CapacityReservation
+from broker.apiserver import Cluster
 from broker.commands.manifests import CRD
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.errors import Invalid
 from broker.kube.transports import InProcessTransport
 from tests.unit.admission.asked import Json, group, reservation, review

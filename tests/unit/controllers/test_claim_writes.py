@@ -12,11 +12,11 @@ from broker.apis import names
 from broker.apis.crds import load
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
+from broker.apiserver import Cluster
 from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.status import Change, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import RESERVED, claim
 from tests.cluster.taps import Tap, status_of

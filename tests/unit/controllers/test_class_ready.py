@@ -11,6 +11,7 @@ import pytest
 from broker.apis import names
 from broker.apis.crds import load
 from broker.apis.karpenter_aws import EC2NodeClass
+from broker.apiserver import Cluster
 from broker.commands.manifests import CRD
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.controller import NodeClassController
@@ -18,7 +19,6 @@ from broker.controllers.nodeclass.resolve import Unresolved
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from providers.model import ErrorClass, Image, Odcr, ProviderError, SecurityGroup, Selector, Subnet

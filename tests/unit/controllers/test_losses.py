@@ -11,6 +11,7 @@ from broker.apis.core import Node
 from broker.apis.crds import load
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
+from broker.apiserver import Cluster
 from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.instances import Missing
 from broker.controllers.nodeclaim.losses import FEW, MASS_LOSS, Losses
@@ -19,7 +20,6 @@ from broker.controllers.nodeclaim.status import Change, instance_id, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import ON_DEMAND, claim

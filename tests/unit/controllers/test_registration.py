@@ -10,12 +10,12 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.crds import load
 from broker.apis.karpenter import NodeClaim
+from broker.apiserver import Cluster
 from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID, Registration
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 

@@ -11,10 +11,10 @@ import pytest
 
 from broker.apis.coordination import Lease
 from broker.apis.core import Event, Node, Pod
+from broker.apiserver import Cluster
 from broker.kube import client as client_module
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.errors import AlreadyExists, ApiError, Conflict, Expired, Invalid, NotFound
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer

@@ -21,6 +21,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Kind, condition
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apiserver import Cluster
 from broker.capacity.holdings import Holdings
 from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
@@ -39,7 +40,6 @@ from broker.controllers.ome.shared import Shared
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport

@@ -14,6 +14,7 @@ from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
 from broker.apis.meta import Kind
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apiserver import Cluster
 from broker.capacity.holdings import Holdings
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.kueue.ownership import mark
@@ -22,7 +23,6 @@ from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import Shared
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.apis.ome import CapacityReservation
+from broker.apiserver import Cluster
 from broker.capacity.entitled_slots import Counted, counted
 from broker.capacity.holdings_model import Ask
 from broker.capacity.sizing import Flavor
@@ -17,7 +18,6 @@ from broker.controllers.ome.borrowing.unexplained import SETTLE, Unexplained
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.model import Gpu, InstanceType

@@ -9,6 +9,7 @@ import pytest
 
 from broker.apis.kueue import PODS_READY, CheckState, ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apiserver import Cluster
 from broker.controllers.ome.clusters.admission import held
 from broker.controllers.ome.clusters.queueing import Queueing
 from broker.controllers.ome.clusters.settle import Evicted, Settled
@@ -20,7 +21,6 @@ from broker.controllers.ome.kueue.render import CHECK
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Standing
 from broker.quota.model import FlavorResource

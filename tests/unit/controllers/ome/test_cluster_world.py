@@ -8,6 +8,7 @@ import pytest
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
+from broker.apiserver import Cluster
 from broker.capacity.sizing import Sized
 from broker.controllers.ome.clusters.keeper import Pass
 from broker.controllers.ome.clusters.wanted import Refused
@@ -15,7 +16,6 @@ from broker.controllers.ome.clusters.world import World, look
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Standing
 from broker.quota.joint import Joint, decide

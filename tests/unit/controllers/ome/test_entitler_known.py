@@ -13,6 +13,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
+from broker.apiserver import Cluster
 from broker.capacity.holdings import Holdings
 from broker.controllers.ome.borrowing.entitler import PATIENCE, Entitler
 from broker.controllers.ome.borrowing.sight import Sight
@@ -20,7 +21,6 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings

@@ -23,6 +23,7 @@ from broker.apis.kueue import (
     Workload,
 )
 from broker.apis.meta import Kind
+from broker.apiserver import Cluster
 from broker.capacity.holdings import Holdings
 from broker.capacity.sizing import FlavorProblem
 from broker.controllers.ome.borrowing.terms import TermsReader
@@ -37,7 +38,6 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.clock import FakeClock
 from broker.kube.conditions import timestamp
-from broker.kube.embedded import Cluster
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.model import FlavorResource

@@ -23,6 +23,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apiserver import Cluster
 from broker.controllers.ome.kueue.check import CheckKeeper, names_check
 from broker.controllers.ome.kueue.keeper import QueueKeeper
 from broker.controllers.ome.kueue.ownership import BROKER, mark, owner_of, queue_name
@@ -31,7 +32,6 @@ from broker.controllers.ome.kueue.view import KueueView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport

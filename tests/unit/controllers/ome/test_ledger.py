@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from broker.apis.core import ConfigMap
+from broker.apiserver import Cluster
 from broker.capacity.purchases import LEDGER, HeldRecord, PurchaseIntent
 from broker.controllers.ome.holdings.ledger import Ledger, attempt_id
 from broker.kube.client import Client
-from broker.kube.embedded import Cluster
 from broker.kube.identity import NAMESPACE
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved

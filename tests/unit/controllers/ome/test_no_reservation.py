@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from broker.apiserver import Cluster
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.reservation.controller import ReservationKeeper
 from broker.controllers.ome.reservation.look import Look, View
@@ -12,7 +13,6 @@ from broker.controllers.ome.reservation.metrics import METRICS, Shown
 from broker.controllers.ome.reservation.sources import Reservation, Sources
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.lifecycle import Limits

@@ -30,13 +30,13 @@ from broker.apis import names
 from broker.apis.crds import load as load_crds
 from broker.apis.meta import Kind, Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apiserver import Cluster
 from broker.capacity.model import Inventory
 from broker.commands.manifests import CRD
 from broker.controllers.ome.holdings.keeper import HoldingsKeeper
 from broker.controllers.ome.holdings.view import HoldingsView
 from broker.controllers.ome.specs import JudgedSpecs
 from broker.kube.client import Client
-from broker.kube.embedded import Cluster
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved

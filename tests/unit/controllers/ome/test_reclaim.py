@@ -9,6 +9,7 @@ import pytest
 from broker.apis import crds, names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
+from broker.apiserver import Cluster
 from broker.capacity.holdings import Holdings
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.ome.borrowing.reclaim import Reclaimer
@@ -17,7 +18,6 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.errors import Forbidden
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport

@@ -13,6 +13,7 @@ import pytest
 from broker.apis.ome import RESERVATION_CONDITIONS, CapacityReservation, ReservationSpec, ReservationStatus
 from broker.apis.ome_rules import Judged, judge
 from broker.apis.units import MOST
+from broker.apiserver import Cluster
 from broker.capacity.holdings import Holdings, Problem
 from broker.capacity.holdings_model import FlavorCount
 from broker.controllers.ome.clusters.view import ClusterView
@@ -34,7 +35,6 @@ from broker.controllers.ome.reservation.verdicts import (
 from broker.controllers.ome.reservation.wire import sources
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
-from broker.kube.embedded import Cluster
 from broker.kube.transports import InProcessTransport
 from broker.quota.lifecycle import Kind, State
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource

@@ -1,0 +1,119 @@
+"""What Kubernetes' default admission does to objects on their way in, after their managers were recorded.
+
+Namespaces must be there and live, pods get their priority and the tolerations that give nodes five minutes.
+Rule: https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/ (NamespaceLifecycle,
+Priority, DefaultTolerationSeconds). Quotas and limit ranges are stored, not enforced.
+"""
+
+from __future__ import annotations
+
+from broker.apiserver.errors import Who, forbidden, not_found
+from broker.apiserver.options import Call
+from broker.apiserver.state import State
+from broker.apiserver.wire import Obj
+
+_NAMESPACE = Who("", "namespaces", "Namespace")
+_IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
+_GRACE_SECONDS = 300
+_WAITED_FOR = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_PODS = "pods."
+# What storage is in use by goes only when a controller says that it is not any more.
+_PROTECTED = {
+    "persistentvolumes.": "kubernetes.io/pv-protection",
+    "persistentvolumeclaims.": "kubernetes.io/pvc-protection",
+}
+# Reviews are answered wherever they are asked.
+_ANYWHERE = frozenset({"localsubjectaccessreviews", "subjectaccessreviews", "selfsubjectaccessreviews"})
+
+
+def admit(state: State, call: Call, obj: Obj, old: Obj | None) -> Obj:
+    """Changes `obj` in place where admission does; raises where it refuses."""
+    resource = call.target.resource
+    if resource.namespaced and resource.plural not in _ANYWHERE:
+        _live_namespace(state, call, obj, old)
+    if (protection := _PROTECTED.get(resource.storage)) and old is None:
+        meta = obj["metadata"]
+        meta["finalizers"] = list(dict.fromkeys([*(meta.get("finalizers") or ()), protection]))
+    if resource.storage == _PODS and not call.target.subresource:
+        _priority(state, call, obj, old)
+        _tolerations(obj)
+    return obj
+
+
+def _live_namespace(state: State, call: Call, obj: Obj, old: Obj | None) -> None:
+    name = call.target.namespace
+    namespace = state.get("namespaces.", "", name)
+    if namespace is None:
+        raise not_found(_NAMESPACE, name)
+    if old is None and namespace["metadata"].get("deletionTimestamp"):
+        causes = [
+            {
+                "reason": "NamespaceTerminating",
+                "message": f"namespace {name} is being terminated",
+                "field": "metadata.namespace",
+            }
+        ]
+        why = f"unable to create new content in namespace {name} because it is being terminated"
+        subject = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
+        raise forbidden(call.target.resource.who, subject, why, causes=causes)
+
+
+def may_delete_namespace(name: str) -> None:
+    if name in _IMMORTAL:
+        raise forbidden(_NAMESPACE, name, "this namespace may not be deleted")
+
+
+def _priority(state: State, call: Call, obj: Obj, old: Obj | None) -> None:
+    spec = obj.setdefault("spec", {})
+    if old is not None:
+        was = old.get("spec") or {}
+        for name in ("priority", "preemptionPolicy"):
+            if spec.get(name) is None and was.get(name) is not None:
+                spec[name] = was[name]
+        return
+    meta = obj["metadata"]
+    who, subject = call.target.resource.who, meta.get("name") or meta.get("generateName", "")
+    name = spec.get("priorityClassName")
+    found = state.get("priorityclasses.scheduling.k8s.io", "", name) if name else _default_class(state)
+    if name and found is None:
+        raise forbidden(who, subject, f"no PriorityClass with name {name} was found")
+    value = found.get("value", 0) if found else 0
+    policy = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
+    if not name and found is not None:
+        spec["priorityClassName"] = found["metadata"]["name"]
+    for part, wanted in (("priority", value), ("preemptionPolicy", policy)):
+        if spec.get(part) is not None and spec[part] != wanted:
+            shown = "integer value of priority" if part == "priority" else "string value of PreemptionPolicy"
+            why = (
+                f"the {shown} ({spec[part]}) must not be provided in pod spec; priority admission controller "
+                f"computed {wanted} from the given PriorityClass name"
+            )
+            raise forbidden(who, subject, why)
+        spec[part] = wanted
+
+
+def _default_class(state: State) -> Obj | None:
+    items = state.store.collection("priorityclasses.scheduling.k8s.io").items.values()
+    defaults = [item.obj for item in items if item.obj.get("globalDefault")]
+    return min(defaults, key=lambda one: one.get("value", 0), default=None)
+
+
+def _tolerations(obj: Obj) -> None:
+    """A pod stays for five minutes on a node that is lost, unless it says otherwise."""
+    spec = obj.get("spec")
+    if spec is None:
+        return
+    given = spec.get("tolerations") or []
+    for key in _WAITED_FOR:
+        tolerated = any(
+            one.get("key", "") in (key, "") and one.get("effect", "") in ("NoExecute", "") for one in given
+        )
+        if not tolerated:
+            wait = {
+                "key": key,
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": _GRACE_SECONDS,
+            }
+            given = [*given, wait]
+            spec["tolerations"] = given

@@ -1,0 +1,318 @@
+"""Who manages which fields of an object, kept in its `metadata.managedFields`.
+
+Invariant: a field is taken from its managers by whoever changes it, and by nobody else.
+Rule: k8s.io/apimachinery/pkg/util/managedfields/internal over structured-merge-diff's merge/update.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from broker.apiserver.apply.compare import Difference, compare, fields_of
+from broker.apiserver.apply.fields import SELF, Fields, difference, intersection, paths, union, with_named
+from broker.apiserver.apply.merge import merge, remove
+from broker.apiserver.errors import ApiError
+from broker.apiserver.shape import Shape
+from broker.apiserver.wire import Obj
+
+UPDATE, APPLY = "Update", "Apply"
+BEFORE_FIRST_APPLY, ANCIENT, MAX_UPDATERS = "before-first-apply", "ancient-changes", 10
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_META = (
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+)
+_NEVER: Fields = {
+    "f:apiVersion": {},
+    "f:kind": {},
+    "f:metadata": {SELF: {}, **{f"f:{name}": {} for name in (*_META, "resourceVersion")}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """One entry's identity. Applying is one identity whatever the version; updating is one a version."""
+
+    name: str
+    operation: str
+    version: str
+    subresource: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return (self.name, self.operation, "" if self.operation == APPLY else self.version, self.subresource)
+
+
+@dataclass(slots=True)
+class Entry:
+    manager: Manager
+    fields: Fields
+    time: str | None
+
+
+Managed = dict[tuple[str, str, str, str], Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a write is about: the kind's shape, its version, the fields that this way of writing ignores."""
+
+    shape: Shape
+    version: str
+    subresource: str
+    ignored: Fields = field(default_factory=dict)
+    empty: Obj = field(default_factory=dict)  # an object of which nothing was said
+
+
+def read(meta: Obj) -> Managed:
+    """The managers of an object; entries that make no sense count as none at all."""
+    out: Managed = {}
+    for raw in meta.get("managedFields") or ():
+        operation = raw.get("operation")
+        if (
+            operation not in (UPDATE, APPLY)
+            or not raw.get("apiVersion")
+            or raw.get("fieldsType") != "FieldsV1"
+        ):
+            return {}
+        manager = Manager(raw.get("manager", ""), operation, raw["apiVersion"], raw.get("subresource", ""))
+        out[manager.key] = Entry(manager, raw.get("fieldsV1") or {}, raw.get("time"))
+    return out
+
+
+def write(meta: Obj, managed: Managed) -> None:
+    if not managed:
+        meta.pop("managedFields", None)
+        return
+    meta["managedFields"] = [_encoded(entry) for entry in sorted(managed.values(), key=_rank)]
+
+
+def _rank(entry: Entry) -> tuple[str, str, str, str, str]:
+    manager = entry.manager
+    return (manager.operation, entry.time or "", manager.name, manager.version, manager.subresource)
+
+
+def _encoded(entry: Entry) -> Obj:
+    manager = entry.manager
+    out: Obj = {"manager": manager.name, "operation": manager.operation, "apiVersion": manager.version}
+    if entry.time:
+        out["time"] = entry.time
+    out["fieldsType"], out["fieldsV1"] = "FieldsV1", entry.fields
+    if manager.subresource:
+        out["subresource"] = manager.subresource
+    return out
+
+
+def updated(live: Obj, new: Obj, name: str, now: str, context: Context) -> None:
+    """Records in `new` (changed in place) who manages what after a create, update or patch."""
+    managed = _before(live, new, context)
+    old, bare = _bare(live), _bare(new)
+    new["metadata"].pop("managedFields", None)
+    if not managed and live.get("metadata", {}).get("uid"):
+        return  # whoever cleared the managers does not want them tracked
+    found = compare(old, bare, context.shape)
+    _settle(managed, found, context)
+    taken = difference(union(found.modified, found.added), context.ignored, below=True)
+    taken = difference(taken, _NEVER)
+    if taken:
+        manager = Manager(name, UPDATE, context.version, context.subresource)
+        have = managed.get(manager.key)
+        managed[manager.key] = Entry(manager, union(have.fields, taken) if have else taken, now)
+    _cap(managed)
+    write(new["metadata"], managed)
+
+
+def _before(live: Obj, new: Obj, context: Context) -> Managed:
+    """The managers that a write starts from: a client may hand in its own, or an empty list to clear them."""
+    old = live.get("metadata", {})
+    if context.subresource:
+        return read(old)
+    given = new["metadata"].get("managedFields")
+    if given is not None and given in ([], [{}]):
+        return {}
+    return read(new["metadata"]) or read(old)
+
+
+def _bare(obj: Obj) -> Obj:
+    """The object without the record of its managers."""
+    meta = obj.get("metadata")
+    if not meta or "managedFields" not in meta:
+        return obj
+    return {**obj, "metadata": {key: value for key, value in meta.items() if key != "managedFields"}}
+
+
+def _settle(managed: Managed, found: Difference, context: Context, *, but: Any = None) -> dict[Any, Fields]:
+    """Takes changed and removed fields from all managers (but one); returns what was taken from whom."""
+    every = union(found.modified, found.added), found.removed
+    own = tuple(difference(fields, context.ignored, below=True) for fields in every)
+    taken: dict[Any, Fields] = {}
+    if not any(every):
+        return taken
+    for key, entry in list(managed.items()):
+        if key == but:
+            continue
+        # The main endpoint ignores status for its own version only, the status endpoint for all.
+        ignoring = entry.manager.version == context.version or context.subresource
+        changed, removed = own if ignoring else every
+        if conflict := intersection(entry.fields, changed):
+            taken[key] = conflict
+        rest = difference(difference(entry.fields, conflict), removed)
+        if not rest:
+            del managed[key]
+        elif rest is not entry.fields:
+            managed[key] = Entry(entry.manager, rest, entry.time)
+    return taken
+
+
+def _cap(managed: Managed) -> None:
+    """Too many updaters: the oldest are told apart no longer."""
+    updaters = [entry for entry in managed.values() if entry.manager.operation == UPDATE]
+    if len(updaters) <= MAX_UPDATERS:
+        return
+    updaters.sort(key=lambda entry: (entry.time or "", entry.manager.key))
+    left, first = len(updaters), dict[str, Entry]()
+    for entry in updaters:
+        if left <= MAX_UPDATERS:
+            return
+        version = entry.manager.version
+        if version not in first:
+            first[version] = entry
+            continue
+        bucket = Manager(ANCIENT, UPDATE, version)
+        have = managed.get(bucket.key)
+        if have is None:
+            have = managed.pop(first[version].manager.key)
+        managed[bucket.key] = Entry(bucket, union(entry.fields, have.fields), entry.time)
+        managed.pop(entry.manager.key, None)
+        left -= 1
+
+
+def applied(live: Obj, config: Obj, name: str, now: str, context: Context, *, force: bool) -> Obj:
+    """The live object with a configuration applied by a manager. Raises for fields that others manage."""
+    managed = read(live["metadata"])
+    base = _bare(live)
+    if not managed and base["metadata"].get("uid"):
+        # Everything there was before the first apply belongs to a manager of its own.
+        found = compare(context.empty, base, context.shape)
+        taken = difference(
+            difference(union(found.modified, found.added), context.ignored, below=True), _NEVER
+        )
+        if taken:
+            before = Manager(BEFORE_FIRST_APPLY, UPDATE, context.version, context.subresource)
+            managed[before.key] = Entry(before, taken, now)
+    out, after = _apply(base, dict(managed), config, name, context, force=force)
+    key = Manager(name, APPLY, context.version, context.subresource).key
+    changed = out is not None
+    if key in after and changed:
+        after[key].time = now
+    result = dict(out if out is not None else base)
+    result["metadata"] = dict(result["metadata"])
+    if name == "kubectl" and (result["metadata"].get("annotations") or {}).get(LAST_APPLIED):
+        result["metadata"]["annotations"] = {**result["metadata"]["annotations"], LAST_APPLIED: _last(config)}
+    write(result["metadata"], after)
+    return result
+
+
+def _apply(
+    base: Obj, managed: Managed, config: Obj, name: str, context: Context, *, force: bool
+) -> tuple[Obj | None, Managed]:
+    manager = Manager(name, APPLY, context.version, context.subresource)
+    merged = merge(base, config, context.shape)
+    last = managed.get(manager.key)
+    wanted = difference(fields_of(config, context.shape), context.ignored, below=True)
+    mine = Entry(manager, wanted, last.time if last else None)
+    managed[manager.key] = mine
+    if last is not None:
+        merged = _pruned(merged, last.fields, managed, context)
+    found = compare(base, merged, context.shape)
+    before = dict(managed)
+    taken = _settle(managed, found, context, but=manager.key)
+    if taken and not force:
+        allowed = _from_client_side(base, context) if name == "kubectl" else {}
+        taken = {key: rest for key, fields in taken.items() if (rest := difference(fields, allowed))}
+        if taken:
+            raise _conflicts({before[key].manager: fields for key, fields in taken.items()})
+    rest = difference(wanted, _NEVER)
+    if rest:
+        managed[manager.key] = Entry(manager, rest, mine.time)
+    else:
+        managed.pop(manager.key, None)
+    same = merged == base
+    if last is not None and same:
+        return None, managed
+    return (None if same else merged), managed
+
+
+def _pruned(merged: Obj, last: Fields, managed: Managed, context: Context) -> Obj:
+    """Without what this manager applied before and no longer does, unless anybody else manages it."""
+    shape = context.shape
+    last = with_named(last, shape)
+    pruned = remove(merged, last, shape) or {}
+    owned: Fields = {}
+    for entry in managed.values():
+        owned = union(owned, entry.fields)
+    whole = with_named(fields_of(merged, shape), shape)
+    keep = union(with_named(fields_of(pruned, shape), shape), with_named(owned, shape))
+    pruned = remove(merged, difference(whole, keep), shape) or {}
+    kept = with_named(fields_of(pruned, shape), shape)
+    return remove(merged, intersection(difference(whole, kept), last), shape) or {}
+
+
+def _from_client_side(base: Obj, context: Context) -> Fields:
+    """What `kubectl apply` recorded as its own before it became server-side, as far as it still holds."""
+    text = (base["metadata"].get("annotations") or {}).get(LAST_APPLIED)
+    if not text:
+        return {}
+    try:
+        recorded = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(recorded, dict) or recorded.get("apiVersion") != context.version:
+        return {}
+    found = compare(recorded, base, context.shape)
+    mine = fields_of(recorded, context.shape)
+    for gone in (found.modified, found.added, found.removed):
+        mine = difference(mine, gone)
+    return mine
+
+
+def _last(config: Obj) -> str:
+    meta = dict(config["metadata"])
+    notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key != LAST_APPLIED}
+    meta.pop("annotations", None)
+    if notes:
+        meta["annotations"] = notes
+    return orjson.dumps({**config, "metadata": meta}, option=orjson.OPT_SORT_KEYS).decode() + "\n"
+
+
+def _conflicts(taken: dict[Manager, Fields]) -> ApiError:
+    listed = [(_named(who), path) for who, fields in taken.items() for path in paths(fields)]
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
+        for who, path in listed
+    ]
+    if len(listed) == 1:
+        who, path = listed[0]
+        text = f"Apply failed with 1 conflict: conflict with {who}: {path}"
+    else:
+        lines = []
+        for who in sorted({who for who, _ in listed}):
+            lines += [f"conflicts with {who}:", *(f"- {path}" for name, path in listed if name == who)]
+        text = f"Apply failed with {len(listed)} conflicts: " + "\n".join(lines)
+    return ApiError(409, "Conflict", text, details={"causes": causes})
+
+
+def _named(manager: Manager) -> str:
+    text = f'"{manager.name}"'
+    if manager.subresource:
+        text += f' with subresource "{manager.subresource}"'
+    return f"{text} using {manager.version}" if manager.operation == UPDATE else text

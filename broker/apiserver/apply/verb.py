@@ -1,0 +1,51 @@
+"""The apply patch: what a request asks for, checked, as a change of one object."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from broker.apiserver.apply.managers import Context, applied
+from broker.apiserver.apply.merge import check, failed
+from broker.apiserver.decode import fragment
+from broker.apiserver.errors import bad_request
+from broker.apiserver.kinds import kind_of
+from broker.apiserver.options import Call
+from broker.apiserver.resources import Resource
+from broker.apiserver.route import flag
+from broker.apiserver.state import State
+from broker.apiserver.times import stamp
+from broker.apiserver.wire import Obj
+
+
+def context_of(call: Call) -> Context:
+    kind, sub = kind_of(call.resource), call.target.subresource
+    empty = nothing(call.resource)
+    return Context(kind.shape, call.resource.api_version, sub, kind.ignored.get(sub, {}), empty)
+
+
+@lru_cache(maxsize=256)
+def nothing(resource: Resource) -> Obj:
+    """What a new object is compared with: of a built-in kind, its empty struct."""
+    empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return empty if resource.custom else fragment(empty, kind_of(resource).shape)
+
+
+def applied_by(state: State, call: Call, config: Obj, live: Obj | None) -> Obj:
+    """The live object (None for a new one) with the request's configuration applied."""
+    resource, context = call.resource, context_of(call)
+    if (config.get("apiVersion"), config.get("kind")) != (resource.api_version, resource.kind):
+        group, _, version = str(config.get("apiVersion", "")).rpartition("/")
+        raise bad_request(f"invalid object type: {group}/{version}, Kind={config.get('kind', '')}")
+    given = config.get("metadata")
+    meta = given if isinstance(given, dict) else {}
+    if meta.get("managedFields") is not None:
+        raise bad_request("metadata.managedFields must be nil")
+    if problems := check(config, context.shape):
+        group = resource.api_version if resource.group else f"/{resource.version}"
+        subject = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {group}, Kind={resource.kind}"
+        raise failed(subject, problems)
+    base = live if live is not None else {"metadata": {}, **context.empty}
+    query = call.request.query
+    return applied(
+        base, config, query["fieldManager"], stamp(state.clock()), context, force=flag(query, "force")
+    )

@@ -1,0 +1,174 @@
+"""Delete and deletecollection: finalizers, grace, propagation, preconditions.
+
+Order and rules: k8s.io/apiserver/pkg/registry/rest/delete.go and generic/registry/store.go (Delete).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from broker.apiserver.admission import may_delete_namespace
+from broker.apiserver.errors import ApiError, conflict, not_found
+from broker.apiserver.finalize import mark
+from broker.apiserver.kinds import kind_of
+from broker.apiserver.options import Call, DeleteOptions
+from broker.apiserver.resources import Resource
+from broker.apiserver.state import State
+from broker.apiserver.store import Key
+from broker.apiserver.times import parse, stamp
+from broker.apiserver.webhooks import validating
+from broker.apiserver.wire import Obj
+
+ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What became of a delete: the object as it is or was, and whether it is gone."""
+
+    obj: Obj
+    gone: bool
+
+    def answer(self, resource: Resource) -> Obj:
+        """The object, or a Status for kinds that answer their deletion with one."""
+        if not self.gone or kind_of(resource).rules.returns_deleted:
+            return resource.show(self.obj)
+        meta = self.obj["metadata"]
+        details = {**resource.who.details(meta["name"]), "uid": meta["uid"]}
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+def delete(
+    state: State, resource: Resource, key: Key, options: DeleteOptions, *, call: Call | None = None
+) -> Deleted:
+    """`call` is the request of a client, about which webhooks are asked."""
+    item = state.store.collection(resource.storage).items.get(key)
+    if item is None:
+        raise not_found(resource.who, key[1])
+    live = item.obj
+    _check(resource, key[1], live, options)
+    if call is not None:
+        validating.validate(state, call, None, resource.show(live))
+    if resource.storage == "namespaces.":
+        may_delete_namespace(key[1])
+        if not live["metadata"].get("deletionTimestamp") or (live.get("spec") or {}).get("finalizers"):
+            return Deleted(mark(state, resource, key, live, options), False)
+    graceful, pending, grace, until = _grace(state, resource, live, options)
+    if pending:
+        return Deleted(live, False)
+    meta = dict(live["metadata"])
+    finalizers = _finalizers(meta, resource, options)
+    changed = set(finalizers) != set(meta.get("finalizers") or ())
+    _set(meta, "finalizers", finalizers)
+    if graceful:
+        if not meta.get("deletionTimestamp") and meta.get("generation"):
+            meta["generation"] += 1
+        meta["deletionTimestamp"], meta["deletionGracePeriodSeconds"] = until, grace
+    elif finalizers:
+        _mark(state, meta)
+    if (graceful and (finalizers or grace > 0)) or (not graceful and finalizers):
+        obj = {**live, "metadata": meta}
+        if obj == live and not changed:
+            return Deleted(live, False)
+        if not options.dry_run:
+            obj = state.put(resource, key, obj).obj
+        return Deleted(obj, False)
+    if options.dry_run:
+        return Deleted(live if not graceful else {**live, "metadata": meta}, True)
+    if graceful:
+        # Like the real server, which first writes the zero grace period and then removes the object.
+        state.put(resource, key, {**live, "metadata": meta})
+    return Deleted(state.delete(resource, key).obj, True)
+
+
+def _set(meta: Obj, name: str, value: Any) -> None:
+    if value:
+        meta[name] = value
+    else:
+        meta.pop(name, None)
+
+
+def _check(resource: Resource, name: str, live: Obj, options: DeleteOptions) -> None:
+    meta, who = live["metadata"], type(resource.who)(resource.group, resource.kind, resource.kind)
+    if options.uid is not None and options.uid != meta["uid"]:
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise conflict(who, name, why)
+    version = meta["resourceVersion"]
+    if options.resource_version is not None and options.resource_version != version:
+        why = (
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
+            f"ResourceVersion in record ({version}). The object might have been modified"
+        )
+        raise conflict(who, name, why)
+
+
+def _grace(
+    state: State, resource: Resource, live: Obj, options: DeleteOptions
+) -> tuple[bool, bool, int, str]:
+    """(graceful, nothing left to do, seconds, until when)."""
+    meta, now = live["metadata"], state.clock()
+    if resource.storage != "pods.":
+        return False, False, 0, ""
+    wanted = None if options.grace is None else 1 if options.grace < 0 else options.grace
+    if meta.get("deletionTimestamp"):
+        have = meta.get("deletionGracePeriodSeconds") or 0
+        if not have:
+            return False, False, 0, ""
+        if wanted is None or wanted >= have:
+            return False, True, have, ""
+        at = parse(meta["deletionTimestamp"])
+        assert at is not None
+        until = at.timestamp() - have + wanted
+        if until < now:
+            until, wanted = now, 1 if wanted else 0
+        return True, False, wanted, stamp(until)
+    spec, phase = live.get("spec") or {}, (live.get("status") or {}).get("phase")
+    grace = wanted
+    if grace is None:
+        grace = spec.get("terminationGracePeriodSeconds")
+        grace = 30 if grace is None else grace
+    # Nothing runs: there is nothing to wait for.
+    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+        grace = 0
+    grace = 1 if grace < 0 else grace
+    return True, False, grace, stamp(now + grace)
+
+
+def _finalizers(meta: Obj, resource: Resource, options: DeleteOptions) -> list[str]:
+    """The finalizers that the propagation policy asks for, which a garbage collector takes away."""
+    have = list(meta.get("finalizers") or ())
+    orphan = foreground = False
+    if options.orphan is not None:
+        orphan = options.orphan
+    elif options.policy:
+        orphan, foreground = options.policy == "Orphan", options.policy == "Foreground"
+    else:
+        first = next((one for one in have if one in (ORPHAN, FOREGROUND)), "")
+        orphan, foreground = first == ORPHAN, first == FOREGROUND
+        if not first:
+            orphan = kind_of(resource).rules.orphans
+    out = [one for one in have if one not in (ORPHAN, FOREGROUND)]
+    wanted = out + [ORPHAN] * orphan + [FOREGROUND] * foreground
+    return have if set(wanted) == set(have) else wanted
+
+
+def _mark(state: State, meta: Obj) -> None:
+    now = stamp(state.clock())
+    if not meta.get("deletionTimestamp") and meta.get("generation"):
+        meta["generation"] += 1
+    if not meta.get("deletionTimestamp") or meta["deletionTimestamp"] > now:
+        meta["deletionTimestamp"] = now
+    meta["deletionGracePeriodSeconds"] = 0
+
+
+def delete_many(state: State, call: Call, options: DeleteOptions, keys: list[Key]) -> None:
+    for key in keys:
+        try:
+            delete(state, call.target.resource, key, options, call=call)
+        except ApiError as error:
+            if error.code != 404:
+                raise

@@ -1,0 +1,89 @@
+"""Faults that a test scripts: the next matching requests fail, wait, or lose their watches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.apiserver.errors import ApiError
+
+
+@dataclass(slots=True)
+class Fault:
+    """`verb` and `resource` left empty match any; `times` counts down, and below zero means for ever."""
+
+    verb: str
+    resource: str
+    name: str
+    error: ApiError | None
+    delay: float
+    times: int
+
+    def matches(self, verb: str, resource: str, name: str) -> bool:
+        wanted = ((self.verb, verb), (self.resource, resource), (self.name, name))
+        return self.times != 0 and all(not want or want == have for want, have in wanted)
+
+
+@dataclass(slots=True)
+class Faults:
+    """Scripted faults of one cluster. Resources are plurals, with a subresource as in `pods/binding`."""
+
+    _faults: list[Fault] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _drop: Callable[[], None] | None = None
+    sleep: Callable[[float], None] = time.sleep
+
+    def fail(
+        self,
+        *,
+        verb: str = "",
+        resource: str = "",
+        name: str = "",
+        code: int = 500,
+        reason: str = "InternalError",
+        message: str = "an error that a test asked for",
+        times: int = 1,
+    ) -> None:
+        error = ApiError(code, reason, message, details={"retryAfterSeconds": 1} if code == 429 else None)
+        self._add(Fault(verb, resource, name, error, 0.0, times))
+
+    def delay(self, seconds: float, *, verb: str = "", resource: str = "", times: int = 1) -> None:
+        self._add(Fault(verb, resource, "", None, seconds, times))
+
+    def on_drop(self, drop: Callable[[], None]) -> None:
+        self._drop = drop
+
+    def drop_watches(self) -> None:
+        """Ends every open watch, as a restart of the server does; clients come back by themselves."""
+        if self._drop is not None:
+            self._drop()
+
+    @property
+    def active(self) -> bool:
+        return bool(self._faults)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._faults.clear()
+
+    def check(self, verb: str, resource: str, name: str) -> None:
+        """Called before each request: waits and raises as scripted."""
+        if not self._faults:
+            return
+        with self._lock:
+            hits = [fault for fault in self._faults if fault.matches(verb, resource, name)]
+            hits = hits[:1]
+            for fault in hits:
+                fault.times -= 1
+            self._faults = [fault for fault in self._faults if fault.times != 0]
+        for fault in hits:
+            if fault.delay:
+                self.sleep(fault.delay)
+            if fault.error:
+                raise fault.error
+
+    def _add(self, fault: Fault) -> None:
+        with self._lock:
+            self._faults.append(fault)

@@ -1,0 +1,51 @@
+"""How a namespace ends: marked when it is deleted, gone when nobody has anything left to do in it.
+
+Rule: k8s.io/kubernetes/pkg/registry/core/namespace/storage. The API server alone never ends a namespace;
+collector.py plays the controller that does.
+"""
+
+from __future__ import annotations
+
+from broker.apiserver.errors import invalid, problem
+from broker.apiserver.incoming import read_object
+from broker.apiserver.kinds.namespaces import FINALIZER
+from broker.apiserver.managing import managed
+from broker.apiserver.options import Call, DeleteOptions
+from broker.apiserver.resources import Resource
+from broker.apiserver.state import State
+from broker.apiserver.store import Key
+from broker.apiserver.times import stamp
+from broker.apiserver.wire import Obj, Response, reply
+from broker.apiserver.writes import store_change
+
+
+def mark(state: State, resource: Resource, key: Key, live: Obj, options: DeleteOptions) -> Obj:
+    """The first delete: the namespace ends when all in it has ended."""
+    if live["metadata"].get("deletionTimestamp"):
+        return live
+    meta = {**live["metadata"], "deletionTimestamp": stamp(state.clock())}
+    obj = {**live, "metadata": meta, "status": {**(live.get("status") or {}), "phase": "Terminating"}}
+    return obj if options.dry_run else state.put(resource, key, obj).obj
+
+
+def finalize(state: State, call: Call) -> Response:
+    """PUT namespaces/NAME/finalize: sets the finalizers of the spec, and ends a namespace that has none."""
+    call.check("UpdateOptions")
+    obj = read_object(call)
+    wanted = (obj.get("spec") or {}).get("finalizers")
+
+    def change(live: Obj | None) -> Obj:
+        assert live is not None
+        out = {**live, "spec": {"finalizers": wanted} if wanted else {}}
+        given = obj["metadata"].get("resourceVersion") or live["metadata"]["resourceVersion"]
+        out["metadata"] = {**live["metadata"], "resourceVersion": given}
+        return managed(state, call, live, out)
+
+    for name in wanted or ():
+        if "/" not in name and name != FINALIZER:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            raise invalid(
+                call.target.resource.who, call.target.name, [problem("invalid", "spec.finalizers", why, name)]
+            )
+    out, _ = store_change(state, call, change, create=False)
+    return reply(out)

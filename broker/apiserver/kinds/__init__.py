@@ -1,0 +1,87 @@
+"""The kinds that are served and what is particular to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from broker.apiserver import decode as decoding
+from broker.apiserver import names
+from broker.apiserver.errors import FieldError, Who
+from broker.apiserver.kinds import checks
+from broker.apiserver.kinds.base import (
+    CHANGED,
+    FIXED,
+    META,
+    NEW,
+    STATUS,
+    VALID,
+    Kind,
+    Rules,
+    ignored,
+    readers,
+)
+from broker.apiserver.kinds.table import RULES
+from broker.apiserver.resources import Resource
+from broker.apiserver.shape import builtin
+from broker.apiserver.wire import Obj
+
+_DEFAULT = Rules()
+
+
+def kind_of(resource: Resource) -> Kind:
+    return resource.custom.kind if resource.custom else _builtin(resource.gvk, resource)
+
+
+@lru_cache(maxsize=256)
+def _builtin(gvk: tuple[str, str, str], resource: Resource) -> Kind:
+    shape = builtin(*gvk)
+    assert shape is not None, f"no type data for {gvk}: regenerate data/types.json"
+    rules = RULES.get(f"{resource.plural}.{resource.group}", _DEFAULT)
+    # What is kept in the form of another group is called by its name there.
+    called = Who("", resource.plural, resource.kind) if resource.convert else resource.who
+    return Kind(
+        shape=shape,
+        rules=rules,
+        who=lambda _: called,
+        status="status" in resource.subresources,
+        decode=lambda obj, unknown: decoding.decode(obj, shape, unknown=unknown),
+        validate=_validator(resource, rules),
+        readers=readers(rules, namespaced=resource.namespaced),
+        ignored=ignored(rules, status="status" in resource.subresources),
+    )
+
+
+def _validator(resource: Resource, rules: Rules) -> Callable[[Obj, Obj | None, str], list[FieldError]]:
+    namespaced = resource.namespaced
+
+    def meta(obj: Obj, _: Obj) -> list[FieldError]:
+        found = names.metadata(obj["metadata"], namespaced=namespaced, check=rules.name)
+        return found + checks.finalizers(obj["metadata"]) if rules.core else found
+
+    def common(obj: Obj, old: Obj) -> list[FieldError]:
+        found = names.common(obj["metadata"], namespaced=namespaced)
+        return found + names.metadata_update(obj["metadata"], old["metadata"])
+
+    def fixed(obj: Obj, old: Obj) -> list[FieldError]:
+        found = names.metadata_update(obj["metadata"], old["metadata"])
+        return found + checks.finalizers(obj["metadata"]) if rules.core else found
+
+    made: dict[str, Callable[[Obj, Obj], list[FieldError]]] = {
+        META: meta,
+        FIXED: fixed,
+        VALID: lambda obj, _: rules.validate(obj),
+        NEW: rules.validate_new,
+        CHANGED: rules.validate_update,
+        STATUS: rules.validate_status,
+    }
+
+    def validate(obj: Obj, old: Obj | None, subresource: str) -> list[FieldError]:
+        if old is None:
+            found = [one for step in rules.create_order for one in made[step](obj, obj)]
+            return found if found or META in rules.create_order else meta(obj, obj)
+        order = rules.status_order if subresource == "status" else rules.update_order
+        # Every update is checked so, and kinds that check their metadata themselves say it again.
+        return common(obj, old) + [one for step in order for one in made[step](obj, old)]
+
+    return validate

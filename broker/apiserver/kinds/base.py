@@ -1,0 +1,112 @@
+"""What differs between kinds when they are written: a table of plain functions, most of them nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from broker.apiserver.errors import FieldError, Who
+from broker.apiserver.names import Check, dns_subdomain
+from broker.apiserver.selectors import path_reader
+from broker.apiserver.shape import Shape
+from broker.apiserver.wire import Obj
+
+Reader = Callable[[Obj], str]
+
+# The checks that a kind makes, and in its order, since several problems are told in that order.
+META = "meta"  # names, labels and the like, as on creation
+FIXED = "fixed"  # metadata that an update may not change
+VALID = "valid"  # Rules.validate
+NEW = "new"  # Rules.validate_new
+CHANGED = "changed"  # Rules.validate_update
+STATUS = "status"  # Rules.validate_status
+
+
+def nothing(*_: Obj) -> None:
+    """A kind without a rule here."""
+
+
+def no_warning(_: Obj, __: Obj | None) -> list[str]:
+    """A kind that warns of nothing."""
+    return []
+
+
+def no_problem(*_: Obj) -> list[FieldError]:
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules of one kind. Functions get objects of their own, which they may change in place."""
+
+    default: Callable[[Obj], None] = nothing
+    create: Callable[[Obj], None] = nothing  # before the first write
+    update: Callable[[Obj, Obj], None] = nothing  # (new, old) before a write to the object itself
+    update_status: Callable[[Obj, Obj], None] = nothing
+    validate: Callable[[Obj], list[FieldError]] = no_problem
+    validate_new: Callable[[Obj, Obj], list[FieldError]] = no_problem
+    validate_update: Callable[[Obj, Obj], list[FieldError]] = no_problem
+    validate_status: Callable[[Obj, Obj], list[FieldError]] = no_problem
+    name: Check = dns_subdomain
+    core: bool = False  # finalizers have to say whose they are
+    create_order: tuple[str, ...] = (META, VALID, NEW)
+    update_order: tuple[str, ...] = (FIXED, VALID, CHANGED)
+    status_order: tuple[str, ...] = (FIXED, STATUS)
+    warnings: Callable[[Obj, Obj | None], list[str]] = no_warning
+    generation: bool = False  # counts changes of what is wanted
+    uncounted: tuple[str, ...] = ("metadata",)  # what a change of is no new generation (nor is the status)
+    unconditional: bool = True  # a PUT may come without resourceVersion
+    create_on_update: bool = False  # a PUT of nothing creates it
+    returns_deleted: bool = False  # a DELETE answers with the object
+    orphans: bool = False  # what an object owns outlives it, unless a DELETE says otherwise
+    selectable: Mapping[str, str | Reader] = field(default_factory=dict)  # further field selectors
+    status_ignores: tuple[str, ...] = ()  # metadata that a status write does not touch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A served kind: how it is built, and its rules."""
+
+    shape: Shape
+    rules: Rules
+    who: Callable[[Obj], Who]  # what an object that is refused is called
+    status: bool  # status is written through its own subresource only
+    decode: Callable[[Obj, list[str]], Obj]  # drops unknown fields into the list; a fresh object
+    validate: Callable[[Obj, Obj | None, str], list[FieldError]]  # (new, old, subresource)
+    tidy: Callable[[Obj], None] = nothing  # drops nulls that say nothing
+    readers: Mapping[str, Reader]
+    ignored: Mapping[str, Obj]  # subresource → fields that writing through it does not manage
+
+
+def ignored(rules: Rules, *, status: bool) -> dict[str, Obj]:
+    """Writes to an object leave its status alone, and writes to its status the rest."""
+    if not status:
+        return {}
+    aside: Obj = {"f:spec": {}}
+    if rules.status_ignores:
+        aside["f:metadata"] = {f"f:{name}": {} for name in rules.status_ignores}
+    return {"": {"f:status": {}}, "status": aside}
+
+
+COMMON_FIELDS = {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace"}
+
+
+def readers(rules: Rules, *, namespaced: bool) -> dict[str, Reader]:
+    paths: dict[str, str | Reader] = {**COMMON_FIELDS, **rules.selectable}
+    if not namespaced:
+        paths.pop("metadata.namespace", None)
+    return {name: path_reader(path) if isinstance(path, str) else path for name, path in paths.items()}
+
+
+def with_condition(status: Obj, now: str, condition: Obj, *, probe: bool = True) -> Obj:
+    """The status with one condition set; when it changed is kept while its status stays the same."""
+    found = list(status.get("conditions") or ())
+    kind = condition["type"]
+    at = next((i for i, one in enumerate(found) if one.get("type") == kind), len(found))
+    before = found[at] if at < len(found) else {}
+    since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else now
+    times: Obj = (
+        {"lastProbeTime": None, "lastTransitionTime": since} if probe else {"lastTransitionTime": since}
+    )
+    found[at : at + 1] = [{**times, **condition}]
+    return {**status, "conditions": found}

@@ -1,0 +1,102 @@
+"""POST pods/NAME/binding: how a scheduler gives a pod its node, once.
+
+Rule: k8s.io/kubernetes/pkg/registry/core/pod/storage/storage.go (BindingREST).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.apiserver.decode import decode
+from broker.apiserver.errors import ApiError, Who, bad_request, conflict, not_found
+from broker.apiserver.incoming import body
+from broker.apiserver.kinds.base import with_condition
+from broker.apiserver.options import Call
+from broker.apiserver.route import route
+from broker.apiserver.shape import builtin
+from broker.apiserver.state import State
+from broker.apiserver.times import stamp
+from broker.apiserver.wire import Obj, Request, Response, reply
+
+BOUND: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
+def bind(state: State, call: Call) -> Response:
+    call.check("CreateOptions")
+    target, resource = call.target, call.target.resource
+    binding = posted(call, body(call), ("", "v1", "Binding"))
+    wanted = binding.get("target") or {}
+    if wanted.get("kind") not in (None, "", "Node"):
+        shown = f'target.kind: Unsupported value: "{wanted["kind"]}": supported values: "Node", "<empty>"'
+        raise ApiError(500, "", shown)
+    if not wanted.get("name"):
+        raise ApiError(500, "", "target.name: Required value")
+    key = (target.namespace, target.name)
+    pod = state.get(resource.storage, *key)
+    if pod is None:
+        raise not_found(resource.who, target.name)
+    meta, given = pod["metadata"], binding["metadata"]
+    for name, said in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        if given.get(name) and given[name] != meta[name]:
+            raise conflict(resource.who, target.name, _precondition(key, said, given[name], meta[name]))
+    if why := _unbindable(pod):
+        raise conflict(Who("", "pods/binding", "Binding"), target.name, why)
+    notes = {**(meta.get("annotations") or {}), **(given.get("annotations") or {})}
+    labels = {**(meta.get("labels") or {}), **(given.get("labels") or {})}
+    meta = {**meta, **({"annotations": notes} if notes else {}), **({"labels": labels} if labels else {})}
+    status = with_condition(
+        pod.get("status") or {}, stamp(state.clock()), {"type": "PodScheduled", "status": "True"}
+    )
+    status.pop("nominatedNodeName", None)
+    spec = {**pod["spec"], "nodeName": wanted["name"]}
+    if not call.dry_run:
+        state.put(resource, key, {**pod, "metadata": meta, "spec": spec, "status": status})
+    return reply(BOUND, status=201)
+
+
+def posted(call: Call, raw: Any, gvk: tuple[str, str, str]) -> Obj:
+    """The body of a POST to a subresource, which has a kind of its own and the name of the URL."""
+    group, version, kind = gvk
+    api_version = f"{group}/{version}" if group else version
+    if not isinstance(raw, dict):
+        raise bad_request(f"the object provided is unrecognized (must be of type {kind})")
+    given = raw.setdefault("kind", kind), raw.setdefault("apiVersion", api_version)
+    if given != (kind, api_version):
+        raise bad_request(
+            f'{given[0]} in version "{given[1]}" cannot be handled as a {kind}: '
+            f'no kind "{given[0]}" is registered for version "{given[1]}"'
+        )
+    shape = builtin(*gvk)
+    assert shape is not None
+    obj = decode(raw, shape, unknown=[])
+    if obj.setdefault("metadata", {}).get("name") != call.target.name:
+        raise bad_request(f"name in URL does not match name in {kind} object")
+    return obj
+
+
+def _unbindable(pod: Obj) -> str:
+    name, spec = pod["metadata"]["name"], pod.get("spec") or {}
+    if pod["metadata"].get("deletionTimestamp"):
+        return f"pod {name} is being deleted, cannot be assigned to a host"
+    if spec.get("nodeName"):
+        return f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+    if spec.get("schedulingGates"):
+        return f"pod {name} has non-empty .spec.schedulingGates"
+    return ""
+
+
+def _precondition(key: tuple[str, str], said: str, wanted: str, found: str) -> str:
+    return (
+        f"StorageError: invalid object, Code: 4, Key: /registry/pods/{key[0]}/{key[1]}, ResourceVersion: 0, "
+        f"AdditionalErrorMsg: Precondition failed: {said} in precondition: {wanted}, "
+        f"{said} in object meta: {found}"
+    )
+
+
+def bind_anywhere(state: State, call: Call) -> Response:
+    """POST bindings: the older way, with the pod's name in the body only."""
+    raw = body(call)
+    name = (raw.get("metadata") or {}).get("name", "") if isinstance(raw, dict) else ""
+    path = f"/api/v1/namespaces/{call.target.namespace}/pods/{name}/binding"
+    request = Request("POST", path, call.request.query, call.request.headers, call.request.body)
+    return bind(state, Call(request, route(state.registry, request)))

@@ -1,0 +1,179 @@
+"""POST pods/NAME/eviction: a delete that asks the disruption budgets first, and takes one from them.
+
+Rule: k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go. Nobody here counts healthy pods: a budget's
+status is what its writer says, as on a server without a disruption controller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from broker.apiserver import writes
+from broker.apiserver.deletes import delete
+from broker.apiserver.errors import ApiError, Who, conflict, forbidden, not_found
+from broker.apiserver.incoming import body
+from broker.apiserver.kinds.base import with_condition
+from broker.apiserver.kinds.bindings import BOUND, posted
+from broker.apiserver.options import Call, DeleteOptions, options_of
+from broker.apiserver.route import route
+from broker.apiserver.selectors import matches
+from broker.apiserver.state import State
+from broker.apiserver.times import stamp
+from broker.apiserver.wire import Obj, Request, Response, reply
+
+_BUDGETS = "poddisruptionbudgets.policy"
+_REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
+_MOST_DISRUPTED = 2000
+_TARGET = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "EvictionByEvictionAPI",
+    "message": "Eviction API: evicting",
+}
+
+
+def evict(state: State, call: Call) -> Response:
+    call.check("CreateOptions")
+    eviction = posted(call, body(call), ("policy", "v1", "Eviction"))
+    options = options_of({"dryRun": call.dry_run, **(eviction.get("deleteOptions") or {})})
+    target, resource = call.target, call.target.resource
+    pod = state.get(resource.storage, target.namespace, target.name)
+    if pod is None:
+        raise not_found(resource.who, target.name)
+    phase = (pod.get("status") or {}).get("phase")
+    over = phase in ("Succeeded", "Failed") or bool(pod["metadata"].get("deletionTimestamp"))
+    if not over and phase != "Pending":
+        _spend(state, pod, dry_run=options.dry_run)
+    _delete(state, call, pod, options)
+    return reply(BOUND, status=201)
+
+
+def _delete(state: State, call: Call, pod: Obj, options: DeleteOptions) -> None:
+    resource, key = call.target.resource, (call.target.namespace, call.target.name)
+    if not options.dry_run:
+        _check(pod, options)
+        status = with_condition(pod.get("status") or {}, stamp(state.clock()), _TARGET)
+        if status != pod.get("status"):
+            pod = state.put(resource, key, {**pod, "status": status}).obj
+        if options.resource_version is not None:
+            options = replace(options, resource_version=pod["metadata"]["resourceVersion"])
+    delete(state, resource, key, options)
+
+
+def _check(pod: Obj, options: DeleteOptions) -> None:
+    meta, who = pod["metadata"], Who("", "Pod", "Pod")
+    if options.uid and options.uid != meta["uid"]:
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise conflict(who, meta["name"], why)
+    version = meta["resourceVersion"]
+    if options.resource_version and options.resource_version != version:
+        why = (
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
+            f"ResourceVersion in record ({version}). The object might have been modified"
+        )
+        raise conflict(who, meta["name"], why)
+
+
+def _spend(state: State, pod: Obj, *, dry_run: bool) -> None:
+    """Takes one disruption from the pod's budget, or refuses."""
+    budgets = _budgets(state, pod)
+    if len(budgets) > 1:
+        why = (
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        )
+        raise ApiError(500, "", why)
+    if not budgets or (not _ready(pod) and _unready_may_go(budgets[0])):
+        return
+    budget = budgets[0]
+    status = _decremented(budget, pod["metadata"]["name"], stamp(state.clock()))
+    if dry_run:
+        return
+    meta = budget["metadata"]
+    path = f"/apis/policy/v1/namespaces/{meta['namespace']}/poddisruptionbudgets/{meta['name']}/status"
+    request = Request(
+        "PUT",
+        path,
+        headers={"User-Agent": "kube-apiserver/", "Content-Type": "application/json"},
+        body=orjson.dumps({**budget, "status": status}),
+    )
+    writes.update(state, Call(request, route(state.registry, request)))
+
+
+def _budgets(state: State, pod: Obj) -> list[Obj]:
+    meta, labels = pod["metadata"], pod["metadata"].get("labels") or {}
+    items = state.store.collection(_BUDGETS).items
+    found = [item.obj for key, item in sorted(items.items()) if key[0] == meta["namespace"]]
+    return [one for one in found if matches((one.get("spec") or {}).get("selector"), labels)]
+
+
+def _ready(pod: Obj) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def _unready_may_go(budget: Obj) -> bool:
+    status, spec = budget.get("status") or {}, budget.get("spec") or {}
+    wanted = status.get("desiredHealthy") or 0
+    enough = wanted > 0 and (status.get("currentHealthy") or 0) >= wanted
+    return enough or spec.get("unhealthyPodEvictionPolicy") == "AlwaysAllow"
+
+
+def _decremented(budget: Obj, pod: str, now: str) -> Obj:
+    meta, status = budget["metadata"], dict(budget.get("status") or {})
+    name, allowed = meta["name"], status.get("disruptionsAllowed") or 0
+    if (status.get("observedGeneration") or 0) < meta.get("generation", 0):
+        why = f"The disruption budget {name} is still being processed by the server."
+        raise _too_many(why, retry_after=10)
+    who = Who("policy", "poddisruptionbudget", "PodDisruptionBudget")
+    if allowed < 0:
+        raise forbidden(who, name, "pdb disruptions allowed is negative")
+    if len(status.get("disruptedPods") or ()) > _MOST_DISRUPTED:
+        why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        raise forbidden(who, name, why)
+    if allowed == 0:
+        raise _too_many(_why_not(name, status))
+    status["disruptionsAllowed"] = allowed - 1
+    status["disruptedPods"] = {**(status.get("disruptedPods") or {}), pod: now}
+    if allowed == 1:
+        status = with_condition(
+            status,
+            now,
+            {
+                "type": "DisruptionAllowed",
+                "status": "False",
+                "reason": "InsufficientPods",
+                "message": "",
+                **({"observedGeneration": g} if (g := status.get("observedGeneration")) else {}),
+            },
+            probe=False,
+        )
+    return status
+
+
+def _why_not(name: str, status: Obj) -> str:
+    conditions = status.get("conditions") or ()
+    said: Any = next((one for one in conditions if one.get("type") == "DisruptionAllowed"), {})
+    told = said.get("status") == "False" and bool(said.get("message"))
+    if told and said.get("reason") == "SyncFailed":
+        return (
+            f"The disruption budget {name} does not allow evicting pods currently because it failed sync: "
+            f"{said['message']}"
+        )
+    current, wanted = status.get("currentHealthy") or 0, status.get("desiredHealthy") or 0
+    if current <= wanted:
+        return f"The disruption budget {name} needs {wanted} healthy pods and has {current} currently"
+    why = f"The disruption budget {name} does not allow evicting pods currently"
+    return f"{why} ({said['reason']}): {said['message']}" if told else why
+
+
+def _too_many(why: str, *, retry_after: int = 0) -> ApiError:
+    details: Obj = {"causes": [{"reason": "DisruptionBudget", "message": why}]}
+    if retry_after:
+        details["retryAfterSeconds"] = retry_after
+    return ApiError(429, "TooManyRequests", _REFUSED, details=details)

@@ -1,0 +1,132 @@
+"""The four patch types as functions from the live object to the wanted one.
+
+Rule: k8s.io/apiserver/pkg/endpoints/handlers/patch.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from broker.apiserver import patches
+from broker.apiserver.apply.verb import applied_by
+from broker.apiserver.decode import Mismatch, json_type
+from broker.apiserver.errors import ApiError, Who, bad_request, go_text, invalid, problem
+from broker.apiserver.incoming import Unreadable, decoded, misfit, parse_json, parse_yaml
+from broker.apiserver.kinds import kind_of
+from broker.apiserver.managing import managed
+from broker.apiserver.options import Call
+from broker.apiserver.shown import patched_text
+from broker.apiserver.state import State
+from broker.apiserver.strategic import strategic
+from broker.apiserver.wire import Obj
+
+JSON_PATCH, MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
+STRATEGIC_PATCH, APPLY_PATCH = "application/strategic-merge-patch+json", "application/apply-patch+yaml"
+
+# (live object or None for a new one) → the object as it shall be
+Change = Callable[[Obj | None], Obj]
+_NOBODY = Who("", "", "")
+
+
+def patching(state: State, call: Call) -> Change:
+    """What the request's patch does to an object, with the record of who manages what."""
+    content, raw = call.content_type, call.request.body or b""
+    custom = call.target.resource.custom is not None
+    if content not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH) and not custom:
+        raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
+    if custom and content not in (JSON_PATCH, MERGE_PATCH, APPLY_PATCH):
+        accepted = ", ".join((JSON_PATCH, MERGE_PATCH, APPLY_PATCH))
+        message = (
+            f"the body of the request was in an unknown format - accepted media types include: {accepted}"
+        )
+        raise ApiError(415, "UnsupportedMediaType", message)
+    call.check("PatchOptions")
+    if content == APPLY_PATCH:
+        return _applying(state, call, raw)
+
+    def change(live: Obj | None) -> Obj:
+        assert live is not None
+        return managed(state, call, live, _patched(call, content, _document(content, raw), live))
+
+    return change
+
+
+def _document(content: str, raw: bytes) -> Any:
+    prefix = "" if content == STRATEGIC_PATCH else "error decoding patch: "
+    try:
+        document = parse_json(raw)
+    except Unreadable as why:
+        raise bad_request(f"{prefix}{why}") from why
+    if content == JSON_PATCH:
+        wanted = "[]handlers.jsonPatchOp"
+        right = isinstance(document, list) and all(isinstance(one, dict) for one in document)
+    else:
+        wanted, right = "map[string]interface {}", isinstance(document, dict)
+    if not right:
+        kind = json_type(document)
+        raise bad_request(f"{prefix}json: cannot unmarshal {kind} into Go value of type {wanted}")
+    return document
+
+
+def _patched(call: Call, content: str, document: Any, live: Obj) -> Obj:
+    resource = call.resource
+    if content == STRATEGIC_PATCH:
+        patched, shown = strategic(live, document, kind_of(resource).shape), go_text(document)
+    else:
+        merge = content == MERGE_PATCH
+        patched = patches.merge(live, document) if merge else patches.json_patch(live, document)
+        shown = ""
+
+    def text() -> str:
+        return patched_text(patched, document, kind_of(resource).shape, custom=resource.custom is not None)
+
+    if not isinstance(patched, dict):
+        raise _refused(orjson.dumps(patched).decode(), "the patch left no object")
+    try:
+        if content != STRATEGIC_PATCH and resource.custom is None and (why := misfit(resource, patched)):
+            raise Mismatch(why)
+        obj, unknown = decoded(resource, patched)
+    except Mismatch as wrong:
+        said = wrong.converted if content == STRATEGIC_PATCH else str(wrong)
+        raise _refused(shown or text(), said) from wrong
+    if unknown and call.strict == "Strict":
+        said = "strict decoding error: " + ", ".join(unknown)
+        raise _refused(shown or text(), said)
+    if call.strict == "Warn":
+        call.warn(*unknown)
+    return obj
+
+
+def _refused(patch: str, why: str) -> ApiError:
+    return invalid(_NOBODY, "", [problem("invalid", "patch", why, patch)])
+
+
+def _applying(state: State, call: Call, raw: bytes) -> Change:
+    def change(live: Obj | None) -> Obj:
+        config = _configuration(raw)
+        try:
+            obj, _ = decoded(call.resource, applied_by(state, call, config, live), nulls=True)
+        except Mismatch as wrong:
+            resource, meta = call.resource, config.get("metadata") or {}
+            kind = f"{resource.group or ''}/{resource.version}, Kind={resource.kind}"
+            subject = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {kind}"
+            why = f"unable to convert unstructured object to {kind}: {wrong.converted}"
+            message = f"failed to convert new object ({subject}) to proper version: {why}"
+            raise ApiError(500, "", message) from wrong
+        return obj
+
+    return change
+
+
+def _configuration(raw: bytes) -> Obj:
+    try:
+        config = parse_yaml(raw)
+    except Unreadable as why:
+        raise bad_request(f"error decoding YAML: {why}") from why
+    if not isinstance(config, dict):
+        said = f"json: cannot unmarshal {json_type(config)} into Go value of type map[string]interface {{}}"
+        raise bad_request(f"error decoding YAML: error unmarshaling JSON: while decoding JSON: {said}")
+    return config

@@ -1,0 +1,251 @@
+"""Get, list and watch.
+
+Rule: https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, chunks, streams).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from broker.apiserver import selectors
+from broker.apiserver.errors import ApiError, bad_request, expired, not_found
+from broker.apiserver.kinds import kind_of
+from broker.apiserver.options import Call, ListOptions, list_options
+from broker.apiserver.options import revision as as_revision
+from broker.apiserver.resources import Resource
+from broker.apiserver.selectors import Predicate
+from broker.apiserver.state import State
+from broker.apiserver.store import Compacted, Item, Key, encode
+from broker.apiserver.tables import Rendering, rendering
+from broker.apiserver.watch import View, WatchStream, error_line
+from broker.apiserver.wire import JSON, Obj, Response
+
+MIN_WATCH_SECONDS = 1800.0
+
+
+def get(state: State, call: Call) -> Response:
+    target, resource = call.target, call.target.resource
+    key = (target.namespace if resource.namespaced else "", target.name)
+    item = state.store.collection(resource.storage).items.get(key)
+    if item is None:
+        raise not_found(resource.who, target.name)
+    wanted = call.request.query.get("resourceVersion") or "0"
+    if wanted.isdigit() and int(wanted) > state.store.revision:
+        raise _too_large(int(wanted), state.store.revision)
+    shown = rendering(resource, call, state.clock())
+    return Response(200, {"Content-Type": shown.content_type}, shown.one(in_version(resource, item)))
+
+
+def in_version(resource: Resource, item: Item) -> Item:
+    """The item as this version of the resource shows it."""
+    if resource.convert is None and item.obj.get("apiVersion") == resource.api_version:
+        return item
+    obj = resource.show(item.obj)
+    return Item(obj, encode(obj, bare=resource.custom is None), item.revision)
+
+
+def _too_large(wanted: int, current: int) -> ApiError:
+    message = f"Too large resource version: {wanted}, current: {current}"
+    causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+    return ApiError(504, "Timeout", f"Timeout: {message}", details={"causes": causes, "retryAfterSeconds": 1})
+
+
+def predicate(call: Call, options: ListOptions) -> Predicate | None:
+    resource, tests = call.target.resource, list[Predicate]()
+    if options.selected is not None:
+        tests.append(options.selected)
+    if options.fields:
+        found = selectors.fields(options.fields, kind_of(resource).readers, _unselectable(resource))
+        tests += [found] if found is not None else []
+    if len(tests) < 2:
+        return tests[0] if tests else None
+    return lambda obj: all(test(obj) for test in tests)
+
+
+_ONE_NAME = re.compile(r"(?:^|,)metadata\.name==?[^=,]")
+_ON_NODE = re.compile(r"(?:^|,)spec\.nodeName==?([^=,]+)")
+
+
+def _one_object(call: Call, options: ListOptions) -> bool:
+    """Whether a selector and the path together name a single object."""
+    placed = bool(call.target.namespace) or not call.target.resource.namespaced
+    return placed and _ONE_NAME.search(options.fields) is not None
+
+
+def _indexed(call: Call, options: ListOptions) -> Predicate | None:
+    """What the real server looks at for a list: all, unless an index leads straight to the objects."""
+    if _one_object(call, options):
+        return lambda _: False
+    if on_node := _ON_NODE.search(options.fields):
+        return lambda obj: (obj.get("spec") or {}).get("nodeName") == on_node[1]
+    return None
+
+
+def _unselectable(resource: Resource) -> str:
+    if resource.custom or kind_of(resource).rules.selectable:
+        return "field label not supported: {name}"
+    return '"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+
+
+def list_all(state: State, call: Call) -> Response:
+    options = list_options(call)
+    shown = rendering(call.target.resource, call, state.clock())
+    items, meta = page(state, call, options)
+    return Response(200, {"Content-Type": shown.content_type}, shown.many(items, meta))
+
+
+def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Obj]:
+    """The items asked for, and the list's metadata."""
+    resource = call.target.resource
+    collection = state.store.collection(resource.storage)
+    match, namespace = predicate(call, options), call.target.namespace
+    if options.token and options.version not in ("", "0"):
+        raise bad_request("specifying resource version is not allowed when using continue")
+    wanted, revision, after = as_revision(options.version), state.store.revision, ""
+    if options.token:
+        revision, after = _decode_token(options.token)
+    elif wanted:
+        if wanted > revision:
+            raise _too_large(wanted, revision)
+        # One object is read as it is now.
+        one = _one_object(call, options)
+        if options.match == "Exact" or (options.limit and not options.match and not one):
+            revision = wanted
+    exact = revision != state.store.revision
+    source: dict[Key, Item] = collection.items
+    if exact:
+        source = _as_of(state, resource, revision, after)
+    keys = sorted(source) if exact else collection.keys
+    chosen, meta = _choose(keys, source, namespace, match, after), Obj()
+    # Whoever takes any version is served from memory, and then gets all at once.
+    if not options.limit or (options.version == "0" and not options.token):
+        items = list(chosen)
+    else:
+        items = list(islice(chosen, options.limit))
+        if len(items) == options.limit:
+            # What comes after is not looked at: there may be another page although nothing in it matches.
+            rest = _place(_key(items[-1]), namespace) + "\0"
+            left = sum(1 for _ in _choose(keys, source, namespace, _indexed(call, options), rest))
+            if left:
+                meta["continue"] = _token(revision, rest)
+            if left and match is None:
+                meta["remainingItemCount"] = left
+    meta["resourceVersion"] = str(revision)
+    return [in_version(resource, item) for item in items], meta
+
+
+def _as_of(state: State, resource: Resource, revision: int, after: str) -> dict[Key, Item]:
+    try:
+        return state.store.snapshot(resource.storage, revision)
+    except Compacted as gone:
+        if not after:
+            message = "The resourceVersion for the provided list is too old."
+            raise expired(message) from gone
+        message = (
+            "The provided continue parameter is too old to display a consistent list result. You can start a "
+            "new list without the continue parameter, or use the continue token in this response to retrieve "
+            "the remainder of the results. Continuing with the provided token results in an inconsistent "
+            "list - objects that were created, modified, or deleted between the time the first chunk was "
+            "returned and now may show up in the list."
+        )
+        raise expired(message, token=_token(state.store.revision, after)) from gone
+
+
+def _choose(
+    keys: list[Key], items: dict[Key, Item], namespace: str, match: Predicate | None, after: str
+) -> Any:
+    for key in keys:
+        if (namespace and key[0] != namespace) or (after and _place(key, namespace) < after):
+            continue
+        item = items[key]
+        if match is None or match(item.obj):
+            yield item
+
+
+def _place(key: Key, namespace: str) -> str:
+    """Where an object stands in the list of its namespace, or of all."""
+    return key[1] if namespace or not key[0] else f"{key[0]}/{key[1]}"
+
+
+def _token(revision: int, start: str) -> str:
+    raw = {"v": "meta.k8s.io/v1", "rv": revision, "start": start}
+    return base64.urlsafe_b64encode(orjson.dumps(raw)).decode().rstrip("=")
+
+
+def _decode_token(token: str) -> tuple[int, str]:
+    """The revision of the first page, and the place from which to go on."""
+    try:
+        raw = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        return int(raw["rv"]), str(raw["start"])
+    except (binascii.Error, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise bad_request(f"continue key is not valid: {error}") from error
+
+
+def _start(options: ListOptions) -> int:
+    try:
+        return as_revision(options.version)
+    except ApiError as error:
+        raise ApiError(500, "", error.message.removeprefix("invalid resource version: ")) from error
+
+
+def watch(state: State, call: Call, closed: Callable[[WatchStream], None]) -> WatchStream:
+    options, resource = list_options(call), call.target.resource
+    collection = state.store.collection(resource.storage)
+    shown = rendering(resource, call, state.clock())
+    match = predicate(call, options)
+    after = _start(options)
+    view = View(
+        call.target.namespace,
+        match,
+        encode=_encoder(resource, shown),
+        bookmark=lambda revision, initial: shown.bookmark(revision, initial=initial),
+        bare=resource.custom is None,
+    )
+    initial: list[bytes] = []
+    if options.initial_events or (options.initial_events is None and after == 0):
+        items = (collection.items[key] for key in collection.keys)
+        initial = [view.encode("ADDED", item) for item in items if view.wants(_key(item), item.obj)]
+        after = state.store.revision
+        if options.initial_events and options.bookmarks:
+            initial.append(shown.bookmark(after, initial=True))
+    timeout, bookmarks = MIN_WATCH_SECONDS if options.timeout is None else options.timeout, options.bookmarks
+    try:
+        collection.position_after(after)
+    except Compacted as gone:
+        # The request succeeds; that there is nothing to stream is the stream's only word.
+        initial, after = [error_line(expired(str(gone)).status())], state.store.revision
+        timeout, bookmarks = 0.0, False
+    return WatchStream(
+        state.store,
+        collection,
+        view,
+        after=after,
+        initial=initial,
+        timeout=timeout,
+        bookmarks=bookmarks,
+        closed=closed,
+    )
+
+
+def _key(item: Item) -> Key:
+    meta = item.obj["metadata"]
+    return (meta.get("namespace", ""), meta["name"])
+
+
+def _encoder(resource: Resource, shown: Rendering) -> Callable[[str, Item], bytes]:
+    def encode(kind: str, item: Item) -> bytes:
+        wire = shown.event(in_version(resource, item))
+        return b'{"type":"' + kind.encode() + b'","object":' + wire + b"}\n"
+
+    return encode
+
+
+def watch_response(stream: WatchStream) -> Response:
+    return Response(200, {"Content-Type": JSON}, stream=stream)

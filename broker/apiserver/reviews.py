@@ -1,0 +1,42 @@
+"""Questions that are asked by creating an object: may I, who am I. Here everyone may do everything.
+
+Rule: https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
+"""
+
+from __future__ import annotations
+
+from broker.apiserver.incoming import read_object
+from broker.apiserver.managing import managed
+from broker.apiserver.options import Call
+from broker.apiserver.state import State
+from broker.apiserver.times import stamp
+from broker.apiserver.wire import Obj, Response, reply
+
+ME: Obj = {"username": "admin", "uid": "admin", "groups": ["system:masters", "system:authenticated"]}
+_RULES: Obj = {
+    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+    "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    "incomplete": False,
+}
+_ANSWERS: dict[str, Obj] = {
+    "localsubjectaccessreviews": {"allowed": True},
+    "selfsubjectaccessreviews": {"allowed": True},
+    "subjectaccessreviews": {"allowed": True},
+    "selfsubjectrulesreviews": _RULES,
+    "selfsubjectreviews": {"userInfo": ME},
+    "tokenreviews": {"user": {}, "error": "this server knows no tokens"},
+}
+REVIEWS = frozenset(_ANSWERS)
+
+
+def answer(state: State, call: Call) -> Response:
+    call.check("CreateOptions")
+    asked = read_object(call)
+    plural = call.target.resource.plural
+    if plural == "selfsubjectreviews":
+        asked["metadata"]["creationTimestamp"] = stamp(state.clock())
+    elif plural == "selfsubjectrulesreviews":
+        asked["spec"] = {}
+    else:
+        asked = managed(state, call, None, asked)
+    return reply({**asked, "status": _ANSWERS[plural]}, status=201)

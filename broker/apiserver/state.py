@@ -1,0 +1,52 @@
+"""What the verbs share: the store, what is served, time and ids. One lock covers it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.apiserver.ids import Ids
+from broker.apiserver.resources import Registry, Resource
+from broker.apiserver.store import Item, Key, Store
+from broker.apiserver.wire import Obj
+
+if TYPE_CHECKING:
+    from broker.apiserver.options import Call
+
+# (state, resource, new object or None, old object or None), after a write of the store
+Admission = Callable[["State", "Call", Obj, "Obj | None"], Obj]
+Hook = Callable[["State", Resource, Obj | None, Obj | None], None]
+
+
+@dataclass(slots=True)
+class State:
+    store: Store
+    registry: Registry
+    clock: Callable[[], float]
+    ids: Ids
+    admission: Admission
+    hooks: dict[str, Hook] = field(default_factory=dict)  # by storage name
+    # (namespace, name, port) of a Service → host and port where a webhook is served for it
+    services: dict[tuple[str, str, int], tuple[str, int]] = field(default_factory=dict)
+
+    def admit(self, call: Call, obj: Obj, old: Obj | None) -> Obj:
+        return self.admission(self, call, obj, old)
+
+    def get(self, resource: str, namespace: str, name: str) -> Obj | None:
+        item = self.store.collection(resource).items.get((namespace, name))
+        return item.obj if item else None
+
+    def put(self, resource: Resource, key: Key, obj: Obj) -> Item:
+        before = self.store.collection(resource.storage).items.get(key)
+        item = self.store.put(resource.storage, key, obj, bare=resource.custom is None)
+        if hook := self.hooks.get(resource.storage):
+            hook(self, resource, item.obj, before.obj if before else None)
+            item = self.store.collection(resource.storage).items.get(key, item)
+        return item
+
+    def delete(self, resource: Resource, key: Key) -> Item:
+        item = self.store.delete(resource.storage, key, bare=resource.custom is None)
+        if hook := self.hooks.get(resource.storage):
+            hook(self, resource, None, item.obj)
+        return item

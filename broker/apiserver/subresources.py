@@ -1,0 +1,51 @@
+"""Requests that do more than read or write an object: subresources with a meaning of their own, reviews.
+
+What only a kubelet can answer (logs, exec, port-forward, proxies) is refused with 501.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.apiserver import finalize, reviews, scale
+from broker.apiserver.errors import ApiError
+from broker.apiserver.kinds import bindings, evictions
+from broker.apiserver.options import Call
+from broker.apiserver.state import State
+from broker.apiserver.wire import Response
+
+Handler = Callable[[State, Call], Response]
+
+
+def _no_kubelet(_: State, call: Call) -> Response:
+    raise ApiError(501, "NotImplemented", f"{call.target.plural} needs a kubelet, and no node has one here")
+
+
+def _no_tokens(_: State, call: Call) -> Response:
+    raise ApiError(501, "NotImplemented", "this server signs no tokens, and takes requests without any")
+
+
+_KUBELET = (
+    "pods/attach",
+    "pods/exec",
+    "pods/log",
+    "pods/portforward",
+    "pods/proxy",
+    "nodes/proxy",
+    "services/proxy",
+)
+_HANDLERS: dict[str, Handler] = {
+    "pods/binding": bindings.bind,
+    "bindings": bindings.bind_anywhere,
+    "pods/eviction": evictions.evict,
+    "namespaces/finalize": finalize.finalize,
+    "serviceaccounts/token": _no_tokens,
+    **dict.fromkeys(_KUBELET, _no_kubelet),
+    **dict.fromkeys(reviews.REVIEWS, reviews.answer),
+}
+
+
+def handler(call: Call) -> Handler | None:
+    if call.target.subresource == "scale":
+        return scale.answer
+    return _HANDLERS.get(call.target.plural) if call.target.resource.custom is None else None

@@ -1,0 +1,116 @@
+"""One call of one webhook: over TLS, as its configuration says, for no longer than it may take.
+
+Rule: k8s.io/apiserver/pkg/util/webhook (clients, the wording of failures) and
+pkg/admission/plugin/webhook/request (what an answer must be).
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import orjson
+import urllib3
+
+from broker.apiserver.errors import quoted
+from broker.apiserver.wire import Obj
+
+API_VERSION = "admission.k8s.io/v1"
+SECONDS = 10  # where the configuration says nothing
+# (namespace, name, port) of a Service → host and port where it is served
+Services = Mapping[tuple[str, str, int], tuple[str, int]]
+
+
+class CallFailed(Exception):
+    """The webhook gave no answer that counts; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    allowed: bool
+    status: Obj
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    url: str
+    host: str
+    port: int
+    name: str  # that the certificate must be for
+
+
+def ask(hook: Obj, review: Obj, services: Services) -> Answer:
+    """Raises CallFailed."""
+    place = _place(hook["clientConfig"], services)
+    seconds = int(hook.get("timeoutSeconds") or SECONDS)
+    split = urlsplit(place.url)
+    try:
+        with urllib3.HTTPSConnectionPool(
+            place.host,
+            place.port,
+            ssl_context=_trust(hook["clientConfig"].get("caBundle")),
+            server_hostname=place.name,
+            assert_hostname=place.name,
+        ) as pool:
+            response = pool.urlopen(
+                "POST",
+                f"{split.path or '/'}?timeout={seconds}s",
+                body=orjson.dumps(review),
+                headers={"Content-Type": "application/json", "Accept": "application/json"},
+                timeout=urllib3.Timeout(total=seconds),
+                retries=False,
+                redirect=False,
+            )
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise CallFailed(
+            f"failed to call webhook: Post {quoted(f'{place.url}?timeout={seconds}s')}: {error}"
+        ) from error
+    if response.status != 200:
+        said = response.data[:200].decode(errors="replace").strip()
+        raise CallFailed(f"failed to call webhook: the server answered {response.status}: {said}")
+    return _answer(response.data, review["request"]["uid"])
+
+
+def _place(config: Obj, services: Services) -> _Place:
+    if url := config.get("url"):
+        split = urlsplit(url)
+        return _Place(url, split.hostname or "", split.port or 443, split.hostname or "")
+    service = config["service"]
+    namespace, name, port = service["namespace"], service["name"], service.get("port") or 443
+    found = services.get((namespace, name, port))
+    if found is None:
+        raise CallFailed(
+            f"failed to call webhook: nothing is known to serve {namespace}/{name} on port {port}"
+        )
+    host = f"{name}.{namespace}.svc"
+    return _Place(f"https://{host}:{port}{service.get('path') or '/'}", *found, host)
+
+
+def _trust(bundle: str | None) -> ssl.SSLContext:
+    """Raises ValueError or OSError for a bundle that is none."""
+    if not bundle:
+        return ssl.create_default_context()
+    return ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+
+
+def _answer(raw: bytes, uid: str) -> Answer:
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise CallFailed(f"failed to call webhook: it answered no JSON: {error}") from error
+    said = (body.get("apiVersion"), body.get("kind")) if isinstance(body, dict) else (None, None)
+    if said != (API_VERSION, "AdmissionReview"):
+        raise CallFailed(
+            f"expected webhook response of {API_VERSION}, Kind=AdmissionReview, got {said[0]}, Kind={said[1]}"
+        )
+    response = body.get("response")
+    if not isinstance(response, dict):
+        raise CallFailed("webhook response was absent")
+    if response.get("uid") != uid:
+        raise CallFailed(f"expected response.uid={quoted(uid)}, got {quoted(str(response.get('uid') or ''))}")
+    warnings = tuple(str(each) for each in response.get("warnings") or ())
+    return Answer(bool(response.get("allowed")), response.get("status") or {}, warnings)

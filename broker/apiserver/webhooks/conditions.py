@@ -1,0 +1,39 @@
+"""matchConditions: expressions that say further which requests a webhook is asked about.
+
+One that is false leaves the webhook out; without such, one that fails leaves it out or refuses the request,
+as the failure policy says. Of the variables `authorizer` is not there.
+Rule: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
+"""
+
+from __future__ import annotations
+
+from broker.apiserver.crd.rules import FAILURES, evaluate
+from broker.apiserver.errors import ApiError, forbidden
+from broker.apiserver.options import Call
+from broker.apiserver.wire import Obj
+
+
+def hold(hook: Obj, review: Obj, call: Call) -> bool:
+    """Raises ApiError where one fails that must not."""
+    given = hook.get("matchConditions")
+    if not given:
+        return True
+    request = {name: value for name, value in review["request"].items() if name not in _APART}
+    variables = {"request": request, **{name: review["request"][name] for name in _APART}}
+    failed = ""
+    for condition in given:
+        try:
+            if evaluate(condition["expression"], variables) is not True:
+                return False
+        except FAILURES as error:
+            failed = failed or f"match condition {condition['name']!r}: {error}"
+    if failed and hook.get("failurePolicy") != "Ignore":
+        raise _refusal(call, failed)
+    return not failed
+
+
+_APART = ("object", "oldObject")
+
+
+def _refusal(call: Call, why: str) -> ApiError:
+    return forbidden(call.target.resource.who, call.target.name, why)

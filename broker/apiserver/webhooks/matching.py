@@ -1,0 +1,85 @@
+"""Which webhooks want to be asked about a request.
+
+Rule: k8s.io/apiserver/pkg/admission/plugin/webhook/predicates. One thing is simpler here: a rule means the
+versions that it names, matchPolicy Equivalent is Exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.apiserver.options import Call
+from broker.apiserver.selectors import matches
+from broker.apiserver.state import State
+from broker.apiserver.wire import Obj
+
+GROUP = "admissionregistration.k8s.io"
+STORAGE = f"validatingwebhookconfigurations.{GROUP}"
+# Nobody may lock everybody out of mending the configuration.
+_EXEMPT = frozenset({STORAGE, f"mutatingwebhookconfigurations.{GROUP}"})
+# Writes through other subresources have kinds of their own, or come from the server itself.
+_ASKED_ABOUT = frozenset({"", "status"})
+
+
+def wanted(state: State, call: Call, operation: str, new: Obj | None, old: Obj | None) -> list[Obj]:
+    """In the order of their configurations' names."""
+    target = call.target
+    if target.subresource not in _ASKED_ABOUT or target.resource.storage in _EXEMPT:
+        return []
+    return [
+        hook
+        for hook in _all(state)
+        if any(_rule(rule, call, operation) for rule in hook.get("rules") or ())
+        and _namespace(state, hook, call, new, old)
+        and any(matches(hook.get("objectSelector") or {}, _labels(one)) for one in (new, old) if one)
+    ]
+
+
+def any_at_all(state: State) -> bool:
+    return bool(state.store.collection(STORAGE).items)
+
+
+def _all(state: State) -> Iterator[Obj]:
+    for item in state.store.collection(STORAGE).items.values():
+        yield from item.obj.get("webhooks") or ()
+
+
+def _rule(rule: Obj, call: Call, operation: str) -> bool:
+    resource = call.target.resource
+    scope = rule.get("scope") or "*"
+    return (
+        _one_of(rule.get("operations"), operation)
+        and _one_of(rule.get("apiGroups"), resource.group)
+        and _one_of(rule.get("apiVersions"), resource.version)
+        and scope in ("*", "Namespaced" if resource.namespaced else "Cluster")
+        and any(_resource(each, call) for each in rule.get("resources") or ())
+    )
+
+
+def _one_of(given: list[str] | None, value: str) -> bool:
+    return given is not None and ("*" in given or value in given)
+
+
+def _resource(pattern: str, call: Call) -> bool:
+    """`pods`, `pods/status`, `pods/*`, `*/status`, `*`, `*/*`; without a slash no subresource is meant."""
+    name, slash, sub = pattern.partition("/")
+    plural, subresource = call.target.resource.plural, call.target.subresource
+    return name in ("*", plural) and (sub in ("*", subresource) if slash else not subresource)
+
+
+def _namespace(state: State, hook: Obj, call: Call, new: Obj | None, old: Obj | None) -> bool:
+    """By the namespace's labels; a namespace has its own, and what has none is always meant."""
+    selector = hook.get("namespaceSelector") or {}
+    resource = call.target.resource
+    if resource.storage == "namespaces.":
+        found = new or old
+    elif resource.namespaced:
+        found = state.get("namespaces.", "", call.target.namespace)
+    else:
+        return True
+    return found is None or matches(selector, _labels(found))
+
+
+def _labels(obj: Obj) -> dict[str, str]:
+    found: dict[str, str] = obj["metadata"].get("labels") or {}
+    return found

@@ -1,0 +1,111 @@
+"""The last word on a write: every validating webhook that wants to be asked, after all other checks.
+
+Invariant: a webhook is asked while the store is not locked, since it may itself ask this server; whatever
+changed meanwhile has the request begin anew (`Moved`), so what is written is what was judged.
+Rule: k8s.io/apiserver/pkg/admission/plugin/webhook/validating and webhook/errors (how a refusal is worded).
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from broker.apiserver.errors import ApiError, quoted
+from broker.apiserver.options import Call
+from broker.apiserver.reviews import ME
+from broker.apiserver.state import State
+from broker.apiserver.store import Item, Key
+from broker.apiserver.webhooks import calling, conditions, matching
+from broker.apiserver.wire import Obj
+
+_WITHOUT_EFFECT = ("None", "NoneOnDryRun")
+_OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
+
+
+class Moved(Exception):
+    """What the request is about has changed while webhooks were asked."""
+
+
+def validate(state: State, call: Call, new: Obj | None, old: Obj | None) -> None:
+    """Asks who wants to be asked; raises the first refusal, or Moved. Warnings go to the call."""
+    if not matching.any_at_all(state):
+        return
+    operation = "DELETE" if new is None else "CREATE" if old is None else "UPDATE"
+    hooks = matching.wanted(state, call, operation, new, old)
+    asked = [(hook, _review(call, operation, new, old)) for hook in hooks]
+    asked = [(hook, review) for hook, review in asked if conditions.hold(hook, review, call)]
+    if not asked:
+        return
+    before = _seen(state, call, new or old)
+    state.store.lock.release()
+    try:
+        refusals = [_ask(state, call, *each) for each in asked]
+    finally:
+        state.store.lock.acquire()
+    for refusal in refusals:
+        if refusal is not None:
+            raise refusal
+    if _seen(state, call, new or old) != before:
+        raise Moved
+
+
+def _ask(state: State, call: Call, hook: Obj, review: Obj) -> ApiError | None:
+    name = hook["name"]
+    if call.dry_run and hook.get("sideEffects") not in _WITHOUT_EFFECT:
+        return ApiError(400, "BadRequest", f"admission webhook {quoted(name)} does not support dry run")
+    try:
+        answer = calling.ask(hook, review, state.services)
+    except calling.CallFailed as error:
+        if hook.get("failurePolicy") == "Ignore":
+            return None
+        return ApiError(
+            500, "InternalError", f"Internal error occurred: failed calling webhook {quoted(name)}: {error}"
+        )
+    call.warn(*answer.warnings)
+    return None if answer.allowed else _refusal(name, answer.status)
+
+
+def _refusal(name: str, status: Obj) -> ApiError:
+    reason = str(status.get("reason") or "")
+    said = str(status.get("message") or reason)
+    why = f": {said}" if said else " without explanation"
+    return ApiError(
+        max(int(status.get("code") or 0), 400),
+        reason,
+        f"admission webhook {quoted(name)} denied the request{why}",
+        details=status.get("details"),
+        metadata=status.get("metadata"),
+    )
+
+
+def _review(call: Call, operation: str, new: Obj | None, old: Obj | None) -> Obj:
+    target, resource = call.target, call.target.resource
+    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    what = {"group": resource.group, "version": resource.version, "resource": resource.plural}
+    request: Obj = {
+        "uid": str(uuid.uuid4()),
+        "kind": kind,
+        "resource": what,
+        "requestKind": kind,
+        "requestResource": what,
+        "name": target.name or ((new or old or {}).get("metadata") or {}).get("name", ""),
+        "operation": operation,
+        "userInfo": ME,
+        "object": new,
+        "oldObject": old,
+        "dryRun": call.dry_run,
+        "options": {"kind": _OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"},
+    }
+    if resource.namespaced:
+        request["namespace"] = target.namespace
+    if target.subresource:
+        request["subResource"] = request["requestSubResource"] = target.subresource
+    return {"kind": "AdmissionReview", "apiVersion": calling.API_VERSION, "request": request}
+
+
+def _seen(state: State, call: Call, obj: Obj | None) -> tuple[Item | None, ...]:
+    """What is there of the object and its namespace: versions of objects are never changed in place."""
+    assert obj is not None
+    resource, meta = call.target.resource, obj["metadata"]
+    key: Key = (meta.get("namespace", "") if resource.namespaced else "", meta.get("name", ""))
+    space = state.store.collection("namespaces.").items.get(("", key[0]))
+    return state.store.collection(resource.storage).items.get(key), space

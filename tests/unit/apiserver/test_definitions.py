@@ -1,0 +1,152 @@
+"""A definition's life: served at once, changed under its objects, gone with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apiserver import ApiError, Cluster
+
+from .objects import DEFINITIONS, WIDGETS, ask, definition, names, widget, with_widgets
+
+Obj = dict[str, Any]
+SIZED: Obj = {"type": "object", "properties": {"size": {"type": "integer"}}}
+V2 = WIDGETS.replace("/v1/", "/v2/")
+
+
+def test_a_definition_is_established_at_once_and_served(cluster: Cluster) -> None:
+    made = cluster.create(DEFINITIONS, definition(SIZED))
+    conditions = {
+        one["type"]: one["status"]
+        for one in cluster.get(f"{DEFINITIONS}/{made['metadata']['name']}")["status"]["conditions"]
+    }
+    assert conditions == {"NamesAccepted": "True", "Established": "True"}
+    assert cluster.create(WIDGETS, widget(size=1))["spec"] == {"size": 1}
+
+
+def test_before_it_and_after_it_there_is_nothing_at_its_path(cluster: Cluster) -> None:
+    for _ in range(2):
+        with pytest.raises(ApiError, match="404 page not found"):
+            cluster.get(WIDGETS)
+        with_widgets(cluster)
+        cluster.get(WIDGETS)
+        cluster.delete(f"{DEFINITIONS}/widgets.example.com")
+
+
+def test_deleting_it_deletes_its_objects(cluster: Cluster) -> None:
+    with_widgets(cluster, SIZED)
+    cluster.create(WIDGETS, widget(size=1))
+    cluster.delete(f"{DEFINITIONS}/widgets.example.com")
+    with_widgets(cluster, SIZED)
+    assert names(cluster.get(WIDGETS)) == []
+
+
+def test_an_object_with_a_finalizer_holds_it(cluster: Cluster) -> None:
+    with_widgets(cluster, SIZED)
+    held = widget(size=1)
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    cluster.create(WIDGETS, held)
+    cluster.delete(f"{DEFINITIONS}/widgets.example.com")
+    assert cluster.get(f"{DEFINITIONS}/widgets.example.com")["metadata"]["deletionTimestamp"]
+    cluster.patch(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
+    with pytest.raises(ApiError, match="not found"):
+        cluster.get(f"{WIDGETS}/w")
+
+
+def test_a_new_default_shows_in_old_objects_without_a_new_version(cluster: Cluster) -> None:
+    with_widgets(cluster, SIZED)
+    before = cluster.create(WIDGETS, widget(size=1))
+    wanted = {
+        "type": "object",
+        "properties": {"size": {"type": "integer"}, "zone": {"type": "string", "default": "a"}},
+    }
+    cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": definition(wanted)["spec"]})
+    after = cluster.get(f"{WIDGETS}/w")
+    assert after["spec"] == {"size": 1, "zone": "a"}
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+def test_a_field_that_is_no_longer_known_is_not_shown(cluster: Cluster) -> None:
+    with_widgets(cluster, SIZED)
+    cluster.create(WIDGETS, widget(size=1))
+    cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": definition()["spec"]})
+    assert cluster.get(f"{WIDGETS}/w")["spec"] == {}
+    assert cluster.get(WIDGETS)["items"][0]["spec"] == {}
+
+
+def test_every_served_version_shows_each_object(cluster: Cluster) -> None:
+    both = definition(SIZED)
+    (first,) = both["spec"]["versions"]
+    both["spec"]["versions"].append({**first, "name": "v2", "storage": False})
+    cluster.create(DEFINITIONS, both)
+    cluster.create(WIDGETS, widget(size=1))
+    assert cluster.get(f"{V2}/w")["apiVersion"] == "example.com/v2"
+    assert cluster.get(V2)["items"][0]["apiVersion"] == "example.com/v2"
+    both["spec"]["versions"][1]["served"] = False
+    cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": both["spec"]})
+    with pytest.raises(ApiError, match="404 page not found"):
+        cluster.get(V2)
+
+
+def test_subresources_are_served_as_defined(cluster: Cluster) -> None:
+    with_widgets(cluster, SIZED)
+    cluster.create(WIDGETS, widget(size=1))
+    with pytest.raises(ApiError) as missing:
+        cluster.patch(f"{WIDGETS}/w/status", {"status": {}})
+    assert missing.value.code == 404
+
+
+def test_a_column_shows_what_its_path_finds(cluster: Cluster) -> None:
+    columns = [
+        {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
+        {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},
+        {"name": "Zone", "type": "string", "jsonPath": ".spec.zone", "priority": 1},
+    ]
+    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    made = definition(SIZED, additionalPrinterColumns=columns)
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] = free
+    cluster.create(DEFINITIONS, made)
+    obj = {
+        **widget(size=3),
+        "status": {"conditions": [{"type": "Other", "status": "a"}, {"type": "Ready", "status": "b"}]},
+    }
+    cluster.create(WIDGETS, obj)
+    table = ask(cluster, "GET", WIDGETS, Accept="application/json;as=Table;v=v1;g=meta.k8s.io").json()
+    assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "Size", "Ready", "Zone"]
+    assert table["rows"][0]["cells"] == ["w", 3, "b", None]
+    assert table["columnDefinitions"][3]["priority"] == 1
+
+
+def test_explain_gets_the_schema_of_a_definition(cluster: Cluster) -> None:
+    with_widgets(cluster, {**SIZED, "description": "What is wanted."})
+    paths = ask(cluster, "GET", "/openapi/v3").json()["paths"]
+    document = ask(cluster, "GET", paths["apis/example.com/v1"]["serverRelativeURL"].partition("?")[0]).json()
+    schema = document["components"]["schemas"]["com.example.v1.Widget"]
+    assert schema["properties"]["spec"]["description"] == "What is wanted."
+    assert schema["x-kubernetes-group-version-kind"] == [
+        {"group": "example.com", "kind": "Widget", "version": "v1"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"names": {"plural": "gadgets", "kind": "Widget"}}, "metadata.name"),
+        ({"scope": "Somewhere"}, "spec.scope: Unsupported value"),
+        ({"versions": []}, "spec.versions"),
+    ],
+)
+def test_a_wrong_definition_is_refused(cluster: Cluster, change: Obj, told: str) -> None:
+    made = definition(SIZED)
+    made["spec"].update(change)
+    with pytest.raises(ApiError) as refused:
+        cluster.create(DEFINITIONS, made)
+    assert refused.value.code == 422
+    assert told in refused.value.message
+
+
+def test_an_array_of_item_schemas_is_refused(cluster: Cluster) -> None:
+    listed = {"type": "object", "properties": {"l": {"type": "array", "items": [{"type": "string"}]}}}
+    with pytest.raises(ApiError, match="items must be a schema object and not an array"):
+        cluster.create(DEFINITIONS, definition(listed))

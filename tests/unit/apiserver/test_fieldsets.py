@@ -1,0 +1,106 @@
+"""Sets of fields behave as sets, and show themselves as managedFields do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.apiserver.apply.compare import compare, fields_of
+from broker.apiserver.apply.fields import Fields, difference, intersection, paths, union
+from broker.apiserver.shape import Shape, builtin
+
+Path = tuple[str, ...]
+paths_given = st.frozensets(
+    st.lists(st.sampled_from(["f:a", "f:b", "f:c"]), min_size=1, max_size=3).map(tuple)
+)
+
+
+def made(members: frozenset[Path]) -> Fields:
+    out: Fields = {}
+    for member in members:
+        node = out
+        for step in member:
+            node = node.setdefault(step, {})
+    # A member with members below it is marked; a node that is only on the way is not.
+    return _marked(out, members, ())
+
+
+def _marked(node: Fields, members: frozenset[Path], path: Path) -> Fields:
+    out = {step: _marked(inner, members, (*path, step)) for step, inner in node.items()}
+    return {".": {}, **out} if out and path in members else out
+
+
+def members_of(fields: Fields, path: Path = ()) -> frozenset[Path]:
+    out = {path} if path and (not fields or "." in fields) else set()
+    for step, inner in fields.items():
+        if step != ".":
+            out |= members_of(inner, (*path, step))
+    return frozenset(out)
+
+
+@given(paths_given)
+def test_a_set_is_read_back(one: frozenset[Path]) -> None:
+    assert members_of(made(one)) == one
+
+
+@given(paths_given, paths_given)
+def test_operations_are_those_of_sets(left: frozenset[Path], right: frozenset[Path]) -> None:
+    assert members_of(union(made(left), made(right))) == left | right
+    assert members_of(difference(made(left), made(right))) == left - right
+    assert members_of(intersection(made(left), made(right))) == left & right
+
+
+@given(paths_given, paths_given)
+def test_a_recursive_difference_takes_what_is_below_too(
+    left: frozenset[Path], right: frozenset[Path]
+) -> None:
+    kept = {one for one in left if not any(one[: len(other)] == other for other in right)}
+    assert members_of(difference(made(left), made(right), below=True)) == kept
+
+
+def test_members_are_shown_as_errors_name_them() -> None:
+    fields: Fields = {
+        "f:spec": {"f:list": {'k:{"name":"a"}': {".": {}, "f:x": {}}}, "f:set": {'v:"one"': {}}}
+    }
+    assert list(paths(fields)) == ['.spec.list[name="a"]', '.spec.list[name="a"].x', '.spec.set[="one"]']
+
+
+def shape_of(kind: str, group: str = "") -> Shape:
+    found = builtin(group, "v1", kind)
+    assert found is not None
+    return found
+
+
+def test_an_object_has_a_field_for_every_leaf_and_entry() -> None:
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    assert fields_of(pod, shape_of("Pod")) == {
+        "f:metadata": {"f:labels": {"f:a": {}}},
+        "f:spec": {"f:containers": {'k:{"name":"c"}': {".": {}, "f:image": {}, "f:name": {}}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ({"data": {"a": "1"}}, {"data": {"a": "2"}}, {".data.a"}),
+        ({"data": {"a": "1"}}, {"data": {"a": "1"}}, set()),
+        ({"data": {"a": "1"}}, {"data": {"a": "1", "b": "2"}}, {".data.b"}),
+        ({"data": {"a": "1", "b": "2"}}, {"data": {"a": "1"}}, {".data.b"}),
+    ],
+)
+def test_a_comparison_tells_what_differs(old: Any, new: Any, changed: set[str]) -> None:
+    told = compare(old, new, shape_of("ConfigMap"))
+    assert {*paths(told.added), *paths(told.modified), *paths(told.removed)} == changed
+
+
+values = st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), max_size=3)
+
+
+@given(old=values, new=values)
+def test_what_is_added_one_way_is_removed_the_other(old: dict[str, str], new: dict[str, str]) -> None:
+    shape = shape_of("ConfigMap")
+    there, back = compare({"data": old}, {"data": new}, shape), compare({"data": new}, {"data": old}, shape)
+    assert (there.added, there.removed, there.modified) == (back.removed, back.added, back.modified)

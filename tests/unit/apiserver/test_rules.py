@@ -1,0 +1,106 @@
+"""Validation rules of a definition: CEL over self and oldSelf, and what a refusal says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.apiserver import ApiError, Cluster
+from broker.apiserver.crd import rules
+
+from .objects import DEFINITIONS, WIDGETS, definition, widget, with_widgets
+
+Obj = dict[str, Any]
+NONE = object()
+
+
+def told(rule: str | Obj, new: Any, old: Any = NONE, **properties: str) -> list[str]:
+    """What a rule at `spec` says to a new value, or to a change from an old one."""
+    one = {"rule": rule} if isinstance(rule, str) else rule
+    typed = {name: {"type": kind} for name, kind in properties.items()}
+    node = rules.compiled({"type": "object", "properties": typed, "x-kubernetes-validations": [one]})
+    assert node is not None
+    return [str(found) for found in rules.check(node, new, None if old is NONE else old, "spec")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "holds"),
+    [
+        ("self.a > 1", {"a": 2}, True),
+        ("self.a > 1", {"a": 1}, False),
+        ("has(self.a)", {}, False),
+        ("!has(self.a) || self.a == 'x'", {}, True),
+        ("self.l.all(x, x > 0)", {"l": [1, 2]}, True),
+        ("self.l.exists(x, x == 3)", {"l": [1, 2]}, False),
+        ("size(self.l) <= 2", {"l": [1, 2, 3]}, False),
+        ("self.s.startsWith('ab')", {"s": "abc"}, True),
+        ("self.s.matches('^[a-z]+$')", {"s": "A"}, False),
+        ("self.l.filter(x, x > 1).size() == 1", {"l": [1, 2]}, True),
+        ("self.m.all(k, self.m[k] != '')", {"m": {"a": ""}}, False),
+        ("quantity(self.q).isGreaterThan(quantity('1Gi'))", {"q": "2Gi"}, True),
+        ("self.s in ['a', 'b']", {"s": "c"}, False),
+        ("self.l.isSorted()", {"l": [2, 1]}, False),
+        ("self.a == 1 ? self.s == 'x' : true", {"a": 1, "s": "x"}, True),
+        ("duration(self.s) > duration('1m')", {"s": "2m"}, True),
+        ("self.s.find('[0-9]+') == '12'", {"s": "ab12"}, True),
+    ],
+)
+def test_a_rule_holds_or_not(rule: str, value: Obj, holds: bool) -> None:
+    found = told(rule, value)
+    assert (found == []) is holds
+    assert all("failed rule: " + rule in one for one in found)
+
+
+def test_a_message_replaces_the_rule() -> None:
+    (found,) = told({"rule": "false", "message": "never"}, {})
+    assert found == "spec: Invalid value: never"
+
+
+def test_a_message_is_computed() -> None:
+    rule = {"rule": "self.a < 5", "messageExpression": "'a is ' + string(self.a)"}
+    (found,) = told(rule, {"a": 7}, a="integer")
+    assert found.endswith(": a is 7")
+
+
+def test_a_reason_and_a_field_are_said() -> None:
+    rule = {"rule": "false", "message": "m", "reason": "FieldValueForbidden", "fieldPath": ".a"}
+    (found,) = told(rule, {"a": 1}, a="integer")
+    assert found == "spec.a: Forbidden: m"
+
+
+def test_a_transition_is_checked_on_a_change_only() -> None:
+    rule = "self.a >= oldSelf.a"
+    assert told(rule, {"a": 1}) == []
+    assert told(rule, {"a": 2}, {"a": 1}) == []
+    assert told(rule, {"a": 0}, {"a": 1})
+
+
+def test_a_rule_on_the_field_itself_makes_it_immutable(cluster: Cluster) -> None:
+    fixed = {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "fixed"}]}
+    with_widgets(cluster, {"type": "object", "properties": {"size": fixed}})
+    cluster.create(WIDGETS, widget(size="s"))
+    with pytest.raises(ApiError) as refused:
+        cluster.patch(f"{WIDGETS}/w", {"spec": {"size": "l"}})
+    assert (refused.value.code, refused.value.reason) == (422, "Invalid")
+    assert refused.value.message == (
+        'Widget.example.com "w" is invalid: spec.size: Invalid value: "l": fixed'
+    )
+
+
+def test_a_rule_that_cannot_run_is_told() -> None:
+    (found,) = told("self.a > 1", {})
+    assert "no such key: a evaluating rule: self.a > 1" in found
+
+
+def test_names_that_cel_reserves_are_escaped() -> None:
+    assert told("self.__namespace__ == 'x'", {"namespace": "x"}, namespace="string") == []
+    assert told("self.a__dash__b == 'x'", {"a-b": "x"}, **{"a-b": "string"}) == []
+
+
+def test_a_definition_with_a_rule_that_is_no_cel_is_refused(cluster: Cluster) -> None:
+    broken = {"type": "object", "x-kubernetes-validations": [{"rule": "self.a >"}]}
+    with pytest.raises(ApiError) as refused:
+        cluster.create(DEFINITIONS, definition(broken))
+    assert refused.value.code == 422
+    assert "x-kubernetes-validations[0].rule" in refused.value.message

@@ -1,0 +1,126 @@
+"""Strategic merge patches: lists by key, directives, and the order that kubectl asks for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.apiserver.errors import ApiError
+from broker.apiserver.shape import builtin
+from broker.apiserver.strategic import strategic
+
+Obj = dict[str, Any]
+
+
+def patched(kind: str, spec: Obj, patch: Obj, *, group: str = "", version: str = "v1") -> Obj:
+    shape = builtin(group, version, kind)
+    assert shape is not None
+    document = {"spec": spec}
+    before = copy.deepcopy(document)
+    out = strategic(document, {"spec": patch}, shape)
+    assert document == before
+    found: Obj = out["spec"]
+    return found
+
+
+def containers(*names: str, **more: Any) -> list[Obj]:
+    return [{"name": name, **more} for name in names]
+
+
+def test_containers_are_merged_by_name() -> None:
+    out = patched("Pod", {"containers": containers("a", "b")}, {"containers": [{"name": "b", "image": "i"}]})
+    assert {one["name"]: one.get("image") for one in out["containers"]} == {"a": None, "b": "i"}
+
+
+def test_a_new_container_comes_before_those_the_patch_does_not_name() -> None:
+    out = patched("Pod", {"containers": containers("a")}, {"containers": [{"name": "b"}]})
+    assert [one["name"] for one in out["containers"]] == ["b", "a"]
+
+
+def test_one_entry_is_deleted_by_directive() -> None:
+    patch = {"containers": [{"$patch": "delete", "name": "a"}]}
+    assert patched("Pod", {"containers": containers("a", "b")}, patch)["containers"] == containers("b")
+
+
+def test_a_list_is_replaced_by_directive() -> None:
+    patch = {"containers": [{"name": "z"}, {"$patch": "replace"}]}
+    assert patched("Pod", {"containers": containers("a", "b")}, patch)["containers"] == containers("z")
+
+
+def test_a_map_is_replaced_by_directive() -> None:
+    patch = {"nodeSelector": {"$patch": "replace", "b": "2"}}
+    assert patched("Pod", {"nodeSelector": {"a": "1"}}, patch)["nodeSelector"] == {"b": "2"}
+
+
+def test_a_list_without_a_key_is_replaced() -> None:
+    assert patched("Pod", {"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}) == {
+        "tolerations": [{"key": "b"}]
+    }
+
+
+def test_null_removes() -> None:
+    assert patched("Pod", {"nodeName": "n", "hostname": "h"}, {"nodeName": None}) == {"hostname": "h"}
+
+
+def test_values_are_deleted_from_a_list_of_values() -> None:
+    shape = builtin("", "v1", "Pod")
+    assert shape is not None
+    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}}
+    out = strategic({"metadata": {"finalizers": ["a", "b"]}}, patch, shape)
+    assert out == {"metadata": {"finalizers": ["b"]}}
+
+
+def test_finalizers_are_added_to_those_there() -> None:
+    shape = builtin("", "v1", "Pod")
+    assert shape is not None
+    out = strategic({"metadata": {"finalizers": ["a"]}}, {"metadata": {"finalizers": ["b"]}}, shape)
+    assert sorted(out["metadata"]["finalizers"]) == ["a", "b"]
+
+
+def test_the_order_that_is_asked_for_is_made() -> None:
+    patch = {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}
+    out = patched("Pod", {"containers": containers("a", "b")}, patch)
+    assert [one["name"] for one in out["containers"]] == ["b", "a"]
+
+
+def test_what_only_the_server_has_keeps_its_place_in_an_order() -> None:
+    patch = {"$setElementOrder/containers": [{"name": "a"}, {"name": "c"}], "containers": [{"name": "c"}]}
+    out = patched("Pod", {"containers": containers("a", "injected", "c")}, patch)
+    assert [one["name"] for one in out["containers"]] == ["a", "injected", "c"]
+
+
+def test_retained_keys_drop_the_others() -> None:
+    patch = {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}
+    out = patched("Deployment", {"strategy": strategy}, patch, group="apps")
+    assert out["strategy"] == {"type": "Recreate"}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"containers": [{"image": "i"}]},
+        {"containers": [{"$patch": "frob", "name": "a"}]},
+        {"$patch": "frob"},
+        {"$setElementOrder/containers": [{"name": "a"}], "containers": [{"name": "b"}]},
+        {"$retainKeys": ["a"], "hostname": "h"},
+    ],
+)
+def test_a_patch_that_makes_no_sense_is_an_error(patch: Obj) -> None:
+    with pytest.raises(ApiError):
+        patched("Pod", {"containers": containers("a")}, patch)
+
+
+entries = st.lists(st.sampled_from("abcd"), unique=True)
+
+
+@given(have=entries, wanted=entries)
+def test_a_keyed_list_is_the_union(have: list[str], wanted: list[str]) -> None:
+    out = patched("Pod", {"containers": containers(*have)}, {"containers": containers(*wanted, image="new")})
+    shown = {one["name"]: one.get("image") for one in out["containers"]}
+    assert shown == {name: "new" if name in wanted else None for name in {*have, *wanted}}
+    assert len(out["containers"]) == len(shown)
