@@ -8,6 +8,7 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-archi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,40 +27,50 @@ def micro_timestamp(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def set_condition(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionUpdate:
+    """One condition to set; `set_conditions` adds its time and generation."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str = ""
+
+
+def set_conditions(
     conditions: Iterable[Condition],
-    type: str,  # noqa: A002
-    status: ConditionStatus,
-    reason: str,
-    message: str = "",
-    *,
+    *updates: ConditionUpdate,
     now: datetime,
     observed_generation: int | None = None,
+    message_limit: int | None = None,
 ) -> tuple[Condition, ...]:
-    """The conditions with this one set: in its old place, or at the end."""
-    given = tuple(conditions)
-    old = next((item for item in given if item.type == type), None)
-    same = old is not None and old.status == status and old.last_transition_time is not None
-    if (
-        same
-        and old
-        and (old.reason, old.message, old.observed_generation)
-        == (
-            reason,
-            message,
-            observed_generation,
+    """The conditions with these set: each in its old place, or at the end."""
+    result = tuple(conditions)
+    for update in updates:
+        message = update.message[:message_limit]
+        old = next((item for item in result if item.type == update.type), None)
+        same = old is not None and old.status == update.status and old.last_transition_time is not None
+        if (
+            same
+            and old
+            and (old.reason, old.message, old.observed_generation)
+            == (
+                update.reason,
+                message,
+                observed_generation,
+            )
+        ):
+            continue
+        new = Condition(
+            type=update.type,
+            status=update.status,
+            reason=update.reason,
+            message=message,
+            last_transition_time=old.last_transition_time if same and old else now.replace(microsecond=0),
+            observed_generation=observed_generation,
         )
-    ):
-        return given
-    new = Condition(
-        type=type,
-        status=status,
-        reason=reason,
-        message=message,
-        last_transition_time=old.last_transition_time if same and old else now.replace(microsecond=0),
-        observed_generation=observed_generation,
-    )
-    return tuple(new if item.type == type else item for item in given) + (() if old else (new,))
+        result = tuple(new if item.type == new.type else item for item in result) + (() if old else (new,))
+    return result
 
 
 def remove_condition(conditions: Iterable[Condition], type: str) -> tuple[Condition, ...]:  # noqa: A002

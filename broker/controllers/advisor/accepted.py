@@ -19,11 +19,11 @@ from broker.apis.karpenter_aws_definition import PROPERTY
 from broker.apis.reservation_spec import validate_reservation_spec
 from broker.controllers.advisor.definition import DefinitionKeeper
 from broker.controllers.advisor.verdicts import conditions_patch
-from broker.controllers.nodeclass.status import Verdict
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 
@@ -138,7 +138,7 @@ class AcceptedKeeper:
         return PROPERTY in answer.get("spec", {})
 
     def _say(self, one: EC2NodeClass, *, served: bool) -> None:
-        lost = Verdict(
+        lost = ConditionUpdate(
             type=names.SPEC_SERVED,
             status="False",
             reason="PropertyMissing",

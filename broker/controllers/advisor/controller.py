@@ -26,12 +26,12 @@ from broker.controllers.advisor.terms import Advice, Record, Term
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import Unresolved
-from broker.controllers.nodeclass.status import INVALID_SPEC, Verdict
+from broker.controllers.nodeclass.status import INVALID_SPEC
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import timestamp
+from broker.kube.conditions import ConditionUpdate, timestamp
 from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
 from broker.kube.events import Recorder
@@ -133,7 +133,7 @@ class Advisor:
 
     def _keep(
         self, node_class: EC2NodeClass, spec: CapacityReservationSpec | None, found: Resolved
-    ) -> tuple[Verdict, Result | None]:
+    ) -> tuple[ConditionUpdate, Result | None]:
         """Brings list, record and tags to what they should be. Raises ApiError, ProviderError."""
         name = node_class.name
         present = [term.wire() for term in node_class.spec.capacity_reservation_selector_terms]
@@ -280,13 +280,13 @@ class Advisor:
         self._last[node_class.name] = node_class.uid, record
         self._classes.observe(answer)
 
-    def _say(self, node_class: EC2NodeClass, told: Iterable[Verdict]) -> None:
+    def _say(self, node_class: EC2NodeClass, told: Iterable[ConditionUpdate]) -> None:
         status = verdicts.conditions_patch(node_class, told, now=self._clock.now())
         if status is not None:
             patch_status(self._client, self._classes, node_class, status)
 
 
-def _about_pools(spec: CapacityReservationSpec | None, pools: list[NodePool]) -> list[Verdict]:
+def _about_pools(spec: CapacityReservationSpec | None, pools: list[NodePool]) -> list[ConditionUpdate]:
     if spec is None or spec.preference == "none" or not pools:
         return []
     only = spec.preference == "capacity-reservations-only"

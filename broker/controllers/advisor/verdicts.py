@@ -15,8 +15,7 @@ from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import ConditionStatus, condition
 from broker.controllers.advisor.terms import MOST, PATIENCE, Advice, Term
-from broker.controllers.nodeclass.status import Verdict
-from broker.kube.conditions import condition_body, remove_condition, set_condition
+from broker.kube.conditions import ConditionUpdate, condition_body, remove_condition, set_conditions
 
 TYPES = (names.RESERVATIONS_ADVISED, names.RESERVED_ALLOWED)
 YIELDED = "ListKeptByOthers"
@@ -29,7 +28,7 @@ def advised(
     usable: int,
     waiting: Sequence[str] = (),
     refused: Mapping[str, str] | None = None,
-) -> Verdict:
+) -> ConditionUpdate:
     """The list is as the broker wants it. `waiting` are reservations that EC2 has not shown with the tag yet,
     `refused` why some cannot be tagged, by id."""
     if waiting:
@@ -51,7 +50,7 @@ def advised(
     return _verdict("True", "TermsWritten", f"Karpenter selects {usable} reservations {how}")
 
 
-def yielded(offer: Term, manager: str, *, held: bool) -> Verdict:
+def yielded(offer: Term, manager: str, *, held: bool) -> ConditionUpdate:
     """The list is somebody else's; `held`: it has the offered term all the same."""
     if held:
         return _verdict("True", "TermsHeld", f"the terms of {manager} hold what the broker offers")
@@ -63,16 +62,16 @@ def yielded(offer: Term, manager: str, *, held: bool) -> Verdict:
     return _verdict("False", YIELDED, text)
 
 
-def unresolved(reason: str, message: str) -> Verdict:
+def unresolved(reason: str, message: str) -> ConditionUpdate:
     """Nothing is changed while it is not known what should be there."""
     return _verdict("Unknown", reason, f"the terms stay as they are: {message}")
 
 
-def refused_by_server(reason: str, message: str) -> Verdict:
+def refused_by_server(reason: str, message: str) -> ConditionUpdate:
     return _verdict("False", reason, message)
 
 
-def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> Verdict:
+def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> ConditionUpdate:
     """`without` are pools that do not allow `reserved`; `beyond` those that allow more, which matters where
     the class asks for reservations `only`."""
     key = names.CAPACITY_TYPE
@@ -89,12 +88,12 @@ def allowed(without: Sequence[str], beyond: Sequence[str], *, only: bool) -> Ver
             "reservations, which the class's capacity-reservations-only excludes; require In [reserved]"
         )
     else:
-        return Verdict(type=names.RESERVED_ALLOWED, status="True", reason="Allowed", message="")
-    return Verdict(type=names.RESERVED_ALLOWED, status="False", reason=reason, message=text)
+        return ConditionUpdate(type=names.RESERVED_ALLOWED, status="True", reason="Allowed", message="")
+    return ConditionUpdate(type=names.RESERVED_ALLOWED, status="False", reason=reason, message=text)
 
 
 def conditions_patch(
-    node_class: EC2NodeClass, told: Iterable[Verdict], *, types: Iterable[str] = TYPES, now: datetime
+    node_class: EC2NodeClass, told: Iterable[ConditionUpdate], *, types: Iterable[str] = TYPES, now: datetime
 ) -> dict[str, Any] | None:
     """The status with these conditions and without our others of `types`; None where it is there already."""
     said = {verdict.type: verdict for verdict in told}
@@ -108,12 +107,9 @@ def conditions_patch(
                 verdict.message,
             ):
                 continue
-            conditions = set_condition(
+            conditions = set_conditions(
                 conditions,
-                type_,
-                verdict.status,
-                verdict.reason,
-                verdict.message,
+                verdict,
                 now=now,
                 observed_generation=node_class.metadata.generation,
             )
@@ -124,8 +120,8 @@ def conditions_patch(
     return {"conditions": [condition_body(each) for each in conditions]}
 
 
-def _verdict(status: ConditionStatus, reason: str, message: str) -> Verdict:
-    return Verdict(type=names.RESERVATIONS_ADVISED, status=status, reason=reason, message=message)
+def _verdict(status: ConditionStatus, reason: str, message: str) -> ConditionUpdate:
+    return ConditionUpdate(type=names.RESERVATIONS_ADVISED, status=status, reason=reason, message=message)
 
 
 def _pools(pools: Sequence[str]) -> str:

@@ -23,7 +23,6 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.answered import Answered
 from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.status import (
-    Change,
     is_true,
     missing_finalizer,
     no_node_yet,
@@ -37,6 +36,7 @@ from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import ApiError
 from broker.oncall.journal import Journal
 from providers.model import Instance, InstanceType, LaunchError
@@ -201,7 +201,7 @@ class Binder:
             return metadata | {"annotations": self._reporter.remembered(now, attempts)}
 
         running = provider_id(instance)
-        changes = [Change(type=names.LAUNCHED, status="True", reason="Launched")]
+        changes = [ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")]
         if not is_true(claim, names.REGISTERED_CONDITION):
             changes.append(no_node_yet(running))  # what registration would say next, in the same write
         changes += self._reporter.limits(attempts)

@@ -31,11 +31,11 @@ from broker.controllers.nodeclaim.termination import Termination
 from broker.controllers.nodeclaim.terminations import Terminations
 from broker.controllers.nodeclaim.trial import SETTLED, LaunchTrials
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.nodeclass.status import Verdict
 from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.controller import Controller
 from broker.kube.events import Recorder
 from broker.kube.queue import WorkQueue
@@ -272,7 +272,7 @@ class NodeClaimLoops:
         change = limit(attempt)
         if change is None:
             return
-        verdict = Verdict(
+        verdict = ConditionUpdate(
             type=change.type, status=change.status, reason=change.reason, message=change.message
         )
         self._resolved.limit(attempt.node_class, verdict)

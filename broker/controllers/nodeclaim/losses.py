@@ -23,10 +23,11 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.controllers.nodeclaim.instances import Missing
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, is_ready, nodes_of
-from broker.controllers.nodeclaim.status import Change, instance_id, is_true, write
+from broker.controllers.nodeclaim.status import instance_id, is_true, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import Recorder
 from broker.kube.remains import Remains
@@ -101,7 +102,7 @@ class Losses:
             UNLISTED.labels(reason).set(count)
         for claim in registered:
             if instance_id(claim) in missing.listed and _reason(claim):
-                change = Change(type=names.INSTANCE_LISTED, status="True", reason="Listed")
+                change = ConditionUpdate(type=names.INSTANCE_LISTED, status="True", reason="Listed")
                 self._write(claim, change)
 
     def close(self) -> None:
@@ -139,11 +140,13 @@ class Losses:
 
     def _keep(self, claim: NodeClaim, reason: str, message: str) -> None:
         before = condition(claim.status.conditions, names.INSTANCE_LISTED)
-        self._write(claim, Change(type=names.INSTANCE_LISTED, status="False", reason=reason, message=message))
+        self._write(
+            claim, ConditionUpdate(type=names.INSTANCE_LISTED, status="False", reason=reason, message=message)
+        )
         if before is None or (before.status, before.reason) != ("False", reason):
             self._recorder.event(claim, "Warning", "InstanceNotListed", message)
 
-    def _write(self, claim: NodeClaim, change: Change) -> None:
+    def _write(self, claim: NodeClaim, change: ConditionUpdate) -> None:
         try:
             write(self._client, self._claims, claim, change, now=self._clock.now())
         except NotFound:

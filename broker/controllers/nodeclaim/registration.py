@@ -17,7 +17,6 @@ from broker.apis.core import Node, Taint
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.controllers.nodeclaim.status import (
-    Change,
     is_true,
     missing_finalizer,
     no_node_yet,
@@ -27,7 +26,7 @@ from broker.controllers.nodeclaim.status import (
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import changed, owner_reference
+from broker.kube.conditions import ConditionUpdate, changed, owner_reference
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.kube.remains import Remains
@@ -91,7 +90,7 @@ class Registration:
                 self._client,
                 self._claims,
                 claim,
-                Change(type=names.REGISTERED_CONDITION, status="True", reason="Registered"),
+                ConditionUpdate(type=names.REGISTERED_CONDITION, status="True", reason="Registered"),
                 now=self._clock.now(),
                 fields={"nodeName": node.name},
             )
@@ -104,7 +103,9 @@ class Registration:
                 self._client,
                 self._claims,
                 claim,
-                Change(type=names.INITIALIZED_CONDITION, status="Unknown", reason=reason, message=message),
+                ConditionUpdate(
+                    type=names.INITIALIZED_CONDITION, status="Unknown", reason=reason, message=message
+                ),
                 now=self._clock.now(),
             )
             return None  # the node's next change wakes the claim
@@ -113,7 +114,7 @@ class Registration:
             self._client,
             self._claims,
             claim,
-            Change(type=names.INITIALIZED_CONDITION, status="True", reason="Initialized"),
+            ConditionUpdate(type=names.INITIALIZED_CONDITION, status="True", reason="Initialized"),
             now=self._clock.now(),
         )
         self._recorder.event(claim, "Normal", "Initialized", f"node {node.name} takes pods")
@@ -124,11 +125,11 @@ class Registration:
         claim = patch(self._client, self._claims, claim, missing_finalizer)
         if is_true(claim, names.LAUNCHED):
             return claim
-        launched = Change(type=names.LAUNCHED, status="True", reason="Launched")
+        launched = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")
         return write(self._client, self._claims, claim, launched, now=self._clock.now())
 
     def _second(self, claim: NodeClaim, first: NodeClaim) -> None:
-        change = Change(
+        change = ConditionUpdate(
             type=names.REGISTERED_CONDITION,
             status="False",
             reason="InstanceTaken",
@@ -146,7 +147,7 @@ class Registration:
             write(self._client, self._claims, claim, _unread(left_out), now=now)
             return Result(requeue_after=LOOK_AGAIN)  # nothing wakes the claim if the Node goes as it is
         if found:
-            change = Change(
+            change = ConditionUpdate(
                 type=names.REGISTERED_CONDITION,
                 status="False",
                 reason="MultipleNodesFound",
@@ -246,8 +247,8 @@ def is_ready(node: Node) -> bool:
     return ready is not None and ready.status == "True"
 
 
-def _unread(node: Remains) -> Change:
-    return Change(
+def _unread(node: Remains) -> ConditionUpdate:
+    return ConditionUpdate(
         type=names.REGISTERED_CONDITION,
         status="Unknown",
         reason=NODE_LEFT_OUT,

@@ -19,11 +19,11 @@ from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apis.meta import Condition, condition
 from broker.capacity.model import Attempt, Outcome, Skipped
 from broker.capacity.requirements import InvalidRequirement, Requirements
-from broker.controllers.nodeclaim.status import Change, instance_id, patch, write
+from broker.controllers.nodeclaim.status import instance_id, patch, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import condition_body, set_condition
+from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import Recorder
 from broker.oncall.journal import dump, load
@@ -41,11 +41,11 @@ _SHORT_CLASSES = (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE, Erro
 _log = structlog.get_logger("launch")
 
 
-def limit(attempt: Attempt) -> Change | None:
+def limit(attempt: Attempt) -> ConditionUpdate | None:
     """What an attempt says about the reservations; None when it says nothing."""
     reserved = attempt.pool.reserved
     if attempt.outcome in (Outcome.LAUNCHED, Outcome.ADOPTED) and reserved:
-        return Change(
+        return ConditionUpdate(
             type=names.CAPACITY_RESERVATION,
             status="True",
             reason=AVAILABLE,
@@ -57,7 +57,7 @@ def limit(attempt: Attempt) -> Change | None:
         or (attempt.outcome is Outcome.SKIPPED and _full(attempt.code, attempt.class_))
     )
     if reserved and short:
-        return Change(
+        return ConditionUpdate(
             type=names.CAPACITY_RESERVATION,
             status="False",
             reason=LIMIT_EXCEEDED,
@@ -112,11 +112,11 @@ class Reporter:
         told = True
         made = list(attempts)
         before = condition(claim.status.conditions, names.LAUNCHED)
-        changes = [Change(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
+        changes = [ConditionUpdate(type=names.LAUNCHED, status="Unknown", reason=reason, message=message)]
         limits = self.limits(made)
         if not limits and short(skipped):
             limits = [
-                Change(
+                ConditionUpdate(
                     type=names.CAPACITY_RESERVATION, status="False", reason=LIMIT_EXCEEDED, message=message
                 )
             ]
@@ -140,7 +140,7 @@ class Reporter:
         )
         return {ATTEMPTS: dump([*known, *attempts])}
 
-    def limits(self, attempts: Iterable[Attempt]) -> list[Change]:
+    def limits(self, attempts: Iterable[Attempt]) -> list[ConditionUpdate]:
         """The last word of the attempts on the reservations, if they have one."""
         return [change for attempt in attempts if (change := limit(attempt))][-1:]
 
@@ -181,7 +181,7 @@ class Reporter:
             return [pod for key in named if (pod := self._pods.find(key))]
         return [pod for pod in self._pods.list() if would_take(claim, pod)][:MOST_PODS]
 
-    def pool_limit(self, pool_name: str, change: Change) -> None:
+    def pool_limit(self, pool_name: str, change: ConditionUpdate) -> None:
         """The same condition on the claim's NodePool, where there is one."""
         pool = self._pools.get(pool_name)
         if pool is None:
@@ -190,12 +190,9 @@ class Reporter:
             c for c in pool.status.conditions if c.type == names.CAPACITY_RESERVATION
         )
         now = self._clock.now()
-        after = set_condition(
+        after = set_conditions(
             mine,
-            change.type,
-            change.status,
-            change.reason,
-            change.message,
+            change,
             now=now,
             observed_generation=pool.metadata.generation,
         )

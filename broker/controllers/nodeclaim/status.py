@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from operator import is_
 from typing import Any
@@ -21,7 +20,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Condition, ConditionStatus, condition
 from broker.kube.cache import Cache
 from broker.kube.client import Client
-from broker.kube.conditions import changed, condition_body, set_condition
+from broker.kube.conditions import ConditionUpdate, changed, condition_body, set_conditions
 from broker.kube.errors import Conflict
 from providers.model import Instance
 
@@ -42,16 +41,6 @@ MESSAGE_LIMIT = 1000
 _TURNS = tuple(threading.Lock() for _ in range(64))  # a claim always has the same one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One condition to be set."""
-
-    type: str
-    status: ConditionStatus
-    reason: str
-    message: str = ""
-
-
 def is_true(claim: NodeClaim, type_: str) -> bool:
     found = condition(claim.status.conditions, type_)
     return found is not None and found.status == "True"
@@ -68,21 +57,17 @@ def provider_id(instance: Instance) -> str:
 
 
 def body(
-    claim: NodeClaim, *changes: Change, now: datetime, fields: Mapping[str, Any] | None = None
+    claim: NodeClaim, *changes: ConditionUpdate, now: datetime, fields: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The apply body after these changes; None where it would change nothing."""
     said: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in OURS)
-    mine = said
-    for change in changes:
-        mine = set_condition(
-            mine,
-            change.type,
-            change.status,
-            change.reason,
-            change.message[:MESSAGE_LIMIT],
-            now=now,
-            observed_generation=claim.metadata.generation,
-        )
+    mine = set_conditions(
+        said,
+        *changes,
+        now=now,
+        observed_generation=claim.metadata.generation,
+        message_limit=MESSAGE_LIMIT,
+    )
     mine = _with_ready(mine, now=now, generation=claim.metadata.generation)
     if not fields and len(mine) == len(said) and all(map(is_, mine, said)):
         return None  # what is so of most claims needs no look at the whole of each
@@ -107,7 +92,7 @@ def write(
     client: Client,
     cache: Cache[NodeClaim],
     claim: NodeClaim,
-    *changes: Change,
+    *changes: ConditionUpdate,
     now: datetime,
     fields: Mapping[str, Any] | None = None,
 ) -> NodeClaim:
@@ -165,9 +150,9 @@ def taken(cache: Cache[NodeClaim], answer: Mapping[str, Any]) -> NodeClaim:
     return NodeClaim.decode(answer)
 
 
-def no_node_yet(provider_id: str) -> Change:
+def no_node_yet(provider_id: str) -> ConditionUpdate:
     """What a launched claim says until its node joins."""
-    return Change(
+    return ConditionUpdate(
         type=names.REGISTERED_CONDITION,
         status="Unknown",
         reason="NodeNotFound",
@@ -198,6 +183,9 @@ def _with_ready(
         found = condition(conditions, missing)
         status = found.status if found and found.status == "False" else "Unknown"
         reason, message = f"Not{missing}", f"{missing}: {found.reason if found else 'not yet'}"
-    return set_condition(
-        conditions, names.READY, status, reason, message, now=now, observed_generation=generation
+    return set_conditions(
+        conditions,
+        ConditionUpdate(type=names.READY, status=status, reason=reason, message=message),
+        now=now,
+        observed_generation=generation,
     )

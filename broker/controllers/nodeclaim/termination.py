@@ -20,12 +20,12 @@ from broker.controllers.nodeclaim.abandoned import release
 from broker.controllers.nodeclaim.instances import SETTLED
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, first_of, is_ready, nodes_of
 from broker.controllers.nodeclaim.report import launched_at
-from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, Change, instance_id, patch, write
+from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, instance_id, patch, write
 from broker.controllers.nodeclaim.terminations import Sighting, Terminations
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import remove_finalizer
+from broker.kube.conditions import ConditionUpdate, remove_finalizer
 from broker.kube.controller import Result
 from broker.kube.errors import NotFound, TooManyRequests
 from broker.kube.events import Recorder
@@ -93,7 +93,7 @@ class Termination:
         ended = seen is not None and seen.instance is not None and not seen.instance.alive
         if ended or self._late(claim):
             return False
-        change = Change(
+        change = ConditionUpdate(
             type=names.DRAINED,
             status="Unknown",
             reason=NODE_LEFT_OUT,
@@ -120,7 +120,7 @@ class Termination:
                 self._client,
                 self._claims,
                 claim,
-                Change(
+                ConditionUpdate(
                     type=names.DRAINED,
                     status="Unknown",
                     reason="Draining",
@@ -130,7 +130,7 @@ class Termination:
             )
             return True
         reason = "InstanceGone" if gone else "TerminationGracePeriodElapsed" if left else "Drained"
-        change = Change(
+        change = ConditionUpdate(
             type=names.DRAINED,
             status="True",
             reason=reason,
@@ -235,7 +235,9 @@ class Termination:
         event: Literal["Normal", "Warning"],
     ) -> None:
         self._recorder.event(claim, event, reason, message)
-        change = Change(type=names.INSTANCE_TERMINATING, status=status, reason=reason, message=message)
+        change = ConditionUpdate(
+            type=names.INSTANCE_TERMINATING, status=status, reason=reason, message=message
+        )
         write(self._client, self._claims, claim, change, now=self._clock.now())
 
     def _unseen(self, claim: NodeClaim, id_: str, seen: Sighting, nodes: Sequence[Node]) -> bool:

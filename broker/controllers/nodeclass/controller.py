@@ -28,12 +28,12 @@ from broker.controllers.nodeclass.resolve import (
     selection,
     unread,
 )
-from broker.controllers.nodeclass.status import Verdict, status_patch
+from broker.controllers.nodeclass.status import status_patch
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import changed
+from broker.kube.conditions import ConditionUpdate, changed
 from broker.kube.controller import Result
 from broker.kube.errors import Invalid
 from broker.kube.events import Recorder
@@ -85,13 +85,13 @@ class NodeClassController:
         self._outcomes: dict[str, LaunchClass | Unresolved] = {}
         self._around: dict[str, tuple[Written, float, Surroundings]] = {}
         self._readers: list[Callable[[str], None]] = []
-        self._limits: dict[str, Verdict] = {}
+        self._limits: dict[str, ConditionUpdate] = {}
         self._chosen: dict[str, tuple[Selection, datetime]] = {}  # since when a class selects what it does
         self._resolved: dict[str, LaunchClass] = {}  # whether or not the broker may launch from it
         self._forbidden: dict[str, tuple[Written, str]] = {}  # what a trial of the class found missing
         self._cut: dict[str, Mapping[str, Any]] = {}  # what was written, of which the CRD does not keep all
 
-    def limit(self, name: str, verdict: Verdict) -> None:
+    def limit(self, name: str, verdict: ConditionUpdate) -> None:
         """What launches found out about the class's reservations; written with the next reconcile."""
         with self._lock:
             self._limits[name] = verdict

@@ -17,11 +17,12 @@ from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import (
+    ConditionUpdate,
     add_finalizer,
     changed,
     condition_body,
     remove_finalizer,
-    set_condition,
+    set_conditions,
 )
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
@@ -84,12 +85,9 @@ class ClassFinalizer:
             f"EC2NodeClass {node_class.name} is being deleted: nothing is launched from it any more, and it "
             f"goes when no NodeClaim names it; now {', '.join(held_by[:NAMED])}{more}"
         )
-        conditions = set_condition(
+        conditions = set_conditions(
             node_class.status.conditions,
-            names.LAUNCHABLE,
-            "False",
-            HELD,
-            message,
+            ConditionUpdate(type=names.LAUNCHABLE, status="False", reason=HELD, message=message),
             now=self._clock.now(),
             observed_generation=node_class.metadata.generation,
         )

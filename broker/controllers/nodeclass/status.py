@@ -7,7 +7,6 @@ they are written whole, from the version that was read (the caller patches with 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +15,7 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Condition, ConditionStatus, condition
 from broker.capacity.model import Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
-from broker.kube.conditions import condition_body, set_condition, timestamp
+from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions, timestamp
 from providers.model import Odcr
 
 INVALID_SPEC = "InvalidCapacityReservationSpec"
@@ -25,17 +24,7 @@ INVALID_SPEC = "InvalidCapacityReservationSpec"
 KARPENTERS_LIST = "CapacityReservationsReady"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One condition to be set."""
-
-    type: str
-    status: ConditionStatus
-    reason: str
-    message: str
-
-
-def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[Verdict]:
+def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[ConditionUpdate]:
     """The class's conditions for what it resolved to, or for why it did not.
 
     `slots`: the message names each reservation with its slots, as nothing else in the status does.
@@ -51,38 +40,42 @@ def verdicts(outcome: LaunchClass | Unresolved, *, slots: bool = False) -> list[
         if unapplied := outcome.kubelet_not_applied:
             text += f"; fields of spec.kubelet that {around.family} does not apply: {', '.join(unapplied)}"
         return [
-            Verdict(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
+            ConditionUpdate(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
             _resolved(outcome.plan.selection, outcome.plan.resolved, slots=slots),
-            Verdict(type=names.LAUNCHABLE, status="True", reason="Resolved", message=text),
+            ConditionUpdate(type=names.LAUNCHABLE, status="True", reason="Resolved", message=text),
         ]
     if outcome.reason == INVALID_SPEC:
         why = f"{outcome.message}. Nothing is launched from this class until it is corrected."
         return [
-            Verdict(type=names.RESERVATION_SPEC_VALID, status="False", reason=INVALID_SPEC, message=why),
-            Verdict(
+            ConditionUpdate(
+                type=names.RESERVATION_SPEC_VALID, status="False", reason=INVALID_SPEC, message=why
+            ),
+            ConditionUpdate(
                 type=names.RESERVATIONS_RESOLVED,
                 status="False",
                 reason=INVALID_SPEC,
                 message="the reservation spec is invalid",
             ),
-            Verdict(type=names.LAUNCHABLE, status="False", reason=INVALID_SPEC, message=why),
+            ConditionUpdate(type=names.LAUNCHABLE, status="False", reason=INVALID_SPEC, message=why),
         ]
     made = outcome.found
     return [
-        Verdict(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
+        ConditionUpdate(type=names.RESERVATION_SPEC_VALID, status="True", reason="Valid", message=""),
         _resolved(made.plan.selection, made.plan.resolved, slots=slots)
         if made
-        else Verdict(
+        else ConditionUpdate(
             type=names.RESERVATIONS_RESOLVED,
             status="Unknown",
             reason=outcome.reason,
             message=f"not resolved, because the class cannot launch: {outcome.message}",
         ),
-        Verdict(type=names.LAUNCHABLE, status="False", reason=outcome.reason, message=outcome.message),
+        ConditionUpdate(
+            type=names.LAUNCHABLE, status="False", reason=outcome.reason, message=outcome.message
+        ),
     ]
 
 
-def _resolved(selection: Selection, found: Resolved, *, slots: bool) -> Verdict:
+def _resolved(selection: Selection, found: Resolved, *, slots: bool) -> ConditionUpdate:
     status: ConditionStatus = "False"
     starting = "; ".join(
         f"{odcr.id} is {odcr.state}" + (f" until {timestamp(odcr.start)}" if odcr.start else "")
@@ -105,7 +98,7 @@ def _resolved(selection: Selection, found: Resolved, *, slots: bool) -> Verdict:
         reason, text = "ReservationsNotFound", f"{_asked(selection)} finds no reservation in this region"
     left = [f"{m.id}: {m.message}" + (f" ({m.code})" if m.code else "") for m in found.misfits]
     shown = "; ".join([text, *left[:8], *([f"and {len(left) - 8} more"] if len(left) > 8 else [])])
-    return Verdict(type=names.RESERVATIONS_RESOLVED, status=status, reason=reason, message=shown)
+    return ConditionUpdate(type=names.RESERVATIONS_RESOLVED, status=status, reason=reason, message=shown)
 
 
 def _asked(selection: Selection) -> str:
@@ -120,7 +113,7 @@ def status_patch(
     node_class: EC2NodeClass,
     outcome: LaunchClass | Unresolved,
     *,
-    limit: Verdict | None,
+    limit: ConditionUpdate | None,
     now: datetime,
     keep: bool = False,
 ) -> dict[str, Any]:
@@ -133,17 +126,13 @@ def status_patch(
     # The message names the latest claim; only a turn of the condition is worth a write.
     turned = limit and (before is None or (before.status, before.reason) != (limit.status, limit.reason))
     karpenters = condition(conditions, KARPENTERS_LIST) is not None
-    told = [*verdicts(outcome, slots=karpenters), *([limit] if limit and turned else [])]
-    for verdict in told:
-        conditions = set_condition(
-            conditions,
-            verdict.type,
-            verdict.status,
-            verdict.reason,
-            verdict.message,
-            now=now,
-            observed_generation=node_class.metadata.generation,
-        )
+    conditions = set_conditions(
+        conditions,
+        *verdicts(outcome, slots=karpenters),
+        *([limit] if limit and turned else []),
+        now=now,
+        observed_generation=node_class.metadata.generation,
+    )
     told_of: dict[str, Any] = {"conditions": [condition_body(condition) for condition in conditions]}
     if keep or karpenters:
         return told_of

@@ -27,7 +27,7 @@ from broker.controllers.reservations.shown import shown
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import set_condition
+from broker.kube.conditions import ConditionUpdate, set_conditions
 from broker.kube.controller import Result
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
@@ -117,13 +117,15 @@ class MirrorKeeper:
             self._client.delete(OnDemandCapacityReservation.KIND, one.name, uid=one.uid)
             _log.info("reservation is gone from EC2", odcr=one.name)
             return
-        told = set_condition(
+        told = set_conditions(
             one.status.conditions,
-            MIRRORED,
-            "False",
-            "ReservationNotFound",
-            f"EC2 shows this account no reservation {one.name}; an OnDemandCapacityReservation mirrors one, "
-            "and reserves nothing: delete it, or name it after a reservation's id",
+            ConditionUpdate(
+                type=MIRRORED,
+                status="False",
+                reason="ReservationNotFound",
+                message=f"EC2 shows this account no reservation {one.name}; an OnDemandCapacityReservation "
+                "mirrors one, and reserves nothing: delete it, or name it after a reservation's id",
+            ),
             now=self._clock.now(),
             observed_generation=one.metadata.generation,
         )

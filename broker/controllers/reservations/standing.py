@@ -22,12 +22,12 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.instances import InstanceView, Listing
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.report import LIMIT_EXCEEDED
-from broker.controllers.nodeclaim.status import Change as ConditionChange
 from broker.controllers.nodeclaim.status import instance_id, is_true, patch, write
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
@@ -137,7 +137,7 @@ class StandingKeeper:
 
     def _report_spill(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
         """The condition that the claim has at once where EC2 shows the instance at once."""
-        change = ConditionChange(
+        change = ConditionUpdate(
             type=names.CAPACITY_RESERVATION,
             status="False",
             reason=LIMIT_EXCEEDED,

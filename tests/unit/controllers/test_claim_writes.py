@@ -14,17 +14,22 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.apiserver import Cluster
 from broker.commands.manifests import CRD
-from broker.controllers.nodeclaim.status import Change, write
+from broker.controllers.nodeclaim.status import write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import RESERVED, claim
 from tests.cluster.taps import Tap, status_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ID = "aws:///us-east-1a/i-1"
-RECLAIMS = Change(type=names.RECLAIMING, status="True", reason="InCohortReclamation", message="waits for b")
-LIMITED = Change(type=names.CAPACITY_RESERVATION, status="False", reason="LimitExceeded", message="full")
+RECLAIMS = ConditionUpdate(
+    type=names.RECLAIMING, status="True", reason="InCohortReclamation", message="waits for b"
+)
+LIMITED = ConditionUpdate(
+    type=names.CAPACITY_RESERVATION, status="False", reason="LimitExceeded", message="full"
+)
 
 
 class World:
@@ -39,7 +44,7 @@ class World:
         self.first = NodeClaim.decode(self.client.create(NodeClaim.KIND, made))
         self.claims.observe(self.client.get(NodeClaim.KIND, "c-0"))
 
-    def write(self, change: Change, fields: dict[str, Any] | None = None) -> None:
+    def write(self, change: ConditionUpdate, fields: dict[str, Any] | None = None) -> None:
         """From the claim as it was made, however long ago that is."""
         write(self.client, self.claims, self.first, change, now=NOW, fields=fields)
 

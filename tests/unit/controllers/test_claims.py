@@ -14,11 +14,11 @@ from broker.apis.meta import Object
 from broker.capacity.model import Attempt, Outcome, Pool, Skipped
 from broker.controllers.nodeclaim import ownership, status
 from broker.controllers.nodeclaim.report import Reporter, limit, short, would_take
-from broker.controllers.nodeclaim.status import Change
 from broker.controllers.nodeclaim.template import template_key
 from broker.controllers.nodeclaim.translate import BadClaim, planned, priority_of
 from broker.kube.cache import Cache
 from broker.kube.clock import FakeClock
+from broker.kube.conditions import ConditionUpdate
 from providers.model import ErrorClass
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -167,7 +167,7 @@ def test_karpenters_claims_are_taken_over_only_when_asked_and_it_is_gone(
     assert not ownership.owned(claim(spec={"nodeClassRef": stranger}), groups=groups)
 
 
-LAUNCHED = Change(type=names.LAUNCHED, status="True", reason="Launched")
+LAUNCHED = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched")
 
 
 def applied(one: NodeClaim, body: dict[str, Any]) -> NodeClaim:
@@ -241,7 +241,7 @@ def test_the_same_again_is_no_write_and_moves_no_time() -> None:
     assert first is not None
     one = applied(one, first)
     assert status.body(one, LAUNCHED, now=LATER) is None
-    reworded = Change(type=names.LAUNCHED, status="True", reason="Launched", message="again")
+    reworded = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched", message="again")
     second = status.body(one, reworded, now=LATER)
     assert second is not None
     times = {c["type"]: c["lastTransitionTime"] for c in second["status"]["conditions"]}
@@ -255,7 +255,7 @@ def test_ready_is_the_three_steps_together() -> None:
         (names.REGISTERED_CONDITION, ("Unknown", "NotInitialized")),
         (names.INITIALIZED_CONDITION, ("True", "Ready")),
     ):
-        body = status.body(one, Change(type=step, status="True", reason=step), now=NOW)
+        body = status.body(one, ConditionUpdate(type=step, status="True", reason=step), now=NOW)
         assert body is not None
         ready = next(c for c in body["status"]["conditions"] if c["type"] == names.READY)
         assert (ready["status"], ready["reason"]) == expected

@@ -13,8 +13,8 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.model import Misfit, NodeClass, ReservationTerm, Resolved, Selection
 from broker.controllers.nodeclass.resolve import LaunchClass, Surroundings, Unresolved, selection
 from broker.controllers.nodeclass.shape import block_devices, kubelet
-from broker.controllers.nodeclass.status import Verdict, status_patch
-from broker.kube.conditions import changed
+from broker.controllers.nodeclass.status import status_patch
+from broker.kube.conditions import ConditionUpdate, changed
 from providers.model import Image, Odcr, SecurityGroup, Subnet
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -49,7 +49,7 @@ def resolved(source: EC2NodeClass, found: Resolved, chosen: Selection | None = N
 
 
 def patch(
-    source: EC2NodeClass, outcome: LaunchClass | Unresolved, *, limit: Verdict | None = None
+    source: EC2NodeClass, outcome: LaunchClass | Unresolved, *, limit: ConditionUpdate | None = None
 ) -> dict[str, Any]:
     return status_patch(source, outcome, limit=limit, now=NOW)
 
@@ -227,8 +227,8 @@ def test_the_same_again_changes_nothing() -> None:
 
 @pytest.mark.covers("KRP-24")
 def test_the_limit_is_written_when_it_turns_and_not_at_each_claim() -> None:
-    def told(message: str, reason: str = "LimitExceeded") -> Verdict:
-        return Verdict(
+    def told(message: str, reason: str = "LimitExceeded") -> ConditionUpdate:
+        return ConditionUpdate(
             type=names.CAPACITY_RESERVATION,
             status="True" if reason == "Available" else "False",
             reason=reason,

@@ -16,10 +16,11 @@ from broker.commands.manifests import CRD
 from broker.controllers.nodeclaim.instances import Missing
 from broker.controllers.nodeclaim.losses import FEW, MASS_LOSS, Losses
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
-from broker.controllers.nodeclaim.status import Change, instance_id, write
+from broker.controllers.nodeclaim.status import instance_id, write
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from tests.cluster.objects import ON_DEMAND, claim
@@ -54,7 +55,7 @@ class World:
         )
 
     def join(self, count: int) -> None:
-        registered = Change(type=names.REGISTERED_CONDITION, status="True", reason="Registered")
+        registered = ConditionUpdate(type=names.REGISTERED_CONDITION, status="True", reason="Registered")
         for number in range(self.count, self.count + count):
             body = claim(f"c-{number}", node_class="gpu", types=("m5.large",), capacity=(ON_DEMAND,))
             made = NodeClaim.decode(self.client.create(NodeClaim.KIND, body))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.apis.meta import Condition
 from broker.kube.conditions import (
+    ConditionUpdate,
     add_finalizer,
     changed,
     condition_body,
@@ -18,7 +19,7 @@ from broker.kube.conditions import (
     owner_reference,
     remove_condition,
     remove_finalizer,
-    set_condition,
+    set_conditions,
     timestamp,
 )
 from tests.unit.kube.server import Thing, merge, thing
@@ -32,17 +33,24 @@ LIVE = Condition(type="Live", status="True", last_transition_time=THEN)
 
 
 def test_the_transition_time_moves_only_with_the_status() -> None:
-    (same, other) = set_condition(
-        (READY, LIVE), "Ready", "True", "Better", "even finer", now=NOW, observed_generation=2
+    (same, other) = set_conditions(
+        (READY, LIVE),
+        ConditionUpdate(type="Ready", status="True", reason="Better", message="even finer"),
+        now=NOW,
+        observed_generation=2,
     )
     assert (same.last_transition_time, same.reason, same.observed_generation) == (THEN, "Better", 2)
     assert other is LIVE
-    (turned, _) = set_condition((READY, LIVE), "Ready", "False", "Gone", now=NOW)
+    (turned, _) = set_conditions(
+        (READY, LIVE), ConditionUpdate(type="Ready", status="False", reason="Gone"), now=NOW
+    )
     assert turned.last_transition_time == NOW.replace(microsecond=0)
 
 
 def test_a_new_condition_is_put_at_the_end_and_one_can_be_taken_away() -> None:
-    conditions = set_condition((READY,), "Launched", "Unknown", "Waiting", now=NOW)
+    conditions = set_conditions(
+        (READY,), ConditionUpdate(type="Launched", status="Unknown", reason="Waiting"), now=NOW
+    )
     assert [c.type for c in conditions] == ["Ready", "Launched"]
     assert remove_condition(conditions, "Ready") == conditions[1:]
 

@@ -22,12 +22,13 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.entitlement import Awaited
-from broker.controllers.nodeclaim.status import Change, write
+from broker.controllers.nodeclaim.status import write
 from broker.controllers.ome.borrowing.entitler import Entitler
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
@@ -98,7 +99,9 @@ class Reclaimer:
                 return  # the first plan says whether it still waits
             got = claim.labels.get(names.RESERVATION_ID, "")
             message = f"it has a slot of {got}" if got else "it takes another way"
-            change = Change(type=names.RECLAIMING, status="False", reason="Resolved", message=message)
+            change = ConditionUpdate(
+                type=names.RECLAIMING, status="False", reason="Resolved", message=message
+            )
             write(self._client, self._claims, claim, change, now=self._clock.now())
 
         each(self._claims.list(), settled)
@@ -141,7 +144,9 @@ class Reclaimer:
 
     def _reclaims(self, owner: NodeClaim, whom: str, why: Victim | Eviction) -> None:
         message = f"waits for {whom} to give back a slot ({why.reason}); {_paths(why)}"
-        change = Change(type=names.RECLAIMING, status="True", reason=str(why.reason), message=message)
+        change = ConditionUpdate(
+            type=names.RECLAIMING, status="True", reason=str(why.reason), message=message
+        )
         said = condition(owner.status.conditions, names.RECLAIMING)
         if said is not None and said.status == "True" and said.message == message:
             return
@@ -151,7 +156,7 @@ class Reclaimer:
     def _leave(self, claim: NodeClaim, told: str, reason: Reason) -> None:
         if claim.deleting:
             return
-        change = Change(type=names.PREEMPTED, status="True", reason=str(reason), message=told)
+        change = ConditionUpdate(type=names.PREEMPTED, status="True", reason=str(reason), message=told)
         write(self._client, self._claims, claim, change, now=self._clock.now())
         self._recorder.event(claim, "Warning", "Preempted", told)
         try:

@@ -38,7 +38,7 @@ from broker.controllers.ome.clusters.wanted import Wanted
 from broker.controllers.ome.kueue.answers import BY_CHECK, refused
 from broker.controllers.ome.kueue.ownership import BROKER
 from broker.controllers.ome.kueue.render import CHECK
-from broker.kube.conditions import condition_body, owner_reference, set_condition
+from broker.kube.conditions import ConditionUpdate, condition_body, owner_reference, set_conditions
 from broker.quota.entitled import Standing, Verdict, held_of
 from broker.quota.model import Amounts, FlavorResource
 
@@ -293,7 +293,8 @@ def unreserved(workload: Workload, now: datetime) -> Json:
     message = told.message if told is not None else ""
     said = workload.status.conditions
     for type_, reason in ((QUOTA_RESERVED, "Pending"), (REQUEUED, BY_CHECK)):
-        said = set_condition(said, type_, "False", reason, message, now=now)
+        update = ConditionUpdate(type=type_, status="False", reason=reason, message=message)
+        said = set_conditions(said, update, now=now)
     return {
         "metadata": {"resourceVersion": workload.metadata.resource_version},
         "status": {"admission": None, "conditions": [condition_body(each) for each in said]},

@@ -12,7 +12,7 @@ from typing import Any, Final
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.ome.clusters.admission import status
 from broker.controllers.ome.clusters.settle import CONDITIONS, Settled
-from broker.kube.conditions import condition_body, set_condition
+from broker.kube.conditions import condition_body, set_conditions
 
 Json = dict[str, Any]
 
@@ -23,17 +23,13 @@ INT32: Final = 2**31 - 1  # the most that OME's definition lets the status say
 def body(cluster: DedicatedAICluster, settled: Settled, *, now: datetime) -> Json | None:
     """None where the object says all of it already."""
     before = tuple(each for each in cluster.status.conditions if each.type in CONDITIONS)
-    after = before
-    for each in settled.said:
-        after = set_condition(
-            after,
-            each.type,
-            each.status,
-            each.reason,
-            each.message[:MESSAGE],
-            now=now,
-            observed_generation=cluster.metadata.generation,
-        )
+    after = set_conditions(
+        before,
+        *settled.said,
+        now=now,
+        observed_generation=cluster.metadata.generation,
+        message_limit=MESSAGE,
+    )
     made: Json = {
         "dacLifecycleState": settled.state,
         "lifecycleDetail": settled.detail[:MESSAGE],

@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.apis.meta import Condition, ConditionStatus, condition
+from broker.apis.meta import Condition, condition
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
@@ -24,6 +24,7 @@ from broker.controllers.nodeclaim.status import is_true
 from broker.controllers.ome.clusters.admission import Held, by_flavor, held, told
 from broker.controllers.ome.clusters.machines import AT_ONCE, Change, change, flavor_name, more_than
 from broker.controllers.ome.clusters.wanted import Refused, Wanted
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.remains import Remains
 from broker.quota.entitled import Eviction, Lack, Standing, Verdict
 from broker.quota.model import Amounts, Reason
@@ -97,22 +98,12 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """One condition."""
-
-    type: str
-    status: ConditionStatus
-    reason: str
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """`held` is what the cluster holds from now on; `sized` what that comes to, by flavor."""
 
     state: DedicatedState
     detail: str
-    said: tuple[Said, ...]
+    said: tuple[ConditionUpdate, ...]
     held: Held | None = None
     sized: Mapping[str, Sized] = field(default_factory=dict)
     change: Change = field(default_factory=Change)
@@ -157,15 +148,17 @@ def _leave(facts: Facts, mine: Held | None) -> Settled:
         reason, why = "Deleting", "the cluster is deleted"
     elif facts.eviction is not None:
         state, reason, why = "UPDATING", facts.eviction.reason, facts.eviction.message
-        said[PREEMPTED] = Said(type=PREEMPTED, status="True", reason=reason, message=why)
+        said[PREEMPTED] = ConditionUpdate(type=PREEMPTED, status="True", reason=reason, message=why)
     elif PREEMPTED in said and said[PREEMPTED].status == "True":
         state, reason, why = "UPDATING", said[PREEMPTED].reason, said[PREEMPTED].message
     else:
         state, reason, why = "UPDATING", "ReservationChanged", f"it moves to reservation {facts.reserved}"
     detail = f"{why}: {len(there)} instances left{_unread(facts)}" if there else why
     if done:
-        said[QUOTA_RESERVED] = Said(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
-    said[READY] = Said(type=READY, status="False", reason=reason, message=detail)
+        said[QUOTA_RESERVED] = ConditionUpdate(
+            type=QUOTA_RESERVED, status="False", reason=reason, message=why
+        )
+    said[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=detail)
     held_now = None if done else mine
     return Settled(
         state=state,
@@ -205,8 +198,8 @@ def _wait(facts: Facts, *, now: datetime, limit: float) -> Settled:
         state = "CREATING" if left > 0 else "FAILED"
         if left <= 0:
             reason, left = "NotEnoughResources", None
-    said[QUOTA_RESERVED] = Said(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
-    said[READY] = Said(type=READY, status="False", reason=reason, message=why)
+    said[QUOTA_RESERVED] = ConditionUpdate(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
+    said[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=why)
     return Settled(
         state=state,
         detail=why,
@@ -242,9 +235,13 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
     whole = len(ready) == sum(counts.values()) and not more_than(counts, facts.there)
     said = _kept(cluster)
     holds = f"it holds {told(mine.usage)} of {mine.reserved}"
-    said[QUOTA_RESERVED] = Said(type=QUOTA_RESERVED, status="True", reason="QuotaReserved", message=holds)
+    said[QUOTA_RESERVED] = ConditionUpdate(
+        type=QUOTA_RESERVED, status="True", reason="QuotaReserved", message=holds
+    )
     if PREEMPTED in said:
-        said[PREEMPTED] = Said(type=PREEMPTED, status="False", reason="QuotaReserved", message=holds)
+        said[PREEMPTED] = ConditionUpdate(
+            type=PREEMPTED, status="False", reason="QuotaReserved", message=holds
+        )
     state, reason, detail = _how(facts, problems)
     if not whole and not problems:
         reason, state = "InstancesPending", state if state == "FAILED" else _pending(cluster)
@@ -252,7 +249,7 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
         some = f"{len(ready)} of {sum(counts.values())} instances are ready{trouble}"
         detail = f"{detail}; {some}" if detail else some
     serving = whole and not problems
-    said[READY] = Said(
+    said[READY] = ConditionUpdate(
         type=READY,
         status="True" if serving else "False",
         reason="InstancesReady" if serving else reason,
@@ -314,14 +311,14 @@ def _shrunk(usage: Amounts, wanted: Wanted | Refused) -> Amounts:
     }
 
 
-def _kept(cluster: DedicatedAICluster) -> dict[str, Said]:
+def _kept(cluster: DedicatedAICluster) -> dict[str, ConditionUpdate]:
     """Our conditions as they are."""
     found = {each.type: each for each in cluster.status.conditions}
     return {type_: _said(found[type_]) for type_ in CONDITIONS if type_ in found}
 
 
-def _said(one: Condition) -> Said:
-    return Said(type=one.type, status=one.status, reason=one.reason, message=one.message)
+def _said(one: Condition) -> ConditionUpdate:
+    return ConditionUpdate(type=one.type, status=one.status, reason=one.reason, message=one.message)
 
 
 def _since(cluster: DedicatedAICluster) -> datetime | None:

@@ -19,7 +19,7 @@ from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.conditions import condition_body, set_condition
+from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
 from broker.kube.errors import ApiError, NotFound
 
 Json = dict[str, Any]
@@ -105,12 +105,9 @@ class CheckKeeper:
         return AdmissionCheck.decode(raw)
 
     def _activate(self, check: AdmissionCheck) -> None:
-        said = set_condition(
+        said = set_conditions(
             check.status.conditions,
-            ACTIVE,
-            "True",
-            READY,
-            MESSAGE,
+            ConditionUpdate(type=ACTIVE, status="True", reason=READY, message=MESSAGE),
             now=self._clock.now(),
             observed_generation=check.metadata.generation,
         )

@@ -14,8 +14,8 @@ from broker.apis.meta import Condition
 from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
 from broker.apis.units import MOST, written
 from broker.capacity.sizing import ACCELERATORS
-from broker.controllers.ome.reservation.verdicts import Facts, Verdict
-from broker.kube.conditions import condition_body, set_condition, timestamp
+from broker.controllers.ome.reservation.verdicts import Facts
+from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions, timestamp
 from broker.quota.lifecycle import State
 from broker.quota.model import Amounts, FlavorResource
 from broker.quota.standing import associations, beyond, free
@@ -34,7 +34,7 @@ def body(
     before: ReservationStatus,
     generation: int,
     state: State,
-    said: Sequence[Verdict],
+    said: Sequence[ConditionUpdate],
     detail: str,
     facts: Facts,
     cloud: Iterable[tuple[str, Odcr]],
@@ -96,23 +96,13 @@ def patch(before: ReservationStatus, made: Json) -> Json:
 
 
 def conditions(
-    before: Iterable[Condition], said: Iterable[Verdict], generation: int, now: datetime
+    before: Iterable[Condition], said: Iterable[ConditionUpdate], generation: int, now: datetime
 ) -> list[Json]:
-    mine: dict[str, Condition] = {each.type: each for each in before if each.type in OURS}
-    made = []
-    for each in said:
-        old = (mine[each.type],) if each.type in mine else ()
-        (new,) = set_condition(
-            old,
-            each.type,
-            each.status,
-            each.reason,
-            each.message[:MESSAGE],
-            now=now,
-            observed_generation=generation,
-        )
-        made.append(condition_body(new))
-    return made
+    updates = tuple(said)
+    mine = [each for each in before if each.type in OURS]
+    after = set_conditions(mine, *updates, now=now, observed_generation=generation, message_limit=MESSAGE)
+    by_type = {each.type: each for each in after}
+    return [condition_body(by_type[update.type]) for update in updates]
 
 
 def flavors(amounts: Amounts, borrowed: Amounts | None = None) -> list[Json]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.apis import names, spelling
-from broker.apis.meta import ConditionStatus
 from broker.apis.ome import SPEC_NORMALIZED
 from broker.apis.ome_rules import Judged
 from broker.apis.units import written
 from broker.capacity.sizing import ACCELERATORS
 from broker.controllers.ome.holdings.wishes import INVALID
 from broker.controllers.ome.reservation.sources import QueueState, Trouble
+from broker.kube.conditions import ConditionUpdate
 from broker.quota.lifecycle import Kind, Obstacle, State, ready
 from broker.quota.model import Amounts, FlavorResource
 from broker.quota.standing import Share, beyond
@@ -85,16 +85,6 @@ OUT: Final = "it counts again once it can be used: uncordon the nodes, or end or
 # What EC2 sells; of anything else, such as a licence, only a node that has it says how much there is.
 SOLD: Final = frozenset({*ACCELERATORS, "cpu", "memory", "pods"})
 MOST_NAMED: Final = 10  # of what a message lists
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One condition as it is to be."""
-
-    type: str
-    status: ConditionStatus
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,24 +168,24 @@ def _before_hardware(facts: Facts) -> Iterator[Obstacle]:
 
 def verdicts(
     facts: Facts, state: State, obstacle: Obstacle | None, *, first: bool, was_ready: bool, anew: bool = False
-) -> tuple[Verdict, ...]:
+) -> tuple[ConditionUpdate, ...]:
     """The conditions in this state. `first`: nothing was written of it before. `anew`: it had failed, and its
     spec is another since."""
     if first:
         begun = "the reservation is new: nothing is known of it yet"
         return (
-            Verdict(type=READY, status="False", reason="Creating", message=begun),
-            Verdict(type=SUFFICIENT, status="Unknown", reason="Creating", message=begun),
-            Verdict(type=PROVISIONED, status="False", reason="Creating", message=begun),
-            Verdict(type=DACS, status="Unknown", reason="Creating", message=begun),
-            Verdict(type=WORKLOADS, status="Unknown", reason="Creating", message=begun),
+            ConditionUpdate(type=READY, status="False", reason="Creating", message=begun),
+            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Creating", message=begun),
+            ConditionUpdate(type=PROVISIONED, status="False", reason="Creating", message=begun),
+            ConditionUpdate(type=DACS, status="Unknown", reason="Creating", message=begun),
+            ConditionUpdate(type=WORKLOADS, status="Unknown", reason="Creating", message=begun),
         )
     if state == "Deleting":
         left = "; ".join(facts.left) or "nothing is left of it"
         return (
             _ready(state, obstacle, facts, was_ready=was_ready),
-            Verdict(type=SUFFICIENT, status="Unknown", reason="Deleting", message=left),
-            Verdict(type=PROVISIONED, status="False", reason="Deleting", message=left),
+            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Deleting", message=left),
+            ConditionUpdate(type=PROVISIONED, status="False", reason="Deleting", message=left),
             _dacs(facts),
             _workloads(facts),
         )
@@ -209,10 +199,10 @@ def verdicts(
     if not facts.judged.notes:
         return made
     notes = "; ".join(facts.judged.notes)
-    return (*made, Verdict(type=SPEC_NORMALIZED, status="True", reason="Normalized", message=notes))
+    return (*made, ConditionUpdate(type=SPEC_NORMALIZED, status="True", reason="Normalized", message=notes))
 
 
-def detail(state: State, obstacle: Obstacle | None, said: Sequence[Verdict], facts: Facts) -> str:
+def detail(state: State, obstacle: Obstacle | None, said: Sequence[ConditionUpdate], facts: Facts) -> str:
     """One line for people: the state's name, or what is amiss."""
     if state == "Deleting":
         return f"Deleting: {'; '.join(facts.left)}" if facts.left else state
@@ -225,28 +215,28 @@ def detail(state: State, obstacle: Obstacle | None, said: Sequence[Verdict], fac
     return state if wrong is None else f"{wrong.reason}: {wrong.message}"
 
 
-def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: bool) -> Verdict:
+def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: bool) -> ConditionUpdate:
     if ready(state, obstacle, was_ready=was_ready):
         if state == "Active":
-            return Verdict(type=READY, status="True", reason="ReservationActive", message=ACTIVE)
+            return ConditionUpdate(type=READY, status="True", reason="ReservationActive", message=ACTIVE)
         said = "the spec changed; what was there before serves meanwhile"
-        return Verdict(type=READY, status="True", reason="ReservationUpdating", message=said)
+        return ConditionUpdate(type=READY, status="True", reason="ReservationUpdating", message=said)
     if state == "Deleting":
         said = "; ".join(facts.left) or "nothing is left of it"
-        return Verdict(type=READY, status="False", reason="Deleting", message=said)
+        return ConditionUpdate(type=READY, status="False", reason="Deleting", message=said)
     if obstacle is not None:
-        return Verdict(type=READY, status="False", reason=obstacle.reason, message=obstacle.message)
+        return ConditionUpdate(type=READY, status="False", reason=obstacle.reason, message=obstacle.message)
     said = "the spec changed, and nothing serves it yet"
-    return Verdict(type=READY, status="False", reason="ReservationUpdating", message=said)
+    return ConditionUpdate(type=READY, status="False", reason="ReservationUpdating", message=said)
 
 
 # What stops admission and says nothing about the hardware.
 NOT_OF_HARDWARE: Final = ((Kind.QUEUE, "ClusterQueueInactive"), (Kind.SPEC, "QuotaExceeded"))
 
 
-def _sufficient(facts: Facts) -> Verdict:
-    def no(reason: str, message: str) -> Verdict:
-        return Verdict(type=SUFFICIENT, status="False", reason=reason, message=message)
+def _sufficient(facts: Facts) -> ConditionUpdate:
+    def no(reason: str, message: str) -> ConditionUpdate:
+        return ConditionUpdate(type=SUFFICIENT, status="False", reason=reason, message=message)
 
     for each in obstacles(facts):
         if (each.kind, each.reason) not in NOT_OF_HARDWARE:
@@ -263,7 +253,7 @@ def _sufficient(facts: Facts) -> Verdict:
         )
     if facts.taken:
         return no("HardwareInUse", _in_use(facts))
-    return Verdict(type=SUFFICIENT, status="True", reason="CapacityAvailable", message=AVAILABLE)
+    return ConditionUpdate(type=SUFFICIENT, status="True", reason="CapacityAvailable", message=AVAILABLE)
 
 
 def _in_use(facts: Facts) -> str:
@@ -283,39 +273,41 @@ def _in_use(facts: Facts) -> str:
     )
 
 
-def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> Verdict:
+def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> ConditionUpdate:
     """Its last change is when what the spec asks for began to be missing."""
     if anew:
         said = "the spec changed: what it asks for now is waited for"
-        return Verdict(type=PROVISIONED, status="Unknown", reason="Updating", message=said)
+        return ConditionUpdate(type=PROVISIONED, status="Unknown", reason="Updating", message=said)
     if state == "Active" and (obstacle is None or obstacle.kind is Kind.USE):
         said = "what the spec asks for is there"
-        return Verdict(type=PROVISIONED, status="True", reason="CapacityProvisioned", message=said)
+        return ConditionUpdate(type=PROVISIONED, status="True", reason="CapacityProvisioned", message=said)
     reason, said = (obstacle.reason, obstacle.message) if obstacle is not None else (state, state)
-    return Verdict(type=PROVISIONED, status="False", reason=reason, message=said)
+    return ConditionUpdate(type=PROVISIONED, status="False", reason=reason, message=said)
 
 
-def _dacs(facts: Facts) -> Verdict:
+def _dacs(facts: Facts) -> ConditionUpdate:
     ill = [each for each in facts.holders if each.kind == "DedicatedAICluster" and not each.healthy]
     if ill:
-        return Verdict(type=DACS, status="False", reason="DACFailed", message=_ailing(ill))
-    return Verdict(type=DACS, status="True", reason="AllDACsHealthy", message=HEALTHY_DACS)
+        return ConditionUpdate(type=DACS, status="False", reason="DACFailed", message=_ailing(ill))
+    return ConditionUpdate(type=DACS, status="True", reason="AllDACsHealthy", message=HEALTHY_DACS)
 
 
-def _workloads(facts: Facts) -> Verdict:
+def _workloads(facts: Facts) -> ConditionUpdate:
     ill = [each for each in facts.holders if each.kind != "DedicatedAICluster" and not each.healthy]
     if facts.priority_missing:
         said = (
             f"spec.priorityClassName {facts.priority_missing} is no WorkloadPriorityClass and no "
             "PriorityClass: workloads have priority 0 until there is one; create it, or correct the name"
         )
-        return Verdict(type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=said)
+        return ConditionUpdate(type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=said)
     for each in facts.hindered:
         if each.reason in KEPT_OUT:
-            return Verdict(type=WORKLOADS, status="False", reason=each.reason, message=each.message)
+            return ConditionUpdate(type=WORKLOADS, status="False", reason=each.reason, message=each.message)
     if ill:
-        return Verdict(type=WORKLOADS, status="False", reason="WorkloadFailed", message=_ailing(ill))
-    return Verdict(type=WORKLOADS, status="True", reason="AllWorkloadsHealthy", message=HEALTHY_WORKLOADS)
+        return ConditionUpdate(type=WORKLOADS, status="False", reason="WorkloadFailed", message=_ailing(ill))
+    return ConditionUpdate(
+        type=WORKLOADS, status="True", reason="AllWorkloadsHealthy", message=HEALTHY_WORKLOADS
+    )
 
 
 def _ailing(holders: Sequence[Holder]) -> str:

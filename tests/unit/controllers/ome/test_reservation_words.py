@@ -26,7 +26,6 @@ from broker.controllers.ome.reservation.sources import QueueState, Trouble
 from broker.controllers.ome.reservation.verdicts import (
     REASONS,
     Facts,
-    Verdict,
     deciding,
     detail,
     obstacles,
@@ -35,6 +34,7 @@ from broker.controllers.ome.reservation.verdicts import (
 from broker.controllers.ome.reservation.wire import sources
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
+from broker.kube.conditions import ConditionUpdate
 from broker.kube.transports import InProcessTransport
 from broker.quota.lifecycle import Kind, State
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
@@ -85,7 +85,7 @@ def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int
 HALF = {GPU: 32, MEMORY: 16 * TI}
 
 
-def told(known: Facts, state: State = "Active", *, was_ready: bool = True) -> dict[str, Verdict]:
+def told(known: Facts, state: State = "Active", *, was_ready: bool = True) -> dict[str, ConditionUpdate]:
     obstacle = next(obstacles(known), None)
     said = verdicts(known, state, obstacle, first=False, was_ready=was_ready)
     return {each.type: each for each in said}
