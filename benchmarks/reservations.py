@@ -23,15 +23,14 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Workload
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
-from broker.capacity.holdings import Holdings
+from broker.controllers.capacityreservation.loop import NAME, reservation_loop
+from broker.controllers.capacityreservation.wire import sources
+from broker.controllers.dedicatedaicluster.view import ClusterView
 from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.kueue.view import KueueView
 from broker.controllers.nodeclaim.termination import BY_NODE
-from broker.controllers.ome.clusters.view import ClusterView
-from broker.controllers.ome.holdings.view import HoldingsView
-from broker.controllers.ome.kueue.view import KueueView
+from broker.controllers.odcr.view import HoldingsView
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.reservation.loop import NAME, reservation_loop
-from broker.controllers.ome.reservation.wire import sources
 from broker.controllers.ome.shared import Shared
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import SystemClock
@@ -40,6 +39,7 @@ from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY
 from broker.kube.transports import InProcessTransport
 from broker.oncall.metrics import tune_collector
+from broker.reservations.ownership import Holdings
 from broker.settings import Settings
 
 SAMPLE = 10

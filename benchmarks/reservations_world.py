@@ -21,7 +21,7 @@ from broker.apis.kueue import (
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
-from broker.controllers.ome.kueue.ownership import mark, queue_name
+from broker.controllers.kueue.ownership import mark, queue_name
 from broker.kube.client import Client
 from broker.quota.usage import Reserved
 from tests.kueue.definitions import definitions

@@ -193,7 +193,7 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     """What the broker would do with the NodeClaims of these files. Changes nothing. Classes, reservations,
     flavors and cohorts are those of the cluster, with the ones of the files in their places."""
     from broker.commands import drafts, manifests, plan
-    from broker.controllers.ome.borrowing.once import entitling
+    from broker.controllers.preemption.once import entitling
     from broker.kube.clock import SystemClock
 
     documents = manifests.read(filename)
@@ -226,7 +226,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
     """What was tried for a NodeClaim, in order, with EC2's codes and request ids; for one that waits, every
     option that it has now and why it is not taken."""
     from broker.commands import explain
-    from broker.controllers.ome.borrowing.once import entitling
+    from broker.controllers.preemption.once import entitling
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from ipaddress import ip_network
 from typing import Any, Final
 
-from broker.capacity.holdings import Adopters
+from broker.reservations.ownership import Adopters
 from broker.text import shortened
 from providers.model import CLUSTER_NAME, PLATFORMS
 

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from broker import option_rules as rules
-from broker.capacity.holdings import Adopters
-from broker.capacity.holdings_model import Caps
 from broker.capacity.model import Overhead
 from broker.option_rules import listed
 from broker.quota.fair import ALLOWED
 from broker.quota.model import Strategy
+from broker.reservations.desired import Caps
+from broker.reservations.ownership import Adopters
 from providers.model import PLAIN_OFFER
 
 # What options are about: the headings under which `--help` shows them.

@@ -24,7 +24,7 @@ from broker.commands.explain_options import Outlook, outlook
 from broker.commands.output import short
 from broker.controllers.nodeclaim.report import ATTEMPTS
 from broker.controllers.nodeclaim.status import OURS, instance_id
-from broker.controllers.ome.borrowing.once import Entitle
+from broker.controllers.preemption.once import Entitle
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from broker.oncall.journal import load

@@ -26,7 +26,7 @@ from broker.capacity.shortages import Shortages
 from broker.commands.decision import decided, unplanned
 from broker.commands.plan import Considered, considered
 from broker.controllers.nodeclaim.report import ATTEMPTS
-from broker.controllers.ome.borrowing.once import Entitle
+from broker.controllers.preemption.once import Entitle
 from broker.oncall.journal import load
 from providers.base import CapacityProvider
 from providers.model import ErrorClass

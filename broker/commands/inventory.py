@@ -18,13 +18,13 @@ from typing import Any
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservation, OnDemandCapacityReservationStatus
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
-from broker.capacity import holdings
-from broker.capacity.idle import idle_cost
 from broker.commands.output import age
-from broker.controllers.ome.holdings import wishes
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import NoClusterNamed
+from broker.reservations import ownership as holdings
+from broker.reservations import reading as wishes
+from broker.reservations.idle import idle_cost
 from providers.base import CapacityProvider
 from providers.model import Odcr
 

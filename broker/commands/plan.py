@@ -33,7 +33,7 @@ from broker.controllers.nodeclass.resolve import (
     selection,
     surroundings,
 )
-from broker.controllers.ome.borrowing.once import Entitle
+from broker.controllers.preemption.once import Entitle
 from broker.kube.client import Client
 from broker.kube.errors import Forbidden, NotFound
 from providers.base import CapacityProvider

@@ -15,7 +15,7 @@ from broker.apis.admission import Secret, ValidatingWebhookConfiguration
 from broker.apis.kueue import AdmissionCheck, Workload
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.ome.kueue.render import CHECK
+from broker.controllers.kueue.render import CHECK
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
 from tests.cluster.clocks import MovableClock

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from broker.controllers.capacityreservation.metrics import ReservationMetrics, Shown
 from broker.controllers.nodeclaim import losses
-from broker.controllers.ome.reservation.metrics import ReservationMetrics, Shown
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from tests import exposition

@@ -14,11 +14,11 @@ import yaml
 from broker.admission.keeper import SECRET
 from broker.apis import names
 from broker.app import LEASE
-from broker.capacity.holdings_model import Caps
-from broker.capacity.purchases import LEDGER
 from broker.controllers.nodeclaim.calls import RECORDS
 from broker.kube.identity import NAME, NAMESPACE
 from broker.options import problems
+from broker.reservations.desired import Caps
+from broker.reservations.purchases import LEDGER
 from broker.run import serve
 from broker.settings import Settings
 from providers.model import PLATFORMS

@@ -8,8 +8,8 @@ import pytest
 
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_rules import judge
-from broker.controllers.ome.reservation.metrics import ReservationMetrics
-from broker.controllers.ome.reservation.verdicts import REASONS
+from broker.controllers.capacityreservation.metrics import ReservationMetrics
+from broker.reservations.conditions import REASONS
 from tests.docs.blocks import DOCS
 from tests.unit.apis.test_ome import MANIFESTS, objects
 

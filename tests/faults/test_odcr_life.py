@@ -20,8 +20,8 @@ from broker.apis.core import Event, ResourceQuota
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ReservationStatus
-from broker.controllers.ome.holdings.act import Actor
-from broker.controllers.ome.holdings.keeper import HoldingsKeeper, Seen
+from broker.controllers.odcr.act import Actor
+from broker.controllers.odcr.keeper import HoldingsKeeper, Seen
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from providers.local import LocalAws

@@ -12,9 +12,9 @@ import pytest
 from broker.apis import names
 from broker.apis.core import ConfigMap
 from broker.apis.ome import CapacityReservation
-from broker.capacity.purchases import LEDGER
 from broker.kube.identity import NAMESPACE
 from broker.quota.usage import Reserved
+from broker.reservations.purchases import LEDGER
 from providers.local import LocalAws
 from tests.cluster.account import A
 from tests.cluster.ome import bought

@@ -15,8 +15,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.capacity.holdings_model import SETTLE
-from broker.capacity.purchases import LEDGER
+from broker.reservations.desired import SETTLE
+from broker.reservations.purchases import LEDGER
 from tests.simulation.setting import BORROWER, BOUGHT, OWNER, PER
 from tests.simulation.world import World, condition, ready
 

@@ -88,7 +88,7 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "purchases are not recorded",
-        "broker.controllers.ome.holdings.act",
+        "broker.controllers.odcr.act",
         "        self._ledger.flush()\n        return intent\n",
         "        return intent\n",
     ),
@@ -106,25 +106,25 @@ MUTANTS: Sequence[Mutant] = (
     ),
     Mutant(
         "no cap on what is bought",
-        "broker.capacity.spending",
+        "broker.reservations.spending",
         "        return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))",
         "        return 99",
     ),
     Mutant(
         "what is bought is not counted",
-        "broker.capacity.spending",
+        "broker.reservations.spending",
         "            self._instances[scope] += count\n",
         "",
     ),
     Mutant(
         "reservation without a finalizer",
-        "broker.controllers.ome.reservation.marks",
+        "broker.controllers.capacityreservation.marks",
         '"finalizers": [names.RESERVED_FINALIZER],',
         '"finalizers": [],',
     ),
     Mutant(
         "reservation never released",
-        "broker.controllers.ome.reservation.controller",
+        "broker.controllers.capacityreservation.controller",
         "patch = remove_finalizer(one, names.RESERVED_FINALIZER)",
         "patch = None",
     ),

@@ -16,16 +16,14 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.units import CPU
 from broker.capacity.entitlement import Awaited
 from broker.capacity.model import Inventory
-from broker.capacity.sizing import supply
-from broker.controllers.ome.borrowing.entitler import Entitler
-from broker.controllers.ome.borrowing.nominated import nominated, want
-from broker.controllers.ome.borrowing.reclaim import Reclaimer
-from broker.controllers.ome.clusters.admission import Held
-from broker.controllers.ome.clusters.drawing import share
-from broker.controllers.ome.clusters.headroom import without_room
-from broker.controllers.ome.clusters.keeper import NOT_YET, ClusterKeeper, Pass
-from broker.controllers.ome.queues import queues
+from broker.controllers.dedicatedaicluster.admission import Held
+from broker.controllers.dedicatedaicluster.drawing import share
+from broker.controllers.dedicatedaicluster.headroom import without_room
+from broker.controllers.dedicatedaicluster.keeper import NOT_YET, ClusterKeeper, Pass
 from broker.controllers.ome.shared import Shared
+from broker.controllers.preemption.entitler import Entitler
+from broker.controllers.preemption.nominated import nominated, want
+from broker.controllers.preemption.reclaim import Reclaimer
 from broker.controllers.reservations.each import each
 from broker.kube.controller import Result
 from broker.kube.search import searched
@@ -34,6 +32,8 @@ from broker.quota.entitled import Standing
 from broker.quota.joint import Joint, Places, Quota, Waiting, decide
 from broker.quota.lots import CLAIM
 from broker.quota.model import Amounts, Workload
+from broker.reservations.queues import queues
+from broker.reservations.sizing import supply
 
 LOOK_AGAIN: Final = 5.0  # while somebody waits: what counts as coming free does so for a time only
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.controllers.ome.borrowing.loop import Borrowing
-from broker.controllers.ome.clusters.drawing import drawers
-from broker.controllers.ome.clusters.queueing import holding
-from broker.controllers.ome.clusters.view import ClusterView
-from broker.controllers.ome.holdings.loop import holdings_loop
-from broker.controllers.ome.holdings.view import HoldingsView
-from broker.controllers.ome.kueue.loops import KueueLoops
-from broker.controllers.ome.kueue.view import KueueView
-from broker.controllers.ome.reservation.loop import reservation_loop
-from broker.controllers.ome.reservation.wire import sources
+from broker.controllers.capacityreservation.loop import reservation_loop
+from broker.controllers.capacityreservation.wire import sources
+from broker.controllers.dedicatedaicluster.drawing import drawers
+from broker.controllers.dedicatedaicluster.queueing import holding
+from broker.controllers.dedicatedaicluster.view import ClusterView
+from broker.controllers.kueue.loops import KueueLoops
+from broker.controllers.kueue.view import KueueView
+from broker.controllers.odcr.loop import holdings_loop
+from broker.controllers.odcr.view import HoldingsView
 from broker.controllers.ome.room import Room
 from broker.controllers.ome.shared import Shared
+from broker.controllers.preemption.loop import Borrowing
 from broker.kube.controller import Controller
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton

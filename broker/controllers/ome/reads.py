@@ -23,9 +23,9 @@ from broker.apis.kueue import (
 )
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.controllers.ome.kueue.answers import PARKED, by_parked
-from broker.controllers.ome.kueue.informer import ServedInformer
-from broker.controllers.ome.kueue.ownership import (
+from broker.controllers.kueue.answers import PARKED, by_parked
+from broker.controllers.kueue.informer import ServedInformer
+from broker.controllers.kueue.ownership import (
     BY_QUEUE,
     BY_RESERVATION,
     WAITING,
@@ -34,10 +34,10 @@ from broker.controllers.ome.kueue.ownership import (
     by_reservation,
     by_waiting,
 )
-from broker.controllers.ome.specs import JudgedSpecs
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
+from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
 
 

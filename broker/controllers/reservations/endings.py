@@ -18,7 +18,6 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
-from broker.capacity.endings import drains, lasting, next_moment, notice
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
@@ -28,6 +27,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
+from broker.reservations.endings import drains, lasting, next_moment, notice
 from providers.model import Odcr
 
 Told = tuple[str, str, datetime | None, timedelta]  # uid, reservation, its end, the notice

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from prometheus_client import Gauge
 
-from broker.capacity.idle import idle_cost
 from broker.oncall.metrics import REGISTRY
+from broker.reservations.idle import idle_cost
 from providers.model import InstanceType, Odcr
 
 _LABELS = ["odcr", "instance_type", "zone"]

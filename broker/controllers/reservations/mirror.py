@@ -18,7 +18,6 @@ from broker.apis.capacity_broker import (
     OnDemandCapacityReservation,
     OnDemandCapacityReservationStatus,
 )
-from broker.capacity.idle import idle_since
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.reservations.each import each
@@ -29,6 +28,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, set_conditions
 from broker.kube.controller import Result
+from broker.reservations.idle import idle_since
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from broker.apis import names
 from broker.apis.capacity_broker import OnDemandCapacityReservationStatus, Source
-from broker.capacity.idle import idle_cost
 from broker.capacity.model import Resolved
 from broker.controllers.nodeclass.resolve import Unresolved
+from broker.reservations.idle import idle_cost
 from providers.model import InstanceType, Odcr
 
 # Keys, in lower case and without separators, with which people say what manages a resource.

@@ -17,7 +17,6 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Inventory
-from broker.capacity.standing import ENDED, RESERVED, Change, Standing, standing
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.instances import InstanceView, Listing
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
@@ -31,6 +30,7 @@ from broker.kube.conditions import ConditionUpdate
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
+from broker.reservations.instance_labels import ENDED, RESERVED, Change, Standing, standing
 from providers.model import Instance
 
 REASONS: Mapping[Change, str] = {

@@ -15,7 +15,7 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands import explain
-from broker.controllers.ome.borrowing.once import entitling
+from broker.controllers.preemption.once import entitling
 from broker.kube.client import Request
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED

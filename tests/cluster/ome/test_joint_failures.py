@@ -9,11 +9,11 @@ import pytest
 
 from broker.apis.core import Event
 from broker.apis.ome import CapacityReservation
+from broker.controllers.capacityreservation import look
 from broker.controllers.nodeclaim import planning
+from broker.controllers.odcr import keeper
 from broker.controllers.ome import deciding
-from broker.controllers.ome.borrowing.sight import Sight
-from broker.controllers.ome.holdings import keeper
-from broker.controllers.ome.reservation import look
+from broker.controllers.preemption.sight import Sight
 from broker.kube.isolation import REASON
 from broker.quota import part
 from tests.cluster.objects import ON_DEMAND

@@ -24,8 +24,8 @@ from broker.apis.kueue import (
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.app import Broker
-from broker.controllers.ome.kueue.answers import WAITS
-from broker.controllers.ome.kueue.render import CHECK, CONTROLLER
+from broker.controllers.kueue.answers import WAITS
+from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from tests.cluster.stack import Stack

@@ -10,10 +10,10 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.capacity.purchases import TAG_PURCHASE
-from broker.controllers.ome.holdings.view import HoldingState
+from broker.controllers.odcr.view import HoldingState
 from broker.kube.identity import cluster_uid
 from broker.quota.usage import Reserved
+from broker.reservations.purchases import TAG_PURCHASE
 from tests.cluster.account import ACCOUNT, A, B, tags
 from tests.cluster.ome import bought
 from tests.cluster.ome.bought import CANCEL, ask, ask_for, flavored, gone, ours, sizes

@@ -22,21 +22,20 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import Kind, condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
-from broker.capacity.holdings import Holdings
 from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.controllers.dedicatedaicluster.keeper import ClusterKeeper
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.nodeclaim.translate import planned
-from broker.controllers.ome.borrowing.entitler import Entitler
-from broker.controllers.ome.borrowing.reclaim import Reclaimer
-from broker.controllers.ome.borrowing.sight import Sight
-from broker.controllers.ome.clusters.keeper import ClusterKeeper
 from broker.controllers.ome.deciding import Decider
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import Shared
+from broker.controllers.preemption.entitler import Entitler
+from broker.controllers.preemption.reclaim import Reclaimer
+from broker.controllers.preemption.sight import Sight
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -46,6 +45,7 @@ from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Verdict
 from broker.quota.joint import Joint
 from broker.quota.usage import Reserved
+from broker.reservations.ownership import Holdings
 from broker.settings import Settings
 from tests.unit.capacity.builders import (
     CAPACITY_TYPE,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.ome.clusters.admission import held
+from broker.controllers.dedicatedaicluster.admission import held
 from broker.quota.entitled import Standing
 from tests.unit.quota.rounds import GPU, Drain, World
 from tests.unit.quota.worlds import LAST, setting

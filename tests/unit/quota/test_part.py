@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.controllers.ome import deciding
-from broker.controllers.ome.borrowing import sight
+from broker.controllers.preemption import sight
 from broker.kube.culprit import Guilty
 from broker.quota import part
 from broker.quota.joint import Places, Quota, Waiting

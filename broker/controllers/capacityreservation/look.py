@@ -1,0 +1,287 @@
+"""One look at everything that reservations depend on: facts of each, worked out jointly.
+
+Invariant: the facts of one look fit together: they come from one snapshot of EC2, one of machines and one of
+users, and what reservations share is shared out once. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Final
+
+import structlog
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.ome_rules import Judged
+from broker.controllers.capacityreservation.others import Kin, OthersKeeper
+from broker.controllers.capacityreservation.sources import Reservation, Sources, reserved_of
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.ome.reads import OmeReads
+from broker.kube import search
+from broker.kube.cache import Cache
+from broker.quota.model import UNLIMITED, Amounts, FlavorResource
+from broker.quota.resolve import Names, Unresolved
+from broker.quota.standing import Claimant, Machine, Share, Steadied, shares, steady, taken, usage
+from broker.quota.usage import Holder, Reserved
+from broker.reservations import conditions as verdicts
+from broker.reservations.conditions import Facts
+from broker.reservations.machines import Flavors, Hardware, Seen
+from broker.reservations.ownership import Holdings
+from broker.reservations.queues import queue
+from providers.base import CapacityProvider
+from providers.model import InstanceType, Odcr, ProviderError
+
+STARTING: Final = frozenset({"pending", "scheduled", "assessing", "delayed", "payment-pending"})
+# As the annotation of a reservation says that all its resources decide how much hardware it needs.
+LARGEST: Final = "max"
+_log = structlog.get_logger("reservation")
+
+Cloud = tuple[tuple[str, Odcr], ...]  # the EC2 reservations behind one, each with its flavor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a spec comes to, worked out once for each spec."""
+
+    judged: Judged
+    nominal: Amounts
+    limit: Amounts
+    deciding: frozenset[FlavorResource]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """`until`: when something is to be looked at again though nothing changed (monotonic)."""
+
+    facts: Mapping[Reserved, Facts]
+    cloud: Mapping[Reserved, Cloud]
+    unattributed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    until: float = float("inf")
+
+
+class Look:
+    """`take` is one look. Of the last it remembers what saves work, and how machines were counted."""
+
+    def __init__(
+        self,
+        provider: CapacityProvider,
+        reads: OmeReads,
+        nodes: Cache[Node],
+        claims: Cache[NodeClaim],
+        pods: Cache[Pod],
+        inventory: InventoryKeeper,
+        sources: Sources,
+        *,
+        steady_seconds: float,
+        starting_seconds: float,
+    ) -> None:
+        self._provider = provider
+        self._reads = reads
+        self._nodes = nodes
+        self._claims = claims
+        self._inventory = inventory
+        self._sources = sources
+        self._steady_seconds = steady_seconds
+        self._hardware = Hardware(starting_seconds=starting_seconds)
+        self.others = OthersKeeper(nodes, pods, steady_seconds=steady_seconds)
+        self._steadied: Steadied | None = None
+        self._types: Mapping[str, InstanceType] = {}
+        self._judgements: dict[str, tuple[tuple[int, str], Judgement]] = {}
+        self._users: dict[str, tuple[list[Holder], tuple[Holder, ...], Amounts]] = {}
+
+    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> View:
+        sources, holdings = self._sources, self._sources.holdings()
+        try:
+            self._types = self._provider.instance_types()
+        except ProviderError as error:
+            _log.info("instance types as they were", error=str(error))
+        judged = {reserved_of(one): self._judge(one) for one in reservations}
+        flavors = self._flavors(judged.values())
+        seen = self._seen(holdings, flavors, now)
+        self._steadied, machines = steady(self._steadied, seen.machines, moment, self._steady_seconds)
+        claimants = _claimants(reservations, judged)
+        shared = search.judged(
+            lambda some: shares(some, machines, sold=verdicts.SOLD), claimants, lambda one: str(one.reserved)
+        )
+        common, own = _outs(machines)
+        refusals = sources.refusals()
+        holders: dict[Reserved, list[Holder]] = defaultdict(list)
+        for source in sources.holders:
+            for reserved, some in source().items():
+                holders[reserved] += some
+        added = {
+            reserved_of(one): self._added(one, holders.get(reserved_of(one), [])) for one in reservations
+        }
+        queued = {reserved: sources.queue(reserved) for reserved in added}
+        others, steadily = self.others.look(
+            machines,
+            self._claims.list(),
+            (each for some in holders.values() for each in some),
+            kin=_kin(judged),
+            kueue=any(each is not None for each in queued.values()),
+            moment=moment,
+        )
+        used_up = taken(
+            claimants,
+            machines,
+            shared,
+            {reserved: used for reserved, (_, used) in added.items()},
+            others.use,
+            anywhere=others.anywhere,
+        )
+        facts: dict[Reserved, Facts] = {}
+        cloud: dict[Reserved, Cloud] = {}
+        for one in reservations:
+            reserved = reserved_of(one)
+            mine, held = judged[reserved], holdings.of(reserved)
+            cloud[reserved] = tuple((flavor, odcr) for flavor in sorted(held) for odcr in held[flavor])
+            named = sorted({key.flavor for key in mine.nominal})
+            users, used = added[reserved]
+            priority = one.spec.priority_class_name
+            facts[reserved] = Facts(
+                judged=mine.judged,
+                refused=refusals.get(reserved, ()),
+                nominal=mine.nominal,
+                limit=mine.limit,
+                share=shared.get(reserved) or Share(),
+                deciding=mine.deciding,
+                missing_flavors=tuple(name for name in named if name not in flavors and name not in held),
+                pending=tuple(_begins(odcr) for _, odcr in cloud[reserved] if odcr.state in STARTING),
+                outs=(
+                    *own.get(reserved, ()),
+                    *_tied(seen, named),
+                    *(out for name in named for out in common.get(name, ())),
+                ),
+                taken=used_up.get(reserved, {}),
+                takers=others.where(reserved, named) if reserved in used_up else (),
+                queue=queued[reserved],
+                hindered=tuple(sources.hindered(reserved)),
+                remedies=tuple(sources.remedies(reserved)),
+                troubles=tuple(trouble for source in sources.troubles for trouble in source(reserved)),
+                holders=users,
+                used=used,
+                priority_missing=priority if priority and not sources.priority(priority) else "",
+                left=tuple(left for source in sources.left for left in source(one)) if one.deleting else (),
+            )
+        due = (began + self._steady_seconds for began in self._steadied.since.values())
+        return View(
+            facts=facts,
+            cloud=cloud,
+            unattributed=seen.unattributed,
+            until=min((steadily, *due)),
+        )
+
+    def _added(self, one: Reservation, holders: list[Holder]) -> tuple[tuple[Holder, ...], Amounts]:
+        """Who uses it, by name, and how much that is together; added up anew only where somebody changed."""
+        known = self._users.get(one.uid)
+        if known is None or known[0] != holders:
+            users = tuple(sorted(holders, key=lambda each: (each.name, each.kind)))
+            known = (holders, users, usage(users))
+            self._users[one.uid] = known
+        return known[1], known[2]
+
+    def forget(self, alive: Collection[str]) -> None:
+        self._users = {uid: known for uid, known in self._users.items() if uid in alive}
+        self._judgements = {uid: known for uid, known in self._judgements.items() if uid in alive}
+
+    def _flavors(self, judged: Iterable[Judgement]) -> Flavors:
+        """Node labels by flavor. Without Kueue, a flavor that has an instance type's name means that type."""
+        if self._reads.flavors.missing:
+            named = {key.flavor for each in judged for key in each.nominal}
+            return {name: {names.INSTANCE_TYPE: name} for name in sorted(named) if name in self._types}
+        return {flavor.name: flavor.spec.node_labels for flavor in self._reads.flavors.cache.list()}
+
+    def _seen(self, holdings: Holdings, flavors: Flavors, now: datetime) -> Seen:
+        inventory, nodes, claims = self._inventory.snapshot(), self._nodes.list(), self._claims.list()
+        return self._hardware.look(nodes, claims, inventory, holdings, flavors, self._types, now)
+
+    def _judge(self, one: Reservation) -> Judgement:
+        sizing = one.annotations.get(names.SIZING, "")
+        version = (one.metadata.generation, sizing)
+        known = self._judgements.get(one.uid)
+        if known is None or known[0] != version:
+            made = _judgement(one, self._reads.specs.of(one), largest=sizing == LARGEST)
+            known = (version, made)
+            self._judgements[one.uid] = known
+        return known[1]
+
+
+def _claimants(
+    reservations: Sequence[Reservation], judged: Mapping[Reserved, Judgement]
+) -> Sequence[Claimant]:
+    return [
+        Claimant(reserved=reserved_of(one), nominal=judged[reserved_of(one)].nominal, since=_age(one))
+        for one in reservations
+        if not one.deleting
+    ]
+
+
+def _kin(judged: Mapping[Reserved, Judgement]) -> Kin:
+    """Whether who draws from what is written so is at home on machines of an owner: of its cohort's, too."""
+
+    @cache
+    def named() -> Names:
+        return Names(judged)
+
+    @cache
+    def kin(given: str, owner: Reserved | None) -> bool:
+        found = named().resolve(given)
+        if isinstance(found, Unresolved):
+            return False
+        if owner is None or found == owner:
+            return True
+        cohort = judged[found].judged.spec.cohort
+        return bool(cohort) and owner in judged and judged[owner].judged.spec.cohort == cohort
+
+    return kin
+
+
+def _outs(
+    machines: Sequence[Machine],
+) -> tuple[Mapping[str, list[str]], Mapping[Reserved, list[str]]]:
+    """Why machines are out: by flavor of those that serve anybody, by reservation of the others."""
+    common: dict[str, list[str]] = defaultdict(list)
+    own: dict[Reserved, list[str]] = defaultdict(list)
+    for machine in machines:
+        if machine.out:
+            (common[machine.flavor] if machine.owner is None else own[machine.owner]).append(machine.out)
+    return common, own
+
+
+def _judgement(one: Reservation, judged: Judged, *, largest: bool) -> Judgement:
+    if judged.problems:
+        return Judgement(judged=judged, nominal={}, limit={}, deciding=frozenset())
+    made = queue(reserved_of(one), judged.spec)
+    nominal = {key: quota.nominal for key, quota in made.quotas.items()}
+    limit: dict[FlavorResource, int] = {}
+    for key, quota in made.quotas.items():
+        borrows = judged.spec.allow_borrowing and bool(made.cohort)
+        more = UNLIMITED if quota.borrowing_limit is None else quota.borrowing_limit
+        limit[key] = quota.nominal + (more if borrows else 0)
+    return Judgement(
+        judged=judged, nominal=nominal, limit=limit, deciding=verdicts.deciding(nominal, largest=largest)
+    )
+
+
+def _age(one: Reservation) -> float:
+    created = one.metadata.creation_timestamp
+    return created.timestamp() if created is not None else float("inf")
+
+
+def _begins(odcr: Odcr) -> str:
+    when = f", starts at {odcr.start:%Y-%m-%d %H:%M} UTC" if odcr.start is not None else ""
+    return f"{odcr.id} is {odcr.state}{when}"
+
+
+def _tied(seen: Seen, named: Sequence[str]) -> list[str]:
+    return [
+        f"node {node} is of flavor {name} and of another alike, and counts in none"
+        for name in named
+        for node in seen.tied.get(name, ())
+    ]

@@ -1,0 +1,164 @@
+"""What of the hardware is used by others than those whom the reservations know.
+
+Invariant: nobody is taken for a stranger who may be known. Where Kueue counts quota, pods are strangers'
+only as far as there are more of them on a flavor's nodes than all workloads with quota in the flavor come to;
+where it does not, an instance in a slot is one's own if its claim draws from the owner, or from one of its
+cohort, or is a dedicated cluster's, and on other nodes it is the pods of whoever does neither. Accelerators
+alone are counted: of the rest every node has some in use by its own agents. A change counts once it has
+lasted, so that a job that ends and one that begins are not two strangers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.kube.cache import Cache
+from broker.quota.model import FlavorResource
+from broker.quota.standing import Machine, Stranger
+from broker.quota.usage import Holder, Reserved
+from broker.reservations.sizing import ACCELERATORS
+
+Kin = Callable[[str, Reserved | None], bool]
+
+_SOLD = frozenset(ACCELERATORS)
+_OVER = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """`use`: by whose machines they are and what is used; `nodes`: where, as far as that is known, by owner
+    and flavor. `anywhere`: whose machines they are on is not known."""
+
+    use: Mapping[Stranger, int] = field(default_factory=dict)
+    nodes: Mapping[tuple[Reserved | None, str], tuple[str, ...]] = field(default_factory=dict)
+    anywhere: bool = False
+
+    def where(self, reserved: Reserved, flavors: Iterable[str]) -> tuple[str, ...]:
+        """The nodes on which they take from a reservation with these flavors."""
+        return tuple(
+            node
+            for flavor in flavors
+            for owner in (reserved, None)
+            for node in self.nodes.get((owner, flavor), ())
+        )
+
+
+class OthersKeeper:
+    """`changed` is called when pods that matter come or go."""
+
+    def __init__(self, nodes: Cache[Node], pods: Cache[Pod], *, steady_seconds: float) -> None:
+        self._nodes, self._pods = nodes, pods
+        self._steady = steady_seconds
+        self._known: dict[str, Mapping[str, int]] = {}  # by node: what its pods have of its accelerators
+        self._stale: set[str] = set()
+        self._readers: list[Callable[[], None]] = []
+        self._shown: Others | None = None
+        self._since: float | None = None  # when it began to look otherwise
+        pods.on_change(self._changed)
+
+    def on_change(self, reader: Callable[[], None]) -> None:
+        self._readers.append(reader)
+
+    def look(
+        self,
+        machines: Iterable[Machine],
+        claims: Iterable[NodeClaim],
+        holders: Iterable[Holder],
+        *,
+        kin: Kin,
+        kueue: bool,
+        moment: float,
+    ) -> tuple[Others, float]:
+        """Who uses what, as it is to be told; and until when that holds by itself. `kin`: whether who draws
+        from what is written so is at home on the machines of an owner."""
+        found = self._find(machines, claims, holders, kin=kin, kueue=kueue)
+        if self._shown is None or found == self._shown:
+            self._shown, self._since = found, None
+            return found, float("inf")
+        self._since = moment if self._since is None else self._since
+        if moment >= self._since + self._steady:
+            self._shown, self._since = found, None
+            return found, float("inf")
+        return self._shown, self._since + self._steady
+
+    def _find(
+        self,
+        machines: Iterable[Machine],
+        claims: Iterable[NodeClaim],
+        holders: Iterable[Holder],
+        *,
+        kin: Kin,
+        kueue: bool,
+    ) -> Others:
+        on = {claim.status.node_name: claim for claim in claims if _says(claim)}
+        use: dict[Stranger, int] = {}
+        nodes: dict[tuple[Reserved | None, str], list[str]] = {}
+        for machine in machines:
+            resource = next((each for each in ACCELERATORS if machine.resources.get(each)), None)
+            node = self._nodes.get(machine.name)
+            if resource is None or machine.out or node is None:
+                continue  # it has none, or is a slot without a node
+            claim = on.get(node.name)
+            if names.DEDICATED in node.labels or (claim is not None and names.DEDICATED in claim.labels):
+                continue
+            if claim is not None and not kueue and kin(claim.annotations[names.DRAWS_FROM], machine.owner):
+                continue
+            whole = machine.owner is not None and not kueue
+            has = machine.resources[resource]
+            busy = has if whole else min(has, self._of(node.name).get(resource, 0))
+            if busy:
+                owner = None if kueue else machine.owner
+                key = Stranger(owner, FlavorResource(machine.flavor, resource))
+                use[key] = use.get(key, 0) + busy
+                if not kueue:
+                    nodes.setdefault((owner, machine.flavor), []).append(node.name)
+        for holder in holders if kueue else ():
+            for at, amount in holder.usage.items() if holder.kind == "Workload" else ():
+                if (key := Stranger(None, at)) in use:
+                    use[key] -= amount
+        return Others(
+            use={key: amount for key, amount in use.items() if amount > 0},
+            nodes={where: tuple(sorted(some)) for where, some in nodes.items()},
+            anywhere=kueue,
+        )
+
+    def _of(self, node: str) -> Mapping[str, int]:
+        if node in self._stale:
+            self._stale.discard(node)
+            self._known.pop(node, None)
+        known = self._known.get(node)
+        if known is None:
+            known = {}
+            for pod in self._pods.by(BY_NODE, node):
+                for _, resource, amount in _counted(pod):
+                    known[resource] = known.get(resource, 0) + amount
+            self._known[node] = known
+        return known
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        before, after = _counted(old), _counted(new)
+        if before == after:
+            return
+        self._stale.update(node for node, _, _ in (*before, *after))
+        for reader in self._readers:
+            reader()
+
+
+def _says(claim: NodeClaim) -> bool:
+    return names.DEDICATED in claim.labels or names.DRAWS_FROM in claim.annotations
+
+
+def _counted(pod: Pod | None) -> tuple[tuple[str, str, int], ...]:
+    """Node, resource and amount of each accelerator that a pod has."""
+    if pod is None or not pod.spec.node_name or pod.status.phase in _OVER:
+        return ()
+    asked = (*pod.spec.containers, *pod.spec.init_containers)
+    if not any(_SOLD & {*each.resources.limits, *each.resources.requests} for each in asked):
+        return ()
+    node, requests = pod.spec.node_name, pod.requests
+    return tuple((node, each, int(requests[each])) for each in ACCELERATORS if requests.get(each))

@@ -1,0 +1,154 @@
+"""The status of a reservation as it is written: always all of its fields, so that nothing of the last stays.
+
+Invariant: the same facts give the same bytes (flavors, resources and users by name), and a status that says
+what is already there is not written. lastTransitionTime moves only with a condition's status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from broker.apis.meta import Condition
+from broker.apis.ome import RESERVATION_CONDITIONS, SPEC_NORMALIZED, ReservationStatus
+from broker.apis.units import MOST, written
+from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions, timestamp
+from broker.quota.lifecycle import State
+from broker.quota.model import Amounts, FlavorResource
+from broker.quota.standing import associations, beyond, free
+from broker.reservations.conditions import Facts
+from broker.reservations.sizing import ACCELERATORS
+from providers.model import Odcr
+
+Json = dict[str, Any]
+
+OURS: Final = frozenset((*RESERVATION_CONDITIONS, SPEC_NORMALIZED))
+MESSAGE: Final = 2000
+# An object may not be larger than etcd takes; who comes after these by name is added up.
+MOST_USERS: Final = 2000
+OTHERS: Final = "(others)"
+
+
+def body(
+    before: ReservationStatus,
+    generation: int,
+    state: State,
+    said: Sequence[ConditionUpdate],
+    detail: str,
+    facts: Facts,
+    cloud: Iterable[tuple[str, Odcr]],
+    group_arn: str,
+    *,
+    known: bool,
+    now: datetime,
+) -> Json:
+    """`known`: whether amounts are known; before that only state and conditions are said."""
+    made: Json = {
+        "capacityReservationLifecycleState": state,
+        "lifecycleDetail": detail[:MESSAGE],
+        "conditions": conditions(before.conditions, said, generation, now),
+    }
+    if not known:
+        return made
+    share, used = facts.share, facts.used
+    # As in a ClusterQueue: outside a cohort there is nothing to borrow from (Kueue, pkg/cache/scheduler).
+    borrowed = beyond(used, facts.nominal) if facts.judged.spec.cohort else {}
+    amounts: dict[str, list[Json]] = {
+        "capacity": flavors(facts.nominal),
+        "allocatable": flavors(share.allocatable),
+        "allocated": flavors(used, borrowed),
+        "free": flavors(free(free(share.allocatable, used), facts.taken)),
+        "associationUsages": users(associations(facts.holders)),
+        "cloudReservations": [_cloud(flavor, odcr) for flavor, odcr in cloud],
+    }
+    made |= {name: value for name, value in amounts.items() if value}
+    if group_arn:
+        made["reservationGroupARN"] = group_arn
+    made["summary"] = {
+        "gpuTotal": accelerators(facts.nominal),
+        "gpuAllocated": accelerators(used),
+        "gpuBorrowed": accelerators(borrowed),
+        "gpuAllocatable": accelerators(share.allocatable),
+        "dacs": sum(each.kind == "DedicatedAICluster" for each in facts.holders),
+    }
+    return made
+
+
+def same(before: ReservationStatus, made: Json) -> bool:
+    """Whether the object says this already; conditions of others are theirs."""
+    written_before = before.model_copy(
+        update={"conditions": tuple(each for each in before.conditions if each.type in OURS)}
+    )
+    old = written_before.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    old["conditions"] = [condition_body(each) for each in written_before.conditions]
+    return _filled(old) == _filled(made)
+
+
+def patch(before: ReservationStatus, made: Json) -> Json:
+    """As a merge patch: what is no more is null, and conditions of others stay.
+
+    Server-side apply would work out which of thousands of fields are whose, all of which are ours.
+    """
+    gone = {name: None for name in _filled(before.wire()) if name not in made}
+    theirs = [condition_body(each) for each in before.conditions if each.type not in OURS]
+    return {**gone, **made, "conditions": [*made["conditions"], *theirs]}
+
+
+def conditions(
+    before: Iterable[Condition], said: Iterable[ConditionUpdate], generation: int, now: datetime
+) -> list[Json]:
+    updates = tuple(said)
+    mine = [each for each in before if each.type in OURS]
+    after = set_conditions(mine, *updates, now=now, observed_generation=generation, message_limit=MESSAGE)
+    by_type = {each.type: each for each in after}
+    return [condition_body(by_type[update.type]) for update in updates]
+
+
+def flavors(amounts: Amounts, borrowed: Amounts | None = None) -> list[Json]:
+    """By flavor and by resource, each in the order of their names."""
+    by_flavor: dict[str, list[Json]] = {}
+    for key in sorted(amounts):
+        entry: Json = {"name": key.resource, "total": written(key.resource, amounts[key])}
+        if borrowed and (lent := borrowed.get(key)):
+            entry["borrowed"] = written(key.resource, lent)
+        by_flavor.setdefault(key.flavor, []).append(entry)
+    return [{"name": flavor, "resources": resources} for flavor, resources in by_flavor.items()]
+
+
+def users(named: Sequence[tuple[str, Amounts]]) -> list[Json]:
+    shown, rest = named[:MOST_USERS], named[MOST_USERS:]
+    found = [{"name": name, "usage": flavors(usage)} for name, usage in shown]
+    if rest:
+        total: dict[FlavorResource, int] = {}
+        for _, usage in rest:
+            for key, value in usage.items():
+                total[key] = total.get(key, 0) + value
+        found.append({"name": OTHERS, "usage": flavors(total)})
+    return found
+
+
+def accelerators(amounts: Amounts) -> int:
+    return min(MOST, sum(value for key, value in amounts.items() if key.resource in ACCELERATORS))
+
+
+def _cloud(flavor: str, odcr: Odcr) -> Json:
+    made: Json = {
+        "id": odcr.id,
+        "flavor": flavor,
+        "state": odcr.state,
+        "total": odcr.total,
+        "available": odcr.available,
+        "kind": "interruptible" if odcr.interruptible else odcr.reservation_type,
+    }
+    if odcr.owner_id:
+        made["ownerID"] = odcr.owner_id
+    for name, moment in (("start", odcr.start), ("end", odcr.end)):
+        if moment is not None:
+            made[name] = timestamp(moment)
+    return made
+
+
+def _filled(fields: Mapping[str, Any]) -> Json:
+    """An empty list or text says the same as no field."""
+    return {name: value for name, value in fields.items() if value not in (None, "", [], ())}

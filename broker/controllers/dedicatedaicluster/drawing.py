@@ -1,0 +1,100 @@
+"""Claims that draw from a reservation and belong to no dedicated cluster, as what holds quota of it.
+
+Invariant: a claim counts from its instance on, with the share of the quota that the instance stands for: its
+accelerators, and of what else the flavor has quota for as much as goes with these, so that as many instances
+as the quota was sized to use up all of it together. One whose flavor cannot be told holds nothing, and
+neither does one that fell back to on-demand. Where Kueue counts workloads, what runs on such claims is
+counted there, and the claims are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome import ReservationSpec
+from broker.apis.units import units
+from broker.controllers.dedicatedaicluster.flavors import flavors_of, judged
+from broker.controllers.nodeclaim.translate import priority_of
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.cache import Cache
+from broker.quota.model import Amounts, FlavorResource, Queue
+from broker.quota.resolve import Names, Unresolved
+from broker.quota.standing import attribute
+from broker.quota.usage import Holder, Reserved
+from broker.reservations.queues import queue
+from broker.reservations.sizing import ACCELERATORS
+
+RESERVED: Final = "reserved"  # the capacity type of an instance in one of EC2's reservations
+
+
+def drawing(
+    claims: Iterable[NodeClaim],
+    specs: Mapping[Reserved, ReservationSpec],
+    flavors: Mapping[str, ResourceFlavor],
+) -> Mapping[Reserved, tuple[Holder, ...]]:
+    """Of these claims, those with an instance. `specs` are judged, and have no problem."""
+    by_name = Names(specs)
+    made: dict[Reserved, Queue] = {}
+    found: dict[Reserved, list[Holder]] = {}
+    for claim in sorted(claims, key=lambda each: each.name):
+        if names.DEDICATED in claim.labels or not claim.status.provider_id:
+            continue
+        if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
+            continue
+        reserved = by_name.resolve(claim.annotations.get(names.DRAWS_FROM, ""))
+        if isinstance(reserved, Unresolved):
+            continue
+        if reserved not in made:
+            made[reserved] = queue(reserved, specs[reserved])
+        mine = made[reserved]
+        named = sorted({flavor for group in mine.groups for flavor in group.flavors})
+        labels = {name: flavors[name].spec.node_labels for name in named if name in flavors}
+        if len(of := attribute(claim.labels, labels)) != 1:
+            continue
+        since = claim.metadata.creation_timestamp
+        one = Holder(
+            kind="NodeClaim",
+            name=claim.name,
+            reserved=reserved,
+            usage=share(
+                mine, of[0], {name: units(name, text) for name, text in claim.status.capacity.items()}
+            ),
+            priority=priority_of(claim),
+            since=since.timestamp() if since else 0.0,
+        )
+        found.setdefault(reserved, []).append(one)
+    return {reserved: tuple(holders) for reserved, holders in found.items()}
+
+
+def drawers(
+    reads: OmeReads,
+    claims: Cache[NodeClaim],
+    *,
+    kueue: Callable[[], bool],
+) -> Callable[[], Mapping[Reserved, tuple[Holder, ...]]]:
+    """As `drawing`, of what the caches have whenever it is called; nothing where Kueue counts quota."""
+
+    def found() -> Mapping[Reserved, tuple[Holder, ...]]:
+        if kueue() or not (some := [each for each in claims.list() if names.DRAWS_FROM in each.annotations]):
+            return {}
+        specs, _ = judged(reads)
+        return drawing(some, specs, flavors_of(reads, specs))
+
+    return found
+
+
+def share(queue: Queue, flavor: str, has: Mapping[str, int]) -> Amounts:
+    """What of a queue's quota an instance with so much stands for."""
+    quota = {key.resource: each.nominal for key, each in queue.quotas.items() if key.flavor == flavor}
+    by = next((name for name in ACCELERATORS if has.get(name) and quota.get(name)), None)
+    return {
+        FlavorResource(flavor, name): has[name]
+        if by in (None, name)
+        else min(has[name], nominal * has[by] // quota[by])
+        for name, nominal in quota.items()
+        if has.get(name)
+    }

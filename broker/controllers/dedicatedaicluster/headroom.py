@@ -1,0 +1,102 @@
+"""Quota that room is being made for, kept from claims that are launched meanwhile.
+
+Invariant: a claim counts against its reservation's quota once it has a reserved instance, and a cluster that
+others leave for has its quota only after they have left. In between no claim is launched that would count as
+that quota; otherwise it would be drained at once, or the one that left would be back first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.units import CPU
+from broker.controllers.dedicatedaicluster.admission import Held
+from broker.controllers.dedicatedaicluster.drawing import share
+from broker.controllers.nodeclaim.translate import priority_of
+from broker.controllers.preemption.nominated import nominated
+from broker.quota.candidates import fits
+from broker.quota.joint import Quota
+from broker.quota.model import Amounts
+from broker.quota.tree import Node, Tree
+from broker.reservations.sizing import supply
+from providers.model import InstanceType
+
+
+def without_room(
+    quota: Quota,
+    later: Mapping[str, Held],
+    claims: Iterable[tuple[NodeClaim, str]],
+    *,
+    flavors: Mapping[str, ResourceFlavor],
+    types: Mapping[str, InstanceType],
+) -> frozenset[str]:
+    """The claims (by uid) that would take quota which clusters are nominated for. `later`: all that each of
+    these, by name, will hold; `claims`: those that wait, with their queues."""
+    tree = Tree(quota.queues, quota.cohorts)
+    for one in quota.holders:
+        # What a nominated cluster will hold is all of it, what it holds now included.
+        if one.queue in tree.queues and not one.evicted and one.name not in later:
+            tree.queues[one.queue].add(one.usage)
+    roots = set()
+    for held in later.values():
+        if (node := tree.queues.get(held.reserved.queue)) is not None:
+            node.add(held.usage)
+            roots.add(_root(node))
+    made_for = {key.flavor for held in later.values() for key in held.usage}
+    found = set()
+    waiting = [*claims]
+    gangs = {claim.annotations.get(names.GANG, "") for claim, _ in waiting if nominated(claim)} - {""}
+
+    def first(claim: NodeClaim) -> bool:
+        return nominated(claim) or claim.annotations.get(names.GANG) in gangs
+
+    for claim, queue in sorted(waiting, key=lambda item: (not first(item[0]), *_order(item[0]))):
+        node = tree.queues.get(queue)
+        if node is None or _root(node) not in roots:
+            continue
+        fitting = True
+        for usage in _usages(claim, node, made_for, flavors, types):
+            if fits(node, usage, borrow=True):
+                node.add(usage)
+            else:
+                fitting = False
+        if not fitting and not first(claim):
+            found.add(claim.uid)
+    return frozenset(found)
+
+
+def _order(claim: NodeClaim) -> tuple[int, float, str]:
+    created = claim.metadata.creation_timestamp
+    return (
+        -priority_of(claim),
+        created.timestamp() if created is not None else 0.0,
+        claim.name,
+    )
+
+
+def _usages(
+    claim: NodeClaim,
+    node: Node,
+    made_for: Set[str],
+    flavors: Mapping[str, ResourceFlavor],
+    types: Mapping[str, InstanceType],
+) -> Iterator[Amounts]:
+    """What the claim would count for in each flavor that it could run in."""
+    if node.queue is None:
+        return
+    asked = {each.key: each.values for each in claim.spec.requirements if each.operator == "In"}
+    for name in sorted({key.flavor for key in node.queue.quotas} & made_for & flavors.keys()):
+        labels = flavors[name].spec.node_labels
+        kind = types.get(labels.get(names.INSTANCE_TYPE, ""))
+        if kind is None or any(value not in asked.get(key, (value,)) for key, value in labels.items()):
+            continue
+        has = {each: int(value * 1000 if each == CPU else value) for each, value in supply(kind).items()}
+        yield share(node.queue, name, has)
+
+
+def _root(node: Node) -> Node:
+    *_, root = (node, *node.path())
+    return root

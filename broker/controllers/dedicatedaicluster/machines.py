@@ -1,0 +1,206 @@
+"""A cluster's instances: how many claims of which flavor, and what each of them asks for.
+
+Invariant: a cluster has as many claims as its quota comes to in whole instances, counted as everywhere
+(`reservations.sizing`). One that is not launched yet is replaced where it asks for what was mended since:
+its EC2NodeClass, its flavor's labels. A claim's name follows from the cluster's uid and a number, the lowest
+that none of its claims has: who makes one twice, after a crash or beside a late cache, is told that it is
+there. A claim that is left out of the cache counts as one that stays. Only the cluster's own pods land on its
+nodes, by a taint and a label that say whose they are, and its claims draw from its reservation alone: from
+EC2's reservations, unless flavor or cluster say another capacity type.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome_clusters import DedicatedAICluster, SelectorRequirement
+from broker.capacity.types import WELL_KNOWN
+from broker.controllers.dedicatedaicluster.wanted import Wanted
+from broker.controllers.kueue.ownership import short
+from broker.controllers.nodeclaim.ownership import KIND
+from broker.controllers.nodeclaim.status import is_true
+from broker.kube.conditions import owner_reference
+from broker.kube.remains import Remains
+from broker.quota.usage import Reserved
+from broker.reservations.sizing import ACCELERATORS, Sized, supply
+from broker.text import InvalidText, decode_whole
+from providers.model import InstanceType
+
+Json = dict[str, Any]
+
+_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
+_LONGEST: Final = 40  # of a cluster's name within a claim's, which becomes a node's label
+_HIGHEST: Final = 10**9
+AT_ONCE: Final = 64  # claims that wait for an instance, where no reservation has more slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is to be made, as (number, flavor), and what is to go, in this order."""
+
+    make: tuple[tuple[int, str], ...] = ()
+    end: tuple[NodeClaim, ...] = ()
+
+
+def change(
+    sizes: Mapping[str, int],
+    claims: Sequence[NodeClaim],
+    left_out: Sequence[Remains] = (),
+    *,
+    waiting: int = AT_ONCE,
+) -> Change:
+    """From the claims there are, those on their way out included, to so many of each flavor.
+
+    `waiting`: how many of them may be without an instance at a time. A size is whatever a person typed.
+    """
+    taken = {*map(number, claims), *map(number, left_out)}
+    unread = Counter(map(flavor_name, left_out))
+    numbers = (at for at in count() if at not in taken)
+    room = waiting - sum(not each.status.provider_id for each in claims if not each.deleting)
+    make: list[tuple[int, str]] = []
+    end: list[NodeClaim] = []
+    alive: dict[str, list[NodeClaim]] = {}
+    for each in claims:
+        if not each.deleting:
+            alive.setdefault(flavor_name(each), []).append(each)
+    for flavor in sorted({*sizes, *alive}):
+        have, want = alive.get(flavor, []), sizes.get(flavor, 0) - unread[flavor]
+        end += sorted(have, key=_worth)[: max(0, len(have) - want)]
+        for lowest in islice(numbers, max(0, min(want - len(have), room))):
+            make.append((lowest, flavor))
+            room -= 1
+    return Change(make=tuple(make), end=tuple(end))
+
+
+def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim | Remains]) -> bool:
+    """Whether there are more claims of a flavor than it comes to, those on their way out included."""
+    counts = Counter(flavor_name(each) for each in claims)
+    return any(value > sizes.get(flavor, 0) for flavor, value in counts.items())
+
+
+def mended(claim: NodeClaim, flavor: ResourceFlavor | None, node_class: str) -> bool:
+    """Whether a claim that has no instance yet asks for what nobody wants any more: its class, or a label of
+    its flavor, was put right since. What a claim asks for never changes, so another one has to be made."""
+    if claim.deleting or claim.status.provider_id:
+        return False
+    asked = {(each.key, *each.values) for each in claim.spec.requirements if each.operator == "In"}
+    labels = flavor.spec.node_labels if flavor is not None else {}
+    return claim.spec.node_class_ref.name != node_class or any(
+        key in WELL_KNOWN and (key, value) not in asked for key, value in labels.items()
+    )
+
+
+def name(cluster: DedicatedAICluster, at: int) -> str:
+    head = cluster.name[:_LONGEST].rstrip("-.").replace(".", "-")
+    return f"{head}-{cluster.uid[:8]}-{at}"
+
+
+def claim_of(cluster: DedicatedAICluster, remains: Remains) -> bool:
+    """Whether what is left out is a claim of the cluster, by its name."""
+    return remains.name == name(cluster, number(remains))
+
+
+def number(claim: NodeClaim | Remains) -> int:
+    tail = claim.name.rpartition("-")[2]
+    try:
+        return decode_whole(tail, least=0, most=_HIGHEST)
+    except InvalidText:
+        return -1
+
+
+def flavor_name(claim: NodeClaim | Remains) -> str:
+    return claim.annotations.get(names.TAG_FLAVOR, "")
+
+
+def dedicated(cluster: DedicatedAICluster) -> str:
+    """The cluster's name as the value of a label and a taint."""
+    return short(cluster.name)
+
+
+def claim(
+    cluster: DedicatedAICluster,
+    at: int,
+    *,
+    wanted: Wanted,
+    reserved: Reserved,
+    flavor: ResourceFlavor,
+    sized: Sized,
+    types: Mapping[str, InstanceType],
+    node_class: str,
+    priority: int,
+) -> Json:
+    """One claim of the cluster."""
+    asked, labels = _asked(flavor.spec.node_labels, wanted)
+    alike = sorted(each for each, count in sized.counts.items() if count == sized.count)
+    keys = {each["key"] for each in asked}
+    for key, values in ((names.INSTANCE_TYPE, alike), (names.CAPACITY_TYPE, ["reserved"])):
+        if key not in keys:
+            asked.append({"key": key, "operator": "In", "values": values})
+    gpus = {
+        resource: f"{amount:.0f}"
+        for resource, amount in supply(types[sized.instance_type]).items()
+        if resource in ACCELERATORS and amount and resource in wanted.requests
+    }
+    taint = {"key": names.DEDICATED, "value": dedicated(cluster), "effect": "NoSchedule"}
+    return {
+        "metadata": {
+            "name": name(cluster, at),
+            "labels": {**labels, names.DEDICATED: dedicated(cluster)},
+            "annotations": {
+                names.DRAWS_FROM: str(reserved),
+                names.TAG_FLAVOR: flavor.name,
+                names.PRIORITY: str(priority),
+            },
+            "ownerReferences": [owner_reference(cluster, block=False)],
+        },
+        "spec": {
+            "nodeClassRef": {"group": names.BROKER, "kind": KIND, "name": node_class},
+            "requirements": asked,
+            "taints": [taint, *(each.wire() for each in flavor.spec.node_taints)],
+            "expireAfter": "Never",
+            "resources": {"requests": gpus},
+        },
+    }
+
+
+def _asked(flavor: Mapping[str, str], wanted: Wanted) -> tuple[list[Json], Json]:
+    """The requirements on what an instance is, and the labels that its node brings."""
+    labels: Json = {}
+    asked: list[Json] = []
+    for key, value in {**wanted.node_selector, **flavor}.items():
+        if key in WELL_KNOWN:
+            asked.append({"key": key, "operator": "In", "values": [value]})
+        else:
+            labels[key] = value
+    for each in _term(wanted, flavor):
+        if each.key in WELL_KNOWN:
+            asked.append(each.wire())
+        elif each.operator == "In" and each.values:
+            labels.setdefault(each.key, each.values[0])
+    return asked, labels
+
+
+def _term(wanted: Wanted, flavor: Mapping[str, str]) -> tuple[SelectorRequirement, ...]:
+    """The first of the required terms that the flavor does not contradict."""
+    node = wanted.affinity.node_affinity
+    required = node.required_during_scheduling_ignored_during_execution if node else None
+    for term in required.node_selector_terms if required else ():
+        if not any(
+            each.operator == "In" and flavor.get(each.key, each.values[0]) not in each.values
+            for each in term.match_expressions
+            if each.values
+        ):
+            return tuple(each for each in term.match_expressions if each.operator in _OPERATORS)
+    return ()
+
+
+def _worth(claim: NodeClaim) -> tuple[bool, bool, int]:
+    """Which goes first: one that is not launched, one that is not ready, the one with the highest number."""
+    return is_true(claim, names.READY), bool(claim.status.provider_id), -number(claim)

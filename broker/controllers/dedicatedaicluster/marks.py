@@ -1,0 +1,57 @@
+"""What is put on a dedicated cluster beside its status: our finalizer, and its reservation's name as a label.
+
+Invariant: what a user wrote is never changed. The label makes `kubectl get dedicatedaiclusters -l
+capacity-reservation=NAME` work; a user's own label of that name stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from broker.apis import names
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.kueue.ownership import short
+from broker.kube.client import Client
+from broker.kube.errors import Conflict
+
+Json = dict[str, Any]
+
+
+class Marks:
+    """Server-side apply without force: the API server knows whose a label is."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        # By uid: the label as it was wanted and as it stayed, since it is somebody else's.
+        self._theirs: dict[str, tuple[str, str]] = {}
+
+    def keep(self, cluster: DedicatedAICluster, reservation: str) -> Json | None:
+        """The object after a write; None where nothing was to be written. `reservation`: its name."""
+        if cluster.deleting:
+            return None  # no finalizer may be added any more
+        wanted, now = short(reservation), cluster.labels.get(names.RESERVATION_LABEL, "")
+        held = names.RESERVED_FINALIZER in cluster.metadata.finalizers
+        if held and (now == wanted or self._theirs.get(cluster.uid) == (wanted, now)):
+            return None
+        try:
+            answer = self._apply(cluster, wanted)
+        except Conflict:
+            answer = self._apply(cluster, "")
+        after = answer["metadata"].get("labels", {}).get(names.RESERVATION_LABEL, "")
+        if after != wanted:
+            self._theirs[cluster.uid] = wanted, after
+        return answer
+
+    def forget(self, alive: Collection[str]) -> None:
+        self._theirs = {uid: said for uid, said in self._theirs.items() if uid in alive}
+
+    def _apply(self, cluster: DedicatedAICluster, label: str) -> Json:
+        metadata: Json = {
+            "name": cluster.name,
+            "uid": cluster.uid,
+            "finalizers": [names.RESERVED_FINALIZER],
+        }
+        if label:
+            metadata["labels"] = {names.RESERVATION_LABEL: label}
+        return self._client.apply(DedicatedAICluster.KIND, {"metadata": metadata}, force=False)

@@ -1,0 +1,212 @@
+"""The Workloads of dedicated clusters in Kueue: what they say, made, given back and deleted.
+
+Invariant: a Workload goes only when the cluster's instances are gone, or before it was admitted; nobody
+else's is touched. Labels and owner references prove nothing, since anyone may write them who may create a
+Workload somewhere: a Workload is a cluster's only in a queue of the cluster's reservation, by what Kueue
+admitted it to, or by the LocalQueue in which it waits. Which decisions follow from what they say is told in
+`queued`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from broker.apis import names
+from broker.apis.kueue import LocalQueue, Workload
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.dedicatedaicluster import queued
+from broker.controllers.dedicatedaicluster.settle import Evicted, Settled
+from broker.controllers.dedicatedaicluster.wanted import Wanted
+from broker.controllers.dedicatedaicluster.world import Asking, World
+from broker.controllers.kueue.answers import is_parked
+from broker.controllers.kueue.ownership import BROKER, BY_RESERVATION, queue_name
+from broker.controllers.kueue.render import CHECK
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import AlreadyExists, Conflict, NotFound
+from broker.quota.entitled import Verdict
+from broker.quota.model import Amounts
+from broker.quota.usage import Reserved
+
+Json = dict[str, Any]
+
+
+def holding(reads: OmeReads) -> Collection[tuple[str, str]]:
+    """The ClusterQueues in which clusters (by the value of their label) hold quota."""
+    return {
+        (each.status.admission.cluster_queue, each.labels[names.DEDICATED])
+        for each in reads.workloads.cache.list()
+        if each.labels.get(names.DEDICATED) and each.status.admission is not None
+    }
+
+
+class Queueing:
+    """`look` before a pass, then `said` and `act` for each cluster."""
+
+    def __init__(self, client: Client, reads: OmeReads, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        # What a manager applies is all that it says: the answers to the check are another's.
+        self._pods = client.replace(field_manager=f"{client.field_manager}-pods")
+        self._reads = reads
+        self._mine: dict[str, list[Workload]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether its Workloads and queues are read: one of Kueue's kinds may be found before another."""
+        reads = self._reads
+        return all(each.synced and not each.missing for each in (reads.workloads, reads.local_queues))
+
+    def look(self) -> None:
+        """Takes the Workloads as they are."""
+        self._mine = {}
+        for each in self._reads.workloads.cache.list():
+            if each.labels.get(names.MANAGED_BY) == BROKER and names.DEDICATED in each.labels:
+                for owner in each.metadata.owner_references:
+                    if owner.kind == DedicatedAICluster.KIND.kind:
+                        self._mine.setdefault(owner.uid, []).append(each)
+        for some in self._mine.values():
+            some.sort(key=lambda each: each.name)
+
+    def said(self, one: Asking, world: World) -> tuple[Verdict | None, Evicted | None]:
+        """What Kueue decided about the cluster."""
+        mine = self._of(one)
+        evicted = queued.eviction(mine) if one.held is not None else None
+        if evicted is not None or one.want is None or not isinstance(one.wanted, Wanted):
+            return None, evicted
+        held = None if one.held is None else one.held.usage
+        return queued.verdict(mine, one.wanted, held, world.never(one)), None
+
+    def kept(self, one: Asking, held: Amounts) -> Amounts:
+        """What Kueue counts for a cluster that needs only so much."""
+        return queued.kept(self._of(one), held)
+
+    def act(self, one: Asking, settled: Settled, *, evicted: bool) -> None:
+        """What follows in Kueue, after the cluster's status says it."""
+        mine = [self._readied(each) if queued.unready(each) else each for each in self._of(one)]
+        known = isinstance(one.wanted, Wanted) and isinstance(one.reserved, Reserved)
+        if one.cluster.deleting or not known or evicted or (one.held is not None and one.leaves):
+            if settled.held is None:
+                for each in mine:
+                    self._delete(each)
+            return
+        if one.barred or not isinstance(one.wanted, Wanted):
+            return
+        for each in mine:
+            if queued.sent_back(each) and is_parked(each, CHECK):
+                self._unreserve(each)
+        # Kueue frees the quota of who has no job of its own only with the object: once nothing is left by it.
+        gone = [
+            each
+            for each in mine
+            if each.status.admission is not None and queued.evicted(each) and not queued.sent_back(each)
+        ]
+        stays = queued.usage(each for each in mine if queued.admitted(each))
+        if settled.held is not None and any(v > stays.get(key, 0) for key, v in settled.held.usage.items()):
+            gone = [each for each in gone if not queued.counted(each)]
+        if late := [*gone, *queued.outdated(mine, one.wanted)]:
+            for each in late:
+                self._delete(each)
+            return
+        if amounts := queued.lacking(mine, one.wanted):
+            self._create(one, mine, amounts, one.wanted)
+        elif settled.held is not None:
+            for each, back in queued.given_back(mine, settled.held.usage):
+                self._give_back(each, back)
+
+    def _of(self, one: Asking) -> Sequence[Workload]:
+        """Its Workloads: those in a queue of its reservation."""
+        named = (one.reserved, one.held.reserved if one.held else None)
+        reservations = [each for each in named if isinstance(each, Reserved)]
+        queues = {queue_name(each) for each in reservations}
+        doors = {(queue.namespace, queue.name) for each in reservations for queue in self._queues(each)}
+
+        def is_in(workload: Workload) -> bool:
+            admission = workload.status.admission
+            if admission is not None:
+                return admission.cluster_queue in queues
+            return (workload.namespace, workload.spec.queue_name) in doors
+
+        mine = self._mine.get(one.cluster.uid, ())
+        return [each for each in mine if not each.deleting and is_in(each)]
+
+    def _create(
+        self, one: Asking, mine: Sequence[Workload], amounts: Mapping[str, int], wanted: Wanted
+    ) -> None:
+        queue = self._queue(one)
+        if queue is None:
+            return  # the reservation says why; its queue's coming makes another look
+        whole = self._reads.cluster_queues.cache.get(queue.spec.cluster_queue)
+        taken = {each.name.rpartition("-")[2] for each in mine}
+        at = next(n for n in range(len(taken) + 1) if str(n) not in taken)
+        body = queued.body(
+            one.cluster,
+            at,
+            amounts,
+            namespace=queue.namespace,
+            queue=queue.name,
+            wanted=wanted,
+            priority=one.priority,
+            apart=whole is not None and queued.can_be_apart(whole.spec, amounts),
+        )
+        informer = self._reads.workloads
+        try:
+            informer.cache.observe(self._client.create(informer.kind, body))
+        except AlreadyExists:
+            return
+
+    def _queue(self, one: Asking) -> LocalQueue | None:
+        """One of the reservation's queues: of its own namespace, or of the first that may use it."""
+        found = self._queues(one.reserved) if isinstance(one.reserved, Reserved) else ()
+        return min((each for each in found if not each.deleting), key=lambda each: each.key, default=None)
+
+    def _queues(self, reserved: Reserved) -> Sequence[LocalQueue]:
+        """LocalQueues of the reservation, of those that lead to its ClusterQueue."""
+        found = self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved))
+        return [each for each in found if each.spec.cluster_queue == queue_name(reserved)]
+
+    def _readied(self, workload: Workload) -> Workload:
+        informer = self._reads.workloads
+        said = queued.pods_ready(workload, self._clock.now())
+        try:
+            answer = self._pods.apply(informer.kind, said, subresource="status")
+        except (Conflict, NotFound):
+            return workload  # it changed meanwhile, and is looked at again
+        informer.cache.observe(answer)
+        return Workload.decode(answer)
+
+    def _unreserve(self, workload: Workload) -> None:
+        """Frees the quota of a workload that waits for instances."""
+        self._patch(workload, queued.unreserved(workload, self._clock.now()))
+
+    def _give_back(self, workload: Workload, back: Mapping[str, int]) -> None:
+        # Not by server-side apply: that would take back what the broker applied of its checks.
+        body = {
+            "metadata": {"resourceVersion": workload.metadata.resource_version},
+            "status": {"reclaimablePods": [{"name": name, "count": count} for name, count in back.items()]},
+        }
+        self._patch(workload, body)
+
+    def _patch(self, workload: Workload, body: Json) -> None:
+        """Of the status; where the workload has changed since, it is looked at again."""
+        informer = self._reads.workloads
+        try:
+            answer = self._client.patch(
+                informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
+            )
+        except (Conflict, NotFound):
+            return
+        informer.cache.observe(answer)
+
+    def _delete(self, workload: Workload) -> None:
+        informer = self._reads.workloads
+        try:
+            answer = self._client.delete(
+                informer.kind, workload.name, namespace=workload.namespace, uid=workload.uid
+            )
+        except (Conflict, NotFound):
+            return
+        if answer.get("kind") == Workload.KIND.kind:
+            informer.cache.observe(answer)

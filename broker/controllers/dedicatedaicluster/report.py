@@ -1,0 +1,52 @@
+"""A dedicated cluster's status as it is written: always all that is ours, and only where it says more.
+
+Invariant: server-side apply drops what a manager no longer mentions, so each apply says everything; a
+condition's time moves only with its status, and the conditions of others are theirs.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.dedicatedaicluster.admission import status
+from broker.controllers.dedicatedaicluster.settle import CONDITIONS, Settled
+from broker.kube.conditions import condition_body, set_conditions
+
+Json = dict[str, Any]
+
+MESSAGE: Final = 2000
+INT32: Final = 2**31 - 1  # the most that OME's definition lets the status say
+
+
+def body(cluster: DedicatedAICluster, settled: Settled, *, now: datetime) -> Json | None:
+    """None where the object says all of it already."""
+    before = tuple(each for each in cluster.status.conditions if each.type in CONDITIONS)
+    after = set_conditions(
+        before,
+        *settled.said,
+        now=now,
+        observed_generation=cluster.metadata.generation,
+        message_limit=MESSAGE,
+    )
+    made: Json = {
+        "dacLifecycleState": settled.state,
+        "lifecycleDetail": settled.detail[:MESSAGE],
+        "availableGpu": min(settled.available, INT32),
+        "allocatedGpu": min(settled.allocated, INT32),
+        "conditions": [condition_body(each) for each in after],
+    }
+    if settled.held is not None:
+        made["admission"] = status(settled.held).wire()
+    old = cluster.status
+    said: Json = {
+        "dacLifecycleState": old.dac_lifecycle_state,
+        "lifecycleDetail": old.lifecycle_detail,
+        "availableGpu": old.available_gpu,
+        "allocatedGpu": old.allocated_gpu,
+        "conditions": [condition_body(each) for each in before],
+    }
+    if old.admission is not None:
+        said["admission"] = old.admission.wire()
+    return None if said == made else made

@@ -1,0 +1,384 @@
+"""What becomes of one dedicated cluster: the quota it holds, its instances, and what its status says.
+
+Invariant: quota is held before an instance is asked for, and given back only when no instance is left that
+needs it. A cluster that is deleted, preempted, or moved to another reservation gives back its instances
+first. What a cluster holds is not taken from it because its spec, its profile or its reservation have
+become wrong: it stays as it is, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Condition, condition
+from broker.apis.ome import DedicatedState
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apis.units import written
+from broker.controllers.dedicatedaicluster.admission import Held, by_flavor, held, told
+from broker.controllers.dedicatedaicluster.machines import AT_ONCE, Change, change, flavor_name, more_than
+from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted
+from broker.controllers.nodeclaim.status import is_true
+from broker.kube.conditions import ConditionUpdate
+from broker.kube.remains import Remains
+from broker.quota.entitled import Eviction, Lack, Standing, Verdict
+from broker.quota.model import Amounts, Reason
+from broker.quota.resolve import Unresolved
+from broker.quota.usage import Reserved
+from broker.reservations.sizing import ACCELERATORS, FlavorProblem, Sized
+from broker.text import quantity
+
+QUOTA_RESERVED: Final = "QuotaReserved"
+PREEMPTED: Final = "Preempted"
+READY: Final = "Ready"
+CONDITIONS: Final = (QUOTA_RESERVED, PREEMPTED, READY)
+
+_SMALLER: Final = "ask for less in spec.resources or spec.count, or raise nominalQuota of the reservation"
+_SOONER: Final = "it goes on by itself when others give theirs back, or once nominalQuota is raised"
+CLASS_WAY: Final = (
+    f"; annotation {names.NODE_CLASS} of the cluster, its profile or its reservation names another"
+)
+
+Size = Callable[[str, Mapping[str, int]], Sized | FlavorProblem]
+
+_WHY: Final[Mapping[Reason, str]] = {
+    Reason.IN_QUEUE: "of higher priority in the same reservation",
+    Reason.RECLAIM: "whose reservation wants its own quota back",
+    Reason.RECLAIM_WHILE_BORROWING: "of higher priority in its cohort",
+    Reason.FAIR_SHARING: "whose reservation uses less than its share",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted:
+    """Why a cluster must give its quota back, in a word for programs and a sentence for people. `keeps`: what
+    it may keep, where that is only a growth."""
+
+    reason: str
+    message: str
+    keeps: Amounts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What there is to know about a cluster. `barred`: why its reservation gives nothing to anybody.
+    `down`: names of nodes that are not ready; `kept`: what counts as held where so much is needed.
+    `waiting`: how many of its claims may be without an instance at a time. `left_out`: claims of it that
+    cannot be read."""
+
+    cluster: DedicatedAICluster
+    wanted: Wanted | Refused
+    reserved: Reserved | Unresolved
+    priority: int = 0
+    barred: str = ""
+    verdict: Verdict | None = None
+    eviction: Evicted | None = None
+    claims: Sequence[NodeClaim] = ()
+    left_out: Sequence[Remains] = ()
+    down: Collection[str] = ()
+    kept: Callable[[Amounts], Amounts] = lambda held: held
+    waiting: int = AT_ONCE
+
+    @property
+    def there(self) -> Sequence[NodeClaim | Remains]:
+        return (*self.claims, *self.left_out)
+
+    @property
+    def ready(self) -> list[NodeClaim]:
+        """The claims whose nodes take pods."""
+        return [
+            each
+            for each in self.claims
+            if not each.deleting and is_true(each, names.READY) and each.status.node_name not in self.down
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """`held` is what the cluster holds from now on; `sized` what that comes to, by flavor."""
+
+    state: DedicatedState
+    detail: str
+    said: tuple[ConditionUpdate, ...]
+    held: Held | None = None
+    sized: Mapping[str, Sized] = field(default_factory=dict)
+    change: Change = field(default_factory=Change)
+    available: int = 0
+    allocated: int = 0
+    over: bool = False  # deleted, and nothing left of it
+    patience: float | None = None  # seconds until what it says changes by time alone
+
+
+def leaving(cluster: DedicatedAICluster, reserved: Reserved | Unresolved) -> bool:
+    """Whether a cluster that holds quota is on its way to giving it back, for a reason seen before now."""
+    now = condition(cluster.status.conditions, PREEMPTED)
+    mine = held(cluster)
+    moved = mine is not None and isinstance(reserved, Reserved) and reserved != mine.reserved
+    return cluster.deleting or moved or (now is not None and now.status == "True")
+
+
+def settle(facts: Facts, size: Size, *, now: datetime, wait: float) -> Settled:
+    """`wait`: seconds after which a cluster that waits for quota has failed; it waits on all the same."""
+    cluster, mine = facts.cluster, held(facts.cluster)
+    whole = facts.eviction is not None and facts.eviction.keeps is None
+    if mine is not None and (whole or leaving(cluster, facts.reserved)):
+        return _leave(facts, mine)
+    if cluster.deleting:
+        return _leave(facts, None)
+    verdict = facts.verdict
+    if verdict is not None and verdict.standing is Standing.ADMITTED and isinstance(facts.reserved, Reserved):
+        before = mine or Held(reserved=facts.reserved, since=now, usage={})
+        mine = replace(before, usage=verdict.usage)
+    if mine is None:
+        return _wait(facts, now=now, limit=wait)
+    return _serve(facts, replace(mine, priority=facts.priority), size)
+
+
+def _leave(facts: Facts, mine: Held | None) -> Settled:
+    """Instances first, then quota, then the object."""
+    cluster, there = facts.cluster, facts.there
+    done = not there
+    said = _kept(cluster)
+    if cluster.deleting:
+        state: DedicatedState = "DELETING"
+        reason, why = "Deleting", "the cluster is deleted"
+    elif facts.eviction is not None:
+        state, reason, why = "UPDATING", facts.eviction.reason, facts.eviction.message
+        said[PREEMPTED] = ConditionUpdate(type=PREEMPTED, status="True", reason=reason, message=why)
+    elif PREEMPTED in said and said[PREEMPTED].status == "True":
+        state, reason, why = "UPDATING", said[PREEMPTED].reason, said[PREEMPTED].message
+    else:
+        state, reason, why = "UPDATING", "ReservationChanged", f"it moves to reservation {facts.reserved}"
+    detail = f"{why}: {len(there)} instances left{_unread(facts)}" if there else why
+    if done:
+        said[QUOTA_RESERVED] = ConditionUpdate(
+            type=QUOTA_RESERVED, status="False", reason=reason, message=why
+        )
+    said[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=detail)
+    held_now = None if done else mine
+    return Settled(
+        state=state,
+        detail=detail,
+        said=tuple(said.values()),
+        held=held_now,
+        change=change({}, facts.claims),
+        available=_available(facts.ready),
+        allocated=_accelerators(held_now.usage) if held_now else 0,
+        over=cluster.deleting and done,
+    )
+
+
+def _wait(facts: Facts, *, now: datetime, limit: float) -> Settled:
+    """It holds nothing: why, and whether anything but others' leaving would help."""
+    cluster, verdict = facts.cluster, facts.verdict
+    said = _kept(cluster)
+    left: float | None = None
+    state: DedicatedState = "FAILED"
+    if isinstance(facts.wanted, Refused):
+        reason, why = facts.wanted.reason, facts.wanted.message
+    elif isinstance(facts.reserved, Unresolved):
+        reason, why = facts.reserved.reason, f"spec.capacityReservationId: {facts.reserved.message}"
+    elif facts.barred or verdict is None:
+        reason = "ReservationInvalid"
+        why = f"reservation {facts.reserved} gives nothing: {facts.barred or 'it is not judged yet'}"
+    elif verdict.standing is Standing.NEVER:
+        reason, why = (
+            "NotEnoughResources",
+            f"reservation {facts.reserved} can never give it: {_lacks(verdict)}; {_SMALLER}",
+        )
+    else:
+        reason = "WaitingForQuota"
+        why = f"waits for quota of {facts.reserved}: {_lacks(verdict)}; {_SOONER}"
+        since = _since(cluster) or now
+        left = limit - (now - since).total_seconds()
+        state = "CREATING" if left > 0 else "FAILED"
+        if left <= 0:
+            reason, left = "NotEnoughResources", None
+    said[QUOTA_RESERVED] = ConditionUpdate(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
+    said[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=why)
+    return Settled(
+        state=state,
+        detail=why,
+        said=tuple(said.values()),
+        # Instances without quota: its status was lost. They go only where quota was decided, and not given.
+        change=change({}, facts.claims) if verdict is not None else Change(),
+        available=_available(facts.ready),
+        patience=left,
+    )
+
+
+def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
+    """It holds quota: as many instances as that comes to, and less quota once fewer are left."""
+    cluster, claims = facts.cluster, facts.claims
+    target = _shrunk(mine.usage, facts.wanted)
+    if facts.eviction is not None and (keeps := facts.eviction.keeps) is not None:
+        target = {key: min(value, keeps[key]) for key, value in target.items() if keeps.get(key)}
+    sized: dict[str, Sized] = {}
+    problems: list[FlavorProblem] = []
+    counts: dict[str, int] = {}
+    for flavor, amounts in by_flavor(target).items():
+        found = size(flavor, amounts)
+        if isinstance(found, FlavorProblem):
+            problems.append(found)
+            # What means nothing now keeps the instances that it meant before.
+            counts[flavor] = sum(flavor_name(each) == flavor for each in facts.there)
+        else:
+            sized[flavor], counts[flavor] = found, found.count
+    if not more_than(counts, facts.there):
+        mine = replace(mine, usage=facts.kept(target))
+    alive = [each for each in claims if not each.deleting]
+    ready = facts.ready
+    whole = len(ready) == sum(counts.values()) and not more_than(counts, facts.there)
+    said = _kept(cluster)
+    holds = f"it holds {told(mine.usage)} of {mine.reserved}"
+    said[QUOTA_RESERVED] = ConditionUpdate(
+        type=QUOTA_RESERVED, status="True", reason="QuotaReserved", message=holds
+    )
+    if PREEMPTED in said:
+        said[PREEMPTED] = ConditionUpdate(
+            type=PREEMPTED, status="False", reason="QuotaReserved", message=holds
+        )
+    state, reason, detail = _how(facts, problems)
+    if not whole and not problems:
+        reason, state = "InstancesPending", state if state == "FAILED" else _pending(cluster)
+        trouble = _unread(facts) or _trouble(alive, facts.down)
+        some = f"{len(ready)} of {sum(counts.values())} instances are ready{trouble}"
+        detail = f"{detail}; {some}" if detail else some
+    serving = whole and not problems
+    said[READY] = ConditionUpdate(
+        type=READY,
+        status="True" if serving else "False",
+        reason="InstancesReady" if serving else reason,
+        message=f"{len(ready)} instances are ready" if serving else detail,
+    )
+    return Settled(
+        state=state,
+        detail=detail or state,
+        said=tuple(said.values()),
+        held=mine,
+        sized=sized,
+        change=change(counts, claims, facts.left_out, waiting=facts.waiting),
+        available=_available(facts.ready),
+        allocated=_accelerators(mine.usage),
+    )
+
+
+def _how(facts: Facts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedState, str, str]:
+    """The state of a cluster that holds quota, but for its instances; with reason and detail."""
+    verdict = facts.verdict
+    if problems:
+        return "FAILED", problems[0].reason, problems[0].message
+    kept = "it keeps what it has"
+    if facts.eviction is not None:
+        rest = told(facts.eviction.keeps or {})
+        return "UPDATING", facts.eviction.reason, f"{facts.eviction.message}; it keeps {rest}"
+    if isinstance(facts.wanted, Refused):
+        return "UPDATING", facts.wanted.reason, f"{facts.wanted.message}; {kept}"
+    if isinstance(facts.reserved, Unresolved):
+        return "UPDATING", facts.reserved.reason, f"{facts.reserved.message}; {kept}"
+    if facts.barred:
+        return "UPDATING", "ReservationInvalid", f"reservation {facts.reserved}: {facts.barred}; {kept}"
+    if verdict is not None and verdict.standing is Standing.NEVER:
+        return (
+            "FAILED",
+            "NotEnoughResources",
+            f"it can never have more: {_lacks(verdict)}; {_SMALLER}; {kept}",
+        )
+    if verdict is not None and verdict.standing is not Standing.ADMITTED:
+        return "UPDATING", "WaitingForQuota", f"waits for more quota: {_lacks(verdict)}; {_SOONER}; {kept}"
+    return "ACTIVE", "", ""
+
+
+def _pending(cluster: DedicatedAICluster) -> DedicatedState:
+    """A cluster that was complete once is updated, another created."""
+    ready = condition(cluster.status.conditions, READY)
+    been = ready is not None and ready.status == "True"
+    return "UPDATING" if been or cluster.status.dac_lifecycle_state in ("ACTIVE", "UPDATING") else "CREATING"
+
+
+def _shrunk(usage: Amounts, wanted: Wanted | Refused) -> Amounts:
+    """What is still wanted of what it holds."""
+    if isinstance(wanted, Refused):
+        return usage
+    return {
+        key: min(value, wanted.requests.get(key.resource, 0))
+        for key, value in usage.items()
+        if wanted.requests.get(key.resource)
+    }
+
+
+def _kept(cluster: DedicatedAICluster) -> dict[str, ConditionUpdate]:
+    """Our conditions as they are."""
+    found = {each.type: each for each in cluster.status.conditions}
+    return {type_: _said(found[type_]) for type_ in CONDITIONS if type_ in found}
+
+
+def _said(one: Condition) -> ConditionUpdate:
+    return ConditionUpdate(type=one.type, status=one.status, reason=one.reason, message=one.message)
+
+
+def _since(cluster: DedicatedAICluster) -> datetime | None:
+    """Since when it waits."""
+    waits = condition(cluster.status.conditions, QUOTA_RESERVED)
+    if waits is not None and waits.status == "False":
+        return waits.last_transition_time
+    return None
+
+
+def _lacks(verdict: Verdict) -> str:
+    said = [_lack(each) for each in verdict.lacks[:6]]
+    return "; ".join([*said, *verdict.misfits[:6]]) or verdict.why or "others come first"
+
+
+def _lack(one: Lack) -> str:
+    resource = one.key.resource
+    asked, most = written(resource, one.wanted), written(resource, one.most)
+    if not one.key.flavor:
+        return f"{asked} of {resource} wanted, which none of its groups covers"
+    return f"{asked} of {resource} wanted, {most} to be had in {one.key.flavor}"
+
+
+def preempted(eviction: Eviction, *, keeps: Amounts | None = None) -> Evicted:
+    """By the broker's own decision."""
+    return Evicted(
+        keeps=keeps,
+        reason=str(eviction.reason),
+        message=f"preempted for {eviction.preemptor}, {_WHY[eviction.reason]}; preemptor path: "
+        f"{eviction.preemptor_path}; preemptee path: {eviction.preemptee_path}",
+    )
+
+
+def _unread(facts: Facts) -> str:
+    """The first of its claims that is left out."""
+    first = min(facts.left_out, key=lambda each: each.name, default=None)
+    return f"; {first.name} is left out: {first.error}" if first is not None else ""
+
+
+def _trouble(claims: Sequence[NodeClaim], down: Collection[str]) -> str:
+    """What keeps the first of them from being launched, or from taking pods."""
+    for each in sorted(claims, key=lambda claim: claim.name):
+        found = condition(each.status.conditions, names.LAUNCHED)
+        if found is not None and found.status != "True" and found.message:
+            way = CLASS_WAY if found.reason == "NodeClassNotFound" else ""
+            return f"; {each.name}: {found.reason}: {found.message}{way}"
+        if each.status.node_name in down:
+            return f"; node {each.status.node_name} is not ready"
+    return ""
+
+
+def _available(ready: Sequence[NodeClaim]) -> int:
+    """Accelerators of the nodes that are ready."""
+    return sum(
+        int(quantity(amount))
+        for each in ready
+        for resource, amount in each.status.capacity.items()
+        if resource in ACCELERATORS
+    )
+
+
+def _accelerators(usage: Amounts) -> int:
+    return sum(value for key, value in usage.items() if key.resource in ACCELERATORS)

@@ -1,0 +1,56 @@
+"""What quota of a dedicated cluster comes to in instances.
+
+Invariant: whoever counts a cluster's instances counts them in this way: those that make them, and those that
+keep slots for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.apis import names
+from broker.apis.kueue import ResourceFlavor
+from broker.capacity.types import CPU
+from broker.controllers.dedicatedaicluster.flavors import Reservation
+from broker.controllers.dedicatedaicluster.settle import Size
+from broker.quota.usage import Reserved
+from broker.reservations.reading import flavors_of
+from broker.reservations.sizing import FlavorProblem, Sized, Sizing, size
+from broker.settings import Settings
+from providers.model import InstanceType
+
+_LARGEST: Final = "max"  # of the annotation that says how a reservation is counted in instances
+
+
+def sizes(
+    flavors: Mapping[str, ResourceFlavor],
+    reservations: Mapping[Reserved, Reservation],
+    types: Mapping[str, InstanceType],
+    settings: Settings,
+) -> Callable[[object], Size]:
+    """By the reservation that a cluster names; each flavor is worked out once."""
+    # Which capacity type a cluster takes is its own or its flavor's word, and changes no count.
+    labels = {
+        name: {key: value for key, value in one.spec.node_labels.items() if key != names.CAPACITY_TYPE}
+        for name, one in flavors.items()
+    }
+    flavor = flavors_of(labels, types, settings.bought_zones)
+
+    def of(reserved: object) -> Size:
+        mine = reservations.get(reserved) if isinstance(reserved, Reserved) else None
+        most: Sizing = "accelerator"
+        if mine is not None and mine.annotations.get(names.SIZING) == _LARGEST:
+            most = "largest"
+
+        def sized(name: str, amounts: Mapping[str, int]) -> Sized | FlavorProblem:
+            found = flavor(name)
+            if isinstance(found, FlavorProblem):
+                return found
+            # Sizing counts cores, quota thousandths of them.
+            base = {key: value / 1000 if key == CPU else float(value) for key, value in amounts.items()}
+            return size(found, base, types, sizing=most)
+
+        return sized
+
+    return of

@@ -1,0 +1,252 @@
+"""What decides about the dedicated clusters of all reservations, read in one look.
+
+Invariant: quota is counted against the same specs that reservations are judged by everywhere, and everybody
+who holds some is counted: clusters by their status, until their instances are gone, and, where no Kueue
+counts workloads, the claims of others that draw from a reservation and have an instance; of these only who
+may be asked to leave (`firm` says who may not) is ever preempted, and who is in a slot of his own (`home`)
+only within his reservation. A cluster's own claims are counted as the cluster, whose priority stays as it was
+while nothing says it any more. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome import ReservationSpec
+from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
+from broker.controllers.dedicatedaicluster.admission import Held, held
+from broker.controllers.dedicatedaicluster.drawing import drawing
+from broker.controllers.dedicatedaicluster.flavors import Reservation, flavors_of, judged, reservations, rule
+from broker.controllers.dedicatedaicluster.settle import leaving
+from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted, wanted
+from broker.controllers.ome.reads import OmeReads
+from broker.quota.assign import Rules
+from broker.quota.entitled import Standing, Verdict, Want, entitle, held_of
+from broker.quota.joint import GROWTH, Quota
+from broker.quota.lots import CLAIM
+from broker.quota.model import Amounts, Strategy, Workload
+from broker.quota.resolve import Names, Unresolved
+from broker.quota.usage import Reserved
+from broker.reservations.queues import queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """A cluster, what it wants, and of whom. `barred`: why that reservation gives nothing new."""
+
+    cluster: DedicatedAICluster
+    profile: DedicatedAIClusterProfile | None
+    wanted: Wanted | Refused
+    reserved: Reserved | Unresolved
+    held: Held | None
+    barred: str = ""
+    priority: int = 0
+
+    @property
+    def leaves(self) -> bool:
+        return leaving(self.cluster, self.reserved)
+
+    @property
+    def want(self) -> Want | None:
+        """What it asks for now: all, or more than it holds; None where that is nothing."""
+        if isinstance(self.wanted, Refused) or isinstance(self.reserved, Unresolved) or self.barred:
+            return None
+        has = held_of(self.held.usage) if self.held else {}
+        if self.leaves and (self.held or self.cluster.deleting):
+            return None
+        if all(value <= has.get(name, 0) for name, value in self.wanted.requests.items()):
+            return None
+        return Want(
+            name=self.cluster.name,
+            queue=self.reserved.queue,
+            pods=self.wanted.pods,
+            priority=self.priority,
+            queued=_queued(self.cluster),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """`reservations` are all there are; `specs` those that were judged without problems."""
+
+    reservations: Mapping[Reserved, Reservation]
+    specs: Mapping[Reserved, ReservationSpec]
+    flavors: Mapping[str, ResourceFlavor]
+    asking: Sequence[Asking]
+    others: Sequence[Workload]
+    strategies: Sequence[Strategy] = ()
+
+    def never(self, one: Asking) -> Verdict | None:
+        """That a cluster could not have what it wants if nobody held anything; None where it could."""
+        if (want := one.want) is None:
+            return None
+        made, cohorts = queues(self.specs)
+        found = entitle(made, cohorts, holders=(), wants=(want,), rules=self._rules).verdicts[want.name]
+        return found if found.standing is Standing.NEVER else None
+
+    @property
+    def _rules(self) -> Rules:
+        flavors = {name: rule(one) for name, one in self.flavors.items()}
+        if not self.strategies:
+            return Rules(flavors=flavors)
+        return Rules(flavors=flavors, fair=True, strategies=self.strategies)
+
+    def quota(
+        self,
+        *,
+        settled: Callable[[Asking], Amounts | None] = lambda _: None,
+        homes: Collection[str] = (),
+        at: Callable[[Asking], frozenset[str]] = lambda _: frozenset(),
+        launching: Iterable[Workload] = (),
+    ) -> Quota:
+        """What decides who gets quota. `settled`: what of a cluster's quota its instances stand for, where
+        that is not all of it; `homes`: clusters in slots of their own reservation alone; `at`: the queues in
+        whose slots a cluster is; `launching`: claims of others that have no instance yet, and soon will."""
+        made, cohorts = queues(self.specs)
+        clusters = [
+            part
+            for each in self.asking
+            if each.held is not None
+            for part in _parts(each, each.held, settled(each), home=each.cluster.name in homes, at=at(each))
+        ]
+        return Quota(
+            queues=made,
+            cohorts=cohorts,
+            rules=self._rules,
+            holders=[*clusters, *self.others, *launching],
+            wants=[want for each in self.asking if (want := each.want) is not None],
+        )
+
+
+def _parts(
+    one: Asking, has: Held, settled: Amounts | None, *, home: bool, at: frozenset[str]
+) -> Iterable[Workload]:
+    """A cluster as it holds quota: as one, or with a growth apart, the first to give way."""
+    whole = Workload(
+        name=one.cluster.name,
+        queue=has.reserved.queue,
+        usage=has.usage,
+        priority=one.priority,
+        queued=_queued(one.cluster),
+        reserved=has.since.timestamp(),
+        evicted=one.leaves,
+        home=home,
+        at=at,
+    )
+    if settled is None or one.leaves or one.want is not None:
+        yield whole
+        return
+    more = {key: value - settled.get(key, 0) for key, value in has.usage.items()}
+    yield replace(whole, usage=settled)
+    yield replace(
+        whole,
+        name=f"{whole.name}{GROWTH}",
+        usage={key: value for key, value in more.items() if value},
+        reserved=float("inf"),
+        home=False,
+        at=frozenset(),
+    )
+
+
+def look(
+    reads: OmeReads,
+    claims: Sequence[NodeClaim],
+    *,
+    priority: Callable[[str], int | None],
+    firm: Callable[[NodeClaim], bool],
+    home: Callable[[NodeClaim, Reserved], bool],
+    at: Callable[[NodeClaim], frozenset[str]] = lambda _: frozenset(),
+    apart: Callable[[NodeClaim, Reserved], bool] = lambda *_: False,
+    strategies: Sequence[Strategy] = (),
+) -> World:
+    """Everything from the caches. `claims`: those that draw from a reservation. `firm`: whether a claim keeps
+    what it holds, whoever wants it; `home`: whether its slot is no other reservation's than this; `at`: the
+    queue whose slot it is; `apart`: whether it is in a slot that its reservation's quota does not stand
+    for."""
+    known = reservations(reads)
+    specs, barred = judged(reads)
+    flavors = flavors_of(reads, specs)
+    by_name = Names(known)
+
+    def asking(cluster: DedicatedAICluster) -> Asking:
+        profile = reads.profiles.cache.get(cluster.spec.profile) if cluster.spec.profile else None
+        asked = wanted(cluster, profile)
+        reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
+        mine = None if isinstance(reserved, Unresolved) else known[reserved]
+        named = asked.priority_class if isinstance(asked, Wanted) else ""
+        named_by = named or (mine.spec.priority_class_name if mine else "")
+        worth, has = priority(named_by), held(cluster)
+        lost = isinstance(asked, Refused) or (worth is None and (named_by or mine is None))
+        if named and worth is None and has is None:
+            asked = Refused(
+                "PriorityClassNotFound",
+                f"spec.priorityClassName: there is no WorkloadPriorityClass and no PriorityClass {named}: "
+                "create it, or name another",
+            )
+        return Asking(
+            cluster=cluster,
+            profile=profile,
+            wanted=asked,
+            reserved=reserved,
+            held=has,
+            barred=barred.get(reserved, "") if isinstance(reserved, Reserved) else "",
+            priority=has.priority if lost and has else worth or 0,
+        )
+
+    return World(
+        reservations=known,
+        specs=specs,
+        flavors=flavors,
+        asking=[
+            asking(each)
+            for each in sorted(reads.clusters.cache.list(), key=lambda one: one.name)
+            if _ours(each)
+        ],
+        strategies=strategies,
+        others=[*_others(claims, specs, flavors, firm, home, at, apart)],
+    )
+
+
+def _ours(cluster: DedicatedAICluster) -> bool:
+    """Whether the broker has to do with it: it names a reservation, holds quota, or has our finalizer."""
+    return bool(
+        cluster.spec.capacity_reservation_id
+        or cluster.status.admission
+        or names.RESERVED_FINALIZER in cluster.metadata.finalizers
+    )
+
+
+def _others(
+    claims: Sequence[NodeClaim],
+    specs: Mapping[Reserved, ReservationSpec],
+    flavors: Mapping[str, ResourceFlavor],
+    firm: Callable[[NodeClaim], bool],
+    home: Callable[[NodeClaim, Reserved], bool],
+    at: Callable[[NodeClaim], frozenset[str]],
+    apart: Callable[[NodeClaim, Reserved], bool],
+) -> Iterable[Workload]:
+    by_name = {claim.name: claim for claim in claims}
+    for reserved, holders in drawing(claims, specs, flavors).items():
+        for each in holders:
+            if apart(by_name[each.name], reserved):
+                continue
+            yield Workload(
+                name=f"{CLAIM}{each.name}",
+                queue=reserved.queue,
+                usage=each.usage,
+                priority=each.priority,
+                reserved=each.since,
+                evicted=by_name[each.name].deleting,
+                firm=firm(by_name[each.name]),
+                home=home(by_name[each.name], reserved),
+                at=at(by_name[each.name]),
+            )
+
+
+def _queued(cluster: DedicatedAICluster) -> float:
+    created = cluster.metadata.creation_timestamp
+    return created.timestamp() if created else 0.0

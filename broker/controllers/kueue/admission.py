@@ -1,0 +1,214 @@
+"""Answers the workloads that wait for their reserved capacity, all of them together.
+
+Invariant: Ready is only for room that no earlier answer has promised, in the order of priority and then of
+the reserved quota. A question is answered once; a write is for the version of the workload that was decided
+about, by force against Kueue's own managers of the entry (kueue, kueue-admission).
+
+A workload without room gets Retry, and Kueue evicts it, so that its quota is free for others. Kueue would
+queue it again at once; the broker therefore parks it: `status.requeueState.requeueAt` comes with the Retry,
+then says when the workload is looked at again, and is taken away as soon as there is room, or when the time
+is over. Kueue then queues the workload again, reserves quota, and the check is asked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+
+from broker.apis.kueue import QUOTA_RESERVED, AdmissionCheckState, Workload
+from broker.apis.meta import condition
+from broker.controllers.kueue.answers import (
+    PARKED,
+    WAITS,
+    Answer,
+    backoff,
+    body,
+    demands,
+    is_evicted,
+    is_parked,
+    parked_body,
+    pending,
+    ready,
+    refused,
+    retry,
+)
+from broker.controllers.kueue.ownership import WAITING, owner_of
+from broker.controllers.kueue.render import CHECK
+from broker.controllers.kueue.room import Pods
+from broker.controllers.kueue.supply import Look, Memo
+from broker.controllers.kueue.view import reserves
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.controller import Result
+from broker.kube.errors import Conflict, NotFound
+from broker.quota.usage import Holder, Reserved
+from broker.reservations.ownership import Holdings
+from broker.settings import Settings
+from providers.base import CapacityProvider
+
+Json = dict[str, Any]
+
+log = structlog.get_logger(__name__)
+
+LOOK: Final = 60.0  # seconds until what stays Pending is looked at again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Whose instances a workload asked for, and which pods of each flavor."""
+
+    reserved: Reserved
+    wanted: Mapping[str, tuple[Pods, ...]]
+
+
+class Answerer:
+    """`run` is one pass over all that wait. `others`: who holds instances besides Kueue's workloads;
+    `strange`: how many slots of EC2's reservations, by id, are nobody's here; `refusals`: reservations for
+    which a ResourceQuota has no room."""
+
+    def __init__(
+        self,
+        client: Client,
+        reads: OmeReads,
+        provider: CapacityProvider,
+        *,
+        holdings: Callable[[], Holdings],
+        others: Callable[[Reserved], Iterable[Holder]],
+        settings: Settings,
+        clock: Clock,
+        strange: Callable[[Holdings], Mapping[str, int]] = lambda _: {},
+        refusals: Callable[[], Collection[Reserved]] = tuple,
+    ) -> None:
+        self._refusals = refusals
+        self._strange = strange
+        self._client = client
+        self._reads = reads
+        self._provider = provider
+        self._holdings = holdings
+        self._others = others
+        self._settings = settings
+        self._clock = clock
+        # What was refused, by the workload's uid: after the eviction Kueue no longer shows it.
+        self._refused: dict[str, Refused] = {}
+        self._memo = Memo()
+
+    def run(self, _items: Sequence[str] = ()) -> Result | None:
+        holdings = self._holdings()
+        strange = self._strange(holdings)  # also while nobody asks: what lasts counts
+        workloads = self._reads.workloads.cache
+        asked = [each for each in workloads.by(WAITING, CHECK) if reserves(each) and not is_evicted(each)]
+        parked = workloads.by(PARKED, CHECK)
+        if not asked and not parked:
+            return None
+        look = Look(
+            self._reads,
+            self._provider,
+            holdings,
+            self._others,
+            refusals=self._refusals(),
+            strange=strange,
+            now=self._clock.now(),
+            memo=self._memo,
+        )
+        due = float("inf")
+        for workload in sorted([*asked, *parked], key=_turn):
+            if refused(workload, CHECK):
+                due = min(due, self._park(workload, look))
+                continue
+            answer = self._answer(workload, look)
+            if answer.state == "Pending":
+                due = min(due, LOOK)
+            if answer.state != "Pending" or not _entry(workload).message.startswith(WAITS):
+                self._write(workload, answer)
+        self._forget()
+        return Result(requeue_after=due) if due < float("inf") else None
+
+    def _answer(self, workload: Workload, look: Look) -> Answer:
+        admission = workload.status.admission
+        name = admission.cluster_queue if admission else ""
+        queue = self._reads.cluster_queues.cache.get(name)
+        reserved = owner_of(queue) if queue is not None else None
+        if reserved is None:
+            return pending(
+                f"ClusterQueue {name} is of no reservation; take the check {CHECK} out of its "
+                "admissionChecksStrategy"
+            )
+        wanted = demands(workload)
+        short, used = look.place(reserved, wanted)
+        if not short:
+            return ready(workload, used, look.labels(used))
+        self._refused[workload.uid] = Refused(reserved=reserved, wanted=wanted)
+        return retry(short)
+
+    def _park(self, workload: Workload, look: Look) -> float:
+        """Keeps an evicted workload out of Kueue's queue while there is no room; seconds until its turn.
+
+        A workload that was refused before this broker led is released: its next refusal is remembered.
+        """
+        now, state = self._clock.now(), workload.status.requeue_state
+        until = state.requeue_at if state is not None else None
+        is_new = not is_parked(workload, CHECK)
+        if is_new and until is not None and until > now:
+            return float("inf")  # another check set the time
+        if not is_new and until is None:
+            return float("inf")  # released: Kueue has it in its queue
+        known = self._refused.get(workload.uid)
+        short, _ = look.place(known.reserved, known.wanted) if known else ([], {})
+        if is_new:
+            seconds = backoff(_entry(workload).retry_count) if short else 0
+            why = "; ".join([*short, f"asked about again as soon as there is room, and in {seconds} s"])
+            self._apply(workload, parked_body(workload, CHECK, why, now, now + timedelta(seconds=seconds)))
+            return seconds
+        assert until is not None
+        if short and until > now:
+            return (until - now).total_seconds()
+        self._release(workload)
+        return float("inf")
+
+    def _release(self, workload: Workload) -> None:
+        """Lets Kueue queue it again."""
+        meta = {"resourceVersion": workload.metadata.resource_version}
+        body = {"metadata": meta, "status": {"requeueState": {"requeueAt": None}}}
+        informer = self._reads.workloads
+        try:
+            informer.cache.observe(
+                self._client.patch(
+                    informer.kind, workload.name, body, namespace=workload.namespace, subresource="status"
+                )
+            )
+        except (Conflict, NotFound):
+            log.debug("workload changed meanwhile", workload=workload.key)
+
+    def _write(self, workload: Workload, answer: Answer) -> None:
+        self._apply(workload, body(workload, CHECK, answer, self._clock.now()))
+
+    def _apply(self, workload: Workload, said: Json) -> None:
+        informer = self._reads.workloads
+        try:
+            informer.cache.observe(self._client.apply(informer.kind, said, subresource="status"))
+        except (Conflict, NotFound):
+            # It is another workload than the one decided about; its change asks again, or it is gone.
+            log.debug("answer came too late", workload=workload.key)
+
+    def _forget(self) -> None:
+        """Drops what was refused of workloads that are gone."""
+        workloads = self._reads.workloads.cache
+        self._memo.forget(workloads)
+        if len(self._refused) > 2 * len(workloads) + 100:
+            there = {each.uid for each in workloads.list()}
+            self._refused = {uid: known for uid, known in self._refused.items() if uid in there}
+
+
+def _turn(workload: Workload) -> tuple[int, float, str]:
+    since = condition(workload.status.conditions, QUOTA_RESERVED)
+    at = since.last_transition_time if since is not None else None
+    return (-workload.spec.priority, at.timestamp() if at else float("inf"), workload.key)
+
+
+def _entry(workload: Workload) -> AdmissionCheckState:
+    return next(each for each in workload.status.admission_checks if each.name == CHECK)

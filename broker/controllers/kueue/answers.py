@@ -1,0 +1,205 @@
+"""What the broker answers a workload that asks for its reserved capacity.
+
+Invariant: an answer is decided from values alone. Ready says which nodes the pods go to, in labels that
+Karpenter's NodePools and the broker's own claims both know: `karpenter.sh/capacity-type: reserved`, and the
+reservation's id where there is one that all the pods can go to. It only adds: Kueue fails an admission
+that changes a key which the flavor or the pod sets already have
+(apis/kueue/v1beta2/workload_types.go, PodSetUpdate), and its webhook refuses updates that do not name every
+pod set (pkg/webhooks/workload_webhook.go).
+
+Retry never carries `requeueAfterSeconds`: Kueue turns that into `status.requeueState.requeueAt`, and its
+reconciler returns for a `requeueAt` in the future before it evicts (pkg/controller/core/
+workload_controller.go, v0.15 to v0.19), so that the workload would keep its quota. Retry comes with a
+`requeueAt` that is over instead: Kueue evicts at once, and a pending workload whose `requeueAt` is over and
+another manager's stays out of its queue (same file), however slow the broker is. Once Kueue has evicted it,
+the workload is `parked`: `requeueAt` says when its turn is, and the broker takes it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.kueue import EVICTED, AdmissionCheckState, CheckState, PodSetAssignment, Workload
+from broker.apis.meta import condition
+from broker.controllers.kueue.room import Pods, Slots, is_accelerated
+from broker.kube.conditions import timestamp
+from broker.text import quantity
+
+Json = dict[str, Any]
+
+PARKED: Final = "parked"
+SKEW: Final = timedelta(minutes=1)  # by which Kueue's clock may be behind the broker's
+FIRST, LONGEST = 60, 600  # seconds for which a workload that found no room is parked
+WAITS: Final = "waits for reserved instances"
+# How Kueue says that this check evicted a workload (pkg/workload/evict/evict.go, resetChecksOnEviction).
+RESET: Final = "Reset to Pending after eviction. Previously: Retry"
+BY_CHECK: Final = "AdmissionCheck"  # Kueue's reason of Evicted
+RESERVED: Final = {names.CAPACITY_TYPE: "reserved"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """`updates`: node selectors to add, by pod set: of all pod sets or of none."""
+
+    state: CheckState
+    message: str
+    updates: Mapping[str, Mapping[str, str]] | None = None
+
+
+def demands(workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
+    """What an admission asks of each flavor, less what was given back of it."""
+    found: dict[str, list[Pods]] = {}
+    admission = workload.status.admission
+    back = {each.name: each.count for each in workload.status.reclaimable_pods}
+    for each in admission.pod_set_assignments if admission else ():
+        count = assigned(workload, each)
+        left = max(0, count - back.get(each.name, 0))
+        if not left:
+            continue
+        by_flavor: dict[str, dict[str, float]] = {}
+        for resource, amount in each.resource_usage.items():
+            if flavor := each.flavors.get(resource):
+                by_flavor.setdefault(flavor, {})[resource] = quantity(amount) / count
+        for flavor, amounts in by_flavor.items():
+            found.setdefault(flavor, []).append(Pods(count=left, each=amounts))
+    if names.DEDICATED in workload.labels:
+        # Its pod sets are shares of instances: what these are counted by tells how many.
+        found = {
+            flavor: [one for one in some if is_accelerated(one)] or some for flavor, some in found.items()
+        }
+    return {flavor: tuple(some) for flavor, some in found.items()}
+
+
+def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
+    """For how many pods a set's usage was counted."""
+    if assignment.count is not None:
+        return assignment.count
+    return next((each.count for each in workload.spec.pod_sets if each.name == assignment.name), 0)
+
+
+def ready(
+    workload: Workload,
+    slots: Mapping[str, Sequence[Slots]],
+    labels: Mapping[str, Mapping[str, str]],
+) -> Answer:
+    """The capacity is there. `slots`: what the workload may use of each flavor of EC2's; `labels`: the
+    flavors' own node labels."""
+    updates: dict[str, Mapping[str, str]] = {}
+    admission = workload.status.admission
+    given = {each.name: each.template.spec.node_selector for each in workload.spec.pod_sets}
+    for each in admission.pod_set_assignments if admission else ():
+        used = {*each.flavors.values()}
+        chosen: dict[str, str] = {}
+        for flavor in sorted(used & slots.keys()):
+            chosen |= RESERVED
+            if len(slots[flavor]) == 1:
+                chosen[names.RESERVATION_ID] = slots[flavor][0].odcr
+        taken = {*given.get(each.name, {}), *(key for flavor in used for key in labels.get(flavor, {}))}
+        updates[each.name] = {key: value for key, value in sorted(chosen.items()) if key not in taken}
+    if any(updates.values()):
+        updates = {each.name: updates.get(each.name, {}) for each in workload.spec.pod_sets}
+    else:
+        updates = {}
+    ids = sorted({one.odcr for some in slots.values() for one in some})
+    what = f"reserved instances are there: {', '.join(ids[:5])}" if ids else "no flavor of it is EC2's"
+    return Answer(state="Ready", message=what, updates=updates)
+
+
+def retry(short: Iterable[str]) -> Answer:
+    """There is no room. `short`: the shortage of each flavor, in words."""
+    return Answer(state="Retry", message="; ".join(short))
+
+
+def backoff(retried: int) -> int:
+    """Seconds for which a workload is parked that found no room so often."""
+    return min(LONGEST, FIRST << min(max(retried - 1, 0), 16))
+
+
+def pending(why: str) -> Answer:
+    return Answer(state="Pending", message=f"{WAITS}: {why}")
+
+
+def shortage(flavor: str, pods: Sequence[Pods], own: Sequence[Slots], *, borrows: bool) -> str:
+    """What is missing of a flavor, in words."""
+    wanted = ", ".join(
+        f"{each.count} pods of " + ", ".join(f"{amount:g} {name}" for name, amount in each.counted.items())
+        for each in pods
+    )
+    has = sum(each.count for each in own)
+    where = "it and its cohort's idle ones have" if borrows else "they have"
+    return f"flavor {flavor}: {has} reserved instances are active, and {where} no room for {wanted}"
+
+
+def body(workload: Workload, check: str, answer: Answer, now: datetime) -> Json:
+    """For server-side apply to the status, of the workload as it was decided about."""
+    said: Json = {
+        "name": check,
+        "state": answer.state,
+        "message": answer.message,
+        "lastTransitionTime": timestamp(now),
+    }
+    if answer.updates:
+        said["podSetUpdates"] = [
+            {"name": name, **({"nodeSelector": dict(chosen)} if chosen else {})}
+            for name, chosen in answer.updates.items()
+        ]
+    status: Json = {"admissionChecks": [said]}
+    if answer.state == "Retry":
+        status["requeueState"] = {"requeueAt": timestamp(now - SKEW)}
+    return {"metadata": identity(workload), "status": status}
+
+
+def parked_body(workload: Workload, check: str, why: str, now: datetime, until: datetime) -> Json:
+    """For server-side apply to the status of a workload that the check evicted: it stays out of Kueue's queue
+    until the broker takes `requeueAt` away. Kueue's own apply cannot: the field is another manager's."""
+    made = body(workload, check, pending(why), now)
+    made["status"]["requeueState"] = {"requeueAt": timestamp(until)}
+    return made
+
+
+def identity(workload: Workload) -> Json:
+    """The metadata of a write that is for this version of the workload."""
+    return {
+        "name": workload.name,
+        "namespace": workload.namespace,
+        "uid": workload.uid,
+        "resourceVersion": workload.metadata.resource_version,
+    }
+
+
+def entry(workload: Workload, check: str) -> AdmissionCheckState | None:
+    """What the check says of the workload."""
+    return next((each for each in workload.status.admission_checks if each.name == check), None)
+
+
+def is_evicted(workload: Workload) -> bool:
+    said = condition(workload.status.conditions, EVICTED)
+    return said is not None and said.status == "True"
+
+
+def refused(workload: Workload, check: str) -> bool:
+    """Whether the check has evicted the workload, which has no quota anew since."""
+    said, evicted = entry(workload, check), condition(workload.status.conditions, EVICTED)
+    return (
+        said is not None
+        and said.state == "Pending"
+        and said.message.startswith((RESET, WAITS))
+        and evicted is not None
+        and (evicted.status, evicted.reason) == ("True", BY_CHECK)
+        and workload.spec.active
+    )
+
+
+def is_parked(workload: Workload, check: str) -> bool:
+    """Whether the broker has noted the eviction: with `requeueAt`, until it releases the workload."""
+    said = entry(workload, check)
+    return refused(workload, check) and said is not None and said.message.startswith(WAITS)
+
+
+def by_parked(workload: Workload) -> Iterable[str]:
+    """For the index PARKED: the check that evicted the workload."""
+    return [each.name for each in workload.status.admission_checks if refused(workload, each.name)]

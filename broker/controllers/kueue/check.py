@@ -1,0 +1,143 @@
+"""The AdmissionCheck that holds workloads until their reserved capacity is there.
+
+Invariant: the check is active for as long as a broker leads or has led: Kueue admits nobody through a
+ClusterQueue whose check is not (`AdmissionCheckInactive`), and writes nothing on a check that is not its
+own, so the broker says Active as the first thing. A check of its name that names another controller is
+somebody else's: it is left alone, and no queue of the broker asks it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.kueue import ACTIVE, AdmissionCheck, ClusterQueue
+from broker.apis.meta import condition
+from broker.controllers.kueue.ownership import BROKER, owner_of
+from broker.controllers.kueue.render import CHECK, CONTROLLER
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
+from broker.kube.errors import ApiError, NotFound
+from broker.reservations.ownership import Problem
+
+Json = dict[str, Any]
+TERMINATING: Final = "AdmissionCheckTerminating"
+READY: Final = "BrokerRuns"
+MESSAGE: Final = "the capacity broker answers once the reserved instances are there"
+
+
+class CheckKeeper:
+    """`run` makes it so; the properties tell how it is."""
+
+    def __init__(self, client: Client, reads: OmeReads, *, clock: Clock) -> None:
+        self._client = client
+        self._reads = reads
+        self._clock = clock
+        self.error: ApiError | None = None  # the answer that keeps the check from being made
+
+    @property
+    def problem(self) -> Problem | None:
+        """Why queues cannot ask it."""
+        found = self._found()
+        if found is None or found.spec.controller_name == CONTROLLER:
+            return None
+        if found.deleting:
+            return Problem(
+                reason=TERMINATING,
+                message=f"AdmissionCheck {CHECK} names the controller {found.spec.controller_name!r} and was "
+                f"deleted; {', '.join(found.metadata.finalizers)} keeps it as long as a ClusterQueue names "
+                "it; the broker makes its own then, and nobody waits for reserved capacity until then",
+            )
+        return Problem(
+            reason="ObjectConflict",
+            message=f"AdmissionCheck {CHECK} is there and names the controller "
+            f"{found.spec.controller_name!r}, so nobody waits for reserved capacity: delete or rename it",
+        )
+
+    @property
+    def terminating(self) -> Problem | None:
+        """That somebody deleted it: it answers on, and is made anew once no queue names it any more."""
+        found = self._found()
+        if found is None or not found.deleting:
+            return None
+        return Problem(
+            reason=TERMINATING,
+            message=f"AdmissionCheck {CHECK} was deleted; {', '.join(found.metadata.finalizers)} keeps it "
+            "as long as a ClusterQueue names it; it is asked all the same, and there is nothing to do",
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether queues may be made: the check is active, or it is known that it cannot be asked. Kueue asks
+        one that is deleted for as long as it is there."""
+        found = self._found()
+        return self.problem is not None or (found is not None and _active(found))
+
+    def run(self, *, wanted: bool) -> None:
+        """`wanted`: whether a reservation asks it. It stays as long as a queue of the broker's names it, too:
+        Kueue would keep it deleted till then, and nothing could be made in its place."""
+        informer = self._reads.checks
+        if not informer.synced or informer.missing or self.problem is not None:
+            return
+        found = self._found()
+        if not wanted and not self._named():
+            self._remove(found)
+            return
+        self.error = None
+        try:
+            found = self._create() if found is None else found
+            if not _active(found):
+                self._activate(found)
+        except ApiError as error:
+            self.error = error if error.status else None
+            raise
+
+    def _create(self) -> AdmissionCheck:
+        body: Json = {
+            "metadata": {"name": CHECK, "labels": {names.MANAGED_BY: BROKER}},
+            "spec": {"controllerName": CONTROLLER},
+        }
+        informer = self._reads.checks
+        raw = self._client.create(informer.kind, body)
+        informer.cache.observe(raw)
+        return AdmissionCheck.decode(raw)
+
+    def _activate(self, check: AdmissionCheck) -> None:
+        said = set_conditions(
+            check.status.conditions,
+            ConditionUpdate(type=ACTIVE, status="True", reason=READY, message=MESSAGE),
+            now=self._clock.now(),
+            observed_generation=check.metadata.generation,
+        )
+        made = next(each for each in said if each.type == ACTIVE)
+        body: Json = {"metadata": {"name": CHECK}, "status": {"conditions": [condition_body(made)]}}
+        informer = self._reads.checks
+        informer.cache.observe(self._client.apply(informer.kind, body, subresource="status"))
+
+    def _remove(self, check: AdmissionCheck | None) -> None:
+        if check is None or check.deleting or check.labels.get(names.MANAGED_BY) != BROKER:
+            return
+        try:
+            self._client.delete(self._reads.checks.kind, CHECK, uid=check.uid)
+        except NotFound:
+            return
+
+    def _named(self) -> bool:
+        queues = self._reads.cluster_queues.cache.list()
+        return any(owner_of(each) is not None and names_check(each) for each in queues)
+
+    def _found(self) -> AdmissionCheck | None:
+        return self._reads.checks.cache.get(CHECK)
+
+
+def names_check(queue: ClusterQueue) -> bool:
+    """Whether a queue asks it."""
+    strategy = queue.spec.admission_checks_strategy
+    return strategy is not None and any(each.name == CHECK for each in strategy.admission_checks)
+
+
+def _active(check: AdmissionCheck) -> bool:
+    said = condition(check.status.conditions, ACTIVE)
+    return said is not None and said.status == "True"

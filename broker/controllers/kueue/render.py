@@ -1,0 +1,206 @@
+"""What a reservation is in Kueue: a ClusterQueue, and a LocalQueue in each namespace that may use it.
+
+Invariant: the ClusterQueue says what the reservation says as it was judged (`ome_rules.judge`), no more and
+no less: groups and flavors in their order, a limit only where it was given and means something, and a
+namespace selector always, since Kueue lets nobody in without one and everybody with an empty one. Every
+field that Kueue would default is said, so that a default that changes changes nothing. In v1beta2's words
+(apis/kueue/v1beta2/clusterqueue_types.go); `kueue_versions` knows the others.
+
+Cohorts are not rendered: a cohort is there by being named, and a Cohort object's own quota would be more
+than the reservations have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+from broker.apis import names
+from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
+from broker.apis.ome import BorrowWithinCohort, PreemptionRule, ReservationSpec, ResourceGroup, ResourceQuota
+from broker.controllers.kueue.ownership import (
+    Reservation,
+    label,
+    local_queue_name,
+    mark,
+    queue_name,
+    reserved_of,
+)
+from broker.kube.conditions import owner_reference
+from broker.quota.usage import Reserved
+from broker.text import exact
+
+Json = dict[str, Any]
+
+# The broker's AdmissionCheck, and the name by which Kueue knows who answers it.
+CHECK: Final = "reserved-capacity.capacity-broker.io"
+CONTROLLER: Final = "capacity-broker.io/reserved-capacity"
+NAMESPACE: Final = "kubernetes.io/metadata.name"
+# Every namespace has the label: this selects none, and is no null.
+NOBODY: Final[Json] = {"matchExpressions": [{"key": NAMESPACE, "operator": "DoesNotExist"}]}
+
+
+def cluster_queue(
+    reservation: Reservation,
+    spec: ReservationSpec,
+    *,
+    namespaces: Sequence[str],
+    check: str = "",
+    stop: StopPolicy = "None",
+) -> Json:
+    """Of a reservation whose `spec` was judged without problems. `check`: the AdmissionCheck that it asks."""
+    body: Json = {
+        "resourceGroups": [_group(each) for each in spec.resource_groups],
+        "queueingStrategy": "BestEffortFIFO",
+        "namespaceSelector": selector(namespaces),
+        "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
+        "preemption": _preemption(spec.preemption_rule or PreemptionRule()),
+        "stopPolicy": stop,
+    }
+    if spec.cohort:
+        body["cohortName"] = spec.cohort
+    if check:
+        body["admissionChecksStrategy"] = {"admissionChecks": [{"name": check}]}
+    metadata = _metadata(reservation)
+    metadata["name"] = queue_name(reserved_of(reservation))
+    if cohort := label(spec.cohort):
+        metadata["labels"][names.COHORT_LABEL] = cohort
+    return {"metadata": metadata, "spec": body}
+
+
+def local_queue(reservation: Reservation, namespace: str, *, stop: StopPolicy = "None") -> Json:
+    """Where the namespace's workloads queue."""
+    reserved = reserved_of(reservation)
+    metadata = _metadata(reservation)
+    metadata |= {"name": local_queue_name(reserved), "namespace": namespace}
+    return {"metadata": metadata, "spec": {"clusterQueue": queue_name(reserved), "stopPolicy": stop}}
+
+
+def skeleton(body: Json, reserved: Reserved) -> Json:
+    """What takes the name: only what never changes, and nothing that admits anybody.
+
+    Created and not applied, so that an object that is there already is not taken over; what the create set
+    is never left out by a later apply, which could not take it away again.
+    """
+    place = {key: body["metadata"][key] for key in ("name", "namespace") if key in body["metadata"]}
+    held: Json = {"stopPolicy": "Hold"}
+    if "clusterQueue" in body["spec"]:
+        held["clusterQueue"] = body["spec"]["clusterQueue"]
+    return {"metadata": {**place, **mark(reserved)}, "spec": held}
+
+
+def selector(namespaces: Sequence[str]) -> Json:
+    """These namespaces and no others."""
+    if not namespaces:
+        return NOBODY
+    return {"matchExpressions": [{"key": NAMESPACE, "operator": "In", "values": sorted({*namespaces})}]}
+
+
+def differs(observed: ClusterQueue | LocalQueue, wanted: Json) -> bool:
+    """Whether anything that the broker says of the object is otherwise, whoever made it so."""
+    model = type(observed).decode(wanted)
+    meta, now = model.metadata, observed.metadata
+    return (
+        not meta.labels.items() <= now.labels.items()
+        or not meta.annotations.items() <= now.annotations.items()
+        or not {each.uid for each in meta.owner_references} <= {each.uid for each in now.owner_references}
+        or _said(observed) != _said(model)
+    )
+
+
+def leftover(observed: ClusterQueue, wanted: Json) -> Json:
+    """A merge patch of the spec for what somebody else set and the broker leaves out on purpose.
+
+    Server-side apply takes away only what the broker itself had said.
+    """
+    spec, said = observed.spec, wanted["spec"]
+    patch: Json = {}
+    if spec.cohort_name and "cohortName" not in said:
+        patch["cohortName"] = None
+    threshold = (spec.preemption.borrow_within_cohort or BorrowWithinCohort()).max_priority_threshold
+    if threshold is not None and "maxPriorityThreshold" not in said["preemption"]["borrowWithinCohort"]:
+        patch["preemption"] = {"borrowWithinCohort": {"maxPriorityThreshold": None}}
+    return patch
+
+
+def _said(obj: ClusterQueue | LocalQueue) -> tuple[Any, ...]:
+    """The spec by meaning: amounts by value, of the checks only whether the broker's is among them."""
+    if isinstance(obj, LocalQueue):
+        return (obj.spec.cluster_queue, obj.spec.stop_policy)
+    spec = obj.spec
+    rule = spec.preemption
+    borrow = rule.borrow_within_cohort or BorrowWithinCohort()
+    strategy = spec.admission_checks_strategy
+    chosen = spec.namespace_selector
+    return (
+        tuple(
+            (
+                group.covered_resources,
+                tuple((flavor.name, tuple(map(_amounts, flavor.resources))) for flavor in group.flavors),
+            )
+            for group in spec.resource_groups
+        ),
+        spec.cohort_name,
+        spec.queueing_strategy,
+        None
+        if chosen is None
+        else (
+            chosen.match_labels,
+            [(each.key, each.operator, each.values) for each in chosen.match_expressions],
+        ),
+        (spec.flavor_fungibility.when_can_borrow, spec.flavor_fungibility.when_can_preempt),
+        (rule.reclaim_within_cohort or "Never", rule.within_cluster_queue or "Never"),
+        (borrow.policy, borrow.max_priority_threshold),
+        spec.stop_policy,
+        [
+            (each.name, sorted(each.on_flavors))
+            for each in (strategy.admission_checks if strategy else ())
+            if each.name == CHECK
+        ],
+    )
+
+
+def _amounts(each: ResourceQuota) -> tuple[Any, ...]:
+    return (each.name, *map(_value, (each.nominal_quota, each.borrowing_limit, each.lending_limit)))
+
+
+def _value(text: str | None) -> Decimal | None:
+    return None if text is None else exact(text)
+
+
+def _group(group: ResourceGroup) -> Json:
+    return {
+        "coveredResources": list(group.covered_resources),
+        "flavors": [
+            {"name": flavor.name, "resources": [_quota(each) for each in flavor.resources]}
+            for flavor in group.flavors
+        ],
+    }
+
+
+def _quota(each: ResourceQuota) -> Json:
+    limits = {"borrowingLimit": each.borrowing_limit, "lendingLimit": each.lending_limit}
+    given = {key: value for key, value in limits.items() if value is not None}
+    return {"name": each.name, "nominalQuota": each.nominal_quota, **given}
+
+
+def _preemption(rule: PreemptionRule) -> Json:
+    borrow = rule.borrow_within_cohort or BorrowWithinCohort()
+    within: Json = {"policy": borrow.policy}
+    if borrow.policy != "Never" and borrow.max_priority_threshold is not None:
+        within["maxPriorityThreshold"] = borrow.max_priority_threshold
+    return {
+        "reclaimWithinCohort": rule.reclaim_within_cohort or "Never",
+        "withinClusterQueue": rule.within_cluster_queue or "Never",
+        "borrowWithinCohort": within,
+    }
+
+
+def _metadata(reservation: Reservation) -> Json:
+    made = mark(reserved_of(reservation))
+    if name := label(reservation.name):
+        made["labels"][names.RESERVATION_LABEL] = name
+    if not reservation.namespace:
+        made["ownerReferences"] = [owner_reference(reservation, block=False)]
+    return made

@@ -1,0 +1,47 @@
+"""Slots of a reservation whose instance is nobody's here.
+
+Invariant: a slot is a stranger's only where EC2 has counted an instance in it for a while that is neither a
+node of this cluster nor about to be one: an open reservation takes any instance that matches it, of whichever
+cluster (EC2 User Guide, "Capacity Reservation usage").
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.controllers.preemption.unexplained import Unexplained
+from broker.kube.cache import Cache
+from broker.kube.clock import Clock
+from broker.reservations.ownership import Holdings
+
+
+class Strangers:
+    """`look` tells how many slots of each of EC2's reservations (by id) others have. One thread."""
+
+    def __init__(self, nodes: Cache[Node], claims: Cache[NodeClaim], *, clock: Clock) -> None:
+        self._nodes, self._claims = nodes, claims
+        self._clock = clock
+        self._unexplained = Unexplained()
+
+    def look(self, holdings: Holdings) -> Mapping[str, int]:
+        used = {
+            odcr.id: odcr.total - odcr.available
+            for held in holdings.odcrs.values()
+            for some in held.values()
+            for odcr in some
+            if odcr.state == "active" and odcr.total > odcr.available
+        }
+        if used:
+            known = Counter(each.labels.get(names.RESERVATION_ID, "") for each in self._nodes.list())
+            known.update(
+                each.labels.get(names.RESERVATION_ID, "")
+                for each in self._claims.list()
+                if each.status.provider_id and not each.status.node_name
+            )
+            used = {id_: count - known[id_] for id_, count in used.items()}
+        strange, _ = self._unexplained.look(used, self._clock.now())
+        return strange

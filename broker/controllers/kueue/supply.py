@@ -1,0 +1,199 @@
+"""Which reserved instances there are for a workload, and who has them already.
+
+Invariant: one look is one pass: rooms are worked out once, as far as they are asked for, and filled by
+what is placed, so that two workloads of a pass are never told of the same instance. A workload that needs
+several flavors gets all of them or takes none. A reservation that may borrow gets the idle instances of its
+whole cohort tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from broker.apis.kueue import Workload
+from broker.apis.meta import Object
+from broker.capacity.matching import launchable
+from broker.controllers.kueue.answers import demands, shortage
+from broker.controllers.kueue.cohorts import root
+from broker.controllers.kueue.ownership import BY_QUEUE, Reservation, queue_name, reserved_of
+from broker.controllers.kueue.render import CHECK
+from broker.controllers.kueue.room import Placed, Pods, Room, Slots
+from broker.controllers.kueue.view import reserves
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.cache import Cache
+from broker.quota.usage import Holder, Reserved
+from broker.reservations.ownership import Holdings
+from broker.reservations.sizing import FlavorProblem, flavor_of, supply
+from providers.base import CapacityProvider
+
+# Flavors of these are nobody's in EC2: there is nothing to wait for.
+_NOT_OURS: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
+
+Pool = tuple[frozenset[Reserved], str]  # whose instances, of which flavor
+
+
+class Memo:
+    """The demands of workloads, worked out once for each version."""
+
+    def __init__(self) -> None:
+        self._demands: dict[str, tuple[str, Mapping[str, tuple[Pods, ...]]]] = {}
+
+    def demands(self, workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
+        known = self._demands.get(workload.key)
+        if known is None or known[0] != _version(workload):
+            known = self._demands[workload.key] = (_version(workload), demands(workload))
+        return known[1]
+
+    def forget(self, workloads: Cache[Workload]) -> None:
+        """Drops the workloads that are gone, now and then."""
+        if len(self._demands) > 2 * len(workloads) + 100:
+            self._demands = {key: each for key, each in self._demands.items() if workloads.find(key)}
+
+
+def _version(one: Object) -> str:
+    return f"{one.uid}/{one.metadata.resource_version}"
+
+
+class Look:
+    """The instances and who has them, worked out once a pass and as far as it is asked."""
+
+    def __init__(
+        self,
+        reads: OmeReads,
+        provider: CapacityProvider,
+        holdings: Holdings,
+        others: Callable[[Reserved], Iterable[Holder]],
+        *,
+        refusals: Collection[Reserved],
+        strange: Mapping[str, int],
+        now: datetime,
+        memo: Memo | None = None,
+    ) -> None:
+        """`refusals`: reservations for which a ResourceQuota has no room; `strange`: how many slots of EC2's
+        reservations, by id, others have."""
+        self._strange = strange
+        self._now = now
+        self._memo = memo or Memo()
+        self._reads = reads
+        self._types = provider.instance_types()
+        self._holdings = holdings
+        self._others = others
+        self._members: dict[str, set[Reserved]] = {}
+        self._borrows: dict[Reserved, str] = {}  # reservation → the root of the tree that it may borrow in
+        self._rooms: dict[Pool, Room] = {}
+        reservations: list[Reservation] = [
+            *reads.reservations.cache.list(),
+            *reads.cluster_reservations.cache.list(),
+        ]
+        for each in reservations:
+            reserved = reserved_of(each)
+            judged = reads.specs.of(each)
+            spec = judged.spec
+            if each.deleting or judged.problems or reserved in refusals:
+                continue  # it lends nothing, and borrows nothing new
+            if spec.cohort:
+                tree = root(spec.cohort, reads.cohorts.cache)
+                self._members.setdefault(tree, set()).add(reserved)
+                if spec.allow_borrowing:
+                    self._borrows[reserved] = tree
+
+    def place(
+        self, reserved: Reserved, wanted: Mapping[str, tuple[Pods, ...]]
+    ) -> tuple[list[str], dict[str, tuple[Slots, ...]]]:
+        """What is short, and where it is not, which instances of each flavor of EC2's it may use."""
+        own = frozenset({reserved})
+        wider = own.union(self._members.get(self._borrows.get(reserved, ""), ()))
+        short: list[str] = []
+        used: dict[str, tuple[Slots, ...]] = {}
+        done: list[tuple[Room, Placed]] = []
+        for flavor, pods in sorted(wanted.items()):
+            if not self._waits(flavor, wider):
+                continue
+            for whose in dict.fromkeys((own, wider)):
+                room = self._room(whose, flavor)
+                placed = room.place(pods)
+                if placed is not None:
+                    done.append((room, placed))
+                    used[flavor] = self._slots(whose, flavor)
+                    other = self._room(wider if whose == own else own, flavor)
+                    if other is not room:  # whoever has these instances now makes room
+                        done.append((other, other.fill(pods)))
+                    break
+            else:
+                short.append(shortage(flavor, pods, self._slots(own, flavor), borrows=wider != own))
+                if lost := sum(self._strange.get(each.odcr, 0) for each in self._slots(wider, flavor)):
+                    short[-1] += f"; instances that are no nodes of this cluster have {lost} more"
+        for room, placed in done if short else ():
+            room.free(placed)
+        return short, used
+
+    def labels(self, flavors: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        found = {name: self._reads.flavors.cache.get(name) for name in flavors}
+        return {name: each.spec.node_labels for name, each in found.items() if each is not None}
+
+    def _waits(self, flavor: str, whose: frozenset[Reserved]) -> bool:
+        """Whether the flavor is one of EC2's reservations at all."""
+        if self._slots(whose, flavor):
+            return True
+        found = self._reads.flavors.cache.get(flavor)
+        if found is None:
+            return False
+        made = flavor_of(flavor, found.spec.node_labels, self._types)
+        return not (isinstance(made, FlavorProblem) and made.reason in _NOT_OURS)
+
+    def _slots(self, whose: frozenset[Reserved], flavor: str) -> tuple[Slots, ...]:
+        return tuple(
+            Slots(
+                odcr=odcr.id,
+                count=max(0, odcr.total - self._strange.get(odcr.id, 0)),
+                each=supply(self._types[odcr.instance_type]),
+            )
+            for reserved in sorted(whose)
+            for odcr in self._holdings.of(reserved).get(flavor, ())
+            if launchable(odcr, self._now) and odcr.instance_type in self._types
+        )
+
+    def _room(self, whose: frozenset[Reserved], flavor: str) -> Room:
+        room = self._rooms.get((whose, flavor))
+        if room is None:
+            room = self._rooms[whose, flavor] = Room(self._slots(whose, flavor))
+            for reserved in sorted(whose):
+                room.fill(self._there(reserved, flavor))
+        return room
+
+    def _there(self, reserved: Reserved, flavor: str) -> Iterable[Pods]:
+        """What has the reservation's instances already: workloads told so, and the others."""
+        for workload in self._reads.workloads.cache.by(BY_QUEUE, queue_name(reserved)):
+            if reserves(workload) and not _asked(workload):
+                yield from self._memo.demands(workload).get(flavor, ())
+        for holder in self._others(reserved):
+            amounts = {
+                key.resource: amount / (1000 if key.resource == "cpu" else 1)
+                for key, amount in holder.usage.items()
+                if key.flavor == flavor
+            }
+            yield from _whole(amounts, self._slots(frozenset({reserved}), flavor))
+
+
+def _asked(workload: Workload) -> bool:
+    """Whether the broker is asked, and has not answered for good: Retry is on its way out of the quota."""
+    return any(
+        each.name == CHECK and each.state in ("Pending", "Retry") for each in workload.status.admission_checks
+    )
+
+
+def _whole(amounts: Mapping[str, float], slots: Sequence[Slots]) -> Iterable[Pods]:
+    """Amounts without pods, as so many of the instance's own size, and the rest."""
+    counted = Pods(count=1, each=amounts).counted
+    each = slots[0].each if slots else {}
+    size = {name: each[name] for name in counted if each.get(name)}
+    if not size:
+        return
+    full = min(int(counted[name] / size[name]) for name in size)
+    if full:
+        yield Pods(count=full, each=size)
+    rest = {name: counted[name] - full * size[name] for name in size}
+    if any(amount > 0 for amount in rest.values()):
+        yield Pods(count=1, each=rest)

@@ -1,0 +1,224 @@
+"""What Kueue says of reservations, for whoever tells or counts it.
+
+Invariant: everything but `problems` comes from what is on the API server; without Kueue there is nothing to
+tell, and nobody waits for it. What a workload holds is the quota that Kueue reserved for it, admitted or
+not (`status.admission`, Kueue's apis/kueue/v1beta2/workload_types.go): so much less is there for others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from broker.apis import names
+from broker.apis.kueue import (
+    ACTIVE,
+    EVICTED,
+    FINISHED,
+    PODS_READY,
+    QUOTA_RESERVED,
+    ClusterQueue,
+    LocalQueue,
+    Workload,
+)
+from broker.apis.meta import Condition, condition
+from broker.apis.units import units
+from broker.controllers.kueue.answers import assigned
+from broker.controllers.kueue.ownership import BROKER, BY_QUEUE, BY_RESERVATION, owner_of, queue_name
+from broker.controllers.ome.reads import OmeReads
+from broker.quota.model import FlavorResource
+from broker.quota.usage import Holder, Reserved
+from broker.reservations.ownership import Problem
+
+STOPPED: Final = "QueueStopped"  # by the reservation's own word
+# Problems that keep no queue from being active.
+HARMLESS: Final = frozenset({"AdmissionCheckTerminating", "AnnotationInvalid"})
+BY_POLICY: Final = "Stopped"  # Kueue's reason where a queue's stopPolicy stops it
+
+
+class KueueView:
+    """Read by any thread; `tell` is the keeper's."""
+
+    def __init__(self, reads: OmeReads) -> None:
+        self._reads = reads
+        self._lock = threading.Lock()
+        self._problems: dict[Reserved, tuple[Problem, ...]] = {}
+        self._readers: list[Callable[[Reserved], None]] = []
+        # A workload and what it holds, worked out once for each version of it; by `id`, which stays its own
+        # as long as it is kept here.
+        self._held: dict[int, tuple[Workload, Holder | None]] = {}
+
+    @property
+    def present(self) -> bool:
+        """Whether Kueue's ClusterQueues are served."""
+        queues = self._reads.cluster_queues
+        return queues.synced and not queues.missing
+
+    def on_change(self, reader: Callable[[Reserved], None]) -> None:
+        """Calls `reader` when the problems of a reservation are others."""
+        self._readers.append(reader)
+
+    def active(self, reserved: Reserved) -> tuple[bool, str, str]:
+        """Whether its ClusterQueue admits workloads, and Kueue's reason and message."""
+        name = queue_name(reserved)
+        queue = self._reads.cluster_queues.cache.get(name)
+        if queue is None or owner_of(queue) != reserved:
+            told = next(iter(self.problems(reserved)), None)
+            if told is not None:
+                return False, told.reason, told.message
+            return False, "ClusterQueueNotCreated", f"ClusterQueue {name} is not there yet"
+        said = condition(queue.status.conditions, ACTIVE)
+        if said is None or said.status == "Unknown":
+            return (
+                False,
+                "ClusterQueuePending",
+                f"Kueue has not said yet whether ClusterQueue {name} is active: does its controller run?",
+            )
+        problems = self.problems(reserved)
+        if said.reason == BY_POLICY and any(each.reason == STOPPED for each in problems):
+            return True, said.reason, said.message  # nothing is amiss: somebody wants it so
+        why = next((each for each in problems if each.reason not in HARMLESS), None)
+        if said.status != "True" and why is not None:
+            return False, why.reason, f"{why.message}; Kueue says {said.reason}: {said.message}"
+        return said.status == "True", said.reason, said.message
+
+    def problems(self, reserved: Reserved) -> tuple[Problem, ...]:
+        """What keeps the broker from making its queues, or from reading them."""
+        with self._lock:
+            return self._problems.get(reserved, ())
+
+    def tell(self, reserved: Reserved, problems: Iterable[Problem]) -> bool:
+        """Whether they are others than before."""
+        told = tuple(problems)
+        with self._lock:
+            if self._problems.get(reserved, ()) == told:
+                return False
+            if told:
+                self._problems[reserved] = told
+            else:
+                del self._problems[reserved]
+        for reader in self._readers:
+            reader(reserved)
+        return True
+
+    def holders(self, reserved: Reserved) -> tuple[Holder, ...]:
+        """The workloads for which quota of it is reserved, by name."""
+        queue = self._reads.cluster_queues.cache.get(queue_name(reserved))
+        if queue is None or owner_of(queue) != reserved:
+            return ()
+        found = (self._holds(each, reserved) for each in self._reads.workloads.cache.by(BY_QUEUE, queue.name))
+        return tuple(sorted((each for each in found if each is not None), key=lambda each: each.name))
+
+    def _holds(self, workload: Workload, reserved: Reserved) -> Holder | None:
+        known = self._held.get(id(workload))
+        if known is None or (known[1] is not None and known[1].reserved != reserved):
+            known = (workload, _holder(workload, reserved) if _counts(workload) else None)
+            self._held[id(workload)] = known
+        return known[1]
+
+    def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:
+        """As `holders`, of every reservation at once."""
+        if len(self._held) > 2 * len(self._reads.workloads.cache) + 100:
+            self._held.clear()  # most of it has gone
+        owners = {owner_of(queue) for queue in self._reads.cluster_queues.cache.list()}
+        found = {reserved: self.holders(reserved) for reserved in owners if reserved is not None}
+        return {reserved: some for reserved, some in found.items() if some}
+
+    def left(self, reserved: Reserved) -> tuple[str, ...]:
+        """What the broker made for it and is still there, in words; a deleted reservation waits for it."""
+        if not self.present:
+            return ()
+        found = []
+        for queue in self._reads.cluster_queues.cache.by(BY_RESERVATION, str(reserved)):
+            holds = queue.status.reserving_workloads
+            what = f", for {holds} workloads that hold its quota" if holds else ""
+            found.append(f"ClusterQueue {queue.name}{what}")
+        for local in self._reads.local_queues.cache.by(BY_RESERVATION, str(reserved)):
+            found.append(f"LocalQueue {local.key}")
+        return tuple(found)
+
+    def gone(self, reserved: Reserved) -> bool:
+        """Whether nothing is left in Kueue of what was made for it."""
+        return not self.left(reserved)
+
+    def priority(self, name: str) -> int | None:
+        """What a priority class is worth, Kueue's own of the name first; None where there is none."""
+        own = self._reads.workload_priorities.cache.get(name)
+        found = own or self._reads.priorities.cache.get(name)
+        return None if found is None else found.value
+
+
+def reserves(workload: Workload) -> bool:
+    """Whether quota is reserved for it: until it has finished."""
+    status = workload.status
+    return (
+        status.admission is not None
+        and _true(condition(status.conditions, QUOTA_RESERVED))
+        and not _true(condition(status.conditions, FINISHED))
+    )
+
+
+def counts_as(workload: Workload | None) -> object:
+    """How a workload counts for its reservation: two versions that are alike in it change nothing there."""
+    if workload is None or not _counts(workload):
+        return None
+    status = workload.status
+    return status.admission, status.reclaimable_pods, workload.spec.priority, _trouble(workload)
+
+
+def shows(queue: ClusterQueue | LocalQueue | None) -> object:
+    """What of a queue its reservation's status is made of; Kueue counts in the rest, with every workload."""
+    if queue is None:
+        return None
+    holds = queue.status.reserving_workloads if isinstance(queue, ClusterQueue) and queue.deleting else 0
+    said = condition(queue.status.conditions, ACTIVE) if isinstance(queue, ClusterQueue) else None
+    meta = queue.metadata
+    return meta.uid, meta.labels, meta.annotations, queue.deleting, queue.spec, said, holds
+
+
+def _counts(workload: Workload) -> bool:
+    # What the broker queued for somebody else is counted as theirs.
+    return reserves(workload) and workload.labels.get(names.MANAGED_BY) != BROKER
+
+
+def _holder(workload: Workload, reserved: Reserved) -> Holder:
+    usage: dict[FlavorResource, int] = {}
+    admission = workload.status.admission
+    back = {each.name: each.count for each in workload.status.reclaimable_pods}
+    for each in admission.pod_set_assignments if admission else ():
+        count, given = assigned(workload, each), back.get(each.name, 0)
+        for resource, amount in each.resource_usage.items():
+            if (flavor := each.flavors.get(resource)) and (not given or given < count):
+                key = FlavorResource(flavor, resource)
+                total = units(resource, amount)
+                usage[key] = usage.get(key, 0) + total - (total * given // count if given else 0)
+    since = condition(workload.status.conditions, QUOTA_RESERVED)
+    why = _trouble(workload)
+    return Holder(
+        kind="Workload",
+        name=workload.key,
+        reserved=reserved,
+        usage=usage,
+        priority=workload.spec.priority,
+        since=since.last_transition_time.timestamp()
+        if since and since.last_transition_time
+        else float("inf"),
+        healthy=not why,
+        why=why,
+    )
+
+
+def _trouble(workload: Workload) -> str:
+    """What is wrong with a workload that holds quota."""
+    evicted = condition(workload.status.conditions, EVICTED)
+    if evicted is not None and evicted.status == "True":
+        return f"evicted ({evicted.reason}): {evicted.message}"
+    pods = condition(workload.status.conditions, PODS_READY)
+    if pods is not None and pods.status == "False" and pods.reason == "WaitForRecovery":
+        return f"its pods were ready and are no longer: {pods.message}"
+    return ""
+
+
+def _true(said: Condition | None) -> bool:
+    return said is not None and said.status == "True"

@@ -1,0 +1,302 @@
+"""The calls that a plan of holdings comes to, and what each answer means for the next plan.
+
+Invariant: a purchase is in the ledger before it is sent, with its token and all of its parameters, and stays
+there until its fate is known: EC2 describes it, or refused it and it cannot have been carried out before.
+Whoever finds it there counts it as bought, and sends just that call again if it is still wanted. A refusal
+about a place is remembered for the place, any other one for the object that asked. Nothing is sent once the
+Lease is lost, which EC2 knows nothing of, nor for an object that is not as it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, fields, replace
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+import structlog
+from prometheus_client import Counter
+
+from broker.apis import names
+from broker.capacity.model import Inventory
+from broker.controllers.odcr.groups import Groups
+from broker.controllers.odcr.ledger import Ledger, attempt_id
+from broker.controllers.odcr.recent import Recent
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.events import Recorder
+from broker.oncall.metrics import REGISTRY
+from broker.quota.usage import Reserved
+from broker.reservations.desired import Change, Regroup
+from broker.reservations.ownership import Problem
+from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
+from broker.reservations.reading import Reading
+from broker.reservations.refusals import OF_A_PLACE, Refusals
+from providers.base import CapacityProvider
+from providers.model import ENDED_STATES, ErrorClass, OdcrRequest, ProviderError
+
+PAUSE: Final = timedelta(minutes=5)  # after an answer that the same call would get again
+# How what an earlier purchase had made may have ended since: nothing that was made just now is that.
+_OVER: Final = frozenset({"cancelling", "cancelled", "expired"})
+# What a change is to who reads of it; of which reservation of EC2's, or for which object.
+_DOING: Final[Mapping[str, str]] = {
+    "cancel": "cancelling {}",
+    "resize": "changing the size or end of {}",
+    "regroup": "keeping the resource group of {}",
+}
+# EC2's trouble, not the request's: the whole pass is taken again, with the loop's back-off.
+_PASSING: Final = frozenset({ErrorClass.THROTTLING, ErrorClass.TRANSIENT})
+
+CHANGES = Counter(
+    "capacity_broker_odcr_changes",
+    "EC2 reservations made, resized and cancelled for CapacityReservations, by what came of it.",
+    ["change", "result"],
+    registry=REGISTRY,
+)
+_log = structlog.get_logger("holdings")
+
+
+class Changed(Exception):
+    """The object is deleted by now, or is not as it was read: nothing is bought before it is read again."""
+
+
+class Actor:
+    """Acts for one process; in one thread."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        groups: Groups,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._provider = provider
+        self._groups = groups
+        self._clock = clock
+        self._recorder = recorder
+        self.recent = Recent()
+        self.refusals = Refusals()
+        self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # what -> until when, whose, why
+
+    # ---- what the next plan needs to know
+
+    def held(self, reading: Reading, now: datetime) -> str:
+        """Why nothing is bought for it for a while, if EC2 refused what it asked."""
+        until, _, why = self._paused.get(_request(reading), (now, None, ""))
+        return why if until > now else ""
+
+    def problems(self, reserved: Reserved, now: datetime) -> list[Problem]:
+        """What EC2 refused to do for it, of which nobody else tells."""
+        return [
+            Problem(reason="ChangeRefused", message=why)
+            for what, (until, whose, why) in sorted(self._paused.items())
+            if whose == reserved and until > now and not what.startswith("buy ")
+        ]
+
+    # ---- steps
+
+    def buy(self, purchase: Purchase, reading: Reading, known: Collection[str]) -> None:
+        """`known`: the ids of all that EC2 shows. Raises Changed, ApiError, and ProviderError of a class that
+        is no answer; others are remembered.
+        """
+        self._require_unchanged(reading)
+        intent = self._intend(purchase, reading)
+        self._client.check()
+        change = "grow" if intent.odcr_id else "create"
+        try:
+            odcr = self._grow(intent) if intent.odcr_id else self._create(intent, reading, known)
+        except ProviderError as error:
+            CHANGES.labels(change, error.code).inc()
+            self._refused(purchase, reading, intent, error)
+            return
+        if not odcr:
+            return
+        CHANGES.labels(change, "done").inc()
+        self.refusals = self.refusals.succeeded(purchase.instance_type, purchase.zone, purchase.count)
+        where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
+        self._tell(reading, "Normal", "InstancesReserved", f"reserved {where}: {odcr}")
+
+    def change(self, change: Change, reading: Reading) -> None:
+        """Raises like `buy`."""
+
+        def call() -> None:
+            if change.count == 0:
+                self._provider.cancel_reservation(change.odcr_id)
+            else:
+                self._provider.resize_reservation(change.odcr_id, count=change.count, end=change.end)
+
+        kind = "cancel" if change.count == 0 else "resize"
+        if not self._call(_what(change), change.reserved, kind, call):
+            return
+        self.recent.changed(change.odcr_id, change.count, self._clock.now(), end=change.end)
+        for intent in [each for each in self._ledger.intents.values() if each.odcr_id == change.odcr_id]:
+            del self._ledger.intents[intent.attempt_id]  # the later change holds
+        if change.count == 0:
+            reason, done = "ReservationGivenBack", f"gave back all of {change.odcr_id}"
+        else:
+            reason, done = "ReservationResized", f"{change.odcr_id} is of {change.count} now"
+        self._tell(reading, "Normal", reason, f"{done}: {change.why}")
+
+    def regroup(self, step: Regroup, reading: Reading, inventory: Inventory) -> None:
+        """Raises like `buy`. `reading`'s wish has the group."""
+        group = reading.wish.group
+
+        def call() -> None:
+            if step.make:
+                tags = {names.TAG_RESERVATION: str(step.reserved)}
+                made = self._provider.create_group(name=self._groups.name(step.reserved), tags=tags)
+                self._groups.known(made, self._clock.now())
+            elif group is not None:
+                self._groups.forget(group.arn)
+                if step.drop:
+                    self._provider.delete_group(group.arn)
+                if step.join:
+                    self._provider.add_to_group(group.arn, _arns(step.join, inventory))
+                if step.leave:
+                    self._provider.remove_from_group(group.arn, _arns(step.leave, inventory))
+
+        if self._call(_what(step), step.reserved, "regroup", call):
+            _log.info("group kept", reservation=str(step.reserved), joined=step.join, left=step.leave)
+
+    def release(self, reading: Reading, counts: Mapping[str, int]) -> None:
+        """Records how many instances fewer are wanted. Raises ApiError."""
+        self._ledger.release(reading.one.uid, reading.one.metadata.generation, counts)
+        self._ledger.flush()
+        listed = ", ".join(f"{count} of flavor {name}" for name, count in sorted(counts.items()) if count)
+        self._tell(reading, "Normal", "IdleReleased", f"nobody used {listed}: no longer kept for it")
+
+    # ---- how
+
+    def _require_unchanged(self, reading: Reading) -> None:
+        """Raises Changed, ApiError. The purchase was decided on a cache, which may be behind."""
+        one = reading.one
+        now = one.decode(self._client.get(one.KIND, one.name, namespace=one.namespace or None))
+        if now.deleting or (now.uid, now.metadata.generation, now.annotations, now.labels) != (
+            one.uid,
+            one.metadata.generation,
+            one.annotations,
+            one.labels,
+        ):
+            raise Changed(one.key)
+
+    def _intend(self, purchase: Purchase, reading: Reading) -> PurchaseIntent:
+        """Records the purchase before it is sent. Raises ApiError."""
+        now, one, terms = self._clock.now(), reading.one, reading.wish.terms
+        if isinstance(purchase, PurchaseIntent):
+            intent = replace(purchase, at=now)
+        else:
+            call = asdict(purchase) | {"terms": asdict(terms)}
+            intent = PurchaseIntent(
+                attempt_id=attempt_id(one.uid, one.metadata.generation, now, call),
+                at=now,
+                **{
+                    each.name: getattr(part, each.name) for part in (purchase, terms) for each in fields(part)
+                },
+            )
+        self._ledger.intents[intent.attempt_id] = intent
+        self._ledger.flush()
+        return intent
+
+    def _create(self, intent: PurchaseIntent, reading: Reading, known: Collection[str]) -> str:
+        """The id of what was made; none where EC2 answered with what was made and is over."""
+        request = OdcrRequest(
+            token=intent.attempt_id,
+            instance_type=intent.instance_type,
+            zone=intent.zone,
+            count=intent.count,
+            platform=intent.platform,
+            tenancy=intent.tenancy,
+            match_criteria=intent.match_criteria,
+            end=intent.end,
+            tags={**intent.tags, names.TAG_FLAVOR: intent.flavor, TAG_PURCHASE: intent.attempt_id},
+        )
+        odcr = self._provider.create_reservation(request)
+        if odcr.id in known or odcr.state in _OVER:
+            _log.info("answered of an earlier purchase", reservation=str(reading.reserved), odcr=odcr.id)
+            self._ledger.intents.pop(intent.attempt_id, None)
+            return ""
+        self.recent.made(odcr, self._clock.now())
+        if odcr.state in ENDED_STATES:
+            raise ProviderError(
+                "ReservationFailed",
+                f"EC2 made {odcr.id} and it is {odcr.state}",
+                class_=ErrorClass.CAPACITY,
+                operation="CreateCapacityReservation",
+            )
+        return odcr.id
+
+    def _grow(self, intent: PurchaseIntent) -> str:
+        self._provider.resize_reservation(intent.odcr_id, count=intent.total)
+        self.recent.changed(intent.odcr_id, intent.total, self._clock.now())
+        return intent.odcr_id
+
+    def _call(self, what: str, reserved: Reserved, change: str, call: Callable[[], None]) -> bool:
+        """Whether it was done; an answer that the same call would get again is remembered."""
+        self._client.check()
+        try:
+            call()
+        except ProviderError as error:
+            CHANGES.labels(change, error.code).inc()
+            if error.class_ in _PASSING:
+                raise
+            self._pause(what, reserved, error, doing=_DOING[change].format(what.split()[1]))
+            _log.warning("refused", what=what, reservation=str(reserved), error=str(error))
+            return False
+        CHANGES.labels(change, "done").inc()
+        return True
+
+    def _refused(
+        self, purchase: Purchase, reading: Reading, intent: PurchaseIntent, error: ProviderError
+    ) -> None:
+        where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
+        # EC2 answers a call that it carried out before with what it made: one refused now was not.
+        if error.class_ in OF_A_PLACE or not (error.lost or isinstance(purchase, PurchaseIntent)):
+            self._ledger.intents.pop(intent.attempt_id, None)
+        if error.class_ in OF_A_PLACE:
+            self.refusals = self.refusals.record(
+                purchase.instance_type, purchase.zone, purchase.count, error, self._clock.now()
+            )
+        else:
+            if error.class_ in _PASSING:
+                raise error
+            self._pause(_request(reading), purchase.reserved, error)
+        self._tell(reading, "Warning", error.code, f"EC2 refused {where}: {error.message}")
+
+    def _pause(self, what: str, reserved: Reserved, error: ProviderError, *, doing: str = "") -> None:
+        minutes = PAUSE.total_seconds() / 60
+        why = (
+            f"{doing} was refused: {error}; it is tried again every {minutes:g} minutes"
+            if doing
+            else str(error)
+        )
+        self._paused[what] = (self._clock.now() + PAUSE, reserved, why)
+
+    def paused(self, step: Change | Regroup, now: datetime) -> bool:
+        """Whether EC2 refused just this a while ago."""
+        known = self._paused.get(_what(step))
+        return known is not None and known[0] > now
+
+    def _tell(self, reading: Reading, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+        _log.info(message, reservation=str(reading.reserved), reason=reason)
+        self._recorder.event(reading.one, type_, reason, message)
+
+
+def _request(reading: Reading) -> str:
+    """What a refusal of the request itself is remembered for: a changed object asks something else."""
+    terms = replace(reading.wish.terms, tags={})
+    return f"buy {reading.one.uid} {reading.one.metadata.generation} {terms}"
+
+
+def _what(step: Change | Regroup) -> str:
+    if isinstance(step, Change):
+        return f"change {step.odcr_id} {step.count} {step.end}"
+    return f"regroup {step.reserved} {step.make} {step.drop} {step.join} {step.leave}"
+
+
+def _arns(ids: tuple[str, ...], inventory: Inventory) -> list[str]:
+    return [inventory.odcrs[id_].arn for id_ in ids]

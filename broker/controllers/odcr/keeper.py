@@ -1,0 +1,454 @@
+"""EC2's reservations kept to what the managed CapacityReservations ask for, all of them by one decision.
+
+Invariant: what is decided is decided on EC2's own description: at rest on the one that the broker makes
+anyway, and before anything is bought, changed or given back on a new one. Whoever dies anywhere in between
+leaves behind only what the next pass finds in EC2's tags and on the objects. Caps are for all reservations
+together, so one thread decides on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from broker.capacity.model import Inventory
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.odcr.act import Actor, Changed
+from broker.controllers.odcr.groups import Groups
+from broker.controllers.odcr.ledger import Ledger
+from broker.controllers.odcr.parting import Parting
+from broker.controllers.odcr.stops import StopEvents
+from broker.controllers.odcr.view import HoldingState, HoldingsView
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.controller import Result
+from broker.kube.errors import ApiError, NotFound, Unavailable
+from broker.kube.events import Recorder
+from broker.kube.search import judged
+from broker.option_rules import listed
+from broker.quota.usage import Reserved
+from broker.reservations.desired import Change, FlavorCount, HoldingsPlan, Regroup, Terms, Wish
+from broker.reservations.fulfilment import unused
+from broker.reservations.idle_release import Idle
+from broker.reservations.ownership import Holdings, Problem, belongs
+from broker.reservations.procurement import observed, plan
+from broker.reservations.purchases import held_now, missing, still_open
+from broker.reservations.reading import Reading, Reservation, flavors_of, read
+from broker.settings import Settings
+from broker.text import shortened
+from providers.base import CapacityProvider
+from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
+
+NOT_YET = 1.0
+ROUNDS = 200  # plans in a pass: more than halving over every place of a flavor takes
+
+_log = structlog.get_logger("holdings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The world at one moment, and what is to be done about it. `described` is as EC2 showed it."""
+
+    described: Inventory
+    inventory: Inventory
+    readings: Mapping[Reserved, Reading]
+    types: Mapping[str, InstanceType]
+    holdings: Holdings
+    plan: HoldingsPlan
+    groups: Mapping[str, ReservationGroup]
+
+
+class HoldingsKeeper:
+    """`run` is one pass over all reservations."""
+
+    def __init__(
+        self,
+        client: Client,
+        provider: CapacityProvider,
+        reads: OmeReads,
+        inventory: InventoryKeeper,
+        view: HoldingsView,
+        *,
+        settings: Settings,
+        clock: Clock,
+        recorder: Recorder,
+        describe: Callable[[], None],
+        refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = dict,
+    ) -> None:
+        self._provider = provider
+        self._reads = reads
+        self._inventory = inventory
+        self._view = view
+        self._settings = settings
+        self._clock = clock
+        self._describe = describe
+        self._no_room = refusals  # why a namespace has no room for a reservation
+        self._zones = settings.bought_zones
+        self._cost_labels = listed(settings.cost_labels)
+        self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
+        self._cluster = settings.cluster_name
+        self._read_with: tuple[object, object] = (None, None)
+        self._read: dict[tuple[str, str], Reading] = {}
+        self._ungrouped: dict[Reserved, tuple[Problem, ...]] = {}  # whose group was not read, and why
+        self._idle = Idle(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
+        self._offers = settings.offers
+        self._adopters = settings.adopters
+        self._looks_again = False  # whether an operator may have removed what the ledger holds
+        self._parting = Parting(recorder, region=settings.region, cluster=self._cluster)
+        self._stops = StopEvents(recorder)
+        self._ledger = Ledger(client)
+        self._actor = Actor(client, provider, self._groups, self._ledger, clock=clock, recorder=recorder)
+
+    def run(self) -> Result | None:
+        """Raises ApiError and ProviderError, after everything else had its turn."""
+        inventory = self._inventory.snapshot()
+        self._ledger.load(again=self._looks_again)
+        if not self._objects() and not self._ledger.intents and not self._ledger.held:
+            self._view.publish(Holdings(), {}, {})
+            return None
+        if inventory.described is None:
+            self._unseen()
+            return Result(requeue_after=NOT_YET)
+        types = self._provider.instance_types()
+        seen = self._see(inventory, types)
+        trouble: Exception | None = self._ledger.problem()
+        if trouble is not None:  # who owns what is known all the same
+            self._publish(seen)
+            raise trouble
+        if self._due(seen.plan):
+            began = self._clock.now()
+            odcrs = {odcr.id: odcr for odcr in self._provider.reservations()}
+            fresh = replace(inventory, odcrs=odcrs, described=began)
+            seen, trouble = self._act(self._see(fresh, types))
+            self._describe()
+        self._publish(seen)
+        self._release(seen)
+        self._remember(seen)
+        if trouble is not None:
+            raise trouble
+        now = self._clock.now()
+        again = seen.plan.again
+        return Result(requeue_after=max(1.0, (again - now).total_seconds())) if again else None
+
+    # ---- observe
+
+    def _objects(self) -> list[Any]:
+        return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]
+
+    def _readings(self, types: Mapping[str, InstanceType]) -> dict[Reserved, Reading]:
+        """An object is read anew when it, or any flavor, has changed."""
+        flavors = self._reads.flavors
+        known = None if flavors.missing else {one.name: one.spec.node_labels for one in flavors.cache.list()}
+        if self._read_with != (known, types):
+            self._read_with, self._read = (known, types), {}
+        look = flavors_of(known, types, self._zones)
+        found = {}
+        for one in self._objects():
+            version = (one.uid, one.metadata.resource_version)
+            found[version] = self._read.get(version) or read(
+                one, self._reads.specs.of(one), look, cost_labels=self._cost_labels
+            )
+        self._read = found
+        return {each.reserved: each for each in found.values()}
+
+    def _see(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> Seen:
+        return self._decide(inventory, self._readings(types), types)
+
+    def _decide(
+        self, inventory: Inventory, readings: Mapping[Reserved, Reading], types: Mapping[str, InstanceType]
+    ) -> Seen:
+        now = self._clock.now()
+        described, inventory = inventory, self._actor.recent.seen(inventory)
+        groups, unread = self._adopted(readings.values(), inventory, now)
+
+        def whose(some: Sequence[Reading]) -> Holdings:
+            return belongs(
+                inventory.odcrs.values(),
+                groups,
+                [each.claimant for each in some],
+                cluster=self._cluster,
+                unread=unread,
+                adopters=self._adopters,
+                holders={id_: record.reserved for id_, record in self._ledger.held.items()},
+            )
+
+        holdings = judged(whose, [*readings.values()], _object)
+        no_room = self._no_room()
+        self._ungrouped = {}
+        like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
+        readings = {
+            reserved: replace(
+                each,
+                wish=self._wish(each, like, now, groups=groups, no_room=no_room.get(reserved, ())),
+            )
+            if each.managed
+            else each
+            for reserved, each in readings.items()
+        }
+        return Seen(
+            described=described,
+            inventory=inventory,
+            readings=readings,
+            types=types,
+            holdings=holdings,
+            plan=self._plan(readings.values(), inventory, holdings, types, now),
+            groups=groups,
+        )
+
+    def _remember(self, seen: Seen) -> None:
+        """Stores what a successor has to know. Raises ApiError."""
+        now, described = self._clock.now(), seen.described
+        # What the broker ended is over, also while EC2 shows it late; what EC2 never showed is an intent.
+        odcrs = {id_: seen.inventory.odcrs[id_] for id_ in described.odcrs}
+        alive = {each.one.uid: each.one.metadata.generation for each in seen.readings.values()}
+        before = self._ledger.held
+        held = held_now(before, odcrs, seen.holdings, cluster=self._cluster, now=now)
+        intents = still_open(self._ledger.intents.values(), described.odcrs, described.described or now)
+        self._ledger.keep(intents, held, alive)
+        self._looks_again = bool(missing(held, odcrs))
+        self._ledger.flush()
+
+    def _again(self, seen: Seen) -> Seen:
+        """The same objects and the same description, with what was done since."""
+        return self._decide(seen.described, seen.readings, seen.types)
+
+    def _plan(
+        self,
+        readings: Iterable[Reading],
+        inventory: Inventory,
+        holdings: Holdings,
+        types: Mapping[str, InstanceType],
+        now: datetime,
+    ) -> HoldingsPlan:
+        managed = sorted((each for each in readings if each.managed), key=_age)
+
+        def planned(some: Sequence[Reading]) -> HoldingsPlan:
+            return plan(
+                [each.wish for each in some],
+                inventory,
+                holdings,
+                types=types,
+                refusals=self._actor.refusals,
+                caps=self._settings.caps,
+                cluster=self._cluster,
+                now=now,
+                intents=self._ledger.intents.values(),
+                lost=missing(self._ledger.held, inventory.odcrs),
+            )
+
+        return judged(planned, managed, _object)
+
+    def _wish(
+        self,
+        reading: Reading,
+        like: str,
+        now: datetime,
+        *,
+        groups: Mapping[str, ReservationGroup],
+        no_room: tuple[str, ...],
+    ) -> Wish:
+        """With what this process, the namespace's quotas and Resource Groups know besides."""
+        named, frozen = reading.claimant.group_arn, reading.wish.frozen
+        if named and named not in groups and not reading.one.deleting:
+            frozen = frozen or f"it is not known what group {named} has, which may be all that is wanted"
+        if unread := self._ledger.problem():  # which may be of what is to be given back
+            frozen = frozen or unread.message
+        one, terms = reading.one, reading.wish.terms
+        released = self._ledger.released(one.uid, one.metadata.generation)
+        wish = replace(
+            reading.wish,
+            asks={
+                name: replace(ask, released=released.get(name, 0)) for name, ask in reading.wish.asks.items()
+            },
+            held="; ".join([*_not_offered(terms, self._offers), *no_room]),
+            frozen=frozen,
+            refused=self._actor.held(reading, now),
+        )
+        try:
+            return replace(wish, group=self._groups.look(self._groups.arn(wish.reserved, like=like), now))
+        except ProviderError as error:
+            _log.warning("group not read", reservation=str(wish.reserved), error=str(error))
+            if error.class_ not in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
+                group = self._groups.name(wish.reserved)
+                why = f"group {group}, which the broker keeps for it, could not be read: {error}"
+                self._ungrouped[wish.reserved] = (Problem(reason="GroupUnreadable", message=why),)
+            return replace(wish, groups=False)
+
+    def _adopted(
+        self, readings: Iterable[Reading], inventory: Inventory, now: datetime
+    ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
+        """The groups that objects name, of those that there are; and why others are not known."""
+        found, unread = {}, {}
+        named: dict[str, set[str]] = {}
+        for each in readings:
+            named.setdefault(each.claimant.group_arn, set()).add(each.reserved.namespace)
+        for arn in sorted(named.keys() - {""}):
+            try:
+                group = inventory.groups.get(arn) or self._groups.named(arn, now)
+                if group and not all(self._adopters.allow(namespace, arn) for namespace in named[arn]):
+                    group = self._groups.tagged(group, now)
+            except ProviderError as error:
+                _log.warning("group not read", group=arn, error=str(error))
+                unread[arn] = f"group {arn} could not be read: {error}"
+                continue
+            if group is not None:
+                self._groups.seen(group)
+                found[arn] = group
+        return found, unread
+
+    # ---- act
+
+    def _due(self, planned: HoldingsPlan) -> bool:
+        now = self._clock.now()
+        steps: list[Change | Regroup] = [*planned.changes, *planned.regroups]
+        return bool(planned.purchases) or any(not self._actor.paused(step, now) for step in steps)
+
+    def _act(self, seen: Seen) -> tuple[Seen, Exception | None]:
+        """Takes every step; the world afterwards, and the first thing that went wrong outside."""
+        first: Exception | None = None
+        skipped: set[Reserved] = set()
+        try:
+            for _ in range(ROUNDS):
+                due = [each for each in seen.plan.purchases if each.reserved not in skipped]
+                if not due:
+                    break
+                for purchase in due:
+                    try:
+                        self._actor.buy(purchase, seen.readings[purchase.reserved], seen.inventory.odcrs)
+                    except (NotFound, Changed):
+                        skipped.add(purchase.reserved)  # it is read again before anything is bought
+                    except Unavailable:
+                        raise
+                    except ApiError as error:
+                        skipped.add(purchase.reserved)
+                        first = first or error
+                seen = self._again(seen)
+            now = self._clock.now()
+            for change in seen.plan.changes:
+                if not self._actor.paused(change, now) and change.count >= self._used(change, seen):
+                    self._actor.change(change, seen.readings[change.reserved])
+            for _ in range(2):  # a group is made, then filled
+                seen = self._again(seen)
+                for step in seen.plan.regroups:
+                    if not self._actor.paused(step, now):
+                        self._actor.regroup(step, seen.readings[step.reserved], seen.inventory)
+        except (ApiError, ProviderError) as error:
+            first = first or error
+        return self._again(seen), first
+
+    def _used(self, change: Change, seen: Seen) -> int:
+        """Slots of it that are taken by now: launches did not wait for what was decided."""
+        latest = self._inventory.snapshot()
+        views = [replace(seen.inventory, debits=latest.debits)]
+        if latest.described and seen.inventory.described and latest.described > seen.inventory.described:
+            views.append(latest)  # a newer description has launches that are debits no longer
+        odcrs = [(view.odcrs.get(change.odcr_id), view) for view in views]
+        return max((odcr.total - unused(odcr, view) for odcr, view in odcrs if odcr), default=0)
+
+    def _release(self, seen: Seen) -> None:
+        """Writes down what was idle for long: the next plan wants it no longer. Raises ApiError."""
+        now = self._clock.now()
+        self._idle.see(seen.inventory, now)
+        for reserved, reading in seen.readings.items():
+            if not reading.managed or reading.one.deleting or reading.wish.frozen:
+                continue
+            counts: dict[str, int] = {}
+            held: list[Odcr] = []
+            for name, ask in reading.wish.asks.items():
+                first = ask.flavor.instance_types[0]
+                all_ = seen.holdings.of(reserved).get(name, ())
+                mine = [each for each in all_ if each.instance_type == first]
+                counts[name] = self._idle.over(mine, now)
+                held += mine
+            if any(counts.values()):
+                total = {name: ask.released + counts[name] for name, ask in reading.wish.asks.items()}
+                self._actor.release(reading, total)
+                self._idle.released(held)
+
+    # ---- tell
+
+    def _unseen(self) -> None:
+        """EC2 has not been described yet: who wants nothing of it may go all the same."""
+        free = {
+            each.reserved: each.one.uid
+            for each in self._readings({}).values()
+            if each.one.deleting and not (each.managed and each.wish.cancels)
+        }
+        self._view.settle(free)
+
+    def _publish(self, seen: Seen) -> None:
+        now = self._clock.now()
+        states: dict[Reserved, HoldingState] = {}
+        settled: dict[Reserved, str] = {}
+        for reserved, reading in seen.readings.items():
+            outlook = seen.plan.outlooks.get(reserved)
+            problems = [*reading.problems, *seen.holdings.problems.get(reserved, ())]
+            if outlook is None:
+                counts = observed(reading.wish, seen.holdings, types=seen.types)
+            else:
+                counts = outlook.counts
+                problems += [*outlook.problems, *self._actor.problems(reserved, now)]
+                problems += self._ungrouped.get(reserved, ())
+            states[reserved] = HoldingState(
+                managed=reading.managed,
+                flavors=counts,
+                group_arn=_group_arn(reading, seen.groups),
+                problems=tuple(dict.fromkeys(problems)),
+                detail=_detail(counts),
+            )
+            self._stops.report(reading.one, problems)
+            if reading.one.deleting and (outlook is None or outlook.settled):
+                settled[reserved] = reading.one.uid
+                self._parting.tell(reading, seen.inventory, seen.holdings, seen.types)
+        self._stops.end_pass()
+        self._parting.forget(settled.values())
+        self._view.publish(seen.holdings, states, settled)
+
+
+def _not_offered(terms: Terms, offers: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Why nothing is bought on these terms, where the operator does not allow them."""
+    for option, value, allowed in (
+        ("--buy-platforms", terms.platform, {platform for platform, _ in offers}),
+        ("--buy-tenancies", terms.tenancy, {tenancy for _, tenancy in offers}),
+    ):
+        if value not in allowed:
+            listed = ", ".join(sorted(allowed)) or "nothing"
+            yield (
+                f"{shortened(value)} may not be bought: the broker's {option} allows {listed}; correct the "
+                f"annotation, or have {option} allow it"
+            )
+
+
+def _group_arn(reading: Reading, groups: Mapping[str, ReservationGroup]) -> str:
+    if reading.wish.group is not None:
+        return reading.wish.group.arn
+    return reading.claimant.group_arn if reading.claimant.group_arn in groups else ""
+
+
+def _detail(counts: Mapping[str, FlavorCount]) -> str:
+    """What is short, in a line."""
+    parts = []
+    for name, count in counts.items():
+        if count.obtained >= count.wanted:
+            continue
+        part = f"flavor {name}: {count.obtained} of {count.wanted} instances are reserved"
+        if count.pending:
+            part += f", {count.pending} more are pending"
+        if count.code:
+            part += f"; EC2 says {count.code}: {count.message}"
+        parts.append(part)
+    return "; ".join(parts)
+
+
+def _object(reading: Reading) -> Reservation:
+    return reading.one
+
+
+def _age(reading: Reading) -> tuple[datetime, Reserved]:
+    """Who was there first is served first."""
+    return reading.one.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), reading.reserved

@@ -1,0 +1,161 @@
+"""What the broker has to remember about purchases, in a ConfigMap of its own beside its Lease.
+
+Invariant: people who write CapacityReservations cannot write here: no annotation makes the broker believe
+that something was bought, held or released. A purchase is recorded before it is sent, and an entry that is
+not understood stops every purchase: nobody knows then what was bought. One process writes, the leader, and
+reads what it wrote only when it begins, or when an operator may have removed an entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import Any
+
+from broker.apis.core import ConfigMap
+from broker.kube.client import Client
+from broker.kube.errors import ApiError, NotFound
+from broker.kube.identity import NAMESPACE
+from broker.quota.usage import Reserved
+from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
+from broker.text import decode_object, decode_time
+
+_PURCHASE, _RELEASED = "purchase-", "released-"
+
+Released = tuple[int, Mapping[str, int]]  # the generation that it holds for; instances by flavor
+
+
+class Ledger:
+    """The records of one process; one thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stored: Mapping[str, str] | None = None
+        self._unread: dict[str, tuple[str, str]] = {}  # key → text that is not understood, and why
+        self.intents: dict[str, PurchaseIntent] = {}  # by attempt id
+        self.held: dict[str, HeldRecord] = {}  # by EC2's id
+        self._released: dict[str, Released] = {}  # by the object's uid
+
+    def load(self, *, again: bool = False) -> None:
+        """Reads what is stored, once; `again`: what was removed there since is forgotten here.
+
+        An entry that is not understood is kept as it is, read again each time, and named by `problem`.
+
+        Raises ApiError.
+        """
+        if self._stored is None or self._unread:
+            stored = self._read()
+            unread = {}
+            for key, text in stored.items():
+                if self._stored is not None and key not in self._unread:
+                    continue
+                try:
+                    self._take(key, text)
+                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    unread[key] = (text, str(error))
+            self._unread = unread
+            self._stored = stored
+        elif again:
+            stored = self._read()
+            for id_ in self._stored.keys() - stored.keys():
+                self.held.pop(id_, None)
+            self._stored = stored
+
+    def problem(self) -> ApiError | None:
+        """Why nothing may be bought now, if an entry is not understood."""
+        if not self._unread:
+            return None
+        key, (_, error) = next(iter(sorted(self._unread.items())))
+        return ApiError(
+            0,
+            "LedgerUnreadable",
+            f"entry {key!r} of ConfigMap {NAMESPACE}/{LEDGER} is not understood ({error}): "
+            "nothing is bought until it is removed; look first in EC2 at what it names",
+        )
+
+    def flush(self) -> None:
+        """Stores the records, if they are others than those stored. Raises ApiError."""
+        data = self._data()
+        if data == self._stored or self._stored is None:
+            return
+        metadata = {"name": LEDGER, "namespace": NAMESPACE}
+        self._client.apply(ConfigMap.KIND, {"metadata": metadata, "data": data})
+        self._stored = data
+
+    def released(self, uid: str, generation: int) -> Mapping[str, int]:
+        """How many instances fewer are wanted, by flavor; nothing once the spec has changed."""
+        known, counts = self._released.get(uid, (generation, {}))
+        return counts if known == generation else {}
+
+    def release(self, uid: str, generation: int, counts: Mapping[str, int]) -> None:
+        self._released[uid] = (generation, dict(counts))
+
+    def keep(
+        self, intents: Collection[PurchaseIntent], held: Mapping[str, HeldRecord], alive: Mapping[str, int]
+    ) -> None:
+        """What is to be remembered from now on. `alive`: the generation of each object by uid."""
+        self.intents = {each.attempt_id: each for each in intents}
+        self.held = dict(held)
+        self._released = {
+            uid: (generation, counts)
+            for uid, (generation, counts) in self._released.items()
+            if alive.get(uid) == generation
+        }
+
+    def _read(self) -> dict[str, str]:
+        try:
+            return dict(self._client.get(ConfigMap.KIND, LEDGER, namespace=NAMESPACE).get("data") or {})
+        except NotFound:
+            return {}
+
+    def _take(self, key: str, text: str) -> None:
+        entry = decode_object(text)
+        if key.startswith(_PURCHASE):
+            intent = PurchaseIntent(**_typed(entry, PurchaseIntent))
+            self.intents[intent.attempt_id] = intent
+        elif key.startswith(_RELEASED):
+            counts = {str(name): max(0, int(count)) for name, count in entry["flavors"].items()}
+            self._released[key.removeprefix(_RELEASED)] = (int(entry["generation"]), counts)
+        else:
+            self.held[key] = HeldRecord(**_typed(entry, HeldRecord))
+
+    def _data(self) -> dict[str, str]:
+        data = {key: text for key, (text, _) in self._unread.items()}
+        data |= {id_: _written(record) for id_, record in self.held.items()}
+        data |= {f"{_PURCHASE}{id_}": _written(intent) for id_, intent in self.intents.items()}
+        for uid, (generation, counts) in self._released.items():
+            data[f"{_RELEASED}{uid}"] = json.dumps(
+                {"generation": generation, "flavors": counts}, sort_keys=True
+            )
+        return data
+
+
+def attempt_id(uid: str, generation: int, at: datetime, call: Mapping[str, object]) -> str:
+    """A client token for a purchase: of at most 64 characters, as EC2 wants it; another for each moment."""
+    of = [uid, generation, at.isoformat(), call]
+    return hashlib.sha256(json.dumps(of, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _written(record: PurchaseIntent | HeldRecord) -> str:
+    plain = {each.name: each.default for each in fields(record)}
+    said = {key: value for key, value in asdict(record).items() if value != plain[key] and value != {}}
+    said["reserved"] = str(record.reserved)
+    return json.dumps(said, sort_keys=True, default=datetime.isoformat)
+
+
+def _typed(entry: Mapping[str, Any], record: type[PurchaseIntent] | type[HeldRecord]) -> dict[str, Any]:
+    """Raises KeyError, TypeError, ValueError."""
+    kinds = {each.name: each.type for each in fields(record)}
+    # A field of a newer version means nothing here, and must not stop a broker that was rolled back.
+    given = {key: value for key, value in entry.items() if key in kinds}
+    namespace, _, name = given["reserved"].rpartition("/")
+    given["reserved"] = Reserved(namespace, name)
+    for key in {"at", "end"} & given.keys():
+        given[key] = decode_time(given[key])
+    for key, kind in kinds.items():
+        if key in given and kind in ("int", "str", "bool") and type(given[key]).__name__ != kind:
+            raise TypeError(f"{key} is {given[key]!r}")
+    return given

@@ -1,0 +1,58 @@
+"""The loop that keeps EC2's reservations to the CapacityReservations.
+
+Invariant: nothing is decided before every object that it decides on has been read, and EC2 described; at
+rest it asks EC2 for nothing of its own.
+"""
+
+from __future__ import annotations
+
+from broker.apis.meta import Object
+from broker.controllers.odcr.keeper import HoldingsKeeper
+from broker.controllers.odcr.view import HoldingsView
+from broker.controllers.ome.room import Room
+from broker.controllers.ome.shared import Shared
+from broker.kube.batch import Batcher
+from broker.kube.singleton import Singleton
+from providers.model import ProviderError
+
+
+def holdings_loop(shared: Shared, view: HoldingsView) -> Singleton[str]:
+    """Fills the view, and acts where an object's policy is Manage."""
+    keeper = HoldingsKeeper(
+        shared.client,
+        shared.provider,
+        shared.reads,
+        shared.inventory,
+        view,
+        settings=shared.settings,
+        clock=shared.clock,
+        recorder=shared.recorder,
+        describe=shared.describe,
+        refusals=Room(shared.reads).refusals,
+    )
+    batcher = Batcher[str]("holdings", clock=shared.clock)
+
+    def asked(old: Object | None, new: Object | None) -> None:
+        if old is None or new is None or _told(old) != _told(new):
+            batcher.add("objects")
+
+    for informer in (shared.reads.reservations, shared.reads.cluster_reservations, shared.reads.flavors):
+        informer.on_change(asked)
+    shared.reads.quotas.on_change(asked)
+    shared.inventory.on_change(lambda: batcher.add("inventory"))
+    return Singleton(
+        "holdings",
+        lambda _items: keeper.run(),
+        batcher=batcher,
+        clock=shared.clock,
+        synced=lambda: shared.synced() and shared.reads.synced(),
+        every=shared.settings.poll_seconds,
+        expected=(ProviderError,),
+    )
+
+
+def _told(one: Object) -> tuple[object, ...]:
+    """What a pass reads of an object besides its status."""
+    meta = one.metadata
+    spec = getattr(one, "spec", None)
+    return spec, meta.uid, meta.annotations, meta.labels, meta.finalizers, meta.deletion_timestamp

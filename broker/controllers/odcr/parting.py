@@ -1,0 +1,75 @@
+"""What a deleted reservation leaves behind in EC2, told before it goes.
+
+Invariant: whoever deletes a reservation whose purchases stay hears once what stays, what it costs and how it
+ends: nothing in Kubernetes names them any more afterwards. A reservation costs whether instances run in it or
+not, until it is cancelled (EC2 User Guide, "Capacity Reservation pricing and billing").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from broker.apis import names
+from broker.capacity.model import Inventory
+from broker.kube.events import Recorder
+from broker.reservations.ownership import Holdings, made_here
+from broker.reservations.reading import Reading
+from broker.reservations.spending import costs
+from providers.model import ENDED_STATES, InstanceType, Odcr
+
+REASON: Final = "ReservationsKept"
+MOST_NAMED: Final = 10  # an event holds 1,024 characters; the log has all of them
+
+_log = structlog.get_logger("holdings")
+
+
+class Parting:
+    """One thread."""
+
+    def __init__(self, recorder: Recorder, *, region: str, cluster: str) -> None:
+        self._recorder = recorder
+        self._region, self._cluster = region, cluster
+        self._told: set[str] = set()  # by uid
+
+    def tell(
+        self,
+        reading: Reading,
+        inventory: Inventory,
+        holdings: Holdings,
+        types: Mapping[str, InstanceType],
+    ) -> None:
+        """Of one that is deleted, and goes now."""
+        kept = [
+            odcr
+            for id_, owner in sorted(holdings.owner.items())
+            if owner == reading.reserved
+            and made_here(odcr := inventory.odcrs[id_], self._cluster)
+            and odcr.state not in ENDED_STATES
+        ]
+        if not kept or reading.one.uid in self._told:
+            return
+        self._told.add(reading.one.uid)
+        message = told(kept, types, region=self._region)
+        _log.warning(
+            "reservations kept of a deleted one",
+            reservation=str(reading.reserved),
+            odcrs=[odcr.id for odcr in kept],
+            costs=costs(kept, types),
+        )
+        self._recorder.event(reading.one, "Warning", REASON, message)
+
+    def forget(self, alive: Collection[str]) -> None:
+        self._told &= {*alive}
+
+
+def told(kept: Sequence[Odcr], types: Mapping[str, InstanceType], *, region: str) -> str:
+    named = ", ".join(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in kept[:MOST_NAMED])
+    more = f" and {len(kept) - MOST_NAMED} more" if len(kept) > MOST_NAMED else ""
+    return (
+        f"kept in EC2 and paid for until cancelled: {named}{more}: {costs(kept, types)}; cancel each with: "
+        f"aws ec2 cancel-capacity-reservation --region {region} --capacity-reservation-id {kept[0].id}; an "
+        f"object of the same name takes them over; {names.DELETION_POLICY}: Cancel would have given them back"
+    )

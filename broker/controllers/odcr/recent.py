@@ -1,0 +1,72 @@
+"""What this process did to EC2's reservations and EC2 may not show yet.
+
+Invariant: a description taken soon after a change is read with the change in it, so that nothing is bought
+again or changed back because EC2 shows it late; after SETTLE what EC2 shows is what there is, but for a new
+reservation that EC2 never showed yet: it is paid for, so it counts until EC2 would have forgotten its end as
+well. A new process knows nothing of this: it has the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from broker.capacity.model import Inventory
+from broker.reservations.desired import SETTLE
+from broker.reservations.purchases import UNSHOWN
+from providers.model import UNCHANGED, Odcr, Unchanged
+
+CANCELLED = "cancelled"
+
+
+class Recent:
+    """Of one process, in one thread."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[Odcr, datetime]] = {}
+        self._shown: set[str] = set()  # of those
+        self._changed: dict[str, tuple[int, datetime | Unchanged | None, datetime]] = {}
+
+    def made(self, odcr: Odcr, at: datetime) -> None:
+        self._made[odcr.id] = (odcr, at)
+
+    def changed(
+        self, id_: str, count: int, at: datetime, *, end: datetime | Unchanged | None = UNCHANGED
+    ) -> None:
+        """Its count, 0 where it was cancelled."""
+        self._changed[id_] = (count, end, at)
+
+    def seen(self, inventory: Inventory) -> Inventory:
+        """The inventory with what it may not show; forgets what it must show."""
+        if inventory.described is None:
+            return inventory
+        latest = inventory.described - SETTLE
+        self._shown |= self._made.keys() & inventory.odcrs.keys()
+        unshown = inventory.described - UNSHOWN
+        self._made = {
+            id_: made
+            for id_, made in self._made.items()
+            if made[1] > (latest if id_ in self._shown else unshown)
+        }
+        self._shown &= self._made.keys()
+        self._changed = {id_: change for id_, change in self._changed.items() if change[2] > latest}
+        odcrs: dict[str, Odcr] = {id_: made for id_, (made, _) in self._made.items()}
+        odcrs |= inventory.odcrs
+        for id_, (count, end, _) in self._changed.items():
+            if id_ in odcrs:
+                odcrs[id_] = _as_changed(odcrs[id_], count, end)
+        return replace(inventory, odcrs=odcrs)
+
+
+def _as_changed(odcr: Odcr, count: int, end: datetime | Unchanged | None) -> Odcr:
+    if count == 0:
+        return replace(odcr, state=CANCELLED)
+    if not isinstance(end, Unchanged):
+        odcr = replace(odcr, end=end)
+    return replace(odcr, total=count, available=max(0, odcr.available + count - odcr.total))
+
+
+def dated(inventory: Inventory, odcrs: Mapping[str, Odcr], described: datetime) -> Inventory:
+    """The inventory with a newer description."""
+    return replace(inventory, odcrs=odcrs, described=described)

@@ -1,0 +1,31 @@
+"""A Warning event on a CapacityReservation when something stops buying for it, once for each change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from broker.kube.events import Recorder
+from broker.reservations.ownership import Problem
+from broker.reservations.reading import INVALID, Reservation
+
+STOPPING: Final = frozenset({"SpendingCapReached", "PriceUnknown", "PurchaseSkipped", INVALID})
+
+
+class StopEvents:
+    """For one process, in one thread. `end_pass` forgets what was not reported in it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._before: dict[str, frozenset[Problem]] = {}  # by uid, of the last pass
+        self._now: dict[str, frozenset[Problem]] = {}
+
+    def report(self, one: Reservation, problems: Sequence[Problem]) -> None:
+        stops = [each for each in dict.fromkeys(problems) if each.reason in STOPPING]
+        self._now[one.uid] = frozenset(stops)
+        for each in stops:
+            if each not in self._before.get(one.uid, ()):
+                self._recorder.event(one, "Warning", each.reason, each.message)
+
+    def end_pass(self) -> None:
+        self._before, self._now = self._now, {}

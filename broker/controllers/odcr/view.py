@@ -1,0 +1,95 @@
+"""What others may ask about the EC2 reservations behind OME's reservations.
+
+Invariant: `holdings` and every `state` come from one pass over one description of EC2; before the first pass
+there is none, and nothing is settled.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from broker.quota.usage import Reserved
+from broker.reservations.desired import FlavorCount
+from broker.reservations.ownership import Holdings, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingState:
+    """One reservation's EC2 side. `managed`: its policy is Manage. `detail`: a line for people, or empty."""
+
+    managed: bool = False
+    flavors: Mapping[str, FlavorCount] = field(default_factory=dict)
+    group_arn: str = ""
+    problems: tuple[Problem, ...] = ()
+    detail: str = ""
+
+    @property
+    def wanted(self) -> int:
+        return sum(each.wanted for each in self.flavors.values())
+
+    @property
+    def obtained(self) -> int:
+        return sum(each.obtained for each in self.flavors.values())
+
+    @property
+    def pending(self) -> int:
+        return sum(each.pending for each in self.flavors.values())
+
+
+class HoldingsView:
+    """Written by one loop, read by any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holdings: Holdings | None = None
+        self._states: Mapping[Reserved, HoldingState] = {}
+        self._settled: Mapping[Reserved, str] = {}
+        self._readers: list[Callable[[], None]] = []
+
+    def on_change(self, reader: Callable[[], None]) -> None:
+        """Calls `reader` after each pass that changed something."""
+        self._readers.append(reader)
+
+    @property
+    def known(self) -> bool:
+        """Whether there was a pass."""
+        return self._holdings is not None
+
+    def holdings(self) -> Holdings:
+        """Whose each of EC2's reservations is; empty before the first pass."""
+        with self._lock:
+            return self._holdings or Holdings()
+
+    def state(self, reserved: Reserved) -> HoldingState:
+        """A reservation's state; an empty one for a reservation that no pass has seen."""
+        with self._lock:
+            return self._states.get(reserved, HoldingState())
+
+    def settled(self, reserved: Reserved, *, uid: str = "") -> bool:
+        """Whether a pass saw the object deleted, and nothing in EC2 that is to be done before it may go.
+
+        `uid` tells an object from an earlier one of its name.
+        """
+        with self._lock:
+            return reserved in self._settled and uid in ("", self._settled[reserved])
+
+    def settle(self, settled: Mapping[Reserved, str]) -> None:
+        """These may go, whatever EC2 has."""
+        with self._lock:
+            same, self._settled = self._settled == settled, settled
+        if not same:
+            for reader in self._readers:
+                reader()
+
+    def publish(
+        self, holdings: Holdings, states: Mapping[Reserved, HoldingState], settled: Mapping[Reserved, str]
+    ) -> None:
+        """`settled`: the uid of each object that is deleted and may go."""
+        with self._lock:
+            same = (self._holdings, self._states, self._settled) == (holdings, states, settled)
+            self._holdings, self._states, self._settled = holdings, states, settled
+        if not same:
+            for reader in self._readers:
+                reader()

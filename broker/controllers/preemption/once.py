@@ -1,0 +1,81 @@
+"""Whose the slots are, for a command that looks once: by the same rules, from one list of each kind.
+
+Nothing is followed and nothing is written. A kind that is not installed, or that the caller may not read,
+counts as empty: what is told is then as if nothing belonged to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Entitlements
+from broker.capacity.model import Inventory
+from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
+from broker.controllers.nodeclaim.termination import BY_NODE
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.preemption.entitler import Entitler
+from broker.controllers.preemption.sight import Sight
+from broker.kube.client import Client
+from broker.kube.clock import Clock
+from broker.kube.errors import Forbidden, NotFound
+from broker.kube.informer import Informer
+from broker.reservations.ownership import ANYBODY, belongs
+from broker.reservations.reading import Reservation, as_decided, flavors_of
+from broker.settings import Settings
+from providers.model import InstanceType
+
+Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
+
+
+def entitling(client: Client, settings: Settings, clock: Clock) -> Entitle:
+    """The entitlements of claims (by uid) in an inventory. Raises ApiError."""
+    reads = OmeReads(client, clock=clock, settings=settings)
+    claims = Informer(client, NodeClaim, clock=clock)
+    for informer in (
+        reads.reservations,
+        reads.cluster_reservations,
+        reads.quotas,
+        reads.flavors,
+        reads.cohorts,
+        reads.clusters,
+        claims,
+    ):
+        try:
+            informer.read()
+        except (NotFound, Forbidden):
+            continue
+    # Who is spared is only asked of who is to leave, and nobody is here.
+    nodes = Informer(client, Node, clock=clock, indexes={BY_PROVIDER_ID: lambda _: ()})
+    pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda _: ()})
+
+    def entitlements(
+        waiting: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
+    ) -> Entitlements:
+        labels = {each.name: each.spec.node_labels for each in reads.flavors.cache.list()}
+        flavors = flavors_of(None if reads.flavors.missing else labels, types, settings.bought_zones)
+        found: list[Reservation] = [
+            *reads.reservations.cache.list(),
+            *reads.cluster_reservations.cache.list(),
+        ]
+        claimants = [as_decided(one, flavors) for one in found]
+        holdings = belongs(
+            inventory.odcrs.values(), {}, claimants, cluster=settings.cluster_name, adopters=ANYBODY
+        )
+        entitler = Entitler(
+            Sight(
+                reads,
+                lambda: holdings,
+                claims.cache,
+                nodes.cache,
+                pods.cache,
+                settings=settings,
+                clock=clock,
+                owns=lambda _: True,
+                kueue=lambda: True,
+            )
+        )
+        return entitler.entitlements(waiting, inventory, types)
+
+    return entitlements

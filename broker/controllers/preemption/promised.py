@@ -1,0 +1,179 @@
+"""Slots that dedicated clusters hold quota for, and that none of their claims has yet.
+
+Invariant: from the moment when a cluster is admitted, each of its instances is counted somewhere: as a claim
+that has an instance, as one that the plan at hand is made for, or here. So nobody is lent its slots between
+its admission and its launch. What does not take reserved instances is promised none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.controllers.dedicatedaicluster.admission import EPOCH, Held, by_flavor, held
+from broker.controllers.dedicatedaicluster.machines import flavor_name
+from broker.controllers.dedicatedaicluster.settle import Size, leaving
+from broker.quota.lots import Promise
+from broker.quota.model import Amounts
+from broker.quota.resolve import Names
+from broker.quota.usage import Reserved
+from broker.reservations.sizing import FlavorProblem
+
+RESERVED: Final = "reserved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A cluster that holds quota, or may be given some; what it is nominated for; how that is counted; how
+    many instances it has of each flavor, claims among them that ask for a slot now (`asking`); and the
+    flavors of which it takes reserved ones."""
+
+    name: str
+    held: Held
+    size: Size
+    has: Mapping[str, int]
+    reserved: frozenset[str]
+    later: Held | None = None
+    asking: Mapping[str, int] = field(default_factory=dict)
+
+
+def cluster_of(claim: NodeClaim) -> tuple[str, str]:
+    """The uid and the name of the cluster that a claim belongs to; empty for none."""
+    if names.DEDICATED in claim.labels:
+        for owner in claim.metadata.owner_references:
+            if owner.kind == DedicatedAICluster.KIND.kind:
+                return owner.uid, owner.name
+    return "", ""
+
+
+def holdings(
+    clusters: Iterable[DedicatedAICluster],
+    claims: Iterable[NodeClaim],
+    *,
+    by_name: Names,
+    flavors: Collection[ResourceFlavor],
+    sizes: Callable[[object], Size],
+    settled: Collection[str],
+    admitted: Mapping[str, Held],
+    later: Mapping[str, Held],
+    asking: Collection[str] = (),
+) -> list[Holding]:
+    """Those that are not on their way out. `settled`: claims (by uid) that count as if they had an instance;
+    those of them that are `asking` are judged by themselves. `admitted`: by uid, what was decided a moment
+    ago, which the status of a cluster may not say yet; `later`: what they are nominated for."""
+    there = list(clusters)
+    if not there:
+        return []
+    listed = [*claims]
+    has = _counted(listed, lambda claim: bool(claim.status.provider_id) or claim.uid in settled)
+    asks = _counted(listed, lambda claim: not claim.status.provider_id and claim.uid in asking)
+    found = []
+    for each in there:
+        reserved = by_name.resolve(each.spec.capacity_reservation_id)
+        has_some = held(each)
+        mine = admitted.get(each.uid) or has_some
+        if mine is None and isinstance(reserved, Reserved):
+            mine = Held(reserved=reserved, since=EPOCH, usage={})
+        # Who has given all back, and waits again, says still that it was preempted.
+        leaves = leaving(each, reserved) if has_some else each.deleting
+        if mine is not None and not leaves:
+            found.append(
+                Holding(
+                    name=each.name,
+                    held=mine,
+                    size=sizes(mine.reserved),
+                    has=has.get(each.uid, {}),
+                    reserved=_takes_reserved(each, flavors),
+                    later=later.get(each.uid),
+                    asking=asks.get(each.uid, {}),
+                )
+            )
+    return found
+
+
+def _counted(claims: Iterable[NodeClaim], counts: Callable[[NodeClaim], bool]) -> dict[str, Counter[str]]:
+    """How many of these claims count, by the uid of their cluster and by flavor."""
+    found: dict[str, Counter[str]] = {}
+    for claim in claims:
+        uid, _ = cluster_of(claim)
+        if uid and not claim.deleting and counts(claim):
+            found.setdefault(uid, Counter())[flavor_name(claim)] += 1
+    return found
+
+
+def _takes_reserved(cluster: DedicatedAICluster, flavors: Iterable[ResourceFlavor]) -> frozenset[str]:
+    own = cluster.spec.node_selector.get(names.CAPACITY_TYPE, RESERVED)
+    return frozenset(
+        each.name for each in flavors if each.spec.node_labels.get(names.CAPACITY_TYPE, own) == RESERVED
+    )
+
+
+def promises(
+    those: Iterable[Holding],
+    *,
+    usage: Mapping[str, Amounts],
+    gone: Collection[str],
+    spared: bool,
+) -> list[Promise]:
+    """`usage`: what is admitted just now, by cluster; `gone`: clusters that leave just now. `spared`: none of
+    them may be asked for what it has."""
+    found = []
+    for each in those:
+        if each.name not in gone:
+            mine = replace(each.held, usage=usage.get(each.name, each.held.usage))
+            found += _promised(each, mine, _missing(each, mine.usage), spared=spared)
+    return found
+
+
+def nominations(
+    those: Iterable[Holding], *, usage: Mapping[str, Amounts], gone: Collection[str]
+) -> list[Promise]:
+    """What clusters are nominated for beyond what they hold. `usage`: all that they will hold, as it is
+    decided just now; without any, as it was decided last."""
+    found = []
+    for each in those:
+        held = each.later
+        if each.name in usage:
+            held = replace(each.later or each.held, usage=usage[each.name])
+        if each.name in gone or held is None:
+            continue
+        more = _missing(each, held.usage)
+        more.subtract(_missing(each, each.held.usage))
+        found += _promised(each, held, more, later=True)
+    return found
+
+
+def _promised(
+    one: Holding, held: Held, counts: Mapping[str, int], *, spared: bool = False, later: bool = False
+) -> list[Promise]:
+    return [
+        Promise(
+            cluster=one.name,
+            queue=held.reserved.queue,
+            flavor=flavor,
+            count=count,
+            priority=held.priority,
+            since=held.since.timestamp(),
+            spared=spared,
+            later=later,
+            asking=one.asking.get(flavor, 0),
+        )
+        for flavor, count in sorted(counts.items())
+        if count > 0
+    ]
+
+
+def _missing(one: Holding, usage: Amounts) -> Counter[str]:
+    """How many instances by flavor some quota comes to, beyond those that are there."""
+    found: Counter[str] = Counter()
+    for flavor, amounts in by_flavor(usage).items():
+        sized = one.size(flavor, amounts)
+        if not isinstance(sized, FlavorProblem) and flavor in one.reserved:
+            found[flavor] = max(0, sized.count - one.has.get(flavor, 0))
+    return found

@@ -1,0 +1,423 @@
+"""One look at whose slots are whose, and who has them: what plans and decisions about slots start from.
+
+Invariant: it asks nobody and writes nothing; what it takes for coming free, or for strangers', is told in
+`unexplained`. What carries a tag that the holdings do not know yet is for nobody meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.apis import names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Rule, Terms
+from broker.capacity.matching import launchable
+from broker.capacity.model import Inventory
+from broker.controllers.dedicatedaicluster.admission import Held
+from broker.controllers.dedicatedaicluster.flavors import flavors_of as flavors_there
+from broker.controllers.dedicatedaicluster.flavors import judged, reservations
+from broker.controllers.dedicatedaicluster.sizes import sizes
+from broker.controllers.nodeclaim.report import launched_at
+from broker.controllers.nodeclaim.translate import priority_of
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.preemption.nominated import nominations_of
+from broker.controllers.preemption.promised import Holding, cluster_of, nominations, promises
+from broker.controllers.preemption.promised import holdings as holding_of
+from broker.controllers.preemption.spared import spared
+from broker.controllers.preemption.terms import Said, TermsReader
+from broker.controllers.preemption.unexplained import Unexplained
+from broker.kube.cache import Cache
+from broker.kube.clock import Clock
+from broker.kube.search import searched
+from broker.quota import part
+from broker.quota.joint import Places
+from broker.quota.lots import CLAIM, Holder
+from broker.quota.lots import Lot as BookLot
+from broker.quota.model import Cohort, Preemption
+from broker.quota.resolve import Names, Unresolved
+from broker.quota.slots import Slots
+from broker.quota.usage import Reserved
+from broker.reservations.ownership import Holdings, elsewhere
+from broker.reservations.reading import flavors_of
+from broker.settings import Settings
+from providers.model import InstanceType
+
+# How long a claim that may fall back waits for whoever gives its slot back.
+DRAINING: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What was decided and may not be seen yet: launches planned (EC2 reservation by uid of the claim), what
+    clusters (by uid) were admitted to and are nominated for (`later`), which of them (by name) must leave,
+    and which claims (by uid); `leaves_for`: for which claim or cluster each was told to leave, by name, as in
+    `broker.quota.joint`; `awaited`: which slots claims (by uid) wait to have, as of the last plan, and
+    `kept`: the EC2 reservation of those that keep a slot while their gang waits."""
+
+    planned: Mapping[str, str] = field(default_factory=dict)
+    admitted: Mapping[str, Held] = field(default_factory=dict)
+    later: Mapping[str, Held] = field(default_factory=dict)
+    leave: Collection[str] = ()
+    left: Collection[str] = ()
+    leaves_for: Mapping[str, str] = field(default_factory=dict)
+    awaited: Mapping[str, Awaited] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One look. `coming`: by EC2 reservation, how many slots come free in a moment. `holding`: the dedicated
+    clusters that hold quota."""
+
+    places: Places
+    said: Sequence[Said]
+    lots: Mapping[str, Lot]
+    holdings: Holdings
+    coming: Mapping[str, int]
+    holding: Collection[str]
+
+
+class Sight:
+    """`look` is safe to call from any loop. `kueue`: whether another counts quota of dedicated clusters."""
+
+    def __init__(
+        self,
+        reads: OmeReads,
+        holdings: Callable[[], Holdings | None],
+        claims: Cache[NodeClaim],
+        nodes: Cache[Node],
+        pods: Cache[Pod],
+        *,
+        settings: Settings,
+        clock: Clock,
+        owns: Callable[[NodeClaim], bool],
+        kueue: Callable[[], bool],
+    ) -> None:
+        self.reads = reads
+        self.holdings = holdings
+        self.claims = claims
+        self._nodes = nodes
+        self._pods = pods
+        self._settings = settings
+        self.clock = clock
+        self._owns = owns
+        self._kueue = kueue
+        self._terms = TermsReader(reads, settings)
+        self.unexplained = Unexplained()
+        self._told: tuple[object, int] = (None, 0)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no reservation."""
+        return not self._terms.all()
+
+    def look(
+        self,
+        inventory: Inventory,
+        types: Mapping[str, InstanceType],
+        *,
+        planning: Collection[str],
+        given: Given,
+    ) -> Seen | None:
+        """`planning`: claims (by uid) that are judged by themselves, and not as part of their cluster."""
+        there = self._terms.all()
+        if not there:
+            return None
+        now = self.clock.now()
+        holdings = self.holdings() or Holdings()
+        flavors = None if self.reads.flavors.missing else self._flavors()
+        said = self._terms.said(
+            there,
+            flavors_of(flavors, types, self._settings.bought_zones),
+            types,
+            self._version(flavors, types),
+        )
+        lots = self._owned(holdings, inventory)
+        rules = {one.member.name: one.member.preemption for one in said}
+        holders = _without_ended(self._holders(lots, given, rules), inventory)
+        strange, coming = self._counts(lots, holders, inventory, now)
+        usable = _usable(lots, inventory, strange, now)
+        made = [
+            BookLot(
+                owner=one.reserved.queue,
+                flavor=flavor,
+                slots=usable.get(Lot(one.reserved.queue, flavor), {}),
+                quota=each.quota,
+                lending_limit=each.lending_limit,
+            )
+            for one in said
+            for flavor, each in one.flavors.items()
+        ]
+        cohorts = [
+            Cohort(name=each.name, parent=each.spec.parent_name) for each in self.reads.cohorts.cache.list()
+        ]
+        holding = self._holding(types, given, asking={*planning} - given.planned.keys())
+        kueue = self._kueue()
+        places = Places(
+            lots=made,
+            members=[one.member for one in said],
+            cohorts=cohorts,
+            holders=holders,
+            nominated=[
+                *nominations_of(
+                    [each for each in self.claims.list() if each.uid in planning],
+                    given.awaited,
+                    {uid: odcr_id for uid, odcr_id in given.kept.items() if odcr_id in lots},
+                    queue=lambda claim: self.draws((claim,))[0].get(claim.uid, ""),
+                )
+            ],
+            promises=lambda usage, gone: promises(
+                holding, usage=usage, gone={*gone, *given.leave}, spared=kueue
+            ),
+            # Where another decides what leaves, no cluster is nominated here.
+            nominations=lambda usage, gone: (
+                [] if kueue else nominations(holding, usage=usage, gone={*gone, *given.leave})
+            ),
+        )
+        return Seen(
+            places=places,
+            said=said,
+            lots=lots,
+            holdings=holdings,
+            coming=coming,
+            holding={each.name for each in holding if each.held.usage} - {*given.leave},
+        )
+
+    def _holding(
+        self, types: Mapping[str, InstanceType], given: Given, *, asking: Collection[str]
+    ) -> Sequence[Holding]:
+        """The dedicated clusters, and how many of their instances are there."""
+        clusters = self.reads.clusters.cache.list()
+        if not clusters:
+            return ()
+        known = reservations(self.reads)
+        specs, _ = judged(self.reads)
+        flavors = flavors_there(self.reads, specs)
+        return holding_of(
+            clusters,
+            self.claims.list(),
+            by_name=Names(known),
+            flavors=[*flavors.values()],
+            sizes=sizes(flavors, known, types, self._settings),
+            settled={*asking, *given.planned},
+            asking=asking,
+            admitted=given.admitted,
+            later=given.later,
+        )
+
+    def entitled(self, seen: Seen) -> Entitlements:
+        """What follows for plans, but for whose each claim is. Raises Guilty with whom it fails on."""
+
+        def among(some: Sequence[str]) -> Entitlements:
+            _, places, _ = part.only({*some}, None, seen.places)
+            said = [one for one in seen.said if one.reserved.queue in some]
+            return self._entitled(replace(seen, places=places or seen.places, said=said))
+
+        return searched(lambda: self._entitled(seen), among, lambda: part.names(None, seen.places))
+
+    def _entitled(self, seen: Seen) -> Entitlements:
+        now, said = self.clock.now(), seen.said
+        slots = seen.places.slots({}, ())
+        rules = {one.member.name: one.member.preemption for one in said}
+        return Entitlements(
+            lots=seen.lots,
+            terms={
+                Lot(*key): self._terms_of(slots, lot, seen.coming, rules[lot.owner], now)
+                for key, lot in slots.lots.items()
+            },
+            borrow={
+                Lot(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
+                for one in said
+                for flavor in one.member.borrowing_limit
+            },
+            peers={one.reserved.queue: peers for one in said if (peers := slots.peers(one.reserved.queue))},
+            names={one.reserved.queue: str(one.reserved) for one in said},
+            barred={one.reserved.queue: one.barred for one in said if one.barred} | dict(slots.inactive),
+            rules={
+                queue: Rule(
+                    within=rule.within != "Never",
+                    lower=rule.borrow != "Never" and rule.reclaim != "Never",
+                    threshold=rule.threshold,
+                )
+                for queue, rule in rules.items()
+            },
+        )
+
+    def draws(self, waiting: Iterable[NodeClaim]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+        """The queue of each claim; of what no reservation is named by, why it entitles to nothing."""
+        known = Names(Reserved(one.namespace, one.name) for one in self._terms.all())
+        draws: dict[str, str] = {}
+        barred: dict[str, str] = {}
+        called: dict[str, str] = {}
+        for claim in waiting:
+            if not (given := claim.annotations.get(names.DRAWS_FROM, "")):
+                continue
+            found = known.resolve(given)
+            if isinstance(found, Unresolved):
+                draws[claim.uid] = queue = f"?{given}"
+                barred[queue], called[queue] = found.message, given
+            else:
+                draws[claim.uid] = found.queue
+        return draws, barred, called
+
+    def _flavors(self) -> dict[str, Mapping[str, str]]:
+        return {each.name: each.spec.node_labels for each in self.reads.flavors.cache.list()}
+
+    def _version(self, flavors: object, types: Mapping[str, InstanceType]) -> int:
+        """Changes with the flavors or the instance types."""
+        seen = (flavors, id(types))
+        if self._told[0] != seen:
+            self._told = (seen, self._told[1] + 1)
+        return self._told[1]
+
+    def _owned(self, holdings: Holdings, inventory: Inventory) -> dict[str, Lot]:
+        """The lot of each EC2 reservation that belongs to somebody. What carries a tag that the holdings do
+        not know yet has no flavor, so that nobody takes it meanwhile."""
+        lots = {
+            odcr_id: Lot(reserved.queue, holdings.flavor.get(odcr_id, ""))
+            for odcr_id, reserved in holdings.owner.items()
+        }
+        for odcr in inventory.odcrs.values():
+            if odcr.id not in lots:
+                namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
+                theirs = elsewhere(odcr, self._settings.cluster_name)
+                if name and not theirs and self._exists(namespace, name):
+                    lots[odcr.id] = Lot(Reserved(namespace, name).queue, "")
+        return lots
+
+    def _exists(self, namespace: str, name: str) -> bool:
+        if namespace:
+            return self.reads.reservations.cache.get(name, namespace) is not None
+        return self.reads.cluster_reservations.cache.get(name) is not None
+
+    def _holders(
+        self, lots: Mapping[str, Lot], given: Given, rules: Mapping[str, Preemption]
+    ) -> list[Holder]:
+        """Claims whose instances hold a slot that belongs to somebody."""
+        held = {}
+        top = 0  # whom nobody goes before is not asked whether it may be disturbed
+        for claim in self.claims.list():
+            if (odcr_id := _held(claim) or given.planned.get(claim.uid, "")) in lots:
+                held[claim.uid] = claim, odcr_id
+            elif not claim.status.provider_id:
+                top = max(top, priority_of(claim))
+        there = [claim for claim, _ in held.values()]
+        draws, _, _ = self.draws(there)
+        since = launched_at(there)
+        found = []
+        for claim, odcr_id in held.values():
+            queue, priority = draws.get(claim.uid, ""), priority_of(claim)
+            own = queue == lots[odcr_id].owner
+            rule = rules.get(queue)
+            asked = not own or (priority < top and rule is not None and rule.within != "Never")
+            _, cluster = cluster_of(claim)
+            found.append(
+                Holder(
+                    name=claim.name,
+                    queue=queue,
+                    odcr_id=odcr_id,
+                    cluster=cluster,
+                    priority=priority,
+                    since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
+                    leaving=claim.deleting
+                    or claim.uid in given.left
+                    or (bool(cluster) and cluster in given.leave),
+                    # A claim without an instance cannot be drained: the next plan decides about it.
+                    spared=not claim.status.provider_id or (asked and self._spared(claim)),
+                    leaves_for=given.leaves_for.get(cluster or f"{CLAIM}{claim.name}", ""),
+                )
+            )
+        return found
+
+    def _spared(self, claim: NodeClaim) -> bool:
+        """Whether it is not asked for its slot; a dedicated cluster is, as a whole, where no other decides
+        about it."""
+        if names.DEDICATED in claim.labels:
+            return self._kueue()
+        return spared(claim, owns=self._owns, nodes=self._nodes, pods=self._pods)
+
+    def _counts(
+        self,
+        lots: Mapping[str, Lot],
+        holders: Iterable[Holder],
+        inventory: Inventory,
+        now: datetime,
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        held = Counter(each.odcr_id for each in holders)
+        unexplained = {
+            odcr_id: odcr.total - inventory.free(odcr_id) - held[odcr_id]
+            for odcr_id in lots
+            if (odcr := inventory.odcrs.get(odcr_id)) is not None
+        }
+        return self.unexplained.look(unexplained, now)
+
+    def _terms_of(
+        self,
+        slots: Slots,
+        lot: BookLot,
+        coming: Mapping[str, int],
+        rule: Preemption,
+        now: datetime,
+    ) -> Terms:
+        ended = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(coming.get(id_, 0))]
+        borrowers = [
+            Borrower(
+                each.odcr_id,
+                each.priority,
+                coming=each.leaving,
+                queue=each.queue,
+                leaves_for=each.leaves_for.removeprefix(CLAIM) if each.leaves_for.startswith(CLAIM) else "",
+            )
+            for each in slots.takers(lot)
+            if not (each.leaving and self._stuck(each.name, now))
+        ]
+        return Terms(
+            quota=slots.quota(lot),
+            room=slots.room(lot),
+            lendable=slots.lendable(lot),
+            reclaim=rule.reclaim,
+            borrowers=(*ended, *borrowers),
+        )
+
+    def _stuck(self, name: str, now: datetime) -> bool:
+        claim = self.claims.get(name)
+        since = claim.metadata.deletion_timestamp if claim is not None else None
+        return since is not None and now - since > DRAINING
+
+
+def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Holder]:
+    """Without those who leave and whose slot EC2 counts as free already: their claims go in a moment."""
+    held = list(holders)
+    over = Counter(each.odcr_id for each in held)
+    for odcr_id in over:
+        odcr = inventory.odcrs.get(odcr_id)
+        over[odcr_id] += inventory.free(odcr_id) - odcr.total if odcr is not None else 0
+    kept = []
+    for each in held:
+        if each.leaving and over[each.odcr_id] > 0:
+            over[each.odcr_id] -= 1
+        else:
+            kept.append(each)
+    return kept
+
+
+def _held(claim: NodeClaim) -> str:
+    """The EC2 reservation that its instance runs in."""
+    return claim.labels.get(names.RESERVATION_ID, "") if claim.status.provider_id else ""
+
+
+def _usable(
+    lots: Mapping[str, Lot], inventory: Inventory, strange: Mapping[str, int], now: datetime
+) -> dict[Lot, dict[str, int]]:
+    """The slots of each lot by reservation, without those that cannot be launched into or are strangers'."""
+    found: dict[Lot, dict[str, int]] = {}
+    for odcr_id, lot in lots.items():
+        odcr = inventory.odcrs.get(odcr_id)
+        if odcr is not None and launchable(odcr, now):
+            found.setdefault(lot, {})[odcr_id] = max(0, odcr.total - strange.get(odcr_id, 0))
+    return found

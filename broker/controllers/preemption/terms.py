@@ -1,0 +1,103 @@
+"""What each reservation's spec says about its slots: read once for each version of it.
+
+Invariant: a reservation whose spec has problems, that is deleted, or that a ResourceQuota refuses entitles
+nobody to anything, and it is said why; what it owns stays its own until it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from broker.apis.ome import FlavorQuotas, PreemptionRule
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.room import Room
+from broker.quota.lots import Member
+from broker.quota.usage import Reserved
+from broker.reservations.queues import preemption
+from broker.reservations.reading import Flavors, Reservation, read, reserved_of
+from broker.reservations.slot_quota import Counted, counted
+from broker.settings import Settings
+from broker.text import quantity
+from providers.model import InstanceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One reservation. `flavors` by name, in slots; `barred`: why it entitles to nothing."""
+
+    reserved: Reserved
+    member: Member
+    flavors: Mapping[str, Counted] = field(default_factory=dict)
+    barred: str = ""
+
+
+class TermsReader:
+    """Remembers what it read of each version."""
+
+    def __init__(self, reads: OmeReads, settings: Settings) -> None:
+        self._reads = reads
+        self._settings = settings
+        self._known: dict[str, tuple[tuple[str, int], Said]] = {}
+
+    def all(self) -> list[Reservation]:
+        reads = self._reads
+        return [*reads.reservations.cache.list(), *reads.cluster_reservations.cache.list()]
+
+    def said(
+        self,
+        reservations: Collection[Reservation],
+        flavors: Flavors,
+        types: Mapping[str, InstanceType],
+        version: int,
+    ) -> list[Said]:
+        """`version` changes with whatever else it depends on: flavors and types."""
+        found: dict[str, tuple[tuple[str, int], Said]] = {}
+        for one in reservations:
+            key = (one.metadata.resource_version, version)
+            known = self._known.get(one.uid)
+            found[one.uid] = known if known and known[0] == key else (key, self._read(one, flavors, types))
+        self._known = found
+        refusals = Room(self._reads).refusals()
+        return [
+            _barred(said.reserved, f"its namespace has no room for it: {why[0]}")
+            if not said.barred and (why := refusals.get(said.reserved))
+            else said
+            for _, said in found.values()
+        ]
+
+    def _read(self, one: Reservation, flavors: Flavors, types: Mapping[str, InstanceType]) -> Said:
+        judged = self._reads.specs.of(one)
+        spec, reserved = judged.spec, reserved_of(one)
+        if one.deleting or judged.problems:
+            barred = "it is being deleted" if one.deleting else f"its spec is not valid: {judged.problems[0]}"
+            return _barred(reserved, barred)
+        reading = read(one, judged, flavors)
+        slots = {
+            quotas.name: counted(
+                ask, types, borrowing=_limits(quotas, "borrowing"), lending=_limits(quotas, "lending")
+            )
+            for group in spec.resource_groups
+            for quotas in group.flavors
+            if (ask := reading.wish.asks.get(quotas.name)) is not None
+        }
+        may = spec.allow_borrowing and bool(spec.cohort)
+        member = Member(
+            name=reserved.queue,
+            cohort=spec.cohort,
+            borrowing_limit={name: each.borrowing_limit for name, each in slots.items()} if may else {},
+            preemption=preemption(spec.preemption_rule or PreemptionRule()),
+        )
+        return Said(reserved=reserved, member=member, flavors=slots)
+
+
+def _barred(reserved: Reserved, why: str) -> Said:
+    return Said(reserved=reserved, member=Member(name=reserved.queue), barred=why)
+
+
+def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:
+    texts = {
+        each.name: each.borrowing_limit if kind == "borrowing" else each.lending_limit
+        for each in quotas.resources
+    }
+    return {name: None if text is None else quantity(text) for name, text in texts.items()}

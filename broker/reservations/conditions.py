@@ -1,0 +1,361 @@
+"""What is said of a reservation: what stands in its way, and its conditions, each with its reason.
+
+Invariant: all five conditions are there from the first write on, so that each can flip; messages of what is
+well are OME's own, those of what is not name amounts and the way out. SpecNormalized is there only where
+something of the spec is taken otherwise than it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.apis import names, spelling
+from broker.apis.ome import SPEC_NORMALIZED
+from broker.apis.ome_rules import Judged
+from broker.apis.units import written
+from broker.kube.conditions import ConditionUpdate
+from broker.quota.lifecycle import Kind, Obstacle, State, ready
+from broker.quota.model import Amounts, FlavorResource
+from broker.quota.standing import Share, beyond
+from broker.quota.usage import Holder
+from broker.reservations.reading import INVALID
+from broker.reservations.sizing import ACCELERATORS
+
+READY: Final = "Ready"
+SUFFICIENT: Final = "ResourcesSufficient"
+PROVISIONED: Final = "ResourcesProvisioned"
+DACS: Final = "DACAssociationsHealthy"
+WORKLOADS: Final = "WorkloadsHealthy"
+OF_ANNOTATIONS: Final = (INVALID, spelling.REASON)  # troubles that whoever wrote the object can mend in it
+# Of what is wrong with queues: what keeps workloads out of them.
+KEPT_OUT: Final = (
+    "ObjectConflict",
+    "QueueRefused",
+    "KueueUnavailable",
+    "KueueRemoved",
+    "QueueMarkRemoved",
+    "QueueTerminating",
+    "CohortCycle",
+    "QueueStopped",
+)
+# Every reason there is, by the condition that has it; what buys or queues for a reservation brings its own.
+REASONS: Final = {
+    READY: (
+        "ReservationActive",
+        "ReservationUpdating",
+        "Creating",
+        "Deleting",
+        "SpecInvalid",
+        "QuotaExceeded",
+        "FlavorNotFound",
+        "ClusterQueueInactive",
+        "InsufficientCapacity",
+        "CloudReservationPending",
+    ),
+    SUFFICIENT: (
+        "CapacityAvailable",
+        "InsufficientCapacity",
+        "HardwareUnavailable",
+        "HardwareInUse",
+        "ResourceRatioUnsatisfiable",
+        "FlavorNotFound",
+        "CloudReservationPending",
+        "QuotaExceeded",
+        "SpecInvalid",
+        "Creating",
+        "Deleting",
+    ),
+    PROVISIONED: ("CapacityProvisioned", "Creating", "Updating", "Deleting"),
+    DACS: ("AllDACsHealthy", "DACFailed", "Creating"),
+    WORKLOADS: ("AllWorkloadsHealthy", "WorkloadFailed", "PriorityClassNotFound", *KEPT_OUT, "Creating"),
+    SPEC_NORMALIZED: ("Normalized",),
+}
+ACTIVE: Final = "Capacity reservation is active and healthy"
+AVAILABLE: Final = "Sufficient resources available for allocation"
+HEALTHY_DACS: Final = "All associated DACs are in healthy state"
+HEALTHY_WORKLOADS: Final = "All associated workloads are in healthy state"
+RATIO: Final = (
+    "no number of instances has them in this ratio: lower the quota of what is missing, or set annotation "
+    f"{names.SIZING}: max"
+)
+OUT: Final = "it counts again once it can be used: uncordon the nodes, or end or replace what is broken"
+# What EC2 sells; of anything else, such as a licence, only a node that has it says how much there is.
+SOLD: Final = frozenset({*ACCELERATORS, "cpu", "memory", "pods"})
+MOST_NAMED: Final = 10  # of what a message lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What somebody who works for a reservation cannot do. `pending`: it is tried again, or begins later."""
+
+    reason: str
+    message: str
+    pending: bool = False
+
+    @property
+    def said(self) -> str:
+        """For who reads no reason besides."""
+        return f"{self.reason}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """What Kueue says of the reservation's ClusterQueue."""
+
+    active: bool
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is known of one reservation. `deciding`: what counts as lack of capacity where it lacks;
+    `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out;
+    `taken`: what of it others use, on nodes (`takers`) as far as these are known; `hindered`: what is wrong
+    with its queues; `remedies`: what would bring instances that are missing, where nobody buys them."""
+
+    judged: Judged
+    refused: tuple[str, ...] = ()
+    nominal: Amounts = field(default_factory=dict)
+    limit: Amounts = field(default_factory=dict)
+    share: Share = field(default_factory=Share)
+    deciding: frozenset[FlavorResource] = frozenset()
+    missing_flavors: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    outs: tuple[str, ...] = ()
+    taken: Amounts = field(default_factory=dict)
+    takers: tuple[str, ...] = ()
+    queue: QueueState | None = None
+    troubles: tuple[Trouble, ...] = ()
+    hindered: tuple[Trouble, ...] = ()
+    remedies: tuple[str, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    used: Amounts = field(default_factory=dict)
+    priority_missing: str = ""
+    left: tuple[str, ...] = ()
+
+
+def obstacles(facts: Facts) -> Iterator[Obstacle]:
+    """What stands in the way, what decides first first."""
+    noted = [each.said for each in facts.troubles if each.reason in OF_ANNOTATIONS]
+    for each in _before_hardware(facts):
+        yield replace(each, message="; ".join([each.message, *noted]))
+    lacking = short(facts.nominal, facts.share.supplied)
+    if decides := {key: value for key, value in lacking.items() if key in facts.deciding}:
+        waits = any(each.pending for each in facts.troubles) or bool(facts.pending)
+        reason = "CloudReservationPending" if waits else "InsufficientCapacity"
+        because = [each.message if each.reason == reason else each.said for each in facts.troubles]
+        because += facts.pending if waits else facts.remedies
+        yield Obstacle(
+            kind=Kind.BUYING if waits else Kind.SUPPLY,
+            reason=reason,
+            message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *because]),
+        )
+    if excess := beyond(facts.used, facts.limit):
+        told = ", ".join(
+            f"{written(key.resource, facts.used[key])} of {key.resource} in {key.flavor} used, "
+            f"{written(key.resource, value)} more than it may"
+            for key, value in sorted(excess.items())
+        )
+        yield Obstacle(
+            kind=Kind.USE,
+            reason="QuotaExceeded",
+            message=f"{told}: nothing is evicted for it, and nothing more is admitted until it fits; end "
+            "some of status.associationUsages, or raise nominalQuota",
+        )
+
+
+def _before_hardware(facts: Facts) -> Iterator[Obstacle]:
+    """What keeps anybody from looking at what is there: the spec, its flavors, its queue."""
+    if facts.judged.problems:
+        yield Obstacle(kind=Kind.SPEC, reason="SpecInvalid", message="; ".join(facts.judged.problems))
+    if facts.refused:
+        yield Obstacle(kind=Kind.SPEC, reason="QuotaExceeded", message="; ".join(facts.refused))
+    if facts.missing_flavors:
+        yield Obstacle(
+            kind=Kind.QUEUE,
+            reason="FlavorNotFound",
+            message=f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
+            "its instances, or correct the flavor's name; without Kueue, a flavor is named after its "
+            "instance type, such as p5.48xlarge",
+        )
+    if facts.queue is not None and not facts.queue.active:
+        said = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
+        yield Obstacle(
+            kind=Kind.QUEUE, reason="ClusterQueueInactive", message=f"its ClusterQueue is not active: {said}"
+        )
+
+
+def verdicts(
+    facts: Facts, state: State, obstacle: Obstacle | None, *, first: bool, was_ready: bool, anew: bool = False
+) -> tuple[ConditionUpdate, ...]:
+    """The conditions in this state. `first`: nothing was written of it before. `anew`: it had failed, and its
+    spec is another since."""
+    if first:
+        begun = "the reservation is new: nothing is known of it yet"
+        return (
+            ConditionUpdate(type=READY, status="False", reason="Creating", message=begun),
+            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Creating", message=begun),
+            ConditionUpdate(type=PROVISIONED, status="False", reason="Creating", message=begun),
+            ConditionUpdate(type=DACS, status="Unknown", reason="Creating", message=begun),
+            ConditionUpdate(type=WORKLOADS, status="Unknown", reason="Creating", message=begun),
+        )
+    if state == "Deleting":
+        left = "; ".join(facts.left) or "nothing is left of it"
+        return (
+            _ready(state, obstacle, facts, was_ready=was_ready),
+            ConditionUpdate(type=SUFFICIENT, status="Unknown", reason="Deleting", message=left),
+            ConditionUpdate(type=PROVISIONED, status="False", reason="Deleting", message=left),
+            _dacs(facts),
+            _workloads(facts),
+        )
+    made = (
+        _ready(state, obstacle, facts, was_ready=was_ready),
+        _sufficient(facts),
+        _provisioned(state, obstacle, anew=anew),
+        _dacs(facts),
+        _workloads(facts),
+    )
+    if not facts.judged.notes:
+        return made
+    notes = "; ".join(facts.judged.notes)
+    return (*made, ConditionUpdate(type=SPEC_NORMALIZED, status="True", reason="Normalized", message=notes))
+
+
+def detail(state: State, obstacle: Obstacle | None, said: Sequence[ConditionUpdate], facts: Facts) -> str:
+    """One line for people: the state's name, or what is amiss."""
+    if state == "Deleting":
+        return f"Deleting: {'; '.join(facts.left)}" if facts.left else state
+    if obstacle is not None:
+        return f"{obstacle.reason}: {obstacle.message}"
+    if state != "Active":
+        return state
+    told = (*facts.troubles, *facts.hindered)
+    wrong = next((each for each in said if each.status == "False"), None) or next(iter(told), None)
+    return state if wrong is None else f"{wrong.reason}: {wrong.message}"
+
+
+def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: bool) -> ConditionUpdate:
+    if ready(state, obstacle, was_ready=was_ready):
+        if state == "Active":
+            return ConditionUpdate(type=READY, status="True", reason="ReservationActive", message=ACTIVE)
+        said = "the spec changed; what was there before serves meanwhile"
+        return ConditionUpdate(type=READY, status="True", reason="ReservationUpdating", message=said)
+    if state == "Deleting":
+        said = "; ".join(facts.left) or "nothing is left of it"
+        return ConditionUpdate(type=READY, status="False", reason="Deleting", message=said)
+    if obstacle is not None:
+        return ConditionUpdate(type=READY, status="False", reason=obstacle.reason, message=obstacle.message)
+    said = "the spec changed, and nothing serves it yet"
+    return ConditionUpdate(type=READY, status="False", reason="ReservationUpdating", message=said)
+
+
+# What stops admission and says nothing about the hardware.
+NOT_OF_HARDWARE: Final = ((Kind.QUEUE, "ClusterQueueInactive"), (Kind.SPEC, "QuotaExceeded"))
+
+
+def _sufficient(facts: Facts) -> ConditionUpdate:
+    def no(reason: str, message: str) -> ConditionUpdate:
+        return ConditionUpdate(type=SUFFICIENT, status="False", reason=reason, message=message)
+
+    for each in obstacles(facts):
+        if (each.kind, each.reason) not in NOT_OF_HARDWARE:
+            return no(each.reason, each.message)
+    if lacking := short(facts.nominal, facts.share.supplied):
+        said = amounts_missing(facts.nominal, facts.share.supplied, lacking)
+        ratio = "ResourceRatioUnsatisfiable"
+        because = [each.message if each.reason == ratio else each.said for each in facts.troubles]
+        return no(ratio, "; ".join([said, *(because or [RATIO])]))
+    if out := short(facts.nominal, facts.share.allocatable):
+        said = amounts_missing(facts.nominal, facts.share.allocatable, out, verb="can be used now")
+        return no(
+            "HardwareUnavailable", "; ".join([said, *([listed(facts.outs)] if facts.outs else []), OUT])
+        )
+    if facts.taken:
+        return no("HardwareInUse", _in_use(facts))
+    return ConditionUpdate(type=SUFFICIENT, status="True", reason="CapacityAvailable", message=AVAILABLE)
+
+
+def _in_use(facts: Facts) -> str:
+    told = ", ".join(
+        f"flavor {key.flavor}: {written(key.resource, value)} of {written(key.resource, facts.nominal[key])} "
+        f"{key.resource} are used by others"
+        for key, value in sorted(facts.taken.items())
+    )
+    if facts.queue is not None:
+        return (
+            f"{told}: pods on its nodes that no workload with quota accounts for; queue them for a "
+            "reservation, or move them away (kubectl get pods -A -o wide)"
+        )
+    return (
+        f"{told}: what runs on {listed(facts.takers)} draws from another reservation or none; give the "
+        f"NodePool's template the annotation {names.DRAWS_FROM}, or drain them"
+    )
+
+
+def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> ConditionUpdate:
+    """Its last change is when what the spec asks for began to be missing."""
+    if anew:
+        said = "the spec changed: what it asks for now is waited for"
+        return ConditionUpdate(type=PROVISIONED, status="Unknown", reason="Updating", message=said)
+    if state == "Active" and (obstacle is None or obstacle.kind is Kind.USE):
+        said = "what the spec asks for is there"
+        return ConditionUpdate(type=PROVISIONED, status="True", reason="CapacityProvisioned", message=said)
+    reason, said = (obstacle.reason, obstacle.message) if obstacle is not None else (state, state)
+    return ConditionUpdate(type=PROVISIONED, status="False", reason=reason, message=said)
+
+
+def _dacs(facts: Facts) -> ConditionUpdate:
+    ill = [each for each in facts.holders if each.kind == "DedicatedAICluster" and not each.healthy]
+    if ill:
+        return ConditionUpdate(type=DACS, status="False", reason="DACFailed", message=_ailing(ill))
+    return ConditionUpdate(type=DACS, status="True", reason="AllDACsHealthy", message=HEALTHY_DACS)
+
+
+def _workloads(facts: Facts) -> ConditionUpdate:
+    ill = [each for each in facts.holders if each.kind != "DedicatedAICluster" and not each.healthy]
+    if facts.priority_missing:
+        said = (
+            f"spec.priorityClassName {facts.priority_missing} is no WorkloadPriorityClass and no "
+            "PriorityClass: workloads have priority 0 until there is one; create it, or correct the name"
+        )
+        return ConditionUpdate(type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=said)
+    for each in facts.hindered:
+        if each.reason in KEPT_OUT:
+            return ConditionUpdate(type=WORKLOADS, status="False", reason=each.reason, message=each.message)
+    if ill:
+        return ConditionUpdate(type=WORKLOADS, status="False", reason="WorkloadFailed", message=_ailing(ill))
+    return ConditionUpdate(
+        type=WORKLOADS, status="True", reason="AllWorkloadsHealthy", message=HEALTHY_WORKLOADS
+    )
+
+
+def _ailing(holders: Sequence[Holder]) -> str:
+    return listed([f"{each.name}: {each.why or 'not healthy'}" for each in holders], "; ")
+
+
+def short(wanted: Amounts, has: Amounts) -> Amounts:
+    """What is missing of each."""
+    return beyond(wanted, has)
+
+
+def amounts_missing(wanted: Amounts, has: Amounts, lacking: Amounts, *, verb: str = "there are") -> str:
+    return ", ".join(
+        f"flavor {key.flavor}: {verb} {written(key.resource, has.get(key, 0))} of "
+        f"{written(key.resource, wanted[key])} {key.resource}"
+        for key in sorted(lacking)
+    )
+
+
+def listed(said: Sequence[str], between: str = ", ") -> str:
+    more = len(said) - MOST_NAMED
+    return between.join([*said[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def deciding(nominal: Amounts, *, largest: bool) -> frozenset[FlavorResource]:
+    """What each flavor's quota is sized by: its accelerators; without any, or if asked for, all of it."""
+    wanted = [key for key, value in nominal.items() if value]
+    accelerated = {key.flavor for key in wanted if not largest and key.resource in ACCELERATORS}
+    return frozenset(key for key in wanted if key.flavor not in accelerated or key.resource in ACCELERATORS)

@@ -1,0 +1,57 @@
+"""When the nodes of a reservation must go, or must be told that it ends.
+
+Invariant: a Capacity Block's nodes drain before EC2 begins to terminate them (30 minutes before its end, 60
+for UltraServers: EC2 User Guide, "Capacity Blocks"), and nobody is drained from any other reservation, whose
+instances run on when it ends; there people are told, once for each notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.capacity.matching import ends_at
+from broker.reservations.instance_labels import ENDED
+from providers.model import Odcr
+
+# How long before the end of a default reservation people are told, the last notice first.
+NOTICES: Final = (timedelta(minutes=10), timedelta(minutes=60))
+
+
+def drains(odcr: Odcr, now: datetime) -> bool:
+    """Whether the nodes in it must go now."""
+    at = _drain_at(odcr)
+    return at is not None and now >= at
+
+
+def notice(odcr: Odcr, now: datetime) -> timedelta | None:
+    """The notice that is due for a default reservation; None before the first and after the end."""
+    if not _told(odcr) or odcr.end is None or now >= odcr.end:
+        return None
+    return next((before for before in NOTICES if now >= odcr.end - before), None)
+
+
+def lasting(odcr: Odcr) -> bool:
+    """Whether EC2 still keeps it, so that its end is news."""
+    return odcr.state not in ENDED
+
+
+def next_moment(odcrs: Iterable[Odcr], now: datetime) -> datetime | None:
+    """When one of them drains or has a notice due that does not now."""
+    moments = []
+    for odcr in odcrs:
+        drain_at = _drain_at(odcr)
+        if drain_at is not None:
+            moments.append(drain_at)
+        elif _told(odcr) and odcr.end is not None:
+            moments += [odcr.end - before for before in NOTICES]
+    return min((at for at in moments if at > now), default=None)
+
+
+def _drain_at(odcr: Odcr) -> datetime | None:
+    return ends_at(odcr) if odcr.reservation_type == "capacity-block" else None
+
+
+def _told(odcr: Odcr) -> bool:
+    return odcr.reservation_type == "default" and lasting(odcr)

@@ -1,0 +1,156 @@
+"""How a flavor's quota stands against what is held for it: enough, too little, too much, or out of place.
+
+Invariant: what is held is measured in shares of the quota, so that types of one flavor count alike whatever
+their size. What the broker made and would not make so again (another type, zone, platform or tenancy) is
+out of place: it never counts, and stays until what replaces it is active. Somebody else's counts as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from broker.capacity.model import Inventory
+from broker.reservations.desired import Ask, Change, FlavorCount, Terms, Wish
+from broker.reservations.ownership import made_here
+from broker.reservations.sizing import needed
+from providers.model import UNCHANGED, InstanceType, Odcr
+
+ACTIVE = "active"
+# Of a capacity block that serves nobody now, and nobody knows until when: it is neither held nor pending.
+UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """`share` of the quota is held, `active` of it usable now; 1 is enough. `needs`: instances by type."""
+
+    needs: Mapping[str, Fraction]
+    share: Fraction
+    active: Fraction
+    placed: tuple[Odcr, ...]  # ours, where and what they should be
+    strays: tuple[Odcr, ...]  # ours, out of place
+    obtained: int
+    pending: int
+    unlike: tuple[Odcr, ...] = ()  # of the strays, those that would be bought just so again
+
+    @property
+    def complete(self) -> bool:
+        return self.active >= 1
+
+    def more(self, instance_type: str) -> int:
+        """How many of the type are still to be bought."""
+        return max(0, math.ceil((1 - self.share) * self.needs[instance_type]))
+
+    def counted(self, ask: Ask, wanted: int) -> FlavorCount:
+        more = self.more(ask.flavor.instance_types[0])
+        held = self.obtained + self.pending
+        return FlavorCount(
+            wanted=held + more if more else wanted,
+            obtained=self.obtained,
+            pending=self.pending,
+            buying=self.pending > 0,
+        )
+
+
+def stand(
+    ask: Ask, terms: Terms, held: Iterable[Odcr], *, types: Mapping[str, InstanceType], cluster: str
+) -> Stand:
+    """Where the flavor stands. `held` have not ended."""
+    held = tuple(held)
+    kinds = {*ask.flavor.instance_types, *(odcr.instance_type for odcr in held)}
+    needs = {
+        name: needed(types[name], ask.nominal, sizing=ask.sizing) if name in types else Fraction(0)
+        for name in kinds
+    }
+    first = needs[ask.flavor.instance_types[0]]
+    if ask.released and first:
+        left = max(Fraction(0), first - ask.released) / first
+        needs = {name: each * left for name, each in needs.items()}
+    ours = [odcr for odcr in held if made_here(odcr, cluster)]
+    strays = tuple(odcr for odcr in ours if not _as_made_now(odcr, ask, terms))
+    counted = [odcr for odcr in held if odcr not in strays and odcr.state != UNAVAILABLE]
+    active = [odcr for odcr in counted if odcr.state == ACTIVE]
+    return Stand(
+        needs=needs,
+        share=_share(counted, needs),
+        active=_share(active, needs),
+        placed=tuple(odcr for odcr in ours if odcr not in strays),
+        strays=strays,
+        obtained=sum(odcr.total for odcr in active),
+        pending=sum(odcr.total for odcr in counted if odcr.state != ACTIVE),
+        unlike=tuple(odcr for odcr in strays if _as_asked(odcr, ask, terms)),
+    )
+
+
+def surplus(wish: Wish, ask: Ask, at: Stand, inventory: Inventory) -> list[Change]:
+    """What is given back since the quota is served without it, and ends that are not as they should be."""
+    over, changes = at.active - 1, []
+    for odcr in sorted(at.placed, key=lambda each: _last_wanted(each, ask), reverse=True):
+        if odcr.state != ACTIVE:
+            continue  # EC2 modifies no other
+        needs = at.needs[odcr.instance_type]
+        back = min(unused(odcr, inventory), max(0, math.floor(over * needs)))
+        end = wish.terms.end if _second(odcr) != wish.terms.end else UNCHANGED
+        if back:
+            over -= back / needs
+            why = f"{back} more than flavor {ask.flavor.name} needs"
+        elif end is not UNCHANGED:
+            why = f"its end is to be {wish.terms.end or 'never'}"
+        else:
+            continue
+        end = UNCHANGED if back == odcr.total else end
+        changes.append(
+            Change(reserved=wish.reserved, odcr_id=odcr.id, count=odcr.total - back, why=why, end=end)
+        )
+    return changes
+
+
+def given_back(wish: Wish, odcrs: Iterable[Odcr], inventory: Inventory, why: str) -> list[Change]:
+    """Each down to what runs in it; one that nothing runs in ends."""
+    changes = []
+    for odcr in odcrs:
+        used = odcr.total - unused(odcr, inventory)
+        if used == 0 or (used < odcr.total and odcr.state == ACTIVE):
+            changes.append(Change(reserved=wish.reserved, odcr_id=odcr.id, count=used, why=why))
+    return changes
+
+
+def unused(odcr: Odcr, inventory: Inventory) -> int:
+    """Slots that surely nobody is in: neither by EC2's count nor by a launch since."""
+    return max(0, min(odcr.available, odcr.total) - inventory.debits.get(odcr.id, 0))
+
+
+def _share(odcrs: Iterable[Odcr], needs: Mapping[str, Fraction]) -> Fraction:
+    return sum(
+        (odcr.total / needs[odcr.instance_type] for odcr in odcrs if needs[odcr.instance_type]), Fraction(0)
+    )
+
+
+def _as_made_now(odcr: Odcr, ask: Ask, terms: Terms) -> bool:
+    return ask.flavor.admits(odcr) and _on(terms, odcr)
+
+
+def _as_asked(odcr: Odcr, ask: Ask, terms: Terms) -> bool:
+    """Whether it is what EC2 would be asked for, though not what the flavor's labels say."""
+    flavor = ask.flavor
+    placed = odcr.zone in flavor.zones or odcr.zone_id in flavor.zones
+    return placed and odcr.instance_type in flavor.instance_types and _on(terms, odcr)
+
+
+def _on(terms: Terms, odcr: Odcr) -> bool:
+    has = (odcr.match_criteria, odcr.platform, odcr.tenancy)
+    return has == (terms.match_criteria, terms.platform, terms.tenancy)
+
+
+def _last_wanted(odcr: Odcr, ask: Ask) -> tuple[int, int, int, str]:
+    """What would be bought last is given back first; of alike ones the smallest."""
+    zones = ask.flavor.zones
+    zone = zones.index(odcr.zone if odcr.zone in zones else odcr.zone_id)
+    return ask.flavor.instance_types.index(odcr.instance_type), zone, -odcr.total, odcr.id
+
+
+def _second(odcr: Odcr) -> object:
+    return odcr.end.replace(microsecond=0) if odcr.end else None

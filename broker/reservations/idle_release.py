@@ -1,0 +1,48 @@
+"""Slots that nobody used for long, where the settings say that they are released.
+
+Invariant: a slot is idle from when this process first saw it unused, without a moment in which it saw it
+used; a new process begins to count anew, so that nothing is released too early. What is released is recorded
+in the ledger, and the next plan wants so many fewer: it is given back like anything that is too much, never
+below what runs. It holds for the object as it was: a changed spec asks for all of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from broker.capacity.model import Inventory
+from broker.reservations.fulfilment import ACTIVE, unused
+from broker.reservations.ownership import made_here
+from providers.model import Odcr
+
+
+class Idle:
+    """Of one process. `ttl` of zero: nothing is ever released."""
+
+    def __init__(self, *, ttl: timedelta, cluster: str) -> None:
+        self._ttl = ttl
+        self._cluster = cluster
+        self._since: dict[str, tuple[int, datetime]] = {}  # ODCR -> unused slots all the time, since when
+
+    def see(self, inventory: Inventory, now: datetime) -> None:
+        """One look at all of EC2's reservations."""
+        if not self._ttl:
+            return
+        seen: dict[str, tuple[int, datetime]] = {}
+        for odcr in inventory.odcrs.values():
+            free = unused(odcr, inventory) if made_here(odcr, self._cluster) and odcr.state == ACTIVE else 0
+            if free:
+                count, since = self._since.get(odcr.id, (free, now))
+                seen[odcr.id] = (min(count, free), since)
+        self._since = seen
+
+    def over(self, odcrs: Iterable[Odcr], now: datetime) -> int:
+        """How many slots of these have been idle for so long that they are released."""
+        found = [self._since[odcr.id] for odcr in odcrs if odcr.id in self._since]
+        return sum(count for count, since in found if since + self._ttl <= now) if self._ttl else 0
+
+    def released(self, odcrs: Iterable[Odcr]) -> None:
+        """Was just written down: counts anew."""
+        for odcr in odcrs:
+            self._since.pop(odcr.id, None)

@@ -1,0 +1,197 @@
+"""The machines behind the flavors: slots of EC2's reservations, and the nodes that run in none of them.
+
+Invariant: each machine counts once, in one flavor. A slot counts with what EC2 sells an instance of its type
+with, whether its instance is there yet or not, so that a launch changes nothing, unless the node should have
+been initialized long ago; a node outside counts with what it can give to pods. A node is of the flavor of the
+reservation that it runs in, else of the ResourceFlavor whose labels it has most of; accelerators on nodes of
+no flavor, or of two alike, are told of and count in none. Cordoned, not ready or going: out; a taint alone
+keeps no pod away for good.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import condition
+from broker.apis.units import CPU
+from broker.capacity.matching import ends_at
+from broker.capacity.model import Inventory
+from broker.quota.standing import Machine, attribute
+from broker.quota.usage import Reserved
+from broker.reservations.endings import NOTICES
+from broker.reservations.ownership import Holdings
+from broker.reservations.sizing import ACCELERATORS, supply
+from broker.text import exact
+from providers.model import InstanceType, Odcr
+
+Flavors = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """`unattributed`: accelerators that count in no flavor, by resource and why. `tied`: the nodes of two
+    flavors alike, by flavor."""
+
+    machines: tuple[Machine, ...] = ()
+    unattributed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Hardware:
+    """`look` is one look at everything; what did not change is not worked out again. `starting_seconds`: how
+    long a node may take to be initialized."""
+
+    def __init__(self, *, starting_seconds: float) -> None:
+        self._starting = timedelta(seconds=starting_seconds)
+        self._flavors: Flavors = {}
+        self._nodes: dict[str, tuple[Node, tuple[str, ...], Mapping[str, int]]] = {}
+
+    def look(
+        self,
+        nodes: Iterable[Node],
+        claims: Iterable[NodeClaim],
+        inventory: Inventory,
+        holdings: Holdings,
+        flavors: Flavors,
+        types: Mapping[str, InstanceType],
+        now: datetime,
+    ) -> Seen:
+        if flavors != self._flavors:
+            self._flavors, self._nodes = flavors, {}
+        machines: list[Machine] = []
+        unattributed: Counter[tuple[str, str]] = Counter()
+        tied: dict[str, list[str]] = defaultdict(list)
+        inside: dict[str, list[Node]] = defaultdict(list)
+        known: dict[str, tuple[Node, tuple[str, ...], Mapping[str, int]]] = {}
+        for node in nodes:
+            odcr = inventory.odcrs.get(node.labels.get(names.RESERVATION_ID, ""))
+            if odcr is not None and odcr.id in holdings.flavor and odcr.state == "active":
+                inside[odcr.id].append(node)
+                continue
+            entry = self._nodes.get(node.name)
+            if entry is None or entry[0] is not node:
+                entry = (node, attribute(node.labels, flavors), resources(node))
+            known[node.name] = entry
+            _, found, has = entry
+            if len(found) == 1:
+                machines.append(Machine(name=node.name, flavor=found[0], resources=has, out=why(node)))
+                continue
+            reason = "several flavors" if found else "no flavor"
+            for resource in ACCELERATORS:
+                if has.get(resource):
+                    unattributed[resource, reason] += has[resource]
+            for name in found:
+                tied[name].append(node.name)
+        self._nodes = known
+        joining = Counter(
+            claim.labels.get(names.RESERVATION_ID, "")
+            for claim in claims
+            if claim.status.provider_id and not claim.status.node_name and not claim.deleting
+        )
+        for id_, flavor in holdings.flavor.items():
+            odcr = inventory.odcrs.get(id_)
+            type_ = types.get(odcr.instance_type) if odcr is not None else None
+            if odcr is not None and type_ is not None and odcr.state == "active":
+                owner = holdings.owner[id_]
+                machines += slots(
+                    odcr, flavor, owner, type_, inside[id_], joining[id_], now, starting=self._starting
+                )
+        return Seen(
+            machines=tuple(machines),
+            unattributed=unattributed,
+            tied={name: tuple(sorted(some)) for name, some in tied.items()},
+        )
+
+
+def slots(
+    odcr: Odcr,
+    flavor: str,
+    owner: Reserved,
+    type_: InstanceType,
+    nodes: Iterable[Node],
+    joining: int,
+    now: datetime,
+    *,
+    starting: timedelta,
+) -> Iterator[Machine]:
+    """The slots of an active reservation: those with a node, those that are free, those that others use.
+    `starting`: for how long a node that is not initialized counts."""
+    has = whole(supply(type_))
+    ending = f"{odcr.id} ends at {odcr.end:%Y-%m-%d %H:%M} UTC" if odcr.end and expires(odcr, now) else ""
+    rest = odcr.total
+    for node in sorted(nodes, key=lambda each: each.name)[: odcr.total]:
+        rest -= 1
+        out = ending or _unusable(node, now, starting)
+        yield Machine(name=node.name, flavor=flavor, resources=has, owner=owner, out=out, sudden=bool(ending))
+    free = min(rest, odcr.available + joining)
+    if free:
+        yield Machine(
+            name=odcr.id,
+            flavor=flavor,
+            resources=has,
+            owner=owner,
+            out=ending,
+            sudden=bool(ending),
+            count=free,
+        )
+    for number in range(rest - free):
+        yield Machine(
+            name=f"{odcr.id}/{number}",
+            flavor=flavor,
+            resources=has,
+            owner=owner,
+            out=ending or f"an instance in {odcr.id} is no node of this cluster",
+            sudden=bool(ending),
+        )
+
+
+def _unusable(node: Node, now: datetime, starting: timedelta) -> str:
+    """As `why`; but a node that starts can be used, until it should have been initialized."""
+    if node.deleting or node.labels.get(names.REGISTERED) != "true" or names.INITIALIZED in node.labels:
+        return why(node)
+    since = node.metadata.creation_timestamp
+    if since is None or now - since < starting:
+        return ""
+    minutes = starting.total_seconds() / 60
+    return why(node) or f"node {node.name} was not initialized within {minutes:g} minutes"
+
+
+def expires(odcr: Odcr, now: datetime) -> bool:
+    """Whether its end is near: from then on nobody should count on it."""
+    end = ends_at(odcr)
+    if end is None:
+        return False
+    return now >= (end if odcr.reservation_type == "capacity-block" else end - NOTICES[0])
+
+
+def why(node: Node) -> str:
+    """Why a node cannot be used; empty where it can."""
+    if node.deleting:
+        return f"node {node.name} is being removed"
+    if node.spec.unschedulable:
+        return f"node {node.name} is cordoned"
+    found = condition(node.status.conditions, names.READY)
+    return "" if found is not None and found.status == "True" else f"node {node.name} is not ready"
+
+
+def resources(node: Node) -> Mapping[str, int]:
+    """What pods can have of it, as quota counts it; part of a unit is none."""
+    has = node.status.allocatable
+    return {name: int(exact(text) * (1000 if name == CPU else 1)) for name, text in has.items()}
+
+
+def whole(amounts: Mapping[str, float]) -> dict[str, int]:
+    return {name: int(value * 1000 if name == CPU else value) for name, value in amounts.items()}
+
+
+def sight(node: Node | None) -> tuple[object, ...] | None:
+    """What of a node matters here: the rest changes every few minutes."""
+    if node is None:
+        return None
+    return node.labels, why(node), node.status.allocatable

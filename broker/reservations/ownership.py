@@ -1,0 +1,303 @@
+"""Which of EC2's reservations belong to which CapacityReservation, and in which flavor.
+
+Invariant: an EC2 reservation belongs to at most one CapacityReservation. It belongs to the one that its own
+tag names, or the tag of a group that this one names; or to one that names it in an annotation, if the
+operator allows that namespace to. An annotation that is not allowed takes nothing and keeps nothing from its
+holder. Of several that claim one the holder keeps it; without a holder the oldest gets it. A tag of another
+cluster's reservation or group names nothing here, whatever that name: the UID tells clusters apart, or the
+cluster's name where there is no UID. What another cluster's broker made is taken only by an annotation that
+is allowed. A group that could not be read is not one that is not there. One that fits no flavor, or two
+alike, is held by nobody and told: it is neither dropped nor counted twice. Nothing here decides to change
+anything.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from broker.quota.usage import Reserved
+from broker.reservations.sizing import Flavor
+from providers.model import ENDED_STATES, Odcr, ReservationGroup
+
+TAG_RESERVATION: Final = "capacity-broker.io/reservation"
+TAG_FLAVOR: Final = "capacity-broker.io/flavor"
+TAG_MANAGED: Final = "capacity-broker.io/managed-by"
+TAG_CLUSTER: Final = "capacity-broker.io/cluster"
+TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
+ANY: Final = "*"
+BROKER: Final = "capacity-broker"  # the value of TAG_MANAGED on what the broker made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """A CapacityReservation as it claims EC2's: by its name in a tag, by id, by a group's ARN.
+
+    `flavors` are those that its spec names and that mean something; `flavor_names` all that it names.
+    `created` is when the object was; None counts as last.
+    """
+
+    reserved: Reserved
+    flavor_names: tuple[str, ...] = ()
+    flavors: Mapping[str, Flavor] = field(default_factory=dict)
+    ids: frozenset[str] = frozenset()
+    group_arn: str = ""
+    created: datetime | None = None
+
+    @property
+    def age(self) -> tuple[datetime, Reserved]:
+        """The oldest first."""
+        return self.created or datetime.max.replace(tzinfo=UTC), self.reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Adopters:
+    """The operator's list of who may adopt what by annotation: ids and ARNs by namespace; ANY for all."""
+
+    allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, entries: Iterable[str]) -> Adopters:
+        """Entries are `NAMESPACE`, `NAMESPACE=ID`, `NAMESPACE=ARN` or `*`. Raises ValueError."""
+        allowed: dict[str, frozenset[str]] = {}
+        for entry in entries:
+            namespace, given, what = entry.partition("=")
+            if not namespace.strip() or (given and not what.strip().startswith(("cr-", "arn:"))):
+                raise ValueError(
+                    f"--adopt-by-annotation has {entry!r}: write NAMESPACE, NAMESPACE=cr-0123456789abcdef0, "
+                    "NAMESPACE=ARN of a group, or *"
+                )
+            added = {what.strip() if given else ANY}
+            allowed[namespace.strip()] = allowed.get(namespace.strip(), frozenset()) | added
+        return cls(allowed)
+
+    def allow(self, namespace: str, what: str) -> bool:
+        """Whether a CapacityReservation there (empty: a cluster-wide one) may adopt the id or group."""
+        return any(entry in (ANY, what) for key in (ANY, namespace) for entry in self.allowed.get(key, ()))
+
+
+NOBODY: Final = Adopters()
+ANYBODY: Final = Adopters({ANY: frozenset({ANY})})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something about a CapacityReservation's holdings that a person should know."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """What belongs to whom: EC2 reservations that have not ended, in whatever state EC2 shows them.
+
+    `refused` are the claims to a reservation that it does not belong to, by its id.
+    """
+
+    odcrs: Mapping[Reserved, Mapping[str, tuple[Odcr, ...]]] = field(default_factory=dict)
+    owner: Mapping[str, Reserved] = field(default_factory=dict)
+    flavor: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, tuple[Reserved, ...]] = field(default_factory=dict)
+    problems: Mapping[Reserved, tuple[Problem, ...]] = field(default_factory=dict)
+
+    def of(self, reserved: Reserved) -> Mapping[str, tuple[Odcr, ...]]:
+        """What a reservation holds, by flavor."""
+        return self.odcrs.get(reserved, {})
+
+
+def belongs(
+    odcrs: Iterable[Odcr],
+    groups: Mapping[str, ReservationGroup],
+    reservations: Iterable[Claimant],
+    *,
+    cluster: str = "",
+    unread: Mapping[str, str] | None = None,
+    adopters: Adopters = NOBODY,
+    holders: Mapping[str, Reserved] | None = None,
+) -> Holdings:
+    """Whose each of EC2's reservations is.
+
+    `groups` are those that a claimant names, by ARN; `unread` those of which nothing is known, and why.
+    `holders` had a reservation when it was last decided, by its id.
+    """
+    claimants = {each.reserved: each for each in reservations}
+    allowed, refused = _named(claimants.values(), groups, adopters, cluster)
+    seen: dict[str, Odcr] = {}
+    owner: dict[str, Reserved] = {}
+    flavor: dict[str, str] = {}
+    lost: dict[str, tuple[Reserved, ...]] = {}
+    problems: dict[Reserved, list[Problem]] = defaultdict(list)
+    held: dict[Reserved, dict[str, list[Odcr]]] = defaultdict(lambda: defaultdict(list))
+    for odcr in sorted(odcrs, key=lambda each: each.id):
+        seen[odcr.id] = odcr
+        if odcr.state in ENDED_STATES:
+            continue
+        tagged = _tagged(odcr, claimants, cluster)
+        claims = sorted(allowed.get(odcr.id, ()), key=lambda each: claimants[each].age)
+        holder = (holders or {}).get(odcr.id)
+        first = next(iter(claims), None) if holder not in claims else holder
+        chosen = tagged if tagged is not None or made_here(odcr, cluster) else first
+        losing = {*claims, *refused.get(odcr.id, ())} - {chosen}
+        for other in sorted(losing):
+            if other in claims or tagged is not None:
+                problems[other].append(_disputed(odcr, chosen))
+            else:
+                group = groups.get(claimants[other].group_arn)
+                if group is not None and odcr.id not in group.member_ids:
+                    group = None
+                problems[other].append(_unallowed(odcr, other, group, cluster))
+        if losing and tagged is None:
+            lost[odcr.id] = tuple(sorted(losing))
+        if chosen is not None:
+            owner[odcr.id] = chosen
+            name = _flavor(odcr, claimants[chosen])
+            if isinstance(name, Problem):
+                problems[chosen].append(name)
+            else:
+                flavor[odcr.id] = name
+                held[chosen][name].append(odcr)
+    for each in claimants.values():
+        problems[each.reserved] += _absent(each, seen, groups, unread or {})
+    return Holdings(
+        odcrs={
+            reserved: {name: tuple(some) for name, some in by_flavor.items()}
+            for reserved, by_flavor in held.items()
+        },
+        owner=owner,
+        flavor=flavor,
+        refused=lost,
+        problems={reserved: tuple(some) for reserved, some in problems.items() if some},
+    )
+
+
+def made_here(odcr: Odcr, cluster: str) -> bool:
+    """Whether this cluster's broker made it, and so may change and end it."""
+    if odcr.tags.get(TAG_MANAGED) != BROKER or odcr.ownership == "foreign":
+        return False
+    # By its UID it is this cluster's, also if the cluster had another name then.
+    return odcr.ownership == "ours" or odcr.tags.get(TAG_CLUSTER) == cluster
+
+
+def elsewhere(one: Odcr | ReservationGroup, cluster: str) -> bool:
+    """Whether its tags are those of another cluster."""
+    if one.ownership == "ours":
+        return False
+    return one.ownership == "foreign" or one.tags.get(TAG_CLUSTER, cluster) != cluster
+
+
+def named_in(odcr: Odcr) -> Reserved | None:
+    """The CapacityReservation that the reservation's own tag names."""
+    namespace, _, name = odcr.tags.get(TAG_RESERVATION, "").rpartition("/")
+    return Reserved(namespace, name) if name else None
+
+
+def _named(
+    claimants: Iterable[Claimant],
+    groups: Mapping[str, ReservationGroup],
+    adopters: Adopters,
+    cluster: str,
+) -> tuple[Mapping[str, set[Reserved]], Mapping[str, set[Reserved]]]:
+    """Who claims what in annotations, by id: those that may, and those that may not."""
+    allowed: dict[str, set[Reserved]] = defaultdict(set)
+    refused: dict[str, set[Reserved]] = defaultdict(set)
+    for each in claimants:
+        for id_ in each.ids:
+            may = adopters.allow(each.reserved.namespace, id_)
+            (allowed if may else refused)[id_].add(each.reserved)
+        group = groups.get(each.group_arn)
+        if group is None:
+            continue
+        may = group.tags.get(TAG_RESERVATION) == str(each.reserved) and not elsewhere(group, cluster)
+        may = may or adopters.allow(each.reserved.namespace, each.group_arn)
+        for id_ in group.member_ids:
+            (allowed if may else refused)[id_].add(each.reserved)
+    return allowed, {id_: some - allowed.get(id_, set()) for id_, some in refused.items()}
+
+
+def _tagged(odcr: Odcr, claimants: Mapping[Reserved, Claimant], cluster: str) -> Reserved | None:
+    """Whose name the reservation carries. Another cluster may have reservations of the same names."""
+    reserved = named_in(odcr)
+    return reserved if reserved in claimants and not elsewhere(odcr, cluster) else None
+
+
+def _flavor(odcr: Odcr, claimant: Claimant) -> str | Problem:
+    """By the reservation's own tag, else by its type and zone."""
+    tagged = odcr.tags.get(TAG_FLAVOR, "")
+    if tagged in claimant.flavor_names:
+        return tagged
+    fitting = [name for name, flavor in claimant.flavors.items() if flavor.admits(odcr)]
+    if len(fitting) == 1:
+        return fitting[0]
+    what = f"{odcr.id} ({odcr.instance_type} in {odcr.zone})"
+    if fitting:
+        return Problem(
+            reason="FlavorAmbiguous",
+            message=f"{what} fits the flavors {' and '.join(fitting)} alike, so it counts in none: give it "
+            f"the tag {TAG_FLAVOR}",
+        )
+    names = ", ".join(claimant.flavor_names) or "(none)"
+    return Problem(
+        reason="FlavorUnmatched",
+        message=f"{what} fits none of the flavors {names}, so it counts in none: give it the tag "
+        f"{TAG_FLAVOR}, or take it away from the reservation",
+    )
+
+
+def _disputed(odcr: Odcr, holder: Reserved | None) -> Problem:
+    where = f"belongs to {holder}" if holder else "is kept for the CapacityReservation that its tag names"
+    return Problem(
+        reason="ReservationDisputed",
+        message=f"{odcr.id} {where} and stays with it: take it out of this reservation's annotations and "
+        f"group, or give it the tag {TAG_RESERVATION} with this one's name",
+    )
+
+
+def _unallowed(odcr: Odcr, claimant: Reserved, group: ReservationGroup | None, cluster: str) -> Problem:
+    where = f"namespace {claimant.namespace}" if claimant.namespace else "cluster-wide reservations"
+    mend = f"give it, or its group, the tag {TAG_RESERVATION}={claimant} in AWS"
+    if elsewhere(odcr, cluster):
+        mend = f"it is {_whose(odcr)}: take it out of this reservation's annotations and group"
+    elif group is not None and elsewhere(group, cluster):
+        mend = f"its group {group.arn} is {_whose(group)}: take that out of this reservation's annotations"
+    return Problem(
+        reason="AdoptionNotAllowed",
+        message=f"{odcr.id} is not adopted: {mend}; or have the broker's --adopt-by-annotation allow {where}",
+    )
+
+
+def _whose(one: Odcr | ReservationGroup) -> str:
+    uid = one.tags.get(TAG_CLUSTER_UID)
+    return f"of cluster {one.tags.get(TAG_CLUSTER, '')!r}{f' with UID {uid}' if uid else ''} by its tags"
+
+
+def _absent(
+    claimant: Claimant,
+    seen: Mapping[str, Odcr],
+    groups: Mapping[str, ReservationGroup],
+    unread: Mapping[str, str],
+) -> list[Problem]:
+    found = []
+    for id_ in sorted(claimant.ids):
+        odcr = seen.get(id_)
+        if odcr is None or odcr.state in ENDED_STATES:
+            state = "EC2 shows this account no" if odcr is None else f"has ended ({odcr.state}):"
+            found.append(
+                Problem(
+                    reason="ReservationNotFound",
+                    message=f"{state} reservation {id_}, which the reservation names: correct the annotation",
+                )
+            )
+    if claimant.group_arn in unread:
+        found.append(Problem(reason="GroupUnreadable", message=unread[claimant.group_arn]))
+    elif claimant.group_arn and claimant.group_arn not in groups:
+        found.append(
+            Problem(
+                reason="GroupNotFound",
+                message=f"group {claimant.group_arn} was not found: correct the annotation",
+            )
+        )
+    return found

@@ -1,0 +1,419 @@
+"""What to buy of EC2, change and give back, so that each managed CapacityReservation has its instances.
+
+Invariant: nothing is bought that is held already, in any state, that may have been bought unseen, or that was
+held and is no longer described; nothing beyond the caps, which count that too; nothing where EC2 just refused
+as many. Only what this cluster's broker made is changed or ended, never below the instances that run in it,
+and what is replaced only after its replacement is active. Capacity blocks are used and never purchased. Taken
+again and again, with what each step came to, the plan comes to an end: what is obtained is kept, what is
+refused is asked elsewhere, then in halves, then later. EC2 gives a reservation whole or not at all
+(CreateCapacityReservation, InsufficientInstanceCapacity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from broker.capacity.model import Inventory
+from broker.capacity.shortages import Shortage
+from broker.capacity.types import TENANCY
+from broker.quota.usage import Reserved
+from broker.reservations.desired import (
+    MOST,
+    SETTLE,
+    Ask,
+    Caps,
+    Change,
+    FlavorCount,
+    HoldingsPlan,
+    Outlook,
+    Regroup,
+    Wish,
+)
+from broker.reservations.fulfilment import ACTIVE, UNAVAILABLE, Stand, given_back, stand, surplus
+from broker.reservations.ownership import TAG_FLAVOR, Holdings, Problem, made_here
+from broker.reservations.purchases import LEDGER, HeldRecord, Purchase, PurchaseIntent
+from broker.reservations.refusals import Refusals
+from broker.reservations.sizing import size
+from broker.reservations.spending import Spending, costs
+from providers.model import ENDED_STATES, ErrorClass, InstanceType, Odcr
+
+DELETION_POLICY = "capacity-broker.io/deletion-policy"
+
+
+def plan(
+    wishes: Iterable[Wish],
+    inventory: Inventory,
+    holdings: Holdings,
+    *,
+    types: Mapping[str, InstanceType],
+    refusals: Refusals,
+    caps: Caps,
+    cluster: str,
+    now: datetime,
+    intents: Iterable[PurchaseIntent] = (),
+    lost: Iterable[HeldRecord] = (),
+) -> HoldingsPlan:
+    """The next steps. Of the wishes, those that come first are served first where a cap is short.
+
+    `intents`: purchases of which it is not known what became of them; `lost`: what was held and is not
+    described at all. Both count against the caps, whether their reservation still wants them or not.
+    """
+    planner = _Planner(
+        inventory,
+        holdings,
+        types=types,
+        refusals=refusals,
+        caps=caps,
+        cluster=cluster,
+        now=now,
+        intents=intents,
+        lost=lost,
+    )
+    outlooks: dict[Reserved, Outlook] = {}
+    for wish in wishes:
+        outlooks[wish.reserved] = planner.deleted(wish) if wish.deleted else planner.wanted(wish)
+    return HoldingsPlan(
+        purchases=tuple(planner.purchases),
+        changes=tuple(planner.changes),
+        regroups=tuple(planner.regroups),
+        outlooks=outlooks,
+        again=planner.again,
+    )
+
+
+def observed(
+    wish: Wish, holdings: Holdings, *, types: Mapping[str, InstanceType]
+) -> Mapping[str, FlavorCount]:
+    """How many instances there are of each flavor, for a reservation that nothing is bought for."""
+    counts = {}
+    for name, ask in wish.asks.items():
+        sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
+        held = holdings.of(wish.reserved).get(name, ())
+        counts[name] = observed_count(held, sized.count)
+    return counts
+
+
+def observed_count(held: Sequence[Odcr], wanted: int) -> FlavorCount:
+    """What there is, whoever made it."""
+    active = sum(odcr.total for odcr in held if odcr.state == ACTIVE)
+    begins = sum(odcr.total for odcr in held if odcr.state not in (ACTIVE, UNAVAILABLE))
+    return FlavorCount(wanted=wanted, obtained=active, pending=begins, buying=begins > 0)
+
+
+class _Planner:
+    def __init__(
+        self,
+        inventory: Inventory,
+        holdings: Holdings,
+        *,
+        types: Mapping[str, InstanceType],
+        refusals: Refusals,
+        caps: Caps,
+        cluster: str,
+        now: datetime,
+        intents: Iterable[PurchaseIntent],
+        lost: Iterable[HeldRecord],
+    ) -> None:
+        self._inventory = inventory
+        self._holdings = holdings
+        self._types = types
+        self._refusals = refusals
+        self._cluster = cluster
+        self._now = now
+        self._spending = Spending(
+            inventory.odcrs.values(), holdings.owner, cluster=cluster, types=types, caps=caps
+        )
+        self._intents: dict[Reserved, list[PurchaseIntent]] = {}
+        for intent in intents:
+            if count := intent.unshown(inventory.odcrs):
+                self._intents.setdefault(intent.reserved, []).append(intent)
+                self._spending.add(intent.reserved, intent.instance_type, intent, count, shown=False)
+        self._lost: dict[Reserved, list[HeldRecord]] = {}
+        for record in lost:
+            self._lost.setdefault(record.reserved, []).append(record)
+            if record.bought:
+                self._spending.add(record.reserved, record.instance_type, record, record.total, shown=False)
+        self._made: dict[Reserved, list[Odcr]] = {}
+        self._owned: dict[Reserved, list[str]] = {}
+        for id_, reserved in holdings.owner.items():
+            odcr = inventory.odcrs[id_]
+            self._owned.setdefault(reserved, []).append(id_)
+            if made_here(odcr, cluster):
+                self._made.setdefault(reserved, []).append(odcr)
+        self.purchases: list[Purchase] = []
+        self.changes: list[Change] = []
+        self.regroups: list[Regroup] = []
+        self.again: datetime | None = None
+
+    def wanted(self, wish: Wish) -> Outlook:
+        """A reservation that is there: bought for, trimmed, grouped."""
+        if wish.frozen:
+            return self._untouched(wish)
+        counts, problems, complete = {}, [], True
+        left_over = [
+            odcr
+            for odcr in self._made.get(wish.reserved, ())
+            if odcr.id not in self._holdings.flavor
+            and not any(ask.flavor.admits(odcr) for ask in wish.asks.values())
+        ]
+        for name, ask in wish.asks.items():
+            sized = size(ask.flavor, ask.nominal, self._types, sizing=ask.sizing)
+            if sized.reason:
+                problems.append(Problem(reason=sized.reason, message=sized.message))
+            held = self._holdings.of(wish.reserved).get(name, ())
+            if not any(amount > 0 for amount in ask.nominal.values()):
+                left_over += [odcr for odcr in held if made_here(odcr, self._cluster)]
+                continue
+            if not sized.count:
+                complete = False  # no count of instances has what the quota asks for
+                continue
+            if ask.released >= sized.count:
+                made = [odcr for odcr in held if made_here(odcr, self._cluster)]
+                self.changes += given_back(wish, made, self._inventory, "all of it was idle")
+                counts[name] = observed_count(held, 0)
+                continue
+            at = stand(ask, wish.terms, held, types=self._types, cluster=self._cluster)
+            complete = complete and at.complete
+            before = len(self.purchases)
+            refusal = self._buy(wish, ask, at, problems) if at.share < 1 else None
+            if wish.terms.end is None or wish.terms.end > self._now:
+                self.changes += surplus(wish, ask, at, self._inventory)
+            if at.complete:
+                why = f"replaced in flavor {name}"
+                self.changes += given_back(wish, at.strays, self._inventory, why)
+            count = at.counted(ask, sized.count - ask.released)
+            if refusal is not None:
+                told = f"{refusal.message}; {_TO_DO[refusal.class_]}"
+                count = replace(count, code=refusal.code, message=told)
+            waits = not wish.held and (not wish.ready or wish.reserved in self._intents or bool(wish.refused))
+            if refusal is not None or len(self.purchases) > before or (waits and at.share < 1):
+                count = replace(count, buying=True)
+            counts[name] = count
+        if left_over and wish.cancels:
+            if complete and len(wish.asks) == len(wish.flavor_names):
+                self.changes += given_back(
+                    wish, left_over, self._inventory, "nothing of it is wanted any more"
+                )
+        elif left_over:
+            problems.append(_kept(left_over, self._types))
+        self._regroup(wish)
+        return Outlook(counts=counts, problems=tuple(problems))
+
+    def deleted(self, wish: Wish) -> Outlook:
+        """A reservation that is deleted: given back, if that is its policy."""
+        if not wish.cancels:
+            return Outlook(settled=True)
+        if wish.frozen:
+            return self._untouched(wish)
+        left = self._made.get(wish.reserved, [])
+        changes = given_back(wish, left, self._inventory, "its reservation is deleted")
+        self.changes += changes
+        if not left and wish.group is not None:
+            self.regroups.append(Regroup(reserved=wish.reserved, drop=True))
+        waiting = {odcr.id for odcr in left} - {each.odcr_id for each in changes if not each.count}
+        problems = [Problem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
+        lost = [record.id for record in self._lost.get(wish.reserved, ()) if record.bought]
+        if lost:  # once the object is gone, nothing would give back what EC2 describes again
+            problems.append(Problem(reason="ReservationNotDescribed", message=f"{', '.join(lost)} {_GONE}"))
+        unsure = bool(lost) or wish.reserved in self._intents
+        settled = not left and not unsure and wish.groups and wish.group is None
+        return Outlook(problems=tuple(problems), settled=settled)
+
+    def _untouched(self, wish: Wish) -> Outlook:
+        """Nothing of it is changed until somebody mends it."""
+        counts = {
+            name: replace(count, wanted=max(0, count.wanted - wish.asks[name].released))
+            for name, count in observed(wish, self._holdings, types=self._types).items()
+        }
+        why = f"nothing is bought, changed or given back: {wish.frozen}"
+        return Outlook(counts=counts, problems=(Problem(reason="PurchaseSkipped", message=why),))
+
+    def _refused(self, wish: Wish, ask: Ask) -> str:
+        """Why nothing is bought for the flavor while the object names what would serve it."""
+        for id_, claims in sorted(self._holdings.refused.items()):
+            odcr = self._inventory.odcrs[id_]
+            if wish.reserved in claims and (
+                odcr.tags.get(TAG_FLAVOR) == ask.flavor.name or ask.flavor.admits(odcr)
+            ):
+                return f"{id_} would serve it, and is not adopted although the reservation names it"
+        return ""
+
+    def _gone(self, wish: Wish, ask: Ask) -> str:
+        """Why nothing is bought for the flavor while what it had is not described: it may be there."""
+        flavor = ask.flavor
+        ids = [
+            record.id
+            for record in self._lost.get(wish.reserved, ())
+            if record.flavor == flavor.name
+            or (
+                record.instance_type in flavor.instance_types
+                and (record.zone in flavor.zones or record.zone_id in flavor.zones)
+            )
+        ]
+        return f"{', '.join(ids)} {_GONE}" if ids else ""
+
+    def _repeated(self, wish: Wish, ask: Ask, at: Stand) -> PurchaseIntent | None:
+        """A purchase for the flavor whose fate is unknown, if it is wanted just as it was sent."""
+        places, terms = set(ask.flavor.places(self._types)), wish.terms
+        for intent in self._intents.get(wish.reserved, ()):
+            if (
+                intent.flavor != ask.flavor.name
+                or (intent.instance_type, intent.zone) not in places
+                or intent.unshown(self._inventory.odcrs) > at.more(intent.instance_type)
+                or self._spending.room(wish.reserved, intent.instance_type, intent) < 0
+            ):
+                continue
+            odcr = next((each for each in at.placed if each.id == intent.odcr_id), None)
+            grows = odcr is not None and odcr.state == ACTIVE
+            sent = (intent.platform, intent.tenancy, intent.match_criteria, intent.end, dict(intent.tags))
+            asked = (terms.platform, terms.tenancy, terms.match_criteria, terms.end, dict(terms.tags))
+            if grows if intent.odcr_id else sent == asked:
+                return intent
+        return None
+
+    def _unsure(self, wish: Wish, ask: Ask) -> bool:
+        """Whether a purchase was sent a moment ago that may serve the flavor, and is not sent again."""
+        return any(
+            intent.at + SETTLE > self._now
+            and (intent.flavor == ask.flavor.name or intent.flavor not in wish.asks)
+            for intent in self._intents.get(wish.reserved, ())
+        )
+
+    def _buy(self, wish: Wish, ask: Ask, at: Stand, problems: list[Problem]) -> Shortage | None:
+        """The next purchase for a flavor, if there can be one; else what EC2 said to it."""
+        if not wish.ready:
+            return None
+        why = (
+            wish.held
+            or _unlike(wish, ask, at)
+            or self._refused(wish, ask)
+            or self._gone(wish, ask)
+            or wish.refused
+        )
+        repeated = self._repeated(wish, ask, at)
+        if not why and repeated is None and self._unsure(wish, ask):
+            why = _UNSURE
+        if wish.terms.end is not None and wish.terms.end <= self._now:
+            why = f"its end, {wish.terms.end:%Y-%m-%dT%H:%M:%SZ}, has passed: set a later one, or none"
+        if why:
+            problems.append(Problem(reason="PurchaseSkipped", message=f"flavor {ask.flavor.name}: {why}"))
+            return None
+        if repeated is not None:
+            self.purchases.append(repeated)
+            return None
+        places = list(ask.flavor.places(self._types))
+        wanted = {name: at.more(name) for name, _ in places}
+        room = {name: max(0, self._spending.room(wish.reserved, name, wish.terms)) for name in wanted}
+        first = places[0][0]
+        if room[first] < wanted[first]:
+            problems.append(self._spending.problem(wish.reserved, first, wish.terms, wanted[first]))
+        most = {name: min(wanted[name], room[name], MOST) for name in wanted}
+        refusal: Shortage | None = None
+        for halved in range(max(most.values()).bit_length()):
+            for name, zone in places:
+                count = most[name] >> halved
+                if count < 1:
+                    continue
+                lasting = self._refusals.lasting(name, zone, count, self._now)
+                if lasting is None:
+                    self._purchase(wish, ask, at, name, zone, count)
+                    return None
+                refusal = refusal or lasting
+                self.again = min(self.again or lasting.until, lasting.until)
+        return refusal
+
+    def _purchase(self, wish: Wish, ask: Ask, at: Stand, name: str, zone: str, count: int) -> None:
+        grown = max(
+            (
+                odcr
+                for odcr in at.placed
+                if odcr.instance_type == name and zone in (odcr.zone, odcr.zone_id) and odcr.state == ACTIVE
+            ),
+            key=lambda odcr: (odcr.total, odcr.id),
+            default=None,
+        )
+        self._spending.add(wish.reserved, name, wish.terms, count)
+        self.purchases.append(
+            Purchase(
+                reserved=wish.reserved,
+                flavor=ask.flavor.name,
+                instance_type=name,
+                zone=zone,
+                count=count,
+                odcr_id=grown.id if grown else "",
+                total=grown.total + count if grown else count,
+            )
+        )
+
+    def _regroup(self, wish: Wish) -> None:
+        if not wish.groups:
+            return
+        wanted = {id_ for id_ in self._owned.get(wish.reserved, ()) if id_ in self._holdings.flavor}
+        if wish.group is None:
+            if wanted:
+                self.regroups.append(Regroup(reserved=wish.reserved, make=True))
+            return
+        members = set(wish.group.member_ids)
+        foreign = {
+            id_
+            for id_ in members - wanted
+            if id_ in self._inventory.odcrs and self._inventory.odcrs[id_].state not in ENDED_STATES
+        }
+        if wanted - members or foreign:
+            self.regroups.append(
+                Regroup(
+                    reserved=wish.reserved, join=tuple(sorted(wanted - members)), leave=tuple(sorted(foreign))
+                )
+            )
+
+
+# What to do about a refusal of a place, in which EC2 is asked again later; for people.
+_TO_DO: Mapping[ErrorClass, str] = {
+    ErrorClass.CAPACITY: "it is asked again, also elsewhere and for fewer: nothing is to be done, or let the "
+    "flavor be in more zones or of more types",
+    ErrorClass.QUOTA: "ask AWS for a higher limit in Service Quotas, or lower the quota of the reservation",
+    ErrorClass.NOT_OFFERED: "correct the type or the zone in the nodeLabels of the flavor",
+    ErrorClass.UNSUPPORTED: "correct the type, the platform or the tenancy that is asked for",
+}
+_UNSURE = "EC2 may have made a purchase whose answer was lost: nothing is bought until it would be shown"
+_GONE = (
+    "was held and EC2 does not describe it at all, not even as ended: it counts as held until EC2 does, or "
+    f"until an operator removes its key from ConfigMap kube-system/{LEDGER}"
+)
+
+
+def _unlike(wish: Wish, ask: Ask, at: Stand) -> str:
+    """Why nothing that is bought would be of the flavor: it would be bought again and again."""
+    mend = "in the nodeLabels of its ResourceFlavor"
+    if labels := ask.flavor.never_bought:
+        return (
+            f"nothing that is bought has {' and '.join(labels)}: leave that out {mend}, or reserve it in EC2"
+        )
+    tenancy = ask.flavor.labels.get(TENANCY, wish.terms.tenancy)
+    if tenancy != wish.terms.tenancy:
+        return (
+            f"it would have tenancy {wish.terms.tenancy}, and {TENANCY} of the flavor is {tenancy}: "
+            "nothing could use it, correct one of them"
+        )
+    if at.unlike:
+        ids = ", ".join(sorted(odcr.id for odcr in at.unlike))
+        return f"{ids} was bought for it and is not as its labels say (another zone id?): correct them {mend}"
+    return ""
+
+
+def _kept(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> Problem:
+    told = ", ".join(sorted(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in odcrs))
+    return Problem(
+        reason="Retained",
+        message=f"{told}: {costs(odcrs, types)}: no longer wanted, and kept since annotation "
+        f"{DELETION_POLICY} is Retain: cancel it in EC2, or set the annotation to Cancel",
+    )
+
+
+def _running(ids: Iterable[str]) -> str:
+    return (
+        f"instances still run in {', '.join(sorted(ids))}: they are given back when those have ended; drain "
+        "their nodes to end them sooner"
+    )

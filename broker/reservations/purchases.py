@@ -1,0 +1,127 @@
+"""Purchases that EC2 may have made and does not show, and reservations that it showed and shows no longer.
+
+Invariant: a purchase is recorded before it is sent, with all that the call needs, and the record stays until
+EC2 shows what was made, refuses the call, or had UNSHOWN to show it. Until then the purchase counts as made,
+whatever becomes of its CapacityReservation. A reservation that was held and is not described at all is not
+taken for ended: EC2 describes ended ones for about an hour. It counts as held until EC2 describes it again,
+its end date passes, or an operator removes its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from broker.quota.usage import Reserved
+from broker.reservations.ownership import Holdings, made_here, named_in
+from providers.model import ENDED_STATES, MatchCriteria, Odcr, Tenancy
+
+TAG_PURCHASE: Final = "capacity-broker.io/purchase"
+LEDGER: Final = "capacity-broker-purchases"  # the ConfigMap that stores both, in kube-system
+UNSHOWN: Final = timedelta(hours=1)  # EC2 shows a reservation for about as long after its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """More instances: a new EC2 reservation, or with `odcr_id` one that grows to `total`."""
+
+    reserved: Reserved
+    flavor: str
+    instance_type: str
+    zone: str
+    count: int
+    odcr_id: str = ""
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurchaseIntent(Purchase):
+    """A purchase that was sent, with its terms. In a plan: it is sent again, since its fate is unknown.
+
+    `attempt_id` is the client token of the call and the value of TAG_PURCHASE on what it makes. `at` is when
+    the call was last sent.
+    """
+
+    attempt_id: str
+    at: datetime
+    platform: str = "Linux/UNIX"
+    tenancy: Tenancy = "default"
+    match_criteria: MatchCriteria = "targeted"
+    end: datetime | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def unshown(self, odcrs: Mapping[str, Odcr]) -> int:
+        """Instances that it may have bought and that these descriptions do not have."""
+        if not self.odcr_id:
+            shown = any(odcr.tags.get(TAG_PURCHASE) == self.attempt_id for odcr in odcrs.values())
+            return 0 if shown else self.count
+        odcr = odcrs.get(self.odcr_id)
+        if odcr is None:
+            return self.count
+        return 0 if odcr.state in ENDED_STATES else max(0, self.total - odcr.total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRecord:
+    """An EC2 reservation as it was last described. `bought`: this cluster's broker made it."""
+
+    id: str
+    reserved: Reserved
+    flavor: str
+    instance_type: str
+    zone: str
+    total: int
+    zone_id: str = ""
+    platform: str = "Linux/UNIX"
+    tenancy: str = "default"
+    bought: bool = False
+    end: datetime | None = None
+
+
+def still_open(
+    intents: Iterable[PurchaseIntent], described: Mapping[str, Odcr], now: datetime
+) -> tuple[PurchaseIntent, ...]:
+    """The intents whose fate is still unknown, by what EC2 describes."""
+    return tuple(each for each in intents if each.unshown(described) and now < each.at + UNSHOWN)
+
+
+def held_now(
+    before: Mapping[str, HeldRecord],
+    odcrs: Mapping[str, Odcr],
+    holdings: Holdings,
+    *,
+    cluster: str,
+    now: datetime,
+) -> dict[str, HeldRecord]:
+    """The records of all that is held: as described, and as last described what is no longer."""
+    kept = {
+        id_: record
+        for id_, record in before.items()
+        if id_ not in odcrs and not (record.end is not None and record.end <= now)
+    }
+    for odcr in odcrs.values():
+        bought = made_here(odcr, cluster)
+        reserved = holdings.owner.get(odcr.id) or (named_in(odcr) if bought else None)
+        if reserved is None or odcr.state in ENDED_STATES:
+            continue
+        kept[odcr.id] = HeldRecord(
+            id=odcr.id,
+            reserved=reserved,
+            flavor=holdings.flavor.get(odcr.id, ""),
+            instance_type=odcr.instance_type,
+            zone=odcr.zone,
+            zone_id=odcr.zone_id,
+            total=odcr.total,
+            platform=odcr.platform,
+            tenancy=odcr.tenancy,
+            bought=bought,
+            end=odcr.end,
+        )
+    return kept
+
+
+def missing(held: Mapping[str, HeldRecord], odcrs: Mapping[str, Odcr]) -> Sequence[HeldRecord]:
+    """What was held and is not described at all, by id."""
+    return [held[id_] for id_ in sorted(held.keys() - odcrs.keys())]

@@ -1,0 +1,215 @@
+"""What a CapacityReservation's spec and annotations ask of EC2.
+
+Invariant: nothing is bought unless the object says Manage in so many words, and every annotation that is
+there is understood: one that is not is told with its value and what it may be, and until it is mended the
+object is treated as the most careful reading of it, and nothing is bought, resized, given back or ended
+otherwise for it. So is one whose name is nearly that of one that decides about buying.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from broker.apis import names, spelling
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_rules import Judged, judge
+from broker.apis.reservation_spec import ARN
+from broker.quota.usage import Reserved
+from broker.reservations.desired import Ask, Terms, Wish
+from broker.reservations.ownership import BROKER, Claimant, Problem
+from broker.reservations.sizing import Flavor, FlavorProblem, Sizing, flavor_of
+from broker.text import InvalidText, decode_time, quantity, shortened
+from providers.model import InstanceType
+
+Reservation = CapacityReservation | ClusterCapacityReservation
+Flavors = Callable[[str], Flavor | FlavorProblem]
+
+# Annotation -> what it may say -> what that means; the first is what it means when it is not there.
+_CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
+    names.RESERVATION_POLICY: {"Observe": "observe", "Manage": "manage"},
+    names.DELETION_POLICY: {"Retain": "retain", "Cancel": "cancel"},
+    names.MATCH_CRITERIA: {"targeted": "targeted", "open": "open"},
+    names.TENANCY: {"default": "default", "dedicated": "dedicated"},
+    names.SIZING: {"accelerator": "accelerator", "max": "largest"},
+}
+INVALID: Final = "InvalidAnnotation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One object as it is read."""
+
+    one: Reservation
+    reserved: Reserved
+    managed: bool
+    claimant: Claimant
+    wish: Wish
+    problems: tuple[Problem, ...] = ()
+
+
+def reserved_of(one: Reservation) -> Reserved:
+    return Reserved(one.namespace, one.name)
+
+
+def as_decided(one: Reservation, flavors: Flavors) -> Claimant:
+    """What the object claims by what the broker last decided, which is in its status, for a command.
+
+    Its annotations do not tell: which of them the operator allows is a setting of the broker. To be used with
+    ANYBODY as adopters.
+    """
+    claimant = read(one, judge(one.spec), flavors).claimant
+    ids = frozenset(each.id for each in one.status.cloud_reservations)
+    return replace(claimant, ids=ids, group_arn="")
+
+
+def flavors_of(
+    known: Mapping[str, Mapping[str, str]] | None,
+    types: Mapping[str, InstanceType],
+    zones: Sequence[str],
+) -> Flavors:
+    """Each flavor of one pass, worked out once. `known`: node labels by name; None: Kueue is not installed,
+    and a flavor that has an instance type's name means that type."""
+    found: dict[str, Flavor | FlavorProblem] = {}
+
+    def look(name: str) -> Flavor | FlavorProblem:
+        labels = known.get(name) if known is not None else {names.INSTANCE_TYPE: name}
+        if labels is None:
+            return FlavorProblem(
+                flavor=name,
+                reason="FlavorNotFound",
+                message=f"there is no ResourceFlavor {name}: make one whose nodeLabels say "
+                f"{names.INSTANCE_TYPE} and {names.ZONE}",
+            )
+        return flavor_of(name, labels, types, zones)
+
+    def flavor(name: str) -> Flavor | FlavorProblem:
+        if name not in found:
+            found[name] = look(name)
+        return found[name]
+
+    return flavor
+
+
+def read(one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Sequence[str] = ()) -> Reading:
+    """What the object asks for. The wish lacks what only EC2 knows."""
+    reserved = reserved_of(one)
+    problems: list[Problem] = []
+    said = {key: _choice(one, key, problems) for key in _CHOICES}
+    end = _end(one, problems)
+    ids, group_arn = _ids(one, problems), _group_arn(one, problems)
+    unknown = spelling.misspelt(one.KIND.kind, one.annotations)
+    invalid = bool(problems) or any(each.meant in names.BUYING_TERMS for each in unknown)
+    problems += [Problem(reason=spelling.REASON, message=each.message) for each in unknown]
+    sizing: Sizing = "largest" if said[names.SIZING] == "largest" else "accelerator"
+    found = [
+        (quotas.name, flavors(quotas.name), quotas)
+        for group in judged.spec.resource_groups
+        for quotas in group.flavors
+    ]
+    problems += [
+        Problem(reason=flavor.reason, message=flavor.message)
+        for _, flavor, _ in found
+        if isinstance(flavor, FlavorProblem)
+    ]
+    asks = {
+        name: Ask(
+            flavor=flavor,
+            nominal={each.name: quantity(each.nominal_quota) for each in quotas.resources},
+            sizing=sizing,
+        )
+        for name, flavor, quotas in found
+        if isinstance(flavor, Flavor) and not judged.problems
+    }
+    flavor_names = tuple(name for name, _, _ in found)
+    wish = Wish(
+        reserved=reserved,
+        asks=asks,
+        flavor_names=flavor_names,
+        terms=Terms(
+            match_criteria="open" if said[names.MATCH_CRITERIA] == "open" else "targeted",
+            platform=one.annotations.get(names.PLATFORM, "").strip() or "Linux/UNIX",
+            tenancy="dedicated" if said[names.TENANCY] == "dedicated" else "default",
+            end=end,
+            tags=_tags(one, reserved, cost_labels),
+        ),
+        deleted=one.deleting,
+        cancels=said[names.DELETION_POLICY] == "cancel",
+        ready=names.RESERVED_FINALIZER in one.metadata.finalizers,
+        frozen="an annotation of the reservation is not understood: mend it" if invalid else "",
+    )
+    return Reading(
+        one=one,
+        reserved=reserved,
+        managed=said[names.RESERVATION_POLICY] == "manage",
+        claimant=Claimant(
+            reserved=reserved,
+            flavor_names=flavor_names,
+            flavors={name: flavor for name, flavor, _ in found if isinstance(flavor, Flavor)},
+            ids=ids,
+            group_arn=group_arn,
+            created=one.metadata.creation_timestamp,
+        ),
+        wish=wish,
+        problems=tuple(problems),
+    )
+
+
+def _choice(one: Reservation, key: str, problems: list[Problem]) -> str:
+    means = _CHOICES[key]
+    given = one.annotations.get(key, "").strip()
+    if given in means:
+        return means[given]
+    if given:
+        message = f"annotation {key} is {shortened(given)}: write {' or '.join(means)}"
+        problems.append(Problem(reason=INVALID, message=message))
+    return next(iter(means.values()))
+
+
+def _end(one: Reservation, problems: list[Problem]) -> datetime | None:
+    given = one.annotations.get(names.END_DATE, "").strip()
+    if not given:
+        return None
+    try:
+        return decode_time(given).replace(microsecond=0)
+    except InvalidText:
+        message = (
+            f"annotation {names.END_DATE} is {shortened(given)}: write a time such as 2027-01-31T00:00:00Z"
+        )
+        problems.append(Problem(reason=INVALID, message=message))
+        return None
+
+
+def _ids(one: Reservation, problems: list[Problem]) -> frozenset[str]:
+    given = [each.strip() for each in one.annotations.get(names.ADOPT_IDS, "").split(",")]
+    for each in given:
+        if each and not each.startswith("cr-"):
+            message = (
+                f"annotation {names.ADOPT_IDS} has {shortened(each)}: write EC2's ids (cr-0123456789abcdef0)"
+            )
+            problems.append(Problem(reason=INVALID, message=message))
+    return frozenset(each for each in given if each.startswith("cr-"))
+
+
+def _group_arn(one: Reservation, problems: list[Problem]) -> str:
+    """Only of the right form: AWS is not asked about what cannot be a group's ARN."""
+    given = one.annotations.get(names.ADOPT_GROUP, "").strip()
+    if not given or re.fullmatch(ARN, given):
+        return given
+    message = (
+        f"annotation {names.ADOPT_GROUP} is {shortened(given)}: write the ARN of a resource group, such as "
+        "arn:aws:resource-groups:us-east-1:123456789012:group/NAME"
+    )
+    problems.append(Problem(reason=INVALID, message=message))
+    return ""
+
+
+def _tags(one: Reservation, reserved: Reserved, cost_labels: Sequence[str]) -> dict[str, str]:
+    tags = {key: one.labels[key] for key in cost_labels if key in one.labels}
+    tags |= {names.TAG_RESERVATION: str(reserved), names.TAG_MANAGED: BROKER}
+    if one.spec.compartment_id:
+        tags[names.TAG_COMPARTMENT] = one.spec.compartment_id
+    return tags

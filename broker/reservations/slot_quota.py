@@ -1,0 +1,56 @@
+"""Quota and limits of a flavor, counted in instances.
+
+Invariant: a quota is as many slots as it buys instances (`sizing`), and a limit as many as it holds whole
+ones, by the resource that decides the quota; so nobody borrows a part of an instance beyond his limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from broker.reservations.desired import Ask
+from broker.reservations.sizing import size, supply
+from providers.model import InstanceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Of one flavor; a limit that is None does not limit."""
+
+    quota: int
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+
+
+def counted(
+    ask: Ask,
+    types: Mapping[str, InstanceType],
+    *,
+    borrowing: Mapping[str, float | None],
+    lending: Mapping[str, float | None],
+) -> Counted:
+    """A flavor's quota and limits, each limit by resource, in base units."""
+    sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
+    by = sized.by
+    if not by:  # no quota of its own: what it may borrow decides
+        given = {name: amount for name, amount in borrowing.items() if amount}
+        by = size(ask.flavor, given, types, sizing=ask.sizing).by
+    each = supply(types[ask.flavor.instance_types[0]]).get(by, 0.0)
+    return Counted(
+        quota=sized.count,
+        borrowing_limit=_whole(borrowing.get(by), each) if by else _unlimited(borrowing),
+        lending_limit=_whole(lending.get(by), each),
+    )
+
+
+def _whole(limit: float | None, each: float) -> int | None:
+    if limit is None:
+        return None
+    return int(Fraction(limit) / Fraction(each)) if each else 0
+
+
+def _unlimited(limits: Mapping[str, float | None]) -> int | None:
+    """A flavor without quota and without a limit above 0: nothing, unless nothing limits it."""
+    return None if limits and all(limit is None for limit in limits.values()) else 0

@@ -1,0 +1,170 @@
+"""What the broker holds of what it bought, against the most that it may hold.
+
+Invariant: whatever a plan buys, instances and dollars an hour stay within the caps of each reservation, of
+each namespace and of all together. What counts: what is held, what is about to be replaced, what the same
+plan bought before, what a purchase may have bought that EC2 does not show, and what was held and is no longer
+described. A reservation costs the On-Demand price of its type, platform and tenancy for each slot, used or
+not (EC2 User Guide, "Capacity Reservation pricing and billing"). What has no known price is bought only if no
+cap is in dollars; while any of it is held, what is spent is unknown, and nothing more is bought under such a
+cap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from broker.quota.usage import Reserved
+from broker.reservations.desired import Caps
+from broker.reservations.ownership import Problem, made_here, named_in
+from providers.model import ENDED_STATES, InstanceType, Odcr
+
+_CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
+Scope = tuple[str, ...]  # (), (namespace,) or (namespace, name)
+ALL: Scope = ()
+
+
+class Product(Protocol):
+    """What a price depends on besides the instance type."""
+
+    @property
+    def platform(self) -> str: ...
+    @property
+    def tenancy(self) -> str: ...
+
+
+def price(types: Mapping[str, InstanceType], instance_type: str, product: Product) -> float | None:
+    """On-Demand price of one instance in US dollars an hour; None where it is unknown."""
+    type_ = types.get(instance_type)
+    return type_.price(product.platform, product.tenancy) if type_ else None
+
+
+def costs(odcrs: Iterable[Odcr], types: Mapping[str, InstanceType]) -> str:
+    """How many instances they hold, and what that costs, in words."""
+    count, dollars, unpriced = 0, 0.0, set[str]()
+    for odcr in odcrs:
+        count += odcr.total
+        each = price(types, odcr.instance_type, odcr)
+        if each is None:
+            unpriced.add(_described(odcr.instance_type, odcr))
+        else:
+            dollars += odcr.total * each
+    without = f" without {', '.join(sorted(unpriced))}, whose price is not known" if unpriced else ""
+    return f"{count} instances, {dollars:.2f} dollars an hour{without}"
+
+
+class Spending:
+    """What is held: grows with each purchase of a plan."""
+
+    def __init__(
+        self,
+        odcrs: Iterable[Odcr],
+        owner: Mapping[str, Reserved],
+        *,
+        cluster: str,
+        types: Mapping[str, InstanceType],
+        caps: Caps,
+    ) -> None:
+        self._types = types
+        self._caps = caps
+        self._instances: Counter[Scope] = Counter()
+        self._dollars: dict[Scope, float] = {}
+        self._unpriced: dict[Scope, set[str]] = {}  # products held whose price is not known
+        self._unshown: Counter[Scope] = Counter()  # of the instances, those that EC2 does not show
+        for odcr in odcrs:
+            if made_here(odcr, cluster) and odcr.state not in ENDED_STATES:
+                self.add(named_in(odcr) or owner.get(odcr.id), odcr.instance_type, odcr, odcr.total)
+
+    def add(
+        self,
+        reserved: Reserved | None,
+        instance_type: str,
+        product: Product,
+        count: int,
+        *,
+        shown: bool = True,
+    ) -> None:
+        """Counts for the reservation, its namespace and all. `shown`: EC2 describes it."""
+        each = price(self._types, instance_type, product)
+        for scope in _scopes(reserved):
+            self._instances[scope] += count
+            if not shown:
+                self._unshown[scope] += count
+            if each is None:
+                self._unpriced.setdefault(scope, set()).add(_described(instance_type, product))
+            else:
+                self._dollars[scope] = self._dollars.get(scope, 0.0) + count * each
+
+    def room(self, reserved: Reserved, instance_type: str, product: Product) -> int:
+        """How many more may be bought; below 0 if a cap is exceeded already."""
+        return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))
+
+    def problem(self, reserved: Reserved, instance_type: str, product: Product, wanted: int) -> Problem:
+        """Why no more than `room` are bought of the `wanted`, and what each option that stops it would have
+        to be: the widest scope first."""
+        rooms = [each for each in self._rooms(reserved, instance_type, product, wanted) if each[0] < wanted]
+        room, reason, _ = min(rooms, key=lambda each: each[0])
+        what, price_ = _described(instance_type, product), price(self._types, instance_type, product)
+        cost = f"one costs {price_:.2f} dollars an hour, " if price_ else ""
+        return Problem(
+            reason=reason,
+            message=f"{wanted} more {what} are wanted and {max(0, room)} may be bought: {cost}"
+            f"{'; '.join(why for _, _, why in rooms)}; or lower the quota",
+        )
+
+    def _rooms(
+        self, reserved: Reserved, instance_type: str, product: Product, wanted: int
+    ) -> Iterable[tuple[int, str, str]]:
+        caps, each = self._caps, price(self._types, instance_type, product)
+        namespace = f"in namespace {reserved.namespace}" if reserved.namespace else "for cluster-wide ones"
+        limits = (
+            ("in all", caps.instances, caps.dollars, ""),
+            (namespace, caps.instances_namespace, caps.dollars_namespace, "-namespace"),
+            (f"for {reserved}", caps.instances_each, caps.dollars_each, "-each"),
+        )
+        for scope, (where, instances, dollars, ending) in zip(_scopes(reserved), limits, strict=True):
+            count = self._unshown[scope]
+            unshown = f" (with {count} that EC2 does not show and may have)" if count else ""
+            if not math.isinf(instances):
+                has = self._instances[scope]
+                yield (
+                    int(instances) - has,
+                    _CAP,
+                    f"{has} instances are bought {where}{unshown}, and --buy-instances{ending} is "
+                    f"{instances:g}: set it to {has + wanted}",
+                )
+            if math.isinf(dollars):
+                continue
+            spent = self._dollars.get(scope, 0.0)
+            option = f"--buy-dollars{ending} is {dollars:g}"
+            if each is None:
+                yield 0, _UNKNOWN, f"nothing is known of its price, and {option}: set it to inf"
+            elif unpriced := self._unpriced.get(scope):
+                listed = ", ".join(sorted(unpriced))
+                why = f"nothing is known of the price of {listed}, held {where}, and {option}"
+                yield 0, _UNKNOWN, f"{why}: set it to inf"
+            elif each > 0:
+                # What is a whole number is not to become less by the way it is computed.
+                room = math.floor((dollars - spent) / each + 1e-9)
+                cost = f"{spent:.2f} are spent {where}{unshown}"
+                off = ", so buying is off" if dollars == 0 else ""
+                needed = math.ceil((spent + wanted * each) * 100 - 1e-6) / 100
+                yield room, _CAP, f"{cost}, and {option}{off}: set it to {needed:.2f} or more"
+        yield 1 << 30, _CAP, ""
+
+
+def _scopes(reserved: Reserved | None) -> tuple[Scope, ...]:
+    """Whose caps something counts against, the widest first."""
+    return (ALL, (reserved.namespace,), (reserved.namespace, reserved.name)) if reserved else (ALL,)
+
+
+def _described(instance_type: str, product: Product) -> str:
+    """`m5.large`, and what is not plain about it."""
+    more = [
+        value
+        for value, plain in ((product.platform, "Linux/UNIX"), (product.tenancy, "default"))
+        if value != plain
+    ]
+    return f"{instance_type} ({', '.join(more)})" if more else instance_type

@@ -1,0 +1,170 @@
+"""Who uses a reservation is told of nobody who is gone: one pass after that, whatever kind of user it was."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.apis import crds, names
+from broker.apis.core import Node, Pod
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ClusterQueue, Namespace, ResourceFlavor, Workload
+from broker.apis.meta import Kind
+from broker.apis.ome import CapacityReservation
+from broker.apis.ome_clusters import DedicatedAICluster
+from broker.apiserver import Cluster
+from broker.controllers.inventory import InventoryKeeper
+from broker.controllers.kueue.ownership import mark
+from broker.controllers.ome.loops import OmeLoops
+from broker.controllers.ome.reads import OmeReads
+from broker.controllers.ome.shared import Shared
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.errors import NotFound
+from broker.kube.events import Recorder
+from broker.kube.informer import Informer
+from broker.kube.singleton import Singleton
+from broker.kube.transports import InProcessTransport
+from broker.quota.usage import Reserved
+from broker.reservations.ownership import Holdings
+from broker.settings import Settings
+from tests.kueue.definitions import definitions, install
+from tests.kueue.played import Kueue
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+MINE = Reserved("team", "gpu")
+TYPE = "p5.48xlarge"
+
+
+class World:
+    """The reservation loop as the broker wires it, and no thread: a pass is a call."""
+
+    def __init__(self, *, kueue: bool) -> None:
+        transport = InProcessTransport(Cluster())
+        self.client = Client(transport, field_manager="test")
+        for body in crds.load():
+            self.client.create(crds.KIND, body)
+        if kueue:
+            install(self.client)
+        else:
+            (flavors,) = [
+                each
+                for each in definitions(("v1beta2",))
+                if each["spec"]["names"]["kind"] == "ResourceFlavor"
+            ]
+            self.client.create(crds.KIND, flavors)
+        self.kueue = Kueue(transport)
+        clock = FakeClock()
+        nothing: Any = SimpleNamespace(reservations=list, instance_types=dict)
+        inventory = InventoryKeeper(nothing, clock=clock, groups=list)
+        inventory.refresh()
+        self.claims = Informer(self.client, NodeClaim, clock=clock)
+        nodes, pods = Informer(self.client, Node, clock=clock), Informer(self.client, Pod, clock=clock)
+        self.reads = OmeReads(self.client, clock=clock)
+        loops = OmeLoops(
+            Shared(
+                client=Client(transport),
+                provider=nothing,
+                reads=self.reads,
+                claims=self.claims.cache,
+                nodes=nodes.cache,
+                pods=pods.cache,
+                inventory=inventory,
+                settings=Settings(),
+                clock=clock,
+                recorder=Recorder(self.client, "test", clock),
+                owns=lambda _: True,
+                describe=lambda: None,
+                replan=lambda: None,
+                synced=lambda: True,
+            )
+        )
+        loops.holdings.publish(Holdings(), {}, {})
+        (self.loop,) = [
+            each for each in loops.loops if isinstance(each, Singleton) and each.name == "reservation"
+        ]
+        self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
+        self.client.create(
+            ResourceFlavor.KIND,
+            {"metadata": {"name": "h100"}, "spec": {"nodeLabels": {names.INSTANCE_TYPE: TYPE}}},
+        )
+        flavor = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": "16"}]}
+        spec = {"resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}]}
+        self.client.create(
+            CapacityReservation.KIND, {"metadata": {"name": "gpu", "namespace": "team"}, "spec": spec}
+        )
+
+    def uses(self) -> list[str]:
+        """Who uses it, after one pass."""
+        for informer in (self.claims, *self.reads.named.values()):
+            try:
+                informer.read()
+            except NotFound:
+                assert informer.missing
+        self.loop.step(())
+        raw = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")
+        return [each["name"] for each in raw["status"].get("associationUsages", ())]
+
+    def begun(self) -> tuple[str, set[str], int]:
+        """The state that the first write says, and the conditions that it has, of which none is True."""
+        said = self.client.get(CapacityReservation.KIND, "gpu", namespace="team")["status"]
+        told = [each["status"] for each in said["conditions"]]
+        return said["capacityReservationLifecycleState"], {*told}, len(told)
+
+    def status(self, kind: Kind, name: str, body: Json) -> None:
+        self.client.patch(kind, name, {"status": body}, subresource="status")
+
+
+def dedicated(world: World) -> tuple[Kind, str, str | None]:
+    spec = {"capacityReservationId": "team/gpu", "resources": {"requests": {GPU: 8}}}
+    world.client.create(DedicatedAICluster.KIND, {"metadata": {"name": "one"}, "spec": spec})
+    flavors = [{"name": "h100", "resources": [{"name": GPU, "total": "8"}]}]
+    world.status(
+        DedicatedAICluster.KIND, "one", {"admission": {"reservation": "team/gpu", "flavors": flavors}}
+    )
+    return DedicatedAICluster.KIND, "one", None
+
+
+def queued(world: World) -> tuple[Kind, str, str | None]:
+    queue: Json = {"metadata": {"name": MINE.queue, **mark(MINE)}, "spec": {}}
+    world.client.create(ClusterQueue.KIND, queue)
+    pod = {"containers": [{"name": "c", "image": "i", "resources": {"requests": {GPU: "8"}}}]}
+    sets = [{"name": "main", "count": 1, "template": {"spec": pod}}]
+    body = {"metadata": {"name": "one", "namespace": "team"}, "spec": {"queueName": "gpu", "podSets": sets}}
+    world.client.create(Workload.KIND, body)
+    world.kueue.reserves("one", MINE.queue, {"h100": {GPU: "8"}}, namespace="team")
+    return Workload.KIND, "one", "team"
+
+
+def drawing(world: World) -> tuple[Kind, str, str | None]:
+    metadata = {
+        "name": "one",
+        # Somebody edited its priority after the launch: that is nobody else's trouble.
+        "annotations": {names.DRAWS_FROM: "team/gpu", names.PRIORITY: "--5"},
+        "labels": {names.INSTANCE_TYPE: TYPE},
+    }
+    reference = {"group": "capacity-broker.io", "kind": "EC2NodeClass", "name": "gpu"}
+    world.client.create(
+        NodeClaim.KIND, {"metadata": metadata, "spec": {"nodeClassRef": reference, "requirements": []}}
+    )
+    world.status(NodeClaim.KIND, "one", {"providerID": "aws:///a/i", "capacity": {GPU: "8"}})
+    return NodeClaim.KIND, "one", None
+
+
+@pytest.mark.covers("OME-056", "OME-061", "OME-067")
+@pytest.mark.parametrize(
+    ("user", "kueue", "told"),
+    [(dedicated, False, "one"), (queued, True, "team/one"), (drawing, False, "one")],
+    ids=["cluster", "workload", "claim"],
+)
+def test_who_is_gone_is_gone_from_the_usages_one_pass_later(user: Any, kueue: bool, told: str) -> None:
+    world = World(kueue=kueue)
+    assert world.uses() == []
+    assert world.begun() == ("Creating", {"False", "Unknown"}, 5)
+    kind, name, namespace = user(world)
+    assert world.uses() == [told]
+    world.client.delete(kind, name, namespace=namespace)
+    assert world.uses() == []

@@ -1,0 +1,49 @@
+"""Where there is no reservation, no machine is looked at for one, and no figure stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from broker.apiserver import Cluster
+from broker.controllers.capacityreservation.controller import ReservationKeeper
+from broker.controllers.capacityreservation.look import Look, View
+from broker.controllers.capacityreservation.metrics import METRICS, Shown
+from broker.controllers.capacityreservation.sources import Reservation, Sources
+from broker.controllers.ome.reads import OmeReads
+from broker.kube.client import Client
+from broker.kube.clock import FakeClock
+from broker.kube.events import Recorder
+from broker.kube.transports import InProcessTransport
+from broker.quota.lifecycle import Limits
+from broker.quota.usage import Reserved
+
+
+class Unasked(Look):
+    """Fails whoever takes a look."""
+
+    def __init__(self) -> None:
+        self.alive: Collection[str] | None = None
+
+    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> View:
+        raise AssertionError("nobody asks what there is")
+
+    def forget(self, alive: Collection[str]) -> None:
+        self.alive = alive
+
+
+def test_without_reservations_nothing_is_looked_at_and_figures_of_earlier_ones_go() -> None:
+    client, clock, look = Client(InProcessTransport(Cluster())), FakeClock(), Unasked()
+    keeper = ReservationKeeper(
+        client,
+        OmeReads(client, clock=clock),
+        look,
+        Sources(),
+        clock=clock,
+        recorder=Recorder(client, "test", clock),
+        limits=Limits(creating=600, updating=600),
+    )
+    METRICS.show({Reserved("team", "gpu"): Shown(state="Active")}, {("nvidia.com/gpu", "no flavor"): 8})
+    assert keeper.run() is None
+    assert not [sample for family in METRICS.collect() for sample in family.samples]
+    assert look.alive is not None and not look.alive

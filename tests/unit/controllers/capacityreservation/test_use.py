@@ -1,0 +1,110 @@
+"""How often the reservations are looked at for what workloads use."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.apis.kueue import ClusterQueue, Workload
+from broker.controllers.capacityreservation.loop import Use
+from broker.controllers.kueue.view import counts_as, shows
+from broker.kube.controller import Result
+
+Json = dict[str, object]
+
+
+class Runs:
+    """A loop's run, counted."""
+
+    def __init__(self, again: Result | None = None) -> None:
+        self.count = 0
+        self.again = again
+
+    def __call__(self) -> Result | None:
+        self.count += 1
+        return self.again
+
+
+@pytest.mark.covers("SAF-76")
+def test_a_change_is_looked_at_at_once_and_those_that_follow_together() -> None:
+    runs = Runs()
+    use = Use(runs)
+    assert use.changed()
+    assert not use.changed()  # the look that is asked for sees it too
+    assert use.run() == Result(requeue_after=Use.EVERY)
+    assert [use.changed() for _ in range(5)] == [False] * 5
+    assert use.run() == Result(requeue_after=Use.EVERY)
+    assert use.run() is None  # nothing has changed since
+    assert use.changed()
+    assert runs.count == 3
+
+
+@pytest.mark.parametrize(
+    ("again", "after"), [(None, 1.0), (Result(requeue_after=0.0), 0.0), (Result(requeue_after=60.0), 1.0)]
+)
+def test_a_loop_that_wants_to_run_earlier_does(again: Result | None, after: float) -> None:
+    use = Use(Runs(again))
+    assert use.run() == again
+    use.changed()
+    assert use.run() == Result(requeue_after=after)
+
+
+def workload(
+    *conditions: tuple[str, str, str], pods: int = 0, admission: bool = True, **spec: object
+) -> Workload:
+    status: Json = {
+        "conditions": [{"type": type_, "status": status, "reason": why} for type_, status, why in conditions],
+        "reclaimablePods": [{"name": "main", "count": pods}] if pods else [],
+    }
+    if admission:
+        status["admission"] = {"clusterQueue": "q", "podSetAssignments": [{"name": "main"}]}
+    return Workload.decode({"metadata": {"name": "w"}, "spec": spec, "status": status})
+
+
+HOLDS = ("QuotaReserved", "True", "QuotaReserved")
+
+
+@pytest.mark.covers("SAF-76")
+@pytest.mark.parametrize(
+    ("new", "changes"),
+    [
+        (workload(HOLDS), False),
+        (workload(HOLDS, ("Admitted", "True", "Admitted")), False),
+        (workload(HOLDS, ("PodsReady", "True", "Started")), False),
+        (workload(HOLDS, pods=1), True),
+        (workload(HOLDS, priority=3), True),
+        (workload(HOLDS, ("Evicted", "True", "Preempted")), True),
+        (workload(HOLDS, ("Finished", "True", "Succeeded")), True),
+        (workload(admission=False), True),
+        (None, True),
+    ],
+)
+def test_only_what_counts_for_the_reservation_makes_it_look(new: Workload | None, changes: bool) -> None:
+    assert (counts_as(workload(HOLDS)) != counts_as(new)) is changes
+
+
+def queue(
+    *, pending: int = 0, holds: int = 0, active: str = "True", deleted: bool = False, **spec: object
+) -> ClusterQueue:
+    meta: Json = {"name": "q", "uid": "u"}
+    if deleted:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    said = {"type": "Active", "status": active, "reason": "Ready"}
+    status: Json = {"pendingWorkloads": pending, "reservingWorkloads": holds, "conditions": [said]}
+    return ClusterQueue.decode({"metadata": meta, "spec": spec, "status": status})
+
+
+@pytest.mark.covers("SAF-76")
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        (queue(), queue(pending=5, holds=3), False),
+        (queue(), queue(active="False"), True),
+        (queue(), queue(stopPolicy="Hold"), True),
+        (queue(), None, True),
+        (queue(deleted=True, holds=3), queue(deleted=True, holds=2), True),
+    ],
+)
+def test_what_kueue_counts_in_a_queue_makes_no_look(
+    old: ClusterQueue, new: ClusterQueue | None, changes: bool
+) -> None:
+    assert (shows(old) != shows(new)) is changes

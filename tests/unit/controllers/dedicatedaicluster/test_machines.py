@@ -1,0 +1,143 @@
+"""The claims of a dedicated cluster: what each asks for, and whose pods land there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.karpenter import NodeClaim
+from broker.apis.kueue import ResourceFlavor
+from broker.apis.ome_clusters import Affinity, DedicatedAICluster
+from broker.controllers.dedicatedaicluster.machines import claim, dedicated, mended, name, number
+from broker.controllers.dedicatedaicluster.sizes import sizes
+from broker.controllers.dedicatedaicluster.wanted import Wanted
+from broker.quota.usage import Reserved
+from broker.reservations.sizing import Sized
+from broker.settings import Settings
+from providers.model import Gpu, InstanceType
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+P5 = InstanceType(
+    name="p5.48xlarge",
+    vcpus=192,
+    memory_mib=2 << 20,
+    architecture="amd64",
+    gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81920),),
+)
+SIZED = Sized(
+    count=2, instance_type="p5.48xlarge", counts={"p5.48xlarge": 2, "p5e.48xlarge": 2, "p5.4xlarge": 16}
+)
+
+
+@pytest.mark.parametrize("zones", ["", "us-east-1b, us-east-1a", " us-east-1a ,"])
+@pytest.mark.parametrize(("amount", "count"), [(1, 1), (8, 1), (9, 2), (0, 0)])
+def test_a_flavor_is_counted_in_whole_instances_where_they_are_offered(
+    zones: str, amount: int, count: int
+) -> None:
+    flavor = ResourceFlavor.decode({"spec": {"nodeLabels": {names.INSTANCE_TYPE: P5.name}}})
+    types = {P5.name: replace(P5, zones=frozenset({"us-east-1a"}))}
+    sized = sizes({"h100": flavor}, {}, types, Settings(buy_zones=zones))(None)("h100", {GPU: amount})
+    assert isinstance(sized, Sized) and sized.count == count
+
+
+def cluster(named: str = "train") -> DedicatedAICluster:
+    return DedicatedAICluster.decode({"metadata": {"name": named, "uid": "12345678-aaaa"}})
+
+
+def made(labels: Json, *, taints: tuple[Json, ...] = (), **more: Any) -> Json:
+    flavor = ResourceFlavor.decode(
+        {"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels, "nodeTaints": list(taints)}}
+    )
+    return claim(
+        cluster(),
+        3,
+        wanted=Wanted(requests={GPU: 16}, **more),
+        reserved=Reserved("team", "gpu"),
+        flavor=flavor,
+        sized=SIZED,
+        types={"p5.48xlarge": P5},
+        node_class="gpu",
+        priority=7,
+    )
+
+
+def asked(body: Json) -> dict[str, list[str]]:
+    return {each["key"]: list(each["values"]) for each in body["spec"]["requirements"]}
+
+
+def test_a_claim_draws_from_the_reservation_and_takes_only_the_clusters_pods() -> None:
+    body = made(
+        {names.INSTANCE_TYPE: "p5.48xlarge", names.ZONE: "us-east-1a", "team.example/sort": "h100"},
+        taints=({"key": "gpu", "value": "yes", "effect": "NoSchedule"},),
+    )
+    assert body["metadata"]["name"] == "train-12345678-3"
+    assert body["metadata"]["labels"] == {names.DEDICATED: "train", "team.example/sort": "h100"}
+    assert body["metadata"]["annotations"] == {
+        names.DRAWS_FROM: "team/gpu",
+        names.TAG_FLAVOR: "h100",
+        names.PRIORITY: "7",
+    }
+    assert body["metadata"]["ownerReferences"][0]["uid"] == "12345678-aaaa"
+    assert asked(body) == {
+        names.INSTANCE_TYPE: ["p5.48xlarge"],
+        names.ZONE: ["us-east-1a"],
+        names.CAPACITY_TYPE: ["reserved"],
+    }
+    assert [(each["key"], each.get("value")) for each in body["spec"]["taints"]] == [
+        (names.DEDICATED, "train"),
+        ("gpu", "yes"),
+    ]
+    assert body["spec"]["resources"]["requests"] == {GPU: "8"}
+    NodeClaim.decode(body)
+
+
+def test_of_types_those_of_which_as_many_are_needed_will_do() -> None:
+    assert asked(made({}))[names.INSTANCE_TYPE] == ["p5.48xlarge", "p5e.48xlarge"]
+
+
+def test_the_flavor_or_the_cluster_may_say_another_capacity_type() -> None:
+    assert asked(made({names.CAPACITY_TYPE: "on-demand"}))[names.CAPACITY_TYPE] == ["on-demand"]
+    selected = made({}, node_selector={names.CAPACITY_TYPE: "on-demand", "own": "label"})
+    assert asked(selected)[names.CAPACITY_TYPE] == ["on-demand"]
+    assert selected["metadata"]["labels"]["own"] == "label"
+    either = {"key": names.CAPACITY_TYPE, "operator": "In", "values": ["reserved", "on-demand"]}
+    other = {"key": names.ZONE, "operator": "In", "values": ["us-east-1b"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [other]}, {"matchExpressions": [either]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    body = made({names.ZONE: "us-east-1a"}, affinity=Affinity.model_validate(affinity))
+    assert asked(body)[names.CAPACITY_TYPE] == ["reserved", "on-demand"]
+    assert asked(body)[names.ZONE] == ["us-east-1a"]
+
+
+@pytest.mark.parametrize(
+    ("node_class", "labels", "provider_id", "replaced"),
+    [
+        ("gpu", {names.ZONE: "us-east-1a", "own": "label"}, "", False),
+        ("mended", {names.ZONE: "us-east-1a"}, "", True),
+        ("gpu", {names.ZONE: "us-east-1b"}, "", True),
+        ("gpu", {names.ZONE: "us-east-1a", names.CAPACITY_TYPE: "on-demand"}, "", True),
+        ("mended", {names.ZONE: "us-east-1b"}, "aws:///us-east-1a/i-1", False),
+    ],
+)
+def test_what_is_not_launched_is_replaced_where_what_it_asks_for_was_mended(
+    node_class: str, labels: Json, provider_id: str, replaced: bool
+) -> None:
+    body = made({names.ZONE: "us-east-1a", "own": "label"}, node_selector={names.INSTANCE_TYPE: P5.name})
+    there = NodeClaim.decode({**body, "status": {"providerID": provider_id}})
+    flavor = ResourceFlavor.decode({"metadata": {"name": "h100"}, "spec": {"nodeLabels": labels}})
+    assert mended(there, flavor, node_class) is replaced
+    assert mended(there, None, "gpu") is False
+
+
+def test_names_are_as_long_as_labels_may_be_and_tell_their_number() -> None:
+    long = cluster(f"{'a.very' * 40}")
+    made_name = name(long, 12)
+    assert len(made_name) <= 63
+    assert "." not in made_name
+    assert number(NodeClaim.decode({"metadata": {"name": made_name}})) == 12
+    assert len(dedicated(long)) <= 63
+    assert dedicated(long) != dedicated(cluster(f"{'a.very' * 40}b"))

@@ -1,0 +1,339 @@
+"""What a reservation becomes in Kueue, as a table: names, limits, cohort, preemption, namespaces."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.apis import names
+from broker.apis.kueue import ClusterQueue, LocalQueue
+from broker.apis.kueue_versions import cluster_queue_spec, read_cluster_queue
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_rules import judge
+from broker.controllers.kueue.ownership import Reservation, owner_of, queue_name, short
+from broker.controllers.kueue.render import (
+    CHECK,
+    NOBODY,
+    cluster_queue,
+    differs,
+    leftover,
+    local_queue,
+    skeleton,
+)
+from broker.quota.usage import Reserved
+
+Json = dict[str, Any]
+GPU = "nvidia.com/gpu"
+
+
+def reservation(
+    name: str = "gpu", namespace: str = "team", *, quota: Json | None = None, **spec: Any
+) -> Reservation:
+    entry = {"name": GPU, "nominalQuota": "64"} | (quota or {})
+    spec.setdefault(
+        "resourceGroups",
+        [{"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [entry]}]}],
+    )
+    meta = {"name": name, "uid": "u-1"}
+    if not namespace:
+        return ClusterCapacityReservation.decode({"metadata": meta, "spec": spec})
+    return CapacityReservation.decode({"metadata": meta | {"namespace": namespace}, "spec": spec})
+
+
+def rendered(one: Reservation, *, default_cohort: str = "", **options: Any) -> Json:
+    judged = judge(one.spec, default_cohort=default_cohort)
+    assert not judged.problems
+    options.setdefault("namespaces", [one.namespace] if one.namespace else [])
+    return cluster_queue(one, judged.spec, **options)
+
+
+def limits(body: Json) -> Json:
+    (quota,) = body["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+    return {key: value for key, value in quota.items() if key.endswith("Limit")}
+
+
+@pytest.mark.covers("OME-034", "OME-035", "OME-036", "OME-037", "OME-038", "OME-039", "OME-041")
+@pytest.mark.parametrize(
+    ("allow", "cohort", "borrow", "queue_cohort", "said"),
+    [
+        (True, "ai", "32", "ai", {"borrowingLimit": "32"}),
+        (True, "ai", None, "ai", {}),
+        (True, "", None, "serving", {}),
+        (True, "", "32", "serving", {"borrowingLimit": "32"}),
+        (False, "ai", None, "ai", {"borrowingLimit": "0"}),
+        (False, "ai", "32", "ai", {"borrowingLimit": "0"}),
+        (None, "ai", "32", "ai", {"borrowingLimit": "0"}),
+        (False, "", None, None, {}),
+        (False, "", "32", None, {}),
+    ],
+)
+def test_who_may_borrow_what(
+    allow: bool | None, cohort: str, borrow: str | None, queue_cohort: str | None, said: Json
+) -> None:
+    given_: Json = {} if allow is None else {"allowBorrowing": allow}
+    quota = {} if borrow is None else {"borrowingLimit": borrow}
+    body = rendered(reservation(quota=quota, cohort=cohort, **given_), default_cohort="serving")
+    assert body["spec"].get("cohortName") == queue_cohort
+    assert limits(body) == said
+
+
+@pytest.mark.covers("OME-040", "OME-005")
+def test_lending_is_said_whether_it_borrows_or_not() -> None:
+    body = rendered(reservation(quota={"lendingLimit": "16"}, cohort="ai"))
+    assert limits(body) == {"borrowingLimit": "0", "lendingLimit": "16"}
+    assert limits(rendered(reservation(quota={"lendingLimit": "16"}))) == {}
+
+
+@pytest.mark.covers("OME-042", "OME-080")
+def test_the_groups_are_those_of_the_reservation_in_their_order() -> None:
+    def flavor(name: str, *amounts: str) -> Json:
+        resources = [
+            {"name": each, "nominalQuota": amount, "borrowingLimit": f"{n}"}
+            for n, (each, amount) in enumerate(zip((GPU, "cpu", "memory"), amounts, strict=True))
+        ]
+        return {"name": name, "resources": resources}
+
+    groups = [
+        {
+            "coveredResources": [GPU, "cpu", "memory"],
+            "flavors": [flavor("h100", "64", "1k", "16Ti"), flavor("a100", "8", "64", "1152Gi")],
+        }
+    ]
+    body = rendered(reservation(resourceGroups=groups, cohort="ai", allowBorrowing=True))
+    assert body["spec"]["resourceGroups"] == groups
+
+
+@pytest.mark.covers("OME-012", "OME-014")
+def test_a_covered_resource_without_quota_is_zero_of_it() -> None:
+    groups = [
+        {
+            "coveredResources": ["cpu", GPU],
+            "flavors": [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": "8"}]}],
+        }
+    ]
+    body = rendered(reservation(resourceGroups=groups))
+    assert body["spec"]["resourceGroups"][0]["flavors"][0]["resources"] == [
+        {"name": "cpu", "nominalQuota": "0"},
+        {"name": GPU, "nominalQuota": "8"},
+    ]
+
+
+@pytest.mark.covers("OME-046", "OME-047", "OME-048", "OME-049", "OME-050", "OME-080")
+@pytest.mark.parametrize(
+    ("rule", "reclaim", "within", "borrow"),
+    [
+        (None, "Never", "LowerPriority", {"policy": "Never"}),
+        ({"reclaimWithinCohort": "Any"}, "Any", "LowerPriority", {"policy": "Never"}),
+        ({"reclaimWithinCohort": "LowerPriority"}, "LowerPriority", "LowerPriority", {"policy": "Never"}),
+        (
+            {
+                "reclaimWithinCohort": "Any",
+                "borrowWithinCohort": {"policy": "LowerPriority", "maxPriorityThreshold": 100},
+                "withinClusterQueue": "LowerPriority",
+            },
+            "Any",
+            "LowerPriority",
+            {"policy": "LowerPriority", "maxPriorityThreshold": 100},
+        ),
+        (
+            {"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "Any"}},
+            "Any",
+            "LowerPriority",
+            {"policy": "LowerPriority"},
+        ),
+        ({"withinClusterQueue": "Never"}, "Never", "Never", {"policy": "Never"}),
+        (
+            {"withinClusterQueue": "LowerOrNewerEqualPriority"},
+            "Never",
+            "LowerOrNewerEqualPriority",
+            {"policy": "Never"},
+        ),
+        # A threshold of 0 is one; without a policy it means nothing.
+        (
+            {
+                "reclaimWithinCohort": "LowerPriority",
+                "borrowWithinCohort": {"policy": "LowerPriority", "maxPriorityThreshold": 0},
+            },
+            "LowerPriority",
+            "LowerPriority",
+            {"policy": "LowerPriority", "maxPriorityThreshold": 0},
+        ),
+        (
+            {"borrowWithinCohort": {"policy": "Never", "maxPriorityThreshold": 7}},
+            "Never",
+            "LowerPriority",
+            {"policy": "Never"},
+        ),
+    ],
+)
+def test_whom_it_preempts(rule: Json | None, reclaim: str, within: str, borrow: Json) -> None:
+    given_: Json = {} if rule is None else {"preemptionRule": rule}
+    said = rendered(reservation(cohort="ai", **given_))["spec"]["preemption"]
+    assert said == {
+        "reclaimWithinCohort": reclaim,
+        "withinClusterQueue": within,
+        "borrowWithinCohort": borrow,
+    }
+
+
+@pytest.mark.covers("OME-079", "OME-080")
+def test_only_the_namespaces_that_are_bound_get_in() -> None:
+    one = rendered(reservation())["spec"]["namespaceSelector"]
+    values = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team"]}
+    assert one == {"matchExpressions": [values]}
+    many = rendered(reservation(namespace=""), namespaces=["b", "a", "b"])["spec"]["namespaceSelector"]
+    assert many["matchExpressions"][0]["values"] == ["a", "b"]
+    none = rendered(reservation(namespace=""), namespaces=[])["spec"]["namespaceSelector"]
+    assert none == NOBODY and none  # neither null nor the empty selector, which lets in everybody
+
+
+def test_only_what_has_no_namespace_owns_its_queues() -> None:
+    owned = rendered(reservation(namespace=""))["metadata"]
+    assert [each["uid"] for each in owned["ownerReferences"]] == ["u-1"]
+    held = rendered(reservation())["metadata"]
+    assert "ownerReferences" not in held
+    assert held["labels"][names.MANAGED_BY] == "capacity-broker"
+    assert held["annotations"] == {names.TAG_RESERVATION: "team/gpu"}
+
+
+@pytest.mark.covers("OME-045")
+def test_labels_hold_what_labels_can_hold() -> None:
+    labels = rendered(reservation("n" * 100, cohort="c" * 100))["metadata"]["labels"]
+    assert labels == {names.MANAGED_BY: "capacity-broker"}
+    labels = rendered(reservation(cohort="ai"))["metadata"]["labels"]
+    assert (labels["cohort"], labels["capacity-reservation"]) == ("ai", "gpu")
+
+
+def test_a_check_is_asked_where_it_is_named_and_the_queue_stops_when_told() -> None:
+    body = rendered(reservation(), check=CHECK, stop="HoldAndDrain")["spec"]
+    assert body["admissionChecksStrategy"] == {"admissionChecks": [{"name": CHECK}]}
+    assert body["stopPolicy"] == "HoldAndDrain"
+    plain = rendered(reservation())["spec"]
+    assert "admissionChecksStrategy" not in plain and plain["stopPolicy"] == "None"
+
+
+NAME = st.from_regex(re.compile(r"[a-z0-9]([-a-z0-9]{0,80}[a-z0-9])?"), fullmatch=True)
+
+
+@given(NAME, NAME)
+def test_a_queues_name_fits_a_label_and_tells_reservations_apart(namespace: str, name: str) -> None:
+    made = queue_name(Reserved(namespace[:63].rstrip("-"), name))
+    assert len(made) <= 63
+    assert re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", made)
+    assert queue_name(Reserved(namespace[:63].rstrip("-"), name + "x" * 60)) != made
+
+
+def test_a_long_name_keeps_its_head() -> None:
+    made = short("a" * 62 + "--b")
+    assert made.startswith("a" * 54 + "-") and len(made) == 63
+    assert short("team--gpu") == "team--gpu"
+    assert short("a" * 63) == "a" * 63
+    assert short("a" * 70 + "b") != short("a" * 70 + "c")
+    # Where it is cut there is no end of a label.
+    assert re.fullmatch("a{53}-[0-9a-f]{8}", short("a" * 53 + "." + "b" * 20))
+    assert re.fullmatch("a{52}-[0-9a-f]{8}", short("a" * 52 + "--" + "b" * 20))
+
+
+def test_what_takes_the_name_admits_nobody_and_says_whose_it_is() -> None:
+    one = reservation()
+    first = skeleton(rendered(one), Reserved("team", "gpu"))
+    made = ClusterQueue.decode(first)
+    assert owner_of(made) == Reserved("team", "gpu")
+    assert first["spec"] == {"stopPolicy": "Hold"}
+    local = skeleton(local_queue(one, "team"), Reserved("team", "gpu"))
+    assert local["spec"] == {"stopPolicy": "Hold", "clusterQueue": "team--gpu"}
+    assert owner_of(ClusterQueue.decode({"metadata": {"name": "team--gpu"}})) is None
+
+
+PREEMPTION = rendered(reservation())["spec"]["preemption"]
+GROUPS_OF_65 = rendered(reservation(quota={"nominalQuota": "65"}))["spec"]["resourceGroups"]
+
+
+def observed(wanted: Json, **spec: Any) -> ClusterQueue:
+    body = wanted | {"spec": {**wanted["spec"], **spec}}
+    return ClusterQueue.decode(body)
+
+
+@pytest.mark.covers("OME-006", "OME-097")
+def test_the_same_by_meaning_is_no_difference() -> None:
+    wanted = rendered(reservation(quota={"nominalQuota": "1k"}, cohort="ai"), check=CHECK)
+    groups = rendered(reservation(quota={"nominalQuota": 1000}, cohort="ai"))["spec"]["resourceGroups"]
+    assert not differs(observed(wanted), wanted)
+    assert not differs(observed(wanted, resourceGroups=groups), wanted)
+    # Somebody else's check beside ours, and what the broker says nothing of, are theirs.
+    checks = {"admissionChecks": [{"name": CHECK}, {"name": "theirs"}]}
+    assert not differs(observed(wanted, admissionChecksStrategy=checks, fairSharing={"weight": "2"}), wanted)
+
+
+@pytest.mark.covers("OME-082")
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"resourceGroups": []},
+        {"resourceGroups": GROUPS_OF_65},
+        {"cohortName": "others"},
+        {"queueingStrategy": "StrictFIFO"},
+        {"namespaceSelector": {}},
+        {"namespaceSelector": None},
+        {"stopPolicy": "Hold"},
+        {"flavorFungibility": {"whenCanBorrow": "TryNextFlavor"}},
+        {"preemption": PREEMPTION | {"reclaimWithinCohort": "Any"}},
+        {"preemption": PREEMPTION | {"withinClusterQueue": "Never"}},
+        {"preemption": PREEMPTION | {"borrowWithinCohort": {"policy": "LowerPriority"}}},
+        {"preemption": PREEMPTION | {"borrowWithinCohort": {"policy": "Never", "maxPriorityThreshold": 7}}},
+        {"admissionChecksStrategy": None},
+        {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK, "onFlavors": ["h100"]}]}},
+    ],
+    ids=lambda edit: next(iter(edit)),
+)
+def test_a_hand_edit_is_a_difference(edit: Json) -> None:
+    wanted = rendered(reservation(cohort="ai"), check=CHECK)
+    assert differs(observed(wanted, **edit), wanted)
+
+
+def test_what_was_set_beside_the_broker_is_taken_away() -> None:
+    wanted = rendered(reservation())
+    threshold = {"policy": "Never", "maxPriorityThreshold": 7}
+    edited = observed(wanted, cohortName="others", preemption={"borrowWithinCohort": threshold})
+    assert leftover(edited, wanted) == {
+        "cohortName": None,
+        "preemption": {"borrowWithinCohort": {"maxPriorityThreshold": None}},
+    }
+    assert leftover(observed(wanted), wanted) == {}
+
+
+def test_a_local_queue_that_is_stopped_by_hand_differs() -> None:
+    wanted = local_queue(reservation(), "team")
+    assert not differs(LocalQueue.decode(wanted), wanted)
+    stopped = wanted | {"spec": {**wanted["spec"], "stopPolicy": "Hold"}}
+    assert differs(LocalQueue.decode(stopped), wanted)
+
+
+@pytest.mark.covers("OME-080")
+def test_the_older_version_says_the_same_in_its_own_words() -> None:
+    wanted = rendered(reservation(cohort="ai"), check=CHECK)
+    old = cluster_queue_spec(wanted["spec"], "v1beta1")
+    assert old["cohort"] == "ai" and "cohortName" not in old
+    assert old["flavorFungibility"] == {"whenCanBorrow": "Borrow", "whenCanPreempt": "TryNextFlavor"}
+    assert cluster_queue_spec(wanted["spec"], "v1beta2") == wanted["spec"]
+    assert not differs(ClusterQueue.decode(wanted | {"spec": old}), wanted)
+
+
+SEARCH = st.sampled_from(["MayStopSearch", "TryNextFlavor"])
+
+
+@given(cohort=st.text(max_size=5), borrow=SEARCH, preempt=SEARCH)
+def test_there_and_back_is_the_same(cohort: str, borrow: str, preempt: str) -> None:
+    spec = {"cohortName": cohort, "flavorFungibility": {"whenCanBorrow": borrow, "whenCanPreempt": preempt}}
+    read = ClusterQueue.decode({"spec": cluster_queue_spec(spec, "v1beta1")})
+    assert read.spec == ClusterQueue.decode({"spec": spec}).spec
+
+
+def test_a_plain_list_of_checks_is_read_as_rules() -> None:
+    read = ClusterQueue.decode(read_cluster_queue({"spec": {"admissionChecks": ["theirs"]}}))
+    strategy = read.spec.admission_checks_strategy
+    assert strategy is not None and [each.name for each in strategy.admission_checks] == ["theirs"]

@@ -1,0 +1,157 @@
+"""The broker's own record of purchases: what a successor reads, and what nobody else can write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from broker.apis.core import ConfigMap
+from broker.apiserver import Cluster
+from broker.controllers.odcr.ledger import Ledger, attempt_id
+from broker.kube.client import Client
+from broker.kube.identity import NAMESPACE
+from broker.kube.transports import InProcessTransport
+from broker.quota.usage import Reserved
+from broker.reservations.purchases import LEDGER, HeldRecord, PurchaseIntent
+from tests.unit.capacity.builders import NOW, minutes
+
+TEAM = Reserved("ml", "training")
+INTENT = PurchaseIntent(
+    attempt_id="a" * 64,
+    at=NOW,
+    reserved=TEAM,
+    flavor="h100",
+    instance_type="p5.48xlarge",
+    zone="us-east-1a",
+    count=2,
+    platform="Windows",
+    end=datetime(2027, 1, 31, tzinfo=UTC),
+    tags={"team": "blue"},
+)
+HELD = HeldRecord(
+    id="cr-1",
+    reserved=Reserved("", "shared"),
+    flavor="h100",
+    instance_type="p5.48xlarge",
+    zone="us-east-1a",
+    total=2,
+    bought=True,
+)
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(InProcessTransport(Cluster()), field_manager="test")
+
+
+def loaded(client: Client) -> Ledger:
+    made = Ledger(client)
+    made.load()
+    return made
+
+
+def stored(client: Client) -> ConfigMap:
+    return ConfigMap.decode(client.get(ConfigMap.KIND, LEDGER, namespace=NAMESPACE))
+
+
+@pytest.mark.covers("SAF-53")
+def test_successor_reads_what_was_recorded(client: Client) -> None:
+    first = loaded(client)
+    grown = replace(INTENT, attempt_id="b" * 64, odcr_id="cr-1", total=4)
+    first.keep([INTENT, grown], {HELD.id: HELD}, {})
+    first.release("u-1", 3, {"h100": 1})
+    first.flush()
+    second = loaded(client)
+    assert (second.intents, second.held) == (first.intents, first.held)
+    assert second.released("u-1", 3) == {"h100": 1}
+    assert second.released("u-1", 4) == second.released("u-2", 3) == {}
+
+
+def test_nothing_is_written_while_nothing_changes(client: Client) -> None:
+    first = loaded(client)
+    first.keep([INTENT], {HELD.id: HELD}, {})
+    first.flush()
+    version = stored(client).metadata.resource_version
+    for ledger in (first, loaded(client)):
+        ledger.keep([INTENT], {HELD.id: HELD}, {})
+        ledger.flush()
+    assert stored(client).metadata.resource_version == version
+    first.keep([], {}, {})
+    first.flush()
+    assert stored(client).data == {}
+
+
+def test_released_slots_are_forgotten_with_the_object_or_its_generation(client: Client) -> None:
+    ledger = loaded(client)
+    for uid in ("u-1", "u-2", "u-3"):
+        ledger.release(uid, 3, {"h100": 1})
+    ledger.keep([], {}, {"u-1": 3, "u-2": 4})
+    assert [ledger.released(uid, 3) for uid in ("u-1", "u-2", "u-3")] == [{"h100": 1}, {}, {}]
+
+
+@pytest.mark.covers("SAF-07")
+def test_operator_lets_a_lost_reservation_go_by_removing_its_key(client: Client) -> None:
+    ledger = loaded(client)
+    ledger.keep([INTENT], {HELD.id: HELD, "cr-2": replace(HELD, id="cr-2")}, {})
+    ledger.flush()
+    client.patch(ConfigMap.KIND, LEDGER, {"data": {"cr-1": None}}, namespace=NAMESPACE)
+    ledger.load()
+    assert ledger.held.keys() == {"cr-1", "cr-2"}, "it is read once"
+    ledger.load(again=True)
+    assert ([*ledger.held], len(ledger.intents)) == (["cr-2"], 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("cr-1", "["),
+        ("cr-1", '{"id": "cr-1"}'),
+        ("cr-1", "[" * 2000),
+        ("purchase-1", '{"reserved": 3}'),
+        ("purchase-1", '{"reserved": "a/b", "at": "yesterday"}'),
+        ("released-u-1", '{"generation": 3}'),
+        ("released-u-1", '{"generation": 3, "flavors": {"h100": "x"}}'),
+    ],
+)
+def test_entry_that_is_not_understood_stops_buying_and_is_named(client: Client, key: str, text: str) -> None:
+    client.create(ConfigMap.KIND, {"metadata": {"name": LEDGER, "namespace": NAMESPACE}, "data": {key: text}})
+    ledger = Ledger(client)
+    for _ in range(2):
+        ledger.load()
+        problem = ledger.problem()
+        assert problem is not None and f"entry '{key}' of ConfigMap kube-system/{LEDGER}" in str(problem)
+    ledger.keep([INTENT], {}, {})
+    ledger.flush()
+    assert stored(client).data[key] == text, "it is kept for a person to look at"
+    client.patch(ConfigMap.KIND, LEDGER, {"data": {key: None}}, namespace=NAMESPACE)
+    ledger.load()
+    assert ledger.problem() is None
+
+
+def test_record_of_a_newer_version_is_understood_without_its_new_field(client: Client) -> None:
+    first = loaded(client)
+    first.keep([INTENT], {}, {})
+    first.flush()
+    ((key, text),) = stored(client).data.items()
+    newer = json.dumps({**json.loads(text), "colour": "blue"})
+    client.patch(ConfigMap.KIND, LEDGER, {"data": {key: newer}}, namespace=NAMESPACE)
+    second = loaded(client)
+    assert second.problem() is None
+    assert second.intents == {INTENT.attempt_id: INTENT}
+
+
+def test_an_attempt_id_is_another_for_each_object_generation_moment_and_call() -> None:
+    call = {"count": 2, "tags": {"a": "1", "b": "2"}}
+    first = attempt_id("u-1", 3, NOW, call)
+    assert first == attempt_id("u-1", 3, NOW, {"tags": {"b": "2", "a": "1"}, "count": 2})
+    others = {
+        attempt_id("u-2", 3, NOW, call),
+        attempt_id("u-1", 4, NOW, call),
+        attempt_id("u-1", 3, NOW + minutes(1), call),
+        attempt_id("u-1", 3, NOW, call | {"count": 1}),
+    }
+    assert len({first, *others}) == 5
+    assert len(first) <= 64

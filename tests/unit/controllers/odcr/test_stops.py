@@ -1,0 +1,54 @@
+"""What stops buying is a Warning event on its object: when it begins, and when what it says changes."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from broker.apis.meta import Object
+from broker.apis.ome import CapacityReservation
+from broker.controllers.odcr.stops import StopEvents
+from broker.kube.events import Recorder
+from broker.reservations.ownership import Problem
+
+TRAINING = CapacityReservation.decode({"metadata": {"name": "training", "namespace": "ml", "uid": "u-1"}})
+CAP = Problem(reason="SpendingCapReached", message="--buy-dollars is 0")
+RAISED = Problem(reason="SpendingCapReached", message="--buy-dollars is 8")
+SKIPPED = Problem(reason="PurchaseSkipped", message="flavor h100: why")
+OTHER = Problem(reason="ChangeRefused", message="cancelling cr-1 was refused")
+
+
+class Recorded:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, ...]] = []
+
+    def event(self, one: Object, type_: str, reason: str, message: str, **_: Any) -> None:
+        self.events.append((one.name, type_, reason, message))
+
+
+@pytest.mark.parametrize(
+    ("passes", "warned"),
+    [
+        ([[CAP], [CAP], [CAP]], [CAP]),
+        ([[CAP], [RAISED], [RAISED]], [CAP, RAISED]),
+        ([[CAP], [], [CAP]], [CAP, CAP]),
+        ([[CAP], [CAP, SKIPPED], [SKIPPED]], [CAP, SKIPPED]),
+        ([[CAP, CAP, SKIPPED]], [CAP, SKIPPED]),
+        ([[OTHER]], []),
+        (
+            [[Problem(reason="InvalidAnnotation", message="m")]],
+            [Problem(reason="InvalidAnnotation", message="m")],
+        ),
+        ([[Problem(reason="PriceUnknown", message="m")]], [Problem(reason="PriceUnknown", message="m")]),
+    ],
+)
+def test_stop_of_buying_is_one_event_for_each_change(
+    passes: list[list[Problem]], warned: list[Problem]
+) -> None:
+    recorded = Recorded()
+    stops = StopEvents(cast(Recorder, recorded))
+    for problems in passes:
+        stops.report(TRAINING, problems)
+        stops.end_pass()
+    assert recorded.events == [("training", "Warning", each.reason, each.message) for each in warned]

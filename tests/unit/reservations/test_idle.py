@@ -1,0 +1,87 @@
+"""What idle slots cost, and since when they are said to idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.reservations.idle import idle_cost, idle_since
+from tests.unit.capacity.builders import NOW, TYPES, odcr
+
+EARLIER = NOW - timedelta(hours=3)
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "available", "expected"),
+    [
+        (0, None, 0, None),
+        (0, None, 2, NOW),  # first seen idle
+        (2, EARLIER, 2, EARLIER),
+        (2, EARLIER, 1, EARLIER),  # one was taken: the other idles on
+        (2, EARLIER, 3, NOW),  # three idle only since now
+        (2, EARLIER, 0, None),
+        (2, None, 2, NOW),  # a record from before it was kept
+    ],
+)
+def test_since(before: int, since: datetime | None, available: int, expected: datetime | None) -> None:
+    one = odcr("cr-1", total=4, free=available)
+    assert idle_since(one, before=before, since=since, now=NOW) == expected
+
+
+def test_what_is_not_active_idles_nothing() -> None:
+    one = replace(odcr("cr-1", total=4, free=4), state="pending")
+    assert one.idle == 0
+    assert idle_since(one, before=4, since=EARLIER, now=NOW) is None
+    assert idle_cost(one, TYPES["p5.48xlarge"]) == 0
+
+
+def test_a_slot_costs_its_types_price_and_nobody_knows_an_unknown_one() -> None:
+    one = odcr("cr-1", total=4, free=3)
+    priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
+    assert idle_cost(one, priced) == 7.5
+    assert idle_cost(one, replace(priced, on_demand_price=None)) is None
+    assert idle_cost(one, None) is None
+
+
+@pytest.mark.covers("SAF-11")
+@pytest.mark.parametrize(
+    ("more", "cost"),
+    [
+        ({}, 7.5),
+        ({"reservation_type": "capacity-block"}, 0.0),
+        ({"owner_id": "111122223333"}, 7.5),
+        ({"owner_id": "999988887777"}, 0.0),  # shared with this account: its owner pays
+        ({"owner_id": "111122223333", "billing_owner_id": "999988887777"}, 0.0),
+        ({"owner_id": "999988887777", "billing_owner_id": "111122223333"}, 7.5),
+    ],
+)
+def test_idle_cost_is_what_this_account_is_billed_for(more: dict[str, Any], cost: float) -> None:
+    one = odcr("cr-1", total=4, free=3, **more)
+    priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5)
+    assert idle_cost(one, priced, account="111122223333") == cost
+
+
+@pytest.mark.covers("SAF-08")
+def test_idle_slot_costs_the_price_of_its_platform_and_tenancy() -> None:
+    priced = replace(TYPES["p5.48xlarge"], on_demand_price=2.5, other_prices={"Windows": {"default": 9.0}})
+    assert idle_cost(odcr("cr-1", total=4, free=3, platform="Windows"), priced) == 27.0
+    assert idle_cost(odcr("cr-1", total=4, free=3, platform="SUSE Linux"), priced) is None
+    assert idle_cost(odcr("cr-1", total=4, free=3, tenancy="dedicated"), priced) is None
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
+def test_as_many_have_idled_at_every_look_since(looks: list[int]) -> None:
+    before, since = 0, None
+    for n, available in enumerate(looks):
+        now = NOW + timedelta(minutes=n)
+        one = odcr("cr-1", total=4, free=available)
+        since, before = idle_since(one, before=before, since=since, now=now), available
+        if since is not None:
+            first = int((since - NOW).total_seconds()) // 60
+            assert min(looks[first : n + 1]) >= available
+        assert (since is None) == (available == 0)

@@ -1,0 +1,211 @@
+"""Which machines count for a reservation, and why others do not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.core import Node
+from broker.apis.karpenter import NodeClaim
+from broker.capacity.model import Inventory
+from broker.quota.usage import Reserved
+from broker.reservations.machines import Hardware, expires, slots, why
+from broker.reservations.ownership import Holdings
+from providers.model import Gpu, InstanceType, Odcr
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+P5 = InstanceType(
+    name="p5.48xlarge",
+    vcpus=192,
+    memory_mib=2_097_152,
+    gpus=(Gpu(name="H100", manufacturer="NVIDIA", count=8, memory_mib=81_920),),
+)
+OWNER = Reserved("team", "gpus")
+LIMIT = timedelta(minutes=10)
+GPU = "nvidia.com/gpu"
+
+
+def node(
+    name: str = "n",
+    *,
+    ready: str = "True",
+    labels: Any = None,
+    age: timedelta | None = None,
+    has: Any = None,
+    going: bool = False,
+    **spec: Any,
+) -> Node:
+    times = {"creationTimestamp": (NOW - age).isoformat()} if age is not None else {}
+    times |= {"deletionTimestamp": NOW.isoformat()} if going else {}
+    return Node.decode(
+        {
+            "metadata": {"name": name, "labels": labels or {}, **times},
+            "spec": spec,
+            "status": {"conditions": [{"type": "Ready", "status": ready}], "allocatable": has or {}},
+        }
+    )
+
+
+def odcr(total: int = 4, available: int = 4, **more: Any) -> Odcr:
+    more = {"id": "cr-1", **more}
+    return Odcr(instance_type=P5.name, zone="a", total=total, available=available, **more)
+
+
+@pytest.mark.covers("OME-029")
+@pytest.mark.parametrize(
+    ("seen", "out"),
+    [
+        (node(), ""),
+        (node(taints=[{"key": "team", "value": "a", "effect": "NoExecute"}]), ""),
+        (node(unschedulable=True), "node n is cordoned"),
+        (node(ready="False"), "node n is not ready"),
+        (node(ready="Unknown"), "node n is not ready"),
+        (node(going=True), "node n is being removed"),
+        (Node.decode({"metadata": {"name": "n"}}), "node n is not ready"),
+    ],
+)
+def test_a_node_is_out_when_it_is_cordoned_or_not_ready_and_not_by_a_taint(seen: Node, out: str) -> None:
+    assert why(seen) == out
+
+
+@pytest.mark.covers("OME-030")
+def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() -> None:
+    eight = {GPU: "8", "cpu": "1001m", "memory": "1500m"}
+    flavors = {"h100": {"sort": "h100"}, "twin": {"sort": "h100"}, "a100": {"sort": "a100"}}
+    ended = odcr(id="cr-2", state="expired")
+    inventory = Inventory(odcrs={ended.id: ended})
+    held = Holdings(
+        owner={ended.id: OWNER},
+        flavor={ended.id: "h100"},
+    )
+    nodes = [
+        node("a", labels={"sort": "a100"}, has=eight),
+        node("b", labels={"sort": "h100"}, has=eight),
+        node("c", labels={"sort": "h100"}, has=eight, unschedulable=True),
+        node("d", has=eight | {"aws.amazon.com/neuron": "4"}),
+        node("e", has={"cpu": "8"}),
+        # What ran in a reservation that ended runs on, as its labels say.
+        node("g", labels={"sort": "a100", names.RESERVATION_ID: ended.id}, has=eight),
+    ]
+    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    for _ in range(2):  # what was worked out before says the same again
+        seen = hardware.look(nodes, [], inventory, held, flavors, {P5.name: P5}, NOW)
+        assert [(each.name, each.flavor, each.resources) for each in seen.machines] == [
+            ("a", "a100", {GPU: 8, "cpu": 1001, "memory": 1}),
+            ("g", "a100", {GPU: 8, "cpu": 1001, "memory": 1}),
+        ]
+        assert seen.unattributed == {
+            (GPU, "several flavors"): 16,
+            (GPU, "no flavor"): 8,
+            ("aws.amazon.com/neuron", "no flavor"): 4,
+        }
+        assert seen.tied == {"h100": ("b", "c"), "twin": ("b", "c")}
+
+
+def counted(one: Odcr, nodes: list[Node], joining: int = 0) -> tuple[int, int, list[str]]:
+    """GPUs there are, GPUs that can be used, and why the others cannot."""
+    found = list(slots(one, "h100", OWNER, P5, nodes, joining, NOW, starting=LIMIT))
+    assert {machine.owner for machine in found} <= {OWNER}
+    total = sum(each.resources["nvidia.com/gpu"] * each.count for each in found)
+    usable = sum(each.resources["nvidia.com/gpu"] * each.count for each in found if not each.out)
+    return total, usable, [each.out for each in found if each.out]
+
+
+STARTING = {names.REGISTERED: "true"}
+
+
+@pytest.mark.covers("CAP-07")
+@pytest.mark.parametrize(
+    ("one", "nodes", "joining", "usable"),
+    [
+        (odcr(), [], 0, 32),
+        # A launch changes nothing: a slot is taken, its claim waits for the node, the node comes up.
+        (odcr(available=3), [], 1, 32),
+        (odcr(available=3), [node(ready="False", labels=STARTING)], 0, 32),
+        (odcr(available=3), [node()], 0, 32),
+        # EC2 has not yet been asked since the node came.
+        (odcr(available=4), [node()], 0, 32),
+        (odcr(available=3), [node(unschedulable=True)], 0, 24),
+        (odcr(available=3), [node(ready="False")], 0, 24),
+        (odcr(available=1), [node()], 0, 16),
+        (odcr(end=NOW + timedelta(minutes=5)), [], 0, 0),
+        (odcr(end=NOW + timedelta(hours=5)), [], 0, 32),
+    ],
+)
+def test_slots_count_whole(one: Odcr, nodes: list[Node], joining: int, usable: int) -> None:
+    total, can, outs = counted(one, nodes, joining)
+    assert (total, can) == (32, usable)
+    assert bool(outs) == (usable < 32)
+
+
+@pytest.mark.covers("CAP-07")
+@pytest.mark.parametrize("state", ["active", "scheduled", "pending", "assessing", "failed"])
+def test_only_an_active_reservation_has_slots(state: str) -> None:
+    one = odcr(state=state)
+    held = Holdings(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
+    inventory = Inventory(odcrs={one.id: one})
+    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    seen = hardware.look([], [], inventory, held, {"h100": {}}, {P5.name: P5}, NOW)
+    assert sum(each.count for each in seen.machines if not each.out) == (4 if state == "active" else 0)
+
+
+@pytest.mark.covers("OME-029")
+@pytest.mark.parametrize(
+    ("claims", "usable"),
+    [
+        ([], 24),
+        ([{"providerID": "aws:///a/i-1"}], 32),
+        ([{}], 24),
+        ([{"providerID": "aws:///a/i-1", "nodeName": "n"}], 24),
+        ([{"providerID": "aws:///a/i-1", "going": True}], 24),
+    ],
+)
+def test_a_taken_slot_counts_while_its_instance_is_about_to_be_a_node(
+    claims: list[dict[str, Any]], usable: int
+) -> None:
+    one = odcr(available=3)
+    held = Holdings(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
+    made = [
+        NodeClaim.decode(
+            {
+                "metadata": {"name": "c", "labels": {names.RESERVATION_ID: one.id}}
+                | ({"deletionTimestamp": NOW.isoformat()} if status.pop("going", False) else {}),
+                "status": status,
+            }
+        )
+        for status in map(dict, claims)
+    ]
+    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    seen = hardware.look([], made, Inventory(odcrs={one.id: one}), held, {}, {P5.name: P5}, NOW)
+    assert sum(each.resources[GPU] * each.count for each in seen.machines if not each.out) == usable
+
+
+@pytest.mark.parametrize(
+    ("ready", "age", "labels", "out"),
+    [
+        ("False", LIMIT / 2, STARTING, ""),
+        ("True", LIMIT / 2, STARTING, ""),
+        ("False", LIMIT, STARTING, "node n is not ready"),
+        ("True", LIMIT, STARTING, "node n was not initialized within 10 minutes"),
+        ("True", LIMIT, STARTING | {names.INITIALIZED: "true"}, ""),
+    ],
+)
+def test_a_node_that_is_never_initialized_counts_for_a_time_only(
+    ready: str, age: timedelta, labels: dict[str, str], out: str
+) -> None:
+    one = odcr(total=1, available=0)
+    (found,) = slots(
+        one, "h100", OWNER, P5, [node(ready=ready, age=age, labels=labels)], 0, NOW, starting=LIMIT
+    )
+    assert found.out == out
+
+
+def test_a_block_is_given_up_when_its_nodes_drain_and_others_ten_minutes_before_their_end() -> None:
+    soon = NOW + timedelta(minutes=35)
+    assert expires(odcr(reservation_type="capacity-block", end=soon), NOW)
+    assert not expires(odcr(end=soon), NOW)
+    assert expires(odcr(end=NOW + timedelta(minutes=10)), NOW)
+    assert not expires(odcr(), NOW)

@@ -1,0 +1,300 @@
+"""What an object asks of EC2, the names of its group, what is shown late, what is idle, and who may go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from broker.apis import names
+from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
+from broker.apis.ome_rules import judge
+from broker.capacity.model import Inventory
+from broker.controllers.odcr.groups import EVERY, LONGEST, Groups
+from broker.controllers.odcr.recent import Recent
+from broker.controllers.odcr.view import HoldingsView
+from broker.quota.usage import Reserved
+from broker.reservations.desired import SETTLE
+from broker.reservations.idle_release import Idle
+from broker.reservations.ownership import Holdings
+from broker.reservations.purchases import UNSHOWN
+from broker.reservations.reading import Reading, flavors_of, read
+from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
+from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
+
+GPU = "nvidia.com/gpu"
+P5 = "p5.48xlarge"
+TEAM = Reserved("ml", "training")
+
+
+def one(annotations: dict[str, str] | None = None, gpus: str = "16", **more: Any) -> CapacityReservation:
+    quota = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": gpus}]}
+    metadata = {
+        "name": "training",
+        "namespace": "ml",
+        "uid": "u-1",
+        "generation": 3,
+        "annotations": annotations or {},
+        "labels": {"team": "blue", "tier": "gold"},
+        "finalizers": [names.RESERVED_FINALIZER],
+    }
+    spec = {"resourceGroups": [{"coveredResources": [GPU], "flavors": [quota]}], **more.pop("spec", {})}
+    return CapacityReservation.decode({"metadata": metadata | more, "spec": spec})
+
+
+def reading(
+    annotations: dict[str, str] | None = None,
+    *,
+    flavors: dict[str, dict[str, str]] | None = None,
+    **more: Any,
+) -> Reading:
+    known = {"h100": {INSTANCE_TYPE: P5, ZONE: ZONES[0]}} if flavors is None else flavors
+    made = one(annotations, **more)
+    return read(made, judge(made.spec), flavors_of(known, TYPES, ()), cost_labels=("team", "owner"))
+
+
+@pytest.mark.covers("CAP-02")
+def test_an_object_that_says_nothing_is_watched_and_what_is_bought_is_kept() -> None:
+    found = reading()
+    assert (found.managed, found.wish.cancels, found.problems) == (False, False, ())
+    terms = found.wish.terms
+    assert (terms.match_criteria, terms.platform, terms.tenancy, terms.end) == (
+        "targeted",
+        "Linux/UNIX",
+        "default",
+        None,
+    )
+    assert terms.tags == {
+        "team": "blue",
+        names.TAG_RESERVATION: "ml/training",
+        names.TAG_MANAGED: "capacity-broker",
+    }
+    (ask,) = found.wish.asks.values()
+    assert (ask.nominal, ask.flavor.instance_types, ask.flavor.zones) == ({GPU: 16.0}, (P5,), ZONES[:1])
+
+
+@pytest.mark.covers("CAP-02", "CAP-03", "OME-095")
+def test_what_the_annotations_say() -> None:
+    found = reading(
+        {
+            names.RESERVATION_POLICY: "Manage",
+            names.DELETION_POLICY: " Cancel ",
+            names.MATCH_CRITERIA: "open",
+            names.TENANCY: "dedicated",
+            names.PLATFORM: "Windows",
+            names.END_DATE: "2027-01-31T01:00:00.5+01:00",
+            names.SIZING: "max",
+            names.ADOPT_IDS: "cr-1, cr-2,",
+            names.ADOPT_GROUP: GROUP,
+        },
+        spec={"compartmentID": "acme"},
+    )
+    terms = found.wish.terms
+    assert (found.managed, found.wish.cancels) == (True, True)
+    assert (terms.match_criteria, terms.tenancy, terms.platform) == ("open", "dedicated", "Windows")
+    assert terms.end == datetime(2027, 1, 31, tzinfo=UTC)
+    assert terms.tags[names.TAG_COMPARTMENT] == "acme"
+    assert found.wish.asks["h100"].sizing == "largest"
+    assert (found.claimant.ids, found.claimant.group_arn) == (frozenset({"cr-1", "cr-2"}), GROUP)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        (names.RESERVATION_POLICY, "manage", "'manage': write Observe or Manage"),
+        (names.DELETION_POLICY, "Delete", "'Delete': write Retain or Cancel"),
+        (names.MATCH_CRITERIA, "any", "write targeted or open"),
+        (names.TENANCY, "host", "write default or dedicated"),
+        (names.SIZING, "cpu", "write accelerator or max"),
+        (names.SIZING, "Max", "'Max': write accelerator or max"),
+        (names.END_DATE, "next week", "'next week': write a time such as 2027-01-31T00:00:00Z"),
+        (names.END_DATE, "2027-01-31T00:00:00", "write a time such as"),
+        (names.END_DATE, "9999-12-31T23:59:59-05:00", "write a time such as"),
+        (names.ADOPT_IDS, "cr-1,i-2", "'i-2'"),
+        (names.ADOPT_GROUP, "arn:aws:resource-groups:us-east-1:1:group/own", ":1:group/own': write the ARN"),
+        (names.ADOPT_GROUP, "own", "such as arn:aws:resource-groups:us-east-1:123456789012:group/NAME"),
+    ],
+)
+def test_an_annotation_that_is_not_understood_is_told_and_nothing_is_changed(
+    key: str, value: str, says: str
+) -> None:
+    found = reading({names.RESERVATION_POLICY: "Manage"} | {key: value})
+    (problem,) = found.problems
+    assert problem.reason == "InvalidAnnotation"
+    assert key in problem.message and says in problem.message
+    assert found.wish.frozen
+    assert not found.wish.cancels
+    assert not found.claimant.group_arn  # AWS is not asked about it
+    assert found.managed is (key != names.RESERVATION_POLICY)
+
+
+@pytest.mark.parametrize(
+    ("key", "nothing_done"),
+    [
+        ("capacity-broker.io/end-dat", True),
+        ("capacity-broker.io/reservation-polcy", True),
+        ("capacity-broker.io/match_criteria", True),
+        ("capacity-broker.io/admision", False),
+        ("capacity-broker.io/draws-from", False),
+        ("example.com/reservation-policy", False),
+    ],
+)
+def test_a_misspelt_annotation_is_told_and_about_buying_nothing_is_done(key: str, nothing_done: bool) -> None:
+    found = reading({names.RESERVATION_POLICY: "Manage", key: "x"})
+    told = {each.reason: each.message for each in found.problems}
+    ours = key.startswith("capacity-broker.io/")
+    assert list(told) == (["UnknownAnnotation"] if ours else [])
+    assert not ours or f"annotation {key} means nothing on a CapacityReservation" in told["UnknownAnnotation"]
+    assert bool(found.wish.frozen) == nothing_done
+
+
+def test_a_flavor_that_is_not_there_and_a_spec_with_a_problem_ask_for_nothing() -> None:
+    found = reading(flavors={})
+    assert (found.wish.asks, found.wish.flavor_names) == ({}, ("h100",))
+    assert [each.reason for each in found.problems] == ["FlavorNotFound"]
+    assert reading(spec={"allowBorrowing": True}).wish.asks == {}
+
+
+def test_without_kueue_a_flavor_is_the_type_that_it_is_named_after() -> None:
+    look = flavors_of(None, TYPES, ZONES[1:])
+    found = look("m5.large")
+    assert getattr(found, "zones", None) == ZONES[1:]
+    assert getattr(look("h100"), "reason", "") == "InstanceTypeUnknown"
+
+
+def test_without_its_finalizer_an_object_could_go_unseen() -> None:
+    assert reading().wish.ready
+    assert not reading(finalizers=[]).wish.ready
+
+
+class Api:
+    """Resource Groups, which counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer: ReservationGroup | ProviderError = ReservationGroup(arn=GROUP, name="gpus")
+
+    def account_id(self) -> str:
+        return "111122223333"
+
+    def group(self, arn: str) -> ReservationGroup:
+        self.asked += 1
+        if isinstance(self.answer, ProviderError):
+            raise self.answer
+        return self.answer
+
+
+def groups(cluster: str = "blue") -> tuple[Groups, Api]:
+    api: Any = Api()
+    return Groups(api, region="us-east-1", cluster=cluster), api
+
+
+def test_a_groups_name_follows_from_cluster_and_object_and_is_one_that_aws_takes() -> None:
+    found, _ = groups()
+    assert found.name(TEAM) == "capacity-broker.blue.ml--training"
+    assert found.name(Reserved("", "shared")) == "capacity-broker.blue.shared"
+    long = found.name(Reserved("n" * 63, "r" * 200))
+    assert len(long) == LONGEST and long != found.name(Reserved("n" * 63, "r" * 201))
+    assert groups("a/b")[0].name(TEAM) != groups("a-b")[0].name(TEAM)
+    like = "arn:aws-cn:ec2:cn-north-1:1:capacity-reservation/cr-1"
+    assert found.arn(TEAM, like=like).startswith("arn:aws-cn:resource-groups:us-east-1:111122223333:group/")
+
+
+def test_a_group_is_read_again_after_a_while_and_what_is_unknown_is_not_none() -> None:
+    found, api = groups()
+    assert found.look(GROUP, NOW) == found.look(GROUP, NOW + EVERY - minutes(1)) == api.answer
+    assert api.asked == 1
+    found.look(GROUP, NOW + EVERY)
+    assert api.asked == 2
+    found.forget(GROUP)
+    api.answer = ProviderError("NotFoundException", "none", class_=ErrorClass.NOT_FOUND)
+    assert found.look(GROUP, NOW + EVERY) is None
+    found.forget(GROUP)
+    api.answer = ProviderError("Throttling", "later", class_=ErrorClass.THROTTLING)
+    with pytest.raises(ProviderError):
+        found.look(GROUP, NOW + EVERY)
+
+
+def test_a_group_that_people_name_keeps_the_members_last_read() -> None:
+    found, api = groups()
+    first = found.named(GROUP, NOW)
+    api.answer = ProviderError("AccessDenied", "no", class_=ErrorClass.PERMISSION)
+    assert found.named(GROUP, NOW + EVERY) == first
+    with pytest.raises(ProviderError):
+        groups_never_read, refusing = groups()
+        refusing.answer = api.answer
+        groups_never_read.named(GROUP, NOW)
+    # Once it is not there it has no members, and what fails afterwards brings none back.
+    api.answer = ProviderError("NotFoundException", "none", class_=ErrorClass.NOT_FOUND)
+    assert found.named(GROUP, NOW + EVERY) is None
+    api.answer = ProviderError("Throttling", "later", class_=ErrorClass.THROTTLING)
+    with pytest.raises(ProviderError):
+        found.named(GROUP, NOW + 2 * EVERY)
+
+
+def shown(*odcrs: Odcr, at: datetime = NOW) -> Inventory:
+    return Inventory(odcrs={each.id: each for each in odcrs}, described=at)
+
+
+def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
+    recent = Recent()
+    recent.made(odcr("cr-new", total=2, free=2), NOW)
+    recent.changed("cr-1", 5, NOW)
+    recent.changed("cr-2", 0, NOW)
+    late = shown(odcr("cr-1", total=8, free=4), odcr("cr-2"), at=NOW + minutes(1))
+    seen = recent.seen(late).odcrs
+    assert {id_: (each.total, each.available, each.state) for id_, each in seen.items()} == {
+        "cr-new": (2, 2, "active"),
+        "cr-1": (5, 1, "active"),
+        "cr-2": (1, 1, "cancelled"),
+    }
+    # What EC2 shows of a new one is what counts, and after a while in everything.
+    gone = replace(odcr("cr-new", total=2, free=2), state="cancelled")
+    assert recent.seen(shown(gone, at=NOW + minutes(2))).odcrs["cr-new"].state == "cancelled"
+    after = replace(late, described=NOW + SETTLE)
+    assert recent.seen(after) == after
+
+
+def test_what_was_made_counts_until_ec2_has_shown_it_or_would_have_forgotten_it() -> None:
+    recent = Recent()
+    recent.made(odcr("cr-new", total=2, free=2), NOW)
+    assert "cr-new" in recent.seen(shown(at=NOW + UNSHOWN - minutes(1))).odcrs
+    assert "cr-new" not in recent.seen(shown(at=NOW + UNSHOWN)).odcrs
+
+
+def test_a_slot_is_idle_only_as_long_as_it_was_seen_so() -> None:
+    tags = {names.TAG_MANAGED: "capacity-broker", names.TAG_CLUSTER: "blue"}
+    idle = Idle(ttl=timedelta(minutes=60), cluster="blue")
+
+    def at(minute: int, free: int) -> int:
+        now = NOW + minutes(minute)
+        there = odcr("cr-1", total=8, free=free, tags=tags)
+        idle.see(shown(there, odcr("cr-2", total=9, free=9)), now)
+        return idle.over([there, odcr("cr-2")], now)
+
+    assert [at(0, 8), at(30, 5), at(59, 8), at(60, 8)] == [0, 0, 0, 5]
+    assert [at(61, 0), at(62, 8), at(121, 8), at(122, 8)] == [0, 0, 0, 8]
+    never = Idle(ttl=timedelta(0), cluster="blue")
+    never.see(shown(odcr("cr-1", tags=tags)), NOW)
+    assert never.over([odcr("cr-1")], NOW + timedelta(days=9)) == 0
+
+
+def test_who_is_deleted_may_go_only_when_a_pass_has_seen_just_that_object_so() -> None:
+    view = HoldingsView()
+    heard: list[int] = []
+    view.on_change(lambda: heard.append(1))
+    assert (view.known, view.settled(TEAM)) == (False, False)
+    view.settle({TEAM: "u-1"})
+    assert [view.settled(TEAM, uid=uid) for uid in ("", "u-1", "u-2")] == [True, True, False]
+    view.publish(Holdings(), {}, {})
+    assert (view.known, view.settled(TEAM)) == (True, False)
+    view.publish(Holdings(), {}, {})
+    assert len(heard) == 2  # the same again is no change
+
+
+def test_a_cluster_wide_reservation_is_named_alone() -> None:
+    made = ClusterCapacityReservation.decode({"metadata": {"name": "shared"}, "spec": one().spec.wire()})
+    found = read(made, judge(made.spec), flavors_of(None, TYPES, ()))
+    assert found.wish.terms.tags[names.TAG_RESERVATION] == "shared"

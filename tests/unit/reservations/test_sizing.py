@@ -1,0 +1,167 @@
+"""From a flavor's labels to types and zones, from a quota to instances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.reservations.sizing import Flavor, FlavorProblem, flavor_of, is_zone_id, needed, size, supply
+from providers.model import Odcr
+from tests.unit.capacity.builders import INSTANCE_TYPE, ZONE, ZONES, odcr, type_
+
+GPU = "nvidia.com/gpu"
+TI = 2.0**40
+GI = 2.0**30
+ZONE_ID = "topology.k8s.aws/zone-id"
+TYPES = {
+    each.name: each
+    for each in (
+        type_("p5.48xlarge", vcpus=192, memory_gib=2048, gpus=8, price=98.32, zones=ZONES[:2]),
+        type_("p5.4xlarge", vcpus=16, memory_gib=256, gpus=1, price=12.29, zones=ZONES[1:]),
+        type_("p4d.24xlarge", vcpus=96, memory_gib=1152, gpus=8, price=32.77),
+        type_("m5.large", vcpus=2, memory_gib=8, price=0.096),
+    )
+}
+
+
+def flavor(*types: str, zones: tuple[str, ...] = ZONES, **labels: str) -> Flavor:
+    return Flavor(name="f", instance_types=types, zones=zones, labels=labels)
+
+
+@pytest.mark.covers("CAP-01")
+@pytest.mark.parametrize(
+    ("labels", "configured", "types", "zones"),
+    [
+        ({INSTANCE_TYPE: "p5.48xlarge", ZONE: ZONES[1]}, (), ("p5.48xlarge",), ZONES[1:2]),
+        ({INSTANCE_TYPE: "p5.48xlarge", ZONE_ID: "use1-az4"}, (), ("p5.48xlarge",), ("use1-az4",)),
+        # A zone's name is what is used where both are there.
+        ({INSTANCE_TYPE: "m5.large", ZONE: ZONES[0], ZONE_ID: "use1-az4"}, (), ("m5.large",), ZONES[:1]),
+        ({INSTANCE_TYPE: "p5.48xlarge"}, (ZONES[1], ZONES[0]), ("p5.48xlarge",), (ZONES[1], ZONES[0])),
+        ({INSTANCE_TYPE: "p5.48xlarge"}, (), ("p5.48xlarge",), ZONES[:2]),
+        # By family: the cheapest first.
+        ({"karpenter.k8s.aws/instance-family": "p5"}, (), ("p5.4xlarge", "p5.48xlarge"), ZONES),
+        (
+            {INSTANCE_TYPE: "m5.large", "team": "blue", "karpenter.sh/capacity-type": "reserved"},
+            (),
+            ("m5.large",),
+            ZONES,
+        ),
+    ],
+)
+def test_what_the_labels_of_a_flavor_mean(
+    labels: dict[str, str], configured: tuple[str, ...], types: tuple[str, ...], zones: tuple[str, ...]
+) -> None:
+    found = flavor_of("f", labels, TYPES, configured)
+    assert isinstance(found, Flavor), found
+    assert (found.instance_types, found.zones) == (types, zones)
+
+
+@pytest.mark.covers("CAP-01")
+@pytest.mark.parametrize(
+    ("labels", "reason", "says"),
+    [
+        ({"team": "blue"}, "FlavorWithoutInstanceType", INSTANCE_TYPE),
+        ({"kubernetes.io/arch": "amd64"}, "FlavorWithoutInstanceType", INSTANCE_TYPE),
+        ({INSTANCE_TYPE: "p9.large"}, "InstanceTypeUnknown", "'p9.large'"),
+        ({"karpenter.k8s.aws/instance-family": "p9"}, "InstanceTypeUnknown", "instance-family=p9"),
+        ({INSTANCE_TYPE: "p5.48xlarge", ZONE: ZONES[2]}, "InstanceTypeNotOffered", f"{ZONES[0]}, {ZONES[1]}"),
+        ({INSTANCE_TYPE: "m5.large", "karpenter.sh/capacity-type": "spot"}, "FlavorNotReserved", "'spot'"),
+    ],
+)
+def test_a_flavor_that_means_nothing_says_what_to_mend(
+    labels: dict[str, str], reason: str, says: str
+) -> None:
+    found = flavor_of("f", labels, TYPES)
+    assert isinstance(found, FlavorProblem)
+    assert found.reason == reason
+    assert says in found.message and found.message.startswith("flavor f: ")
+
+
+@pytest.mark.covers("CAP-01")
+@pytest.mark.parametrize(
+    ("kind", "nominal", "count", "missing"),
+    [
+        # 64 GPUs are eight instances, which have just that memory; 128 vCPUs a node would be fewer.
+        ("p5.48xlarge", {GPU: 64, "memory": 16 * TI, "cpu": 1024}, 8, {}),
+        # By GPU four, by memory eight: twice the GPUs are not bought for memory.
+        ("p4d.24xlarge", {GPU: 32, "memory": 8 * TI, "cpu": 512}, 4, {"memory": 3.5 * TI, "cpu": 128}),
+        ("p5.48xlarge", {GPU: 12}, 2, {}),
+        ("p5.48xlarge", {GPU: 0, "cpu": 0}, 0, {}),
+        ("m5.large", {"cpu": 7, "memory": 8 * GI}, 4, {}),
+        ("m5.large", {"cpu": 1, "memory": 33 * GI}, 5, {}),
+        ("m5.large", {GPU: 8, "cpu": 4}, 0, {GPU: 8, "cpu": 4}),
+        # What EC2 does not supply is not its to miss.
+        ("m5.large", {"cpu": 2, "example.com/licence": 5}, 1, {}),
+    ],
+)
+def test_instances_by_the_accelerator_and_what_they_lack(
+    kind: str, nominal: dict[str, float], count: int, missing: dict[str, float]
+) -> None:
+    sized = size(flavor(kind), nominal, TYPES)
+    assert sized.count == count
+    assert sized.missing == missing
+    assert (sized.reason == "ResourceRatioUnsatisfiable") == bool(missing)
+
+
+def test_a_ratio_that_no_count_serves_is_told_with_its_numbers() -> None:
+    sized = size(flavor("p4d.24xlarge"), {GPU: 32, "memory": 8 * TI}, TYPES)
+    assert sized.message == (
+        "flavor f: 32 of nvidia.com/gpu are 4 p4d.24xlarge. memory: quota 8Ti, they have 4.5Ti, 3.5Ti too few"
+        ": lower the quota, or set sizing to max"
+    )
+    none = size(flavor("m5.large"), {GPU: 8}, TYPES)
+    assert none.message == "flavor f: m5.large has no nvidia.com/gpu"
+
+
+def test_sized_by_the_largest_it_has_all() -> None:
+    sized = size(flavor("p4d.24xlarge"), {GPU: 32, "memory": 8 * TI, "cpu": 512}, TYPES, sizing="largest")
+    assert (sized.count, sized.by, sized.missing) == (8, "memory", {})
+
+
+def test_each_type_of_a_flavor_has_a_count_of_its_own() -> None:
+    sized = size(flavor("p5.4xlarge", "p5.48xlarge"), {GPU: 20}, TYPES)
+    assert (sized.count, sized.counts) == (20, {"p5.4xlarge": 20, "p5.48xlarge": 3})
+
+
+@given(
+    st.sampled_from(sorted(TYPES)),
+    st.dictionaries(st.sampled_from([GPU, "cpu", "memory"]), st.floats(0, 1e6), max_size=3),
+)
+def test_what_is_counted_is_served_by_no_fewer(kind: str, nominal: dict[str, float]) -> None:
+    exact = needed(TYPES[kind], nominal)
+    sized = size(flavor(kind), nominal, TYPES)
+    assert sized.count - 1 < exact <= sized.count
+    if sized.by:
+        assert sized.by not in sized.missing
+    for name, short in sized.missing.items():
+        assert short == nominal[name] - sized.count * supply(TYPES[kind]).get(name, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "there", "admitted"),
+    [
+        ({}, odcr("cr-1", "m5.large", ZONES[0]), True),
+        ({}, odcr("cr-1", "m5.xlarge", ZONES[0]), False),
+        ({}, replace(odcr("cr-1", "m5.large"), zone="us-east-1f", zone_id="use1-az9"), False),
+        ({"karpenter.k8s.aws/capacity-reservation-id": "cr-1"}, odcr("cr-1", "m5.large", ZONES[0]), True),
+        ({"karpenter.k8s.aws/capacity-reservation-id": "cr-2"}, odcr("cr-1", "m5.large", ZONES[0]), False),
+        (
+            {"karpenter.k8s.aws/capacity-reservation-type": "capacity-block"},
+            odcr("cr-1", "m5.large", ZONES[0]),
+            False,
+        ),
+        ({ZONE_ID: "use1-azb"}, odcr("cr-1", "m5.large", ZONES[0]), False),
+    ],
+)
+def test_which_reservations_a_flavor_admits(labels: dict[str, str], there: Odcr, admitted: bool) -> None:
+    assert replace(flavor("m5.large"), labels=labels).admits(there) is admitted
+
+
+def test_a_zone_by_its_id() -> None:
+    made = flavor("m5.large", zones=("use1-aza",))
+    assert made.admits(odcr("cr-1", "m5.large", ZONES[0]))
+    assert is_zone_id("use1-az4") and is_zone_id("apne2-az1") and not is_zone_id("us-east-1a")
+    assert [*flavor("m5.large", zones=("use1-az4",)).places(TYPES)] == [("m5.large", "use1-az4")]
