@@ -9,7 +9,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.support.servers"]
 
 # The same examples in every run: what fails here fails for everybody. New ones are looked for with `deep`.
 settings.register_profile(

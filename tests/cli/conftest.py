@@ -16,7 +16,7 @@ from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from broker.settings import Settings
 from providers.local import LocalAws
-from tests.direct import local_aws_here
+from tests.support.direct import local_aws_here
 
 from .kit import REGION, World
 

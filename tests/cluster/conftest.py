@@ -13,9 +13,9 @@ from broker.kube.transports import HttpTransport, InProcessTransport
 from providers.local import LocalAws
 from tests.cluster.stack import Stack
 from tests.controlplane.client import Api
-from tests.direct import local_aws_here
-from tests.servers import REAL
-from tests.unit.aws.models import models_read_once
+from tests.support.direct import local_aws_here
+from tests.support.servers import REAL
+from tests.support.service_models import models_read_once
 
 __all__ = ["models_read_once"]
 

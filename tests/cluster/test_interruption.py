@@ -12,10 +12,10 @@ from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.status import instance_id
-from tests import events
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, SPOT
 from tests.cluster.stack import Stack
+from tests.support import events
 
 QUEUE = "notices"
 

@@ -19,7 +19,7 @@ from tests.conformance.lockstep import Difference, run
 from tests.conformance.steps import Step
 from tests.controlplane.client import Api, Json
 from tests.controlplane.server import ControlPlane
-from tests.servers import empty, over_embedded, over_real
+from tests.support.servers import empty, over_embedded, over_real
 
 
 def signature(difference: Difference) -> str:

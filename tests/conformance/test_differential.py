@@ -19,7 +19,7 @@ from tests.conformance.measure import report, signature
 from tests.conformance.shrink import shrink
 from tests.conformance.steps import Sequence, Step
 from tests.controlplane.client import Api
-from tests.servers import REAL, empty, over_embedded
+from tests.support.servers import REAL, empty, over_embedded
 
 SEQUENCES = int(os.environ.get("CONFORMANCE_SEQUENCES", "40"))
 SEED = int(os.environ.get("CONFORMANCE_SEED", "0"))

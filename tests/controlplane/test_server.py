@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import servers
 from tests.controlplane import server
 from tests.controlplane.server import ControlPlane, StartError
 from tests.peers.programs import until
+from tests.support import servers
 
 POD = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 

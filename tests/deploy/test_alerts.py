@@ -12,8 +12,8 @@ from broker.controllers.capacityreservation.metrics import ReservationMetrics, S
 from broker.controllers.nodeclaim import losses
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
-from tests import exposition
 from tests.deploy import helm
+from tests.support import exposition
 
 RULES: Any = yaml.safe_load((helm.CHART / "rules" / "reservations.yaml").read_text())
 ALERTS, BROKERS = ({rule["alert"]: rule for rule in group["rules"]} for group in RULES["groups"])

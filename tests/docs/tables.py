@@ -32,7 +32,7 @@ from broker.settings import Settings
 from providers.aws import errors
 from providers.aws.metrics import CallMetrics
 from providers.model import CapacityType, ErrorClass
-from tests import exposition
+from tests.support import exposition
 from tests.unit.apis import test_ome
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

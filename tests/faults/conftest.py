@@ -10,7 +10,7 @@ from broker.controllers.nodeclaim import launch
 from providers.local import LocalAws
 from tests.cluster.conftest import local_aws
 from tests.faults.walk import World, account, share_clients
-from tests.unit.aws.models import models_read_once
+from tests.support.service_models import models_read_once
 
 __all__ = ["local_aws", "models_read_once"]
 

@@ -44,11 +44,11 @@ from providers.local.world import world as aws_world
 from tests.cluster import objects
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A, Account
 from tests.cluster.stack import Provider
-from tests.direct import local_aws_here
 from tests.simulation.chance import EPOCH, Time, ruled
 from tests.simulation.memo import Memo
 from tests.simulation.process import Process
 from tests.simulation.wire import Gate, Session, core
+from tests.support.direct import local_aws_here
 
 Json = dict[str, Any]
 Store = Mapping[tuple[str, str], Json]

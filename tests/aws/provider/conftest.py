@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from providers.local import LocalAws
-from tests.direct import local_aws_here
-from tests.unit.aws.models import models_read_once
+from tests.support.direct import local_aws_here
+from tests.support.service_models import models_read_once
 
 from .world import World
 

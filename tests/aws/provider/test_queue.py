@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from providers.model import ErrorClass, NoticeKind, ProviderError
-from tests import events
+from tests.support import events
 
 from .world import World
 

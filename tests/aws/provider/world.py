@@ -16,7 +16,7 @@ from providers.model import (
     Template,
     TemplateRef,
 )
-from tests.unit.aws.support import ManualClock
+from tests.unit.providers.aws.support import ManualClock
 
 REGION = "us-east-1"
 ZONE = "us-east-1a"

@@ -21,9 +21,9 @@ from broker.kube.errors import Expired, Unavailable
 from broker.kube.informer import LISTS, Informer
 from broker.kube.queue import WorkQueue
 from broker.kube.transports import HttpTransport, InProcessTransport
-from tests.unit.kube.server import Server, Thing, thing
+from tests.support.kube_server import Server, Thing, thing
+from tests.support.scripted_http import Web, begin_stream, chunk, say
 from tests.unit.kube.test_transports import kubeconfig
-from tests.unit.kube.web import Web, begin_stream, chunk, say
 
 MINUTES = 10
 

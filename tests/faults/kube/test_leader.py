@@ -11,7 +11,7 @@ from broker.kube.client import Client, Reply, Request
 from broker.kube.clock import FakeClock
 from broker.kube.lease import Elector, NotLeading
 from broker.kube.tenure import LEASE
-from tests.unit.kube.server import NO_ANSWER, Server, Thing, thing
+from tests.support.kube_server import NO_ANSWER, Server, Thing, thing
 
 DURATION = 15.0
 STEP = 0.25

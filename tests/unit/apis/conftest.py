@@ -8,7 +8,7 @@ import pytest
 
 from broker.apis import crds
 from tests.controlplane.client import Api
-from tests.servers import REAL, over_embedded
+from tests.support.servers import REAL, over_embedded
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=REAL)])

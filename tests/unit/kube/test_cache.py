@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.kube.bugs import BUGS
 from broker.kube.cache import Cache
-from tests.unit.kube.server import Json, Server, Thing, thing
+from tests.support.kube_server import Json, Server, Thing, thing
 
 INDEXES = {"color": lambda obj: obj.colors}
 

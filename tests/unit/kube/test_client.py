@@ -21,7 +21,7 @@ from broker.kube.informer import Informer
 from broker.kube.lease import Elector
 from broker.kube.transports import HttpTransport, InProcessTransport
 from tests.controlplane.client import Api
-from tests.servers import REAL
+from tests.support.servers import REAL
 
 
 class Reach(NamedTuple):

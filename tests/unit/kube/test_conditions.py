@@ -22,7 +22,7 @@ from broker.kube.conditions import (
     set_conditions,
     timestamp,
 )
-from tests.unit.kube.server import Thing, merge, thing
+from tests.support.kube_server import Thing, merge, thing
 
 THEN = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 NOW = datetime(2026, 1, 1, 13, 0, 0, 250_000, tzinfo=UTC)

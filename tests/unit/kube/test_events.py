@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.kube import events as events_module
 from broker.kube.clock import FakeClock
 from broker.kube.events import AT_ONCE, WRITTEN, Recorder, Reference
-from tests.unit.kube.server import NO_ANSWER, Json, Server, Thing, thing
+from tests.support.kube_server import NO_ANSWER, Json, Server, Thing, thing
 
 CLAIM = Reference(api_version="karpenter.sh/v1", kind="NodeClaim", name="claim-1", uid="u1")
 

@@ -14,7 +14,7 @@ from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import ProtocolError
 
 from broker.kube.exchange import Answer, Incoming, exchange, request
-from tests.unit.kube.web import Web, say
+from tests.support.scripted_http import Web, say
 
 
 class Pieces:

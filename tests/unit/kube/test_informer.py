@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError, TooManyRequests, Unavailable
 from broker.kube.informer import Informer
-from tests.unit.kube.server import GONE, NO_ANSWER, Json, Server, Thing, status, thing
+from tests.support.kube_server import GONE, NO_ANSWER, Json, Server, Thing, status, thing
 
 
 def informer(server: Server, clock: FakeClock, **options: Any) -> Informer[Thing]:

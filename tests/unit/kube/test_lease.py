@@ -15,7 +15,7 @@ from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError
 from broker.kube.lease import Elector, NotLeading
 from broker.kube.tenure import LEASE, Candidate
-from tests.unit.kube.server import NO_ANSWER, Json, Server, Thing, thing
+from tests.support.kube_server import NO_ANSWER, Json, Server, Thing, thing
 
 NAME, NAMESPACE = "broker", "kube-system"
 

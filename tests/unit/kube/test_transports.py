@@ -17,7 +17,7 @@ from broker.apis.core import Node
 from broker.kube.client import Client, Request
 from broker.kube.errors import ApiError, Conflict, Forbidden, TooManyRequests, Unavailable
 from broker.kube.transports import ConfigurationError, HttpTransport
-from tests.unit.kube.web import Web, begin_stream, chunk, dead_port, say
+from tests.support.scripted_http import Web, begin_stream, chunk, dead_port, say
 
 GET = Request(method="GET", path="/version")
 

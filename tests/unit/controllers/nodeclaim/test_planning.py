@@ -14,8 +14,7 @@ from broker.capacity.shortages import Shortages
 from broker.controllers.nodeclaim.planning import solved
 from broker.kube.clock import FakeClock
 from broker.oncall.metrics import REGISTRY
-
-from ..capacity.builders import NOW, TYPES, claim, inventory, node_class, odcr
+from tests.unit.capacity.builders import NOW, TYPES, claim, inventory, node_class, odcr
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from botocore.awsrequest import AWSResponse
 
 from providers.aws import AwsProvider
 from providers.model import ErrorClass, ProviderError
-from tests.unit.aws.support import HEADERS, _Raw, answer, provider, refusal
+from tests.unit.providers.aws.support import HEADERS, _Raw, answer, provider, refusal
 
 IDS = [f"i-{number:017x}" for number in range(1, 501)]
 

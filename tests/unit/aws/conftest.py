@@ -1,3 +1,0 @@
-from tests.unit.aws.models import models_read_once
-
-__all__ = ["models_read_once"]
