@@ -21,7 +21,7 @@ from ortools.linear_solver import pywraplp
 from benchmarks.figures import Figure, run
 from benchmarks.plan_world import NOW, World, world
 from broker.capacity.model import Plan
-from broker.capacity.prospects import Prospect, Shops
+from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
 from broker.capacity.shortages import Shortages
 from broker.oncall.metrics import tune_collector
 
@@ -128,11 +128,11 @@ def _timed(of: World, *, runs: int = RUNS) -> tuple[float, Plan]:
 def _ours(of: World, made: Plan) -> Outcome:
     highest = _highest(of)
     reserved = [each for each in made.assignments if each.option.pool.capacity_type == "reserved"]
-    plain = [
+    unreserved = [
         each.option.price or 0.0 for each in made.assignments if each.option.pool.capacity_type != "reserved"
     ]
     return Outcome(
-        cost=sum(plain),
+        cost=sum(unreserved),
         idle=_slots(of) - len(reserved),
         waiting=len(made.unplaced),
         first=sum(each.claim.priority == highest for each in reserved),
@@ -140,18 +140,18 @@ def _ours(of: World, made: Plan) -> Outcome:
 
 
 def _rule(of: World) -> Outcome:
-    shops = _shops(of)
+    catalog = _catalog(of)
     room = {odcr_id: of.inventory.free(odcr_id) for odcr_id in of.inventory.odcrs}
     highest = _highest(of)
     cost, waiting, first = 0.0, 0, 0
     for claim in sorted(of.claims, key=lambda each: (each.created or NOW, each.name)):
-        prospect = shops.prospect(claim)
-        most = max(prospect.slots, key=lambda each: (room[each], each), default="")
+        candidates = catalog.candidates(claim)
+        most = max(candidates.slots, key=lambda each: (room[each], each), default="")
         if most and room[most]:
             room[most] -= 1
             first += claim.priority == highest
-        elif prospect.plain:
-            cost += prospect.plain.price or 0.0
+        elif candidates.unreserved:
+            cost += candidates.unreserved.price or 0.0
         else:
             waiting += 1
     return Outcome(cost=cost, idle=sum(room.values()), waiting=waiting, first=first)
@@ -159,27 +159,30 @@ def _rule(of: World) -> Outcome:
 
 def _bound(of: World) -> float:
     """The least that any assignment as good in the levels before costs on demand, fractions allowed."""
-    shops = _shops(of)
-    prospects: dict[int, Prospect] = {}
+    catalog = _catalog(of)
+    candidates_by_claim: dict[int, CandidateOptions] = {}
     counts: Counter[tuple[int, int]] = Counter()
     for claim in of.claims:
-        prospect = shops.prospect(claim)
-        prospects[id(prospect)] = prospect
-        counts[id(prospect), claim.priority] += 1
+        candidates = catalog.candidates(claim)
+        candidates_by_claim[id(candidates)] = candidates
+        counts[id(candidates), claim.priority] += 1
     solver = pywraplp.Solver.CreateSolver("GLOP")
     if solver is None:
         raise RuntimeError("this OR-tools was built without GLOP")
     served = {key: solver.NumVar(0, count, "") for key, count in counts.items()}
-    wanted = {key: solver.Constraint(0, 0) for key in prospects}
+    wanted = {key: solver.Constraint(0, 0) for key in candidates_by_claim}
     rooms = {odcr_id: solver.Constraint(0, of.inventory.free(odcr_id)) for odcr_id in of.inventory.odcrs}
     for (kind, _), variable in served.items():
         wanted[kind].SetCoefficient(variable, 1)
-    for kind, prospect in prospects.items():
-        for odcr_id in prospect.slots:
+    for kind, candidates in candidates_by_claim.items():
+        for odcr_id in candidates.slots:
             flow = solver.NumVar(0, solver.infinity(), "")
             wanted[kind].SetCoefficient(flow, -1)
             rooms[odcr_id].SetCoefficient(flow, 1)
-    price = {kind: each.plain.price or 0.0 if each.plain else None for kind, each in prospects.items()}
+    price = {
+        kind: each.unreserved.price or 0.0 if each.unreserved else None
+        for kind, each in candidates_by_claim.items()
+    }
     levels: list[dict[tuple[int, int], float]] = [
         {key: 1.0 for key in served if key[1] == priority}
         for priority in sorted({priority for _, priority in served}, reverse=True)
@@ -212,8 +215,8 @@ def _most(
     return reached
 
 
-def _shops(of: World) -> Shops:
-    return Shops(of.classes, of.types, of.inventory, Shortages(), NOW)
+def _catalog(of: World) -> OptionCatalog:
+    return OptionCatalog(of.classes, of.types, of.inventory, Shortages(), NOW)
 
 
 def _slots(of: World) -> int:

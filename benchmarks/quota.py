@@ -28,17 +28,17 @@ from benchmarks.quota_world import (
     plain_preempt,
     queues,
 )
-from broker.quota.assign import Rules
+from broker.quota.assign import SharingRules
 from broker.quota.classical import preempt
-from broker.quota.cycle import Decision, Head, Outcome, decide
+from broker.quota.cycle import Head, HeadDecision, HeadOutcome, decide
 from broker.quota.fair import preempt_fairly
-from broker.quota.flavors import PodSet
-from broker.quota.ledger import Ledger
-from broker.quota.lots import Member, Want
-from broker.quota.model import Ask, Preemption, Workload
-from broker.quota.slots import Slots
+from broker.quota.flavors import PodSetRequest
+from broker.quota.ledger import QuotaLedger
+from broker.quota.lots import Member, SlotRequest
+from broker.quota.model import AdmittedWorkload, Preemption, QuotaRequest
+from broker.quota.slots import SlotTree
 from broker.quota.tree import Tree
-from broker.quota.waiting import Waiting
+from broker.quota.waiting import WaitingHeads
 
 T = TypeVar("T")
 NEEDED = frozenset((KEY,))
@@ -52,14 +52,14 @@ KUEUE = (
 class Rounds:
     """A cluster's days in fast motion."""
 
-    ledger: Ledger
-    waiting: Waiting
+    ledger: QuotaLedger
+    waiting: WaitingHeads
     arrivals: list[tuple[float, Head]]
     now: float = 0.0
     # When each ends, its name, and when it was admitted.
     running: list[tuple[float, str, float]] = field(default_factory=list)
     heads: dict[str, Head] = field(default_factory=dict)
-    counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    counts: dict[HeadOutcome, int] = field(default_factory=lambda: dict.fromkeys(HeadOutcome, 0))
     victims: int = 0
     seconds: float = 0.0
 
@@ -79,14 +79,14 @@ class Rounds:
         while self.arrivals and self.arrivals[-1][0] <= self.now:
             self.waiting.push(self.arrivals.pop()[1])
 
-    def act(self, decision: Decision) -> bool:
+    def act(self, decision: HeadDecision) -> bool:
         """Does what was decided; whether quota changed hands."""
         head = decision.head
         self.counts[decision.outcome] += 1
-        if decision.outcome is Outcome.WAIT:
+        if decision.outcome is HeadOutcome.WAIT:
             self.waiting.set_aside(head)
             return False
-        if decision.outcome is Outcome.PREEMPT:
+        if decision.outcome is HeadOutcome.PREEMPT:
             for target in decision.targets:
                 self.victims += 1
                 self.ledger.release(target.workload.name)
@@ -95,7 +95,7 @@ class Rounds:
             self.waiting.push(head)
             return True
         self.ledger.admit(
-            Workload(
+            AdmittedWorkload(
                 name=head.name,
                 queue=head.queue,
                 usage=decision.assignment.usage,
@@ -135,9 +135,9 @@ def _rounds(small: bool) -> list[Figure]:
     made = queues(*shape)
     tree = Tree(made)
     every = sorted(((head.queued, head) for head in heads(made, 50)), key=lambda each: -each[0])
-    rounds = Rounds(Ledger(tree), Waiting(tree), list(every))
+    rounds = Rounds(QuotaLedger(tree), WaitingHeads(tree), list(every))
     rounds.finish()
-    admissions, decisions = rounds.counts[Outcome.ADMIT], sum(rounds.counts.values())
+    admissions, decisions = rounds.counts[HeadOutcome.ADMIT], sum(rounds.counts.values())
     plain = _plain_rate(*shape, 20 if small else 200)
     size = f"{len(every):,} workloads, {len(made):,} queues"
     # An admission and an eviction each write a workload's status once.
@@ -158,8 +158,8 @@ def _rounds(small: bool) -> list[Figure]:
             of="Kueue's published rate, with its API writes",
         ),
         Figure(name="of the decisions: admitted (again after a preemption, too)", measured=admissions),
-        Figure(name="of the decisions: preempts others", measured=rounds.counts[Outcome.PREEMPT]),
-        Figure(name="of the decisions: waits", measured=rounds.counts[Outcome.WAIT]),
+        Figure(name="of the decisions: preempts others", measured=rounds.counts[HeadOutcome.PREEMPT]),
+        Figure(name="of the decisions: waits", measured=rounds.counts[HeadOutcome.WAIT]),
         Figure(name="API writes that these need, not timed", measured=writes),
         Figure(name="deciding all of it", measured=rounds.seconds, unit="s"),
     ]
@@ -173,7 +173,7 @@ def _one_round(small: bool) -> list[Figure]:
     for fair in (False, True):
         rules = replace(RULES, fair=fair)
         name = f"one round over {many:,} queues in a cohort, {'fair sharing' if fair else 'classical'}"
-        seconds = _seconds(Ledger(Tree(queues(1, many))), many, rules)
+        seconds = _seconds(QuotaLedger(Tree(queues(1, many))), many, rules)
         figures.append(Figure(name=name, measured=seconds, unit="s", most=1))
     for fair in (False, True):
         rules = replace(RULES, fair=fair)
@@ -189,7 +189,7 @@ def _one_round(small: bool) -> list[Figure]:
     return [*figures, _slots(many)]
 
 
-class _Anew(Ledger):
+class _Anew(QuotaLedger):
     """Keeps nothing for the next head."""
 
     def kept(self, key: Any, made: Callable[[], T]) -> T:
@@ -204,15 +204,17 @@ def _slots(many: int) -> Figure:
         Member(name=f"q{n:04}", cohort="c", borrowing_limit={"f": None}, preemption=rule) for n in range(many)
     ]
     lots, holders = lent_slots(many)
-    wants = [Want(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",)) for n in range(many)]
+    wants = [SlotRequest(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",)) for n in range(many)]
     began = time.thread_time()
-    if not Slots(lots, members, holders).reclaim(wants):
+    if not SlotTree(lots, members, holders).reclaim(wants):
         raise AssertionError("no slot is had back")
     seconds = time.thread_time() - began
     return Figure(name=f"one decision about the slots of {many:,} queues", measured=seconds, unit="s", most=1)
 
 
-def _seconds(ledger: Ledger, many: int, rules: Rules, *, held: Ledger | None = None) -> float:
+def _seconds(
+    ledger: QuotaLedger, many: int, rules: SharingRules, *, held: QuotaLedger | None = None
+) -> float:
     """`held`: a ledger of the same tree that has the workloads already."""
     if held is not None:
         for each in held.workloads.values():
@@ -223,7 +225,7 @@ def _seconds(ledger: Ledger, many: int, rules: Rules, *, held: Ledger | None = N
         Head(
             name=f"head-{number:04}",
             queue=name,
-            pod_sets=(PodSet(requests={"cpu": (16_000, 24_000)[number % 2]}),),
+            pod_sets=(PodSetRequest(requests={"cpu": (16_000, 24_000)[number % 2]}),),
             priority=(50, 100, 200)[number % 3],
             queued=float(number % 7),
         )
@@ -261,7 +263,7 @@ def _one_preemption(cohorts: int, each: int) -> list[Figure]:
     gc.collect()
     gc.freeze()
     asks = [
-        Ask(queue=node.name, amounts={KEY: node.quota(KEY) - node.uses(KEY)}, priority=200)
+        QuotaRequest(queue=node.name, amounts={KEY: node.quota(KEY) - node.uses(KEY)}, priority=200)
         for node in under[:: max(1, len(under) // 100)]
     ]
     for ask in asks[:2]:
@@ -289,7 +291,7 @@ def _one_preemption(cohorts: int, each: int) -> list[Figure]:
     return figures
 
 
-def _milliseconds(work: Callable[[Ask], object], asks: Sequence[Ask]) -> list[float]:
+def _milliseconds(work: Callable[[QuotaRequest], object], asks: Sequence[QuotaRequest]) -> list[float]:
     times = []
     for ask in asks:
         began = time.thread_time()

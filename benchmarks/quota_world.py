@@ -11,24 +11,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from broker.quota.assign import Rules
+from broker.quota.assign import SharingRules
 from broker.quota.cycle import Head
-from broker.quota.flavors import Flavor, PodSet
-from broker.quota.ledger import Ledger
-from broker.quota.lots import Holder, Lot
+from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.ledger import QuotaLedger
+from broker.quota.lots import OwnedSlots, SlotHolder
 from broker.quota.model import (
-    Ask,
+    AdmittedWorkload,
+    FlavorGroup,
     FlavorResource,
     Preemption,
     Queue,
     Quota,
-    ResourceGroup,
-    Workload,
+    QuotaRequest,
 )
 from broker.quota.tree import Tree
 
 KEY = FlavorResource("default", "cpu")
-RULES = Rules(flavors={"default": Flavor(name="default")})
+RULES = SharingRules(flavors={"default": Flavor(name="default")})
 # Cores, priority, seconds that one runs, seconds between two, how many of ten.
 SHAPES = ((1, 50, 0.2, 0.1, 7), (5, 100, 0.5, 0.5, 2), (20, 200, 1.0, 1.2, 1))
 SECONDS = {shape[0]: shape[2] for shape in SHAPES}
@@ -39,7 +39,7 @@ def queues(cohorts: int, each: int, *, cores: int = 20) -> list[Queue]:
         Queue(
             name=f"queue-{cohort:02}-{number:03}",
             cohort=f"cohort-{cohort:02}",
-            groups=(ResourceGroup(frozenset(("cpu",)), ("default",)),),
+            groups=(FlavorGroup(frozenset(("cpu",)), ("default",)),),
             quotas={KEY: Quota(nominal=cores * 1000, borrowing_limit=100_000)},
             preemption=Preemption(within="LowerPriority", reclaim="Any"),
         )
@@ -57,24 +57,24 @@ def heads(made: Sequence[Queue], each: int) -> Iterator[Head]:
                 yield Head(
                     name=f"{queue.name}-{number:04}",
                     queue=queue.name,
-                    pod_sets=(PodSet(requests={"cpu": cores * 1000}),),
+                    pod_sets=(PodSetRequest(requests={"cpu": cores * 1000}),),
                     priority=priority,
                     queued=(turn + 1) * every,
                 )
                 number += 1
 
 
-def admitted(cohorts: int, each: int, workloads: int) -> Ledger:
+def admitted(cohorts: int, each: int, workloads: int) -> QuotaLedger:
     """A full cluster: half of each cohort's queues borrow what the other half leaves idle."""
     made = queues(cohorts, each)
-    ledger = Ledger(Tree(made))
+    ledger = QuotaLedger(Tree(made))
     per_queue = workloads // len(made)
     for number, queue in enumerate(made):
         # An even queue holds twice as many as an odd one, of a size with which the cohort is just full.
         count = per_queue + (per_queue // 3 if number % 2 == 0 else -(per_queue // 3))
         for index in range(count):
             ledger.admit(
-                Workload(
+                AdmittedWorkload(
                     name=f"{queue.name}-{index:04}",
                     queue=queue.name,
                     usage={KEY: 20_000 // per_queue},
@@ -86,7 +86,7 @@ def admitted(cohorts: int, each: int, workloads: int) -> Ledger:
     return ledger
 
 
-def plain_preempt(ledger: Ledger, ask: Ask) -> list[str]:
+def plain_preempt(ledger: QuotaLedger, ask: QuotaRequest) -> list[str]:
     """`preempt` without an index: every workload looked at, usage added up anew at each step.
 
     For cohorts of one layer and one resource, which is what is measured here.
@@ -135,7 +135,7 @@ def plain_preempt(ledger: Ledger, ask: Ask) -> list[str]:
     return []
 
 
-def plain_admit(workloads: Sequence[Workload], made: Sequence[Queue], head: Head) -> bool:
+def plain_admit(workloads: Sequence[AdmittedWorkload], made: Sequence[Queue], head: Head) -> bool:
     """Whether a head fits, by adding up what everybody in its cohort holds."""
     by_name = {queue.name: queue for queue in made}
     cohort = by_name[head.queue].cohort
@@ -145,11 +145,11 @@ def plain_admit(workloads: Sequence[Workload], made: Sequence[Queue], head: Head
     return used + head.pod_sets[0].requests["cpu"] <= quota
 
 
-def lent_slots(many: int) -> tuple[list[Lot], list[Holder]]:
+def lent_slots(many: int) -> tuple[list[OwnedSlots], list[SlotHolder]]:
     """Each queue owns four slots of one EC2 reservation: it holds two, and others the two that it lends."""
-    lots = [Lot(owner=f"q{n:04}", flavor="f", slots={f"cr-{n:04}": 4}, quota=4) for n in range(many)]
+    lots = [OwnedSlots(owner=f"q{n:04}", flavor="f", slots={f"cr-{n:04}": 4}, quota=4) for n in range(many)]
     holders = [
-        Holder(
+        SlotHolder(
             name=f"h{n:04}-{each}",
             queue=f"q{(n if each < 2 else (n * 7 + each) % many):04}",
             odcr_id=f"cr-{n:04}",

@@ -69,7 +69,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class GeneratedDefinition:
     """One CRD: its versions, the stored one first."""
 
     versions: tuple[type[Object], ...]
@@ -104,7 +104,7 @@ RESERVATION_COLUMNS = (
     Column(name="Detail", path=".status.lifecycleDetail", priority=1),
 )
 DEFINITIONS = (
-    Definition(
+    GeneratedDefinition(
         versions=(EC2NodeClass, EC2NodeClassV1Beta1),
         short_names=("ec2nc", "ec2ncs"),
         columns=(
@@ -127,7 +127,7 @@ DEFINITIONS = (
             ),
         ),
     ),
-    Definition(
+    GeneratedDefinition(
         versions=(NodeClaim,),
         columns=(
             label("Type", "node.kubernetes.io/instance-type"),
@@ -144,7 +144,7 @@ DEFINITIONS = (
             label("Reservation", "karpenter.k8s.aws/capacity-reservation-id", priority=1),
         ),
     ),
-    Definition(
+    GeneratedDefinition(
         versions=(NodePool,),
         columns=(
             Column(name="NodeClass", path=".spec.template.spec.nodeClassRef.name"),
@@ -157,7 +157,7 @@ DEFINITIONS = (
         ),
         scale={"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.nodes"},
     ),
-    Definition(
+    GeneratedDefinition(
         versions=(OnDemandCapacityReservation,),
         short_names=("odcr", "odcrs"),
         columns=(
@@ -179,10 +179,10 @@ DEFINITIONS = (
         ),
     ),
     *(
-        Definition(versions=(kind,), columns=RESERVATION_COLUMNS, categories=("ome",))
+        GeneratedDefinition(versions=(kind,), columns=RESERVATION_COLUMNS, categories=("ome",))
         for kind in (CapacityReservation, ClusterCapacityReservation)
     ),
-    Definition(
+    GeneratedDefinition(
         versions=(DedicatedAICluster,),
         short_names=("dac", "dacs"),
         categories=("ome",),
@@ -195,7 +195,7 @@ DEFINITIONS = (
             Column(name="Detail", path=".status.lifecycleDetail", priority=1),
         ),
     ),
-    Definition(
+    GeneratedDefinition(
         versions=(DedicatedAIClusterProfile,),
         short_names=("dacp",),
         categories=("ome",),
@@ -294,7 +294,7 @@ def _root(model: type[Object]) -> Schema:
     return schema
 
 
-def definition(entry: Definition) -> Schema:
+def definition(entry: GeneratedDefinition) -> Schema:
     """The CustomResourceDefinition object."""
     kind = entry.versions[0].KIND
     names: Schema = {

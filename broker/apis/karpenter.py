@@ -14,7 +14,7 @@ from pydantic import Field
 from broker.apis import names
 from broker.apis.core import LABEL_KEY, LABEL_VALUE, Taint
 from broker.apis.meta import Condition, Kind, Model, Object, Quantity, Time
-from broker.apis.schema import Rule, crd
+from broker.apis.schema import SchemaRule, crd
 
 OPERATORS = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"]
 DURATION = "^([0-9]+(s|m|h))+$"
@@ -27,7 +27,7 @@ def _domain(variable: str, domain: str, allowed: tuple[str, ...]) -> str:
     return f"{variable} in {list(allowed)} || !{variable}.matches('^[^/]*{escaped}(/|$)')"
 
 
-def _domain_rules(*, over: bool) -> tuple[Rule, ...]:
+def _domain_rules(*, over: bool) -> tuple[SchemaRule, ...]:
     """For one key, or with `over` for all keys of a map."""
     key = "k" if over else "self"
     rules = (
@@ -46,10 +46,10 @@ def _domain_rules(*, over: bool) -> tuple[Rule, ...]:
             "use a domain of your own",
         ),
     )
-    return tuple(Rule(f"self.all(k, {rule})" if over else rule, message) for rule, message in rules)
+    return tuple(SchemaRule(f"self.all(k, {rule})" if over else rule, message) for rule, message in rules)
 
 
-class Requirement(Model):
+class ClaimRequirement(Model):
     """What one label of the instance must be."""
 
     key: Annotated[
@@ -73,16 +73,16 @@ class Requirement(Model):
 
 REQUIREMENTS = crd(
     "What the instance must be; all must hold.",
-    Rule(
+    SchemaRule(
         "self.all(x, x.operator != 'In' || (has(x.values) && x.values.size() != 0))",
         "a requirement with operator In needs at least one of values",
     ),
-    Rule(
+    SchemaRule(
         "self.all(x, !(x.operator in ['Gt', 'Lt', 'Gte', 'Lte']) || "
         "(has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]+$')))",
         "a requirement with operator Gt, Lt, Gte or Lte needs values to be one whole number",
     ),
-    Rule(
+    SchemaRule(
         "self.all(x, x.operator != 'In' || !has(x.minValues) || "
         "(has(x.values) && x.values.size() >= x.minValues))",
         "a requirement with minValues needs at least that many values",
@@ -100,16 +100,16 @@ class NodeClassRef(Model):
         str,
         crd(
             f"{names.BROKER}: launched by the broker; {names.KARPENTER_AWS}: by Karpenter.",
-            Rule("self != ''", "nodeClassRef.group is empty"),
+            SchemaRule("self != ''", "nodeClassRef.group is empty"),
             required=True,
             pattern="^[^/]*$",
         ),
     ] = ""
     kind: Annotated[
-        str, crd("Kind of the class.", Rule("self != ''", "nodeClassRef.kind is empty"), required=True)
+        str, crd("Kind of the class.", SchemaRule("self != ''", "nodeClassRef.kind is empty"), required=True)
     ] = ""
     name: Annotated[
-        str, crd("Name of the class.", Rule("self != ''", "nodeClassRef.name is empty"), required=True)
+        str, crd("Name of the class.", SchemaRule("self != ''", "nodeClassRef.name is empty"), required=True)
     ] = ""
 
 
@@ -125,7 +125,7 @@ class NodeClaimTemplateSpec(Model):
     """What claims of a pool have in common."""
 
     node_class_ref: Annotated[NodeClassRef, crd(required=True)] = NodeClassRef()
-    requirements: Annotated[tuple[Requirement, ...], REQUIREMENTS] = ()
+    requirements: Annotated[tuple[ClaimRequirement, ...], REQUIREMENTS] = ()
     taints: Annotated[tuple[Taint, ...], crd("Taints of the node.", x_kubernetes_list_type="atomic")] = ()
     startup_taints: Annotated[
         tuple[Taint, ...],
@@ -145,8 +145,8 @@ class NodeClaimTemplateSpec(Model):
 class NodeClaimSpec(NodeClaimTemplateSpec):
     """The instance that is wanted. Never changes."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("self == oldSelf", "spec is immutable: delete the claim and make another"),
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (
+        SchemaRule("self == oldSelf", "spec is immutable: delete the claim and make another"),
     )
 
     resources: Annotated[ResourceRequests, crd()] = ResourceRequests()
@@ -244,7 +244,7 @@ class Disruption(Model):
         tuple[Budget, ...],
         crd(
             "Limits on it; the strictest that is active counts.",
-            Rule(
+            SchemaRule(
                 "self.all(x, has(x.schedule) == has(x.duration))",
                 "a budget needs schedule and duration together, or neither",
             ),
@@ -266,7 +266,7 @@ class TemplateMeta(Model):
         crd(
             "Labels of claims and nodes.",
             *_domain_rules(over=True),
-            Rule(
+            SchemaRule(
                 f"self.all(k, k != '{names.NODEPOOL}')", f"{names.NODEPOOL} is set from the pool's own name"
             ),
             maxProperties=100,
@@ -278,7 +278,7 @@ class TemplateMeta(Model):
     ] = Field(default_factory=dict)
 
 
-class PoolRequirement(Requirement):
+class PoolRequirement(ClaimRequirement):
     """What one label of the instance must be."""
 
     key: Annotated[
@@ -286,7 +286,7 @@ class PoolRequirement(Requirement):
         crd(
             "The label.",
             *_domain_rules(over=False),
-            Rule(f"self != '{names.NODEPOOL}'", NODEPOOL_RULE),
+            SchemaRule(f"self != '{names.NODEPOOL}'", NODEPOOL_RULE),
             required=True,
             maxLength=316,
             pattern=LABEL_KEY,
@@ -297,8 +297,8 @@ class PoolRequirement(Requirement):
 class PoolNodeClassRef(NodeClassRef):
     """The class that says how the instance is launched. Its group says by whom, and never changes."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = tuple(
-        Rule(
+    RULES: ClassVar[tuple[SchemaRule, ...]] = tuple(
+        SchemaRule(
             f"self.{field} == oldSelf.{field}",
             f"nodeClassRef.{field} is immutable: make another pool and remove this one",
         )
@@ -323,16 +323,18 @@ class NodeClaimTemplate(Model):
 class NodePoolSpec(Model):
     """Which claims may be made, and how many."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (
+        SchemaRule(
             "has(self.replicas) == has(oldSelf.replicas)",
             "replicas cannot be added or removed: make another pool",
         ),
-        Rule(
+        SchemaRule(
             "!has(self.replicas) || !has(self.limits) || self.limits.all(k, k == 'nodes')",
             "limits of a pool with replicas can only be nodes",
         ),
-        Rule("!has(self.replicas) || !has(self.weight)", "weight means nothing for a pool with replicas"),
+        SchemaRule(
+            "!has(self.replicas) || !has(self.weight)", "weight means nothing for a pool with replicas"
+        ),
     )
 
     template: Annotated[NodeClaimTemplate, crd(required=True)] = NodeClaimTemplate()

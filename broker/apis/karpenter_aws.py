@@ -19,12 +19,12 @@ from broker.apis.karpenter_aws_accepted import load
 from broker.apis.karpenter_aws_launch import (
     METADATA_DEFAULT,
     BlockDeviceMapping,
-    ConnectionTracking,
+    ConnectionTrackingSpec,
     CpuOptions,
-    Kubelet,
-    MetadataOptions,
+    KubeletConfiguration,
+    MetadataOptionsSpec,
     MetadataOptionsV1Beta1,
-    NetworkInterface,
+    NetworkInterfaceSpec,
 )
 from broker.apis.karpenter_aws_terms import (
     ACCOUNT,
@@ -39,24 +39,24 @@ from broker.apis.karpenter_aws_terms import (
 )
 from broker.apis.meta import Condition, Kind, Model, Object, Time
 from broker.apis.reservation_spec import ID, CapacityReservationSpec, ReservationAsk, reservation_ask
-from broker.apis.schema import Rule, crd
+from broker.apis.schema import SchemaRule, crd
 
 
 class EC2NodeClassSpec(Model):
     """What instances of this class are launched with."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (
+        SchemaRule(
             "has(self.role) != has(self.instanceProfile)",
             "exactly one of role and instanceProfile must be set",
         ),
-        Rule(
+        SchemaRule(
             "has(self.amiFamily) || (has(self.amiSelectorTerms) && "
             "self.amiSelectorTerms.exists(x, has(x.alias)))",
             "amiFamily must be set unless a term of amiSelectorTerms has an alias, which tells the family",
         ),
         *(
-            Rule(
+            SchemaRule(
                 "!has(self.amiFamily) || !has(self.amiSelectorTerms) || "
                 f"self.amiFamily in ['{family}', 'Custom'] || "
                 f"!self.amiSelectorTerms.exists(x, has(x.alias) && x.alias.startsWith('{alias}@'))",
@@ -80,7 +80,7 @@ class EC2NodeClassSpec(Model):
             some("tags", "id", "name", "alias", "ssmParameter"),
             alone("id", "alias", "tags", "name", "owner"),
             alone("alias", "id", "tags", "name", "owner"),
-            Rule(
+            SchemaRule(
                 "self.size() == 1 || !self.exists(x, has(x.alias))",
                 "a term with 'alias' must be the only term of amiSelectorTerms",
             ),
@@ -92,7 +92,7 @@ class EC2NodeClassSpec(Model):
         tuple[SubnetSelectorTerm, ...],
         crd(
             "Subnets, and by them zones, to launch into.",
-            Rule("self.size() != 0", "subnetSelectorTerms must have at least one term"),
+            SchemaRule("self.size() != 0", "subnetSelectorTerms must have at least one term"),
             some("tags", "id"),
             alone("id", "tags"),
             required=True,
@@ -103,7 +103,7 @@ class EC2NodeClassSpec(Model):
         tuple[SecurityGroupSelectorTerm, ...],
         crd(
             "Security groups of the instances.",
-            Rule("self.size() != 0", "securityGroupSelectorTerms must have at least one term"),
+            SchemaRule("self.size() != 0", "securityGroupSelectorTerms must have at least one term"),
             some("tags", "id", "name"),
             alone("id", "tags", "name"),
             alone("name", "tags"),
@@ -122,13 +122,14 @@ class EC2NodeClassSpec(Model):
     ] = ()
     capacity_reservation_spec: Annotated[CapacityReservationSpec | None, crd()] = None
     role: Annotated[
-        str, crd("IAM role of the nodes; excludes instanceProfile.", Rule("self != ''", "role is empty"))
+        str,
+        crd("IAM role of the nodes; excludes instanceProfile.", SchemaRule("self != ''", "role is empty")),
     ] = ""
     instance_profile: Annotated[
         str,
         crd(
             "Instance profile of the nodes, with its role; excludes role.",
-            Rule("self != ''", "instanceProfile is empty"),
+            SchemaRule("self != ''", "instanceProfile is empty"),
         ),
     ] = ""
     user_data: Annotated[str, crd("Merged into the user data of amiFamily.")] = ""
@@ -136,12 +137,12 @@ class EC2NodeClassSpec(Model):
         dict[str, str],
         crd(
             "Tags of the instances, volumes and launch templates.",
-            Rule("self.all(k, k != '')", "a tag needs a key"),
-            Rule(
+            SchemaRule("self.all(k, k != '')", "a tag needs a key"),
+            SchemaRule(
                 f"self.all(k, !(k in {list(names.RESTRICTED_TAGS)}))",
                 f"{', '.join(names.RESTRICTED_TAGS)} are set by whoever launches the instance",
             ),
-            Rule(
+            SchemaRule(
                 f"self.all(k, !k.startsWith('{names.TAG_KUBERNETES_CLUSTER}'))",
                 f"{names.TAG_KUBERNETES_CLUSTER}/... is set by whoever launches the instance",
             ),
@@ -151,14 +152,14 @@ class EC2NodeClassSpec(Model):
         tuple[BlockDeviceMapping, ...],
         crd(
             "Volumes of the instances.",
-            Rule(
+            SchemaRule(
                 "self.filter(x, has(x.rootVolume) && x.rootVolume).size() <= 1",
                 "at most one of blockDeviceMappings may be rootVolume",
             ),
             maxItems=50,
         ),
     ] = ()
-    metadata_options: Annotated[MetadataOptions, crd(default=METADATA_DEFAULT)] = MetadataOptions()
+    metadata_options: Annotated[MetadataOptionsSpec, crd(default=METADATA_DEFAULT)] = MetadataOptionsSpec()
     detailed_monitoring: Annotated[bool | None, crd("One-minute metrics in CloudWatch.")] = None
     associate_public_ip_address: Annotated[bool | None, crd("Whether instances get a public IP address.")] = (
         Field(default=None, alias="associatePublicIPAddress")
@@ -167,21 +168,21 @@ class EC2NodeClassSpec(Model):
         int | None, crd("IPv4 prefixes of the primary network interface.", format="int32", minimum=0)
     ] = Field(default=None, alias="ipPrefixCount")
     network_interfaces: Annotated[
-        tuple[NetworkInterface, ...],
+        tuple[NetworkInterfaceSpec, ...],
         crd(
             "Network interfaces, instead of the type's own.",
-            Rule(
+            SchemaRule(
                 "self.size() == 0 || self.exists(x, x.deviceIndex == 0 && x.networkCardIndex == 0 && "
                 "x.interfaceType == 'interface')",
                 "networkInterfaces must hold the primary one: deviceIndex 0, networkCardIndex 0, "
                 "interfaceType interface",
             ),
-            Rule(
+            SchemaRule(
                 "self.all(x, self.filter(y, x.networkCardIndex == y.networkCardIndex && "
                 "x.deviceIndex == y.deviceIndex).size() == 1)",
                 "networkInterfaces must differ in networkCardIndex or deviceIndex",
             ),
-            Rule(
+            SchemaRule(
                 "self.all(x, x.interfaceType != 'efa-only' || self.filter(y, "
                 "y.interfaceType == 'efa-only' && x.networkCardIndex == y.networkCardIndex).size() == 1)",
                 "networkInterfaces may have one efa-only interface a network card",
@@ -189,15 +190,15 @@ class EC2NodeClassSpec(Model):
             maxItems=150,
         ),
     ] = ()
-    connection_tracking: Annotated[ConnectionTracking | None, crd()] = None
+    connection_tracking: Annotated[ConnectionTrackingSpec | None, crd()] = None
     cpu_options: Annotated[CpuOptions | None, crd()] = None
-    kubelet: Annotated[Kubelet | None, crd(x_kubernetes_preserve_unknown_fields=True)] = None
+    kubelet: Annotated[KubeletConfiguration | None, crd(x_kubernetes_preserve_unknown_fields=True)] = None
     instance_store_policy: Annotated[str, crd("What is done with instance-store disks.", enum=["RAID0"])] = ""
     placement_group_selector: Annotated[PlacementGroupSelector | None, crd()] = None
     context: Annotated[str, crd("Reserved by EC2 (CreateFleet's Context).")] = ""
 
 
-class Subnet(Model):
+class ResolvedSubnet(Model):
     """A subnet that the class resolved to."""
 
     id: Annotated[str, crd("Id of the subnet.", required=True)]
@@ -207,7 +208,7 @@ class Subnet(Model):
     )
 
 
-class SecurityGroup(Model):
+class ResolvedSecurityGroup(Model):
     """A security group that the class resolved to."""
 
     id: Annotated[str, crd("Id of the security group.", required=True)]
@@ -225,7 +226,7 @@ class AMI(Model):
     ] = ()
 
 
-class CapacityReservation(Model):
+class ResolvedReservation(Model):
     """A capacity reservation that the class may use. The two counts are ours."""
 
     id: Annotated[str, crd("Id of the reservation.", required=True, pattern=ID)]
@@ -266,12 +267,12 @@ class CapacityReservationMisfit(Model):
 class EC2NodeClassStatus(Model):
     """What the class resolved to."""
 
-    subnets: Annotated[tuple[Subnet, ...], crd("Subnets to launch into.")] = ()
-    security_groups: Annotated[tuple[SecurityGroup, ...], crd("Security groups of instances.")] = ()
+    subnets: Annotated[tuple[ResolvedSubnet, ...], crd("Subnets to launch into.")] = ()
+    security_groups: Annotated[tuple[ResolvedSecurityGroup, ...], crd("Security groups of instances.")] = ()
     amis: Annotated[tuple[AMI, ...], crd("AMIs to launch.")] = ()
     instance_profile: Annotated[str, crd("Instance profile of instances.")] = ""
     capacity_reservations: Annotated[
-        tuple[CapacityReservation, ...], crd("Capacity reservations that the class may use.")
+        tuple[ResolvedReservation, ...], crd("Capacity reservations that the class may use.")
     ] = ()
     capacity_reservation_misfits: Annotated[
         tuple[CapacityReservationMisfit, ...],

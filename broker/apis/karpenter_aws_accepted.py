@@ -19,7 +19,7 @@ from broker.text import InvalidText, decode_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class AcceptedSpec:
     """A valid spec as it was written, and the definition that knew its field."""
 
     spec: CapacityReservationSpec
@@ -30,12 +30,12 @@ class Accepted:
         return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def load(annotation: str | None) -> Accepted | None:
+def load(annotation: str | None) -> AcceptedSpec | None:
     """None where there is no copy, or none that the broker could have made."""
     try:
         said = decode_object(annotation or "")
         spec = CapacityReservationSpec.model_validate(said["spec"])
-        accepted = Accepted(spec=spec, definition=str(said["definition"]))
+        accepted = AcceptedSpec(spec=spec, definition=str(said["definition"]))
     except (InvalidText, KeyError, TypeError, ValidationError):
         return None
     return None if validate_reservation_spec(spec) else accepted

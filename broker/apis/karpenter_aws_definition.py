@@ -40,7 +40,7 @@ class CustomResourceDefinition(Object):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class StoredDefinition:
     """What one version of the definition knows.
 
     `identity` changes with whatever is changed in it. `own`: it is the broker's, which Karpenter's chart does
@@ -59,10 +59,10 @@ class Definition:
         return bool(self.versions) and not self.missing
 
 
-def definition(raw: Mapping[str, Any]) -> Definition:
+def definition(raw: Mapping[str, Any]) -> StoredDefinition:
     found = [(version["name"], _properties(version).get(PROPERTY)) for _, version in _used(raw)]
     meta = raw.get("metadata", {})
-    return Definition(
+    return StoredDefinition(
         identity=f"{meta.get('uid', '')}/{meta.get('generation', 0)}",
         own=any(OWN in _properties(version, "status") for _, version in _used(raw)),
         versions=tuple(name for name, _ in found),

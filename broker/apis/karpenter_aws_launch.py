@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field
 
 from broker.apis.meta import QUANTITY, Model, Text
-from broker.apis.schema import Crd, Rule, crd
+from broker.apis.schema import Crd, SchemaRule, crd
 
 SWITCH = ["enabled", "disabled"]
 # Sizes that EBS knows: 1 to 59000 Gi, 64000 G, 58 Ti, 64 T.
@@ -37,9 +37,9 @@ THRESHOLD = rf"^((\d{{1,2}}(\.\d{{1,2}})?|100(\.0{{1,2}})?)%|{QUANTITY[1:-1]})$"
 class EbsVolume(Model):
     """An EBS volume."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("has(self.snapshotID) || has(self.volumeSize)", "ebs must set snapshotID or volumeSize"),
-        Rule(
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (
+        SchemaRule("has(self.snapshotID) || has(self.volumeSize)", "ebs must set snapshotID or volumeSize"),
+        SchemaRule(
             "!has(self.volumeInitializationRate) || (has(self.snapshotID) && self.snapshotID != '')",
             "volumeInitializationRate needs snapshotID",
         ),
@@ -74,7 +74,7 @@ class BlockDeviceMapping(Model):
     root_volume: Annotated[bool, crd("Whether the kubelet's root directory is on it.")] = False
 
 
-class MetadataOptions(Model):
+class MetadataOptionsSpec(Model):
     """Instance Metadata Service of the instances."""
 
     http_endpoint: Annotated[str, crd("Whether it answers at all.", default="enabled", enum=SWITCH)] = (
@@ -91,7 +91,7 @@ class MetadataOptions(Model):
     ] = "required"
 
 
-class MetadataOptionsV1Beta1(MetadataOptions):
+class MetadataOptionsV1Beta1(MetadataOptionsSpec):
     """Instance Metadata Service of the instances."""
 
     http_put_response_hop_limit: Annotated[
@@ -107,7 +107,7 @@ METADATA_DEFAULT = {
 }
 
 
-class NetworkInterface(Model):
+class NetworkInterfaceSpec(Model):
     """A network interface of the instances."""
 
     network_card_index: Annotated[int, crd("Its network card.", required=True, format="int32", minimum=0)]
@@ -115,11 +115,11 @@ class NetworkInterface(Model):
     interface_type: Annotated[str, crd("Its type.", required=True, enum=["interface", "efa-only"])]
 
 
-class ConnectionTracking(Model):
+class ConnectionTrackingSpec(Model):
     """Idle timeouts of connection tracking, in seconds."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (
+        SchemaRule(
             "has(self.tcpEstablishedTimeout) || has(self.udpStreamTimeout) || has(self.udpTimeout)",
             "connectionTracking must set tcpEstablishedTimeout, udpStreamTimeout or udpTimeout",
         ),
@@ -144,8 +144,8 @@ class CpuOptions(Model):
     )
 
 
-def _keys(field: str, known: tuple[str, ...]) -> Rule:
-    return Rule(
+def _keys(field: str, known: tuple[str, ...]) -> SchemaRule:
+    return SchemaRule(
         f"self.all(k, k in {list(known)})", f"{field} has an unknown key; known are {', '.join(known)}"
     )
 
@@ -154,7 +154,7 @@ def _reserved(field: str, doc: str) -> Crd:
     return crd(
         doc,
         _keys(field, RESERVABLE),
-        Rule("self.all(k, !self[k].startsWith('-'))", f"{field} must not be negative"),
+        SchemaRule("self.all(k, !self[k].startsWith('-'))", f"{field} must not be negative"),
     )
 
 
@@ -162,7 +162,7 @@ Reserved = dict[str, Annotated[Text, crd(pattern=QUANTITY)]]
 Thresholds = dict[str, Annotated[str, crd(pattern=THRESHOLD)]]
 
 
-class Kubelet(Model):
+class KubeletConfiguration(Model):
     """The kubelet's configuration on the nodes.
 
     Any field of KubeletConfiguration, as in Karpenter's main; those below have limits of their own, and the
@@ -171,18 +171,18 @@ class Kubelet(Model):
 
     model_config = ConfigDict(extra="allow")
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (
+        SchemaRule(
             "!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || "
             "self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",
             "imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent",
         ),
-        Rule(
+        SchemaRule(
             "!has(self.evictionSoft) || self.evictionSoft.all(k, has(self.evictionSoftGracePeriod) && "
             "k in self.evictionSoftGracePeriod)",
             "each key of evictionSoft must be in evictionSoftGracePeriod",
         ),
-        Rule(
+        SchemaRule(
             "!has(self.evictionSoftGracePeriod) || self.evictionSoftGracePeriod.all(k, "
             "has(self.evictionSoft) && k in self.evictionSoft)",
             "each key of evictionSoftGracePeriod must be in evictionSoft",

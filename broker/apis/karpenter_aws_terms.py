@@ -15,7 +15,7 @@ from pydantic import Field
 
 from broker.apis.meta import Model
 from broker.apis.reservation_spec import ID
-from broker.apis.schema import Rule, crd
+from broker.apis.schema import SchemaRule, crd
 
 # alias family → the amiFamily that goes with it
 AMI_FAMILIES: Mapping[str, str] = {
@@ -32,24 +32,28 @@ Tags = Annotated[
     dict[str, str],
     crd(
         "Tags that the resource must have; the value * means any value.",
-        Rule("self.all(k, k != '' && self[k] != '')", "a tag needs a key and a value; use '*' for any value"),
-        Rule("self.size() != 0", "tags is empty and would select everything: name a tag or leave tags out"),
+        SchemaRule(
+            "self.all(k, k != '' && self[k] != '')", "a tag needs a key and a value; use '*' for any value"
+        ),
+        SchemaRule(
+            "self.size() != 0", "tags is empty and would select everything: name a tag or leave tags out"
+        ),
         maxProperties=20,
     ),
 ]
 
 
-def alone(field: str, *others: str) -> Rule:
+def alone(field: str, *others: str) -> SchemaRule:
     """A term with `field` has none of the others."""
     any_other = " || ".join(f"has(x.{other})" for other in others)
-    return Rule(
+    return SchemaRule(
         f"!self.exists(x, has(x.{field}) && ({any_other}))",
         f"a term with '{field}' selects by that alone: move {', '.join(others)} to another term",
     )
 
 
-def some(*fields: str) -> Rule:
-    return Rule(
+def some(*fields: str) -> SchemaRule:
+    return SchemaRule(
         f"self.all(x, {' || '.join(f'has(x.{field})' for field in fields)})",
         f"each term must set at least one of {', '.join(fields)}",
     )
@@ -62,12 +66,14 @@ class AMISelectorTerm(Model):
         str,
         crd(
             "An EKS optimized AMI as family@version; version may be latest.",
-            Rule("self.matches('^[a-zA-Z0-9]+@.+$')", "alias must be family@version, such as al2023@latest"),
-            Rule(
+            SchemaRule(
+                "self.matches('^[a-zA-Z0-9]+@.+$')", "alias must be family@version, such as al2023@latest"
+            ),
+            SchemaRule(
                 f"self.matches('^({'|'.join(AMI_FAMILIES)})@')",
                 f"alias has an unknown family; known are {', '.join(AMI_FAMILIES)}",
             ),
-            Rule(
+            SchemaRule(
                 "!self.startsWith('windows') || self.endsWith('@latest')",
                 "alias of a windows family must have the version latest",
             ),
@@ -114,9 +120,9 @@ class CapacityReservationSelectorTerm(Model):
 class PlacementGroupSelector(Model):
     """The placement group that instances are launched into, by name or by id."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule("has(self.name) || has(self.id)", "placementGroupSelector must set name or id"),
-        Rule(
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (
+        SchemaRule("has(self.name) || has(self.id)", "placementGroupSelector must set name or id"),
+        SchemaRule(
             "!(has(self.name) && has(self.id))",
             "placementGroupSelector must set one of name and id, not both",
         ),

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from broker.apis.core import Taint, Toleration
 from broker.apis.kueue_versions import read_cluster_queue
 from broker.apis.meta import Condition, Kind, Model, Object, Quantity, Time
-from broker.apis.ome import PreemptionRule, ResourceGroup
+from broker.apis.ome import PreemptionRule, QuotaGroup
 from broker.apis.schema import crd
 
 KUEUE: Final = "kueue.x-k8s.io"
@@ -65,7 +65,7 @@ class ResourceFlavor(Object):
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
 
 
-class SelectorRequirement(Model):
+class LabelSelectorRequirement(Model):
     key: str = ""
     operator: str = ""
     values: Annotated[tuple[str, ...], crd(**_ATOMIC)] = ()
@@ -73,7 +73,7 @@ class SelectorRequirement(Model):
 
 class LabelSelector(Model):
     match_labels: dict[str, str] = Field(default_factory=dict)
-    match_expressions: Annotated[tuple[SelectorRequirement, ...], crd(**_ATOMIC)] = ()
+    match_expressions: Annotated[tuple[LabelSelectorRequirement, ...], crd(**_ATOMIC)] = ()
 
 
 class FlavorFungibility(Model):
@@ -95,7 +95,7 @@ class AdmissionChecksStrategy(Model):
 class ClusterQueueSpec(Model):
     """Of the groups and the preemption, Kueue's names and OME's are the same."""
 
-    resource_groups: Annotated[tuple[ResourceGroup, ...], crd(maxItems=16, **_ATOMIC)] = ()
+    resource_groups: Annotated[tuple[QuotaGroup, ...], crd(maxItems=16, **_ATOMIC)] = ()
     cohort_name: Annotated[str, crd(maxLength=253)] = ""
     queueing_strategy: Literal["StrictFIFO", "BestEffortFIFO"] = "BestEffortFIFO"
     namespace_selector: Annotated[LabelSelector | None, crd(x_kubernetes_map_type="atomic")] = None

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic.alias_generators import to_camel
 
-from broker.apis.schema import Rule, crd
+from broker.apis.schema import SchemaRule, crd
 from broker.text import bounded
 
 ConditionStatus = Literal["True", "False", "Unknown"]
@@ -67,7 +67,7 @@ class Model(BaseModel):
     `RULES` are the CEL rules of the object as a whole, for the CRD.
     """
 
-    RULES: ClassVar[tuple[Rule, ...]] = ()
+    RULES: ClassVar[tuple[SchemaRule, ...]] = ()
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", strict=False

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text, Time
-from broker.apis.schema import Rule, crd
+from broker.apis.schema import SchemaRule, crd
 
 OME: Final = "ome.io"
 
@@ -39,23 +39,23 @@ _AMOUNT: Final[dict[str, object]] = {
     "pattern": QUANTITY.replace(r"^(\+|-)?", r"^\+?"),
     "x_kubernetes_int_or_string": True,
 }
-GROUPS_RULE: Final = Rule(
+GROUPS_RULE: Final = SchemaRule(
     "size(self) > 0", "No resource groups specified: name at least one, with its coveredResources and flavors"
 )
-PREEMPTION_RULE: Final = Rule(
+PREEMPTION_RULE: Final = SchemaRule(
     "!(has(self.borrowWithinCohort) && has(self.borrowWithinCohort.policy) && "
     "self.borrowWithinCohort.policy != 'Never' && "
     "(!has(self.reclaimWithinCohort) || self.reclaimWithinCohort == 'Never'))",
     "borrowWithinCohort needs reclaimWithinCohort: set it to Any or LowerPriority, or borrowWithinCohort's "
     "policy to Never",
 )
-SIZE_RULE: Final = Rule(
+SIZE_RULE: Final = SchemaRule(
     "has(self.resources) || has(self.count) || has(self.profile)",
     "nothing says how large the cluster is: set resources, or a profile and a count",
 )
 
 
-class ResourceQuota(Model):
+class FlavorResourceQuota(Model):
     """Quota of one resource in a flavor."""
 
     name: Annotated[
@@ -79,7 +79,7 @@ class FlavorQuotas(Model):
 
     name: Annotated[str, crd("The ResourceFlavor.", required=True, maxLength=253, pattern=_NAME)]
     resources: Annotated[
-        tuple[ResourceQuota, ...],
+        tuple[FlavorResourceQuota, ...],
         crd(
             "Quota of each covered resource.",
             required=True,
@@ -91,7 +91,7 @@ class FlavorQuotas(Model):
     ] = ()
 
 
-class ResourceGroup(Model):
+class QuotaGroup(Model):
     """Resources that are taken from one flavor together, from these flavors in this order."""
 
     covered_resources: Annotated[
@@ -132,7 +132,7 @@ class BorrowWithinCohort(Model):
 class PreemptionRule(Model):
     """Whom the reservation's workloads may preempt."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (PREEMPTION_RULE,)
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (PREEMPTION_RULE,)
 
     reclaim_within_cohort: Annotated[
         Literal["Never", "LowerPriority", "Any"] | None,
@@ -151,7 +151,7 @@ class ReservationSpec(Model):
     """What is reserved, and how it is shared."""
 
     resource_groups: Annotated[
-        tuple[ResourceGroup, ...],
+        tuple[QuotaGroup, ...],
         crd("What is reserved.", GROUPS_RULE, required=True, maxItems=16, x_kubernetes_list_type="atomic"),
     ] = ()
     cohort: Annotated[

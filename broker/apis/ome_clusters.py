@@ -12,7 +12,7 @@ from pydantic import Field
 
 from broker.apis.meta import QUANTITY, Condition, Kind, Model, Object, Text, Time
 from broker.apis.ome import OME, SIZE_RULE, DedicatedState, FlavorUsage
-from broker.apis.schema import Rule, crd
+from broker.apis.schema import SchemaRule, crd
 
 Amounts = dict[
     str,
@@ -34,7 +34,7 @@ class ResourceRequirements(Model):
     )
 
 
-class Toleration(Model):
+class ClusterToleration(Model):
     """A taint that the cluster's pods put up with."""
 
     key: Annotated[str, crd("The taint's key; empty for every key.")] = ""
@@ -46,7 +46,7 @@ class Toleration(Model):
     ] = None
 
 
-class SelectorRequirement(Model):
+class NodeLabelRequirement(Model):
     """One test of a node's labels."""
 
     key: Annotated[str, crd("The label.", required=True)]
@@ -60,11 +60,11 @@ class SelectorTerm(Model):
     """Tests that a node must all pass."""
 
     match_expressions: Annotated[
-        tuple[SelectorRequirement, ...], crd("Tests of the node's labels.", x_kubernetes_list_type="atomic")
+        tuple[NodeLabelRequirement, ...], crd("Tests of the node's labels.", x_kubernetes_list_type="atomic")
     ] = ()
 
 
-class NodeSelector(Model):
+class ClusterNodeSelector(Model):
     """Terms of which a node must pass one."""
 
     node_selector_terms: Annotated[
@@ -79,11 +79,11 @@ class PreferredTerm(Model):
     preference: Annotated[SelectorTerm, crd("The term.", required=True)] = SelectorTerm()
 
 
-class NodeAffinity(Model):
+class ClusterNodeAffinity(Model):
     """Which nodes are wanted."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
-        NodeSelector | None, crd("Nodes must pass this.")
+        ClusterNodeSelector | None, crd("Nodes must pass this.")
     ] = None
     preferred_during_scheduling_ignored_during_execution: Annotated[
         tuple[PreferredTerm, ...],
@@ -91,19 +91,20 @@ class NodeAffinity(Model):
     ] = ()
 
 
-class Affinity(Model):
+class ClusterAffinity(Model):
     """Where the cluster's pods are wanted."""
 
-    node_affinity: Annotated[NodeAffinity | None, crd("Which nodes are wanted.")] = None
+    node_affinity: Annotated[ClusterNodeAffinity | None, crd("Which nodes are wanted.")] = None
 
 
 class Placement(Model):
     """What cluster and profile share; the cluster's word comes first."""
 
     count: Annotated[int | None, crd("How many units.", format="int32", minimum=0)] = None
-    affinity: Annotated[Affinity | None, crd("Where its pods are wanted.")] = None
+    affinity: Annotated[ClusterAffinity | None, crd("Where its pods are wanted.")] = None
     tolerations: Annotated[
-        tuple[Toleration, ...], crd("Taints that its pods put up with.", x_kubernetes_list_type="atomic")
+        tuple[ClusterToleration, ...],
+        crd("Taints that its pods put up with.", x_kubernetes_list_type="atomic"),
     ] = ()
     node_selector: Annotated[dict[str, str], crd("Labels that its nodes have.")] = Field(default_factory=dict)
     priority_class_name: Annotated[str, crd("Priority of its pods.", maxLength=253)] = ""
@@ -112,7 +113,7 @@ class Placement(Model):
 class DedicatedAIClusterSpec(Placement):
     """How large the cluster is, and which reservation it draws from."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (SIZE_RULE,)
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (SIZE_RULE,)
 
     profile: Annotated[str, crd("The DedicatedAIClusterProfile of one unit.", maxLength=253)] = ""
     resources: Annotated[

@@ -19,10 +19,10 @@ from broker.apis.ome import (
     PREEMPTION_RULE,
     BorrowWithinCohort,
     FlavorQuotas,
+    FlavorResourceQuota,
     PreemptionRule,
+    QuotaGroup,
     ReservationSpec,
-    ResourceGroup,
-    ResourceQuota,
 )
 from broker.text import exact
 
@@ -84,8 +84,8 @@ def judge(spec: ReservationSpec, *, default_cohort: str = "", strict: bool = Fal
 
 
 def _covered(
-    group: ResourceGroup, flavor: FlavorQuotas, where: str, notes: list[str]
-) -> Iterator[ResourceQuota]:
+    group: QuotaGroup, flavor: FlavorQuotas, where: str, notes: list[str]
+) -> Iterator[FlavorResourceQuota]:
     """The flavor's quotas in the order of what the group covers; 0 of what has none."""
     known = {each.name: each for each in flavor.resources}
     covered = group.covered_resources
@@ -99,12 +99,17 @@ def _covered(
             notes.append(
                 f"{where}: flavor {flavor.name} says nothing of {name}, which the group covers: 0 of it"
             )
-        yield known.get(name, ResourceQuota(name=name, nominal_quota="0"))
+        yield known.get(name, FlavorResourceQuota(name=name, nominal_quota="0"))
 
 
 def _resource(
-    given: ResourceQuota, flavor: FlavorQuotas, borrows: bool, shares: bool, where: str, notes: list[str]
-) -> ResourceQuota:
+    given: FlavorResourceQuota,
+    flavor: FlavorQuotas,
+    borrows: bool,
+    shares: bool,
+    where: str,
+    notes: list[str],
+) -> FlavorResourceQuota:
     """The limits that Kueue takes: none outside a cohort, 0 to borrow for who may not."""
     what = f"{where}: flavor {flavor.name}, {given.name}"
     borrow, lend = given.borrowing_limit, given.lending_limit
@@ -187,7 +192,7 @@ def _twice(what: str, names: Sequence[str]) -> Iterator[str]:
         yield f"spec.resourceGroups: {what} {name} is in more than one place; keep it in one group"
 
 
-def _amounts(each: ResourceQuota, where: str) -> Iterator[str]:
+def _amounts(each: FlavorResourceQuota, where: str) -> Iterator[str]:
     values: dict[str, Decimal] = {}
     for name, text in (
         ("nominalQuota", each.nominal_quota),

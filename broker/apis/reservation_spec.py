@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from broker.apis import names
 from broker.apis.meta import Model
-from broker.apis.schema import Rule, crd
+from broker.apis.schema import SchemaRule, crd
 from broker.text import InvalidText, decode_object, shortened
 
 FIELD = "spec.capacityReservationSpec"
@@ -39,37 +39,37 @@ ARN = (
     "([a-zA-Z0-9_.-]{1,300}|[a-zA-Z0-9_.-]{1,150}/[a-z0-9]{26})$"
 )
 
-PREFERENCE_RULE = Rule(
+PREFERENCE_RULE = SchemaRule(
     f"self in {list(PREFERENCES)}",
     "capacityReservationPreference must be open, none or capacity-reservations-only; to launch into one "
     "reservation or group, set capacityReservationTarget instead",
 )
-ID_RULE = Rule(
+ID_RULE = SchemaRule(
     f"self.matches('{ID}')",
     "capacityReservationId must be the id that EC2 gave the reservation, such as cr-0123456789abcdef0",
 )
-ARN_RULE = Rule(
+ARN_RULE = SchemaRule(
     f"self.matches('{ARN}')",
     "capacityReservationResourceGroupArn must be the ARN of a resource group, such as "
     "arn:aws:resource-groups:us-east-1:123456789012:group/NAME",
 )
-ONE_TARGET_RULE = Rule(
+ONE_TARGET_RULE = SchemaRule(
     "!(has(self.capacityReservationId) && has(self.capacityReservationResourceGroupArn))",
     "capacityReservationId and capacityReservationResourceGroupArn cannot be set together: remove one, or "
     "add the reservation to the group",
 )
-EMPTY_TARGET_RULE = Rule(
+EMPTY_TARGET_RULE = SchemaRule(
     "has(self.capacityReservationId) || has(self.capacityReservationResourceGroupArn)",
     "capacityReservationTarget is empty: set capacityReservationId or capacityReservationResourceGroupArn, "
     "or remove capacityReservationTarget",
 )
-ONE_CHOICE_RULE = Rule(
+ONE_CHOICE_RULE = SchemaRule(
     "!(has(self.capacityReservationPreference) && has(self.capacityReservationTarget))",
     "capacityReservationPreference and capacityReservationTarget cannot be set together: keep "
     "capacityReservationTarget to launch into that reservation or group, or capacityReservationPreference to "
     "match open reservations or none",
 )
-EMPTY_RULE = Rule(
+EMPTY_RULE = SchemaRule(
     "has(self.capacityReservationPreference) || has(self.capacityReservationTarget)",
     "capacityReservationSpec is empty: set capacityReservationPreference or capacityReservationTarget, "
     "or remove capacityReservationSpec",
@@ -79,7 +79,7 @@ EMPTY_RULE = Rule(
 class CapacityReservationTarget(Model):
     """The reservation, or the group of reservations, to launch into; one of the two."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (ONE_TARGET_RULE, EMPTY_TARGET_RULE)
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (ONE_TARGET_RULE, EMPTY_TARGET_RULE)
 
     capacity_reservation_id: Annotated[
         str | None,
@@ -98,7 +98,7 @@ class CapacityReservationTarget(Model):
 class CapacityReservationSpec(Model):
     """Which capacity reservations instances of this class draw from: a preference, or a target."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (ONE_CHOICE_RULE, EMPTY_RULE)
+    RULES: ClassVar[tuple[SchemaRule, ...]] = (ONE_CHOICE_RULE, EMPTY_RULE)
 
     capacity_reservation_preference: Annotated[
         str | None,
@@ -128,7 +128,7 @@ class CapacityReservationSpec(Model):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class SpecProblem:
     """What is wrong with one field, and the way out."""
 
     field: str
@@ -141,7 +141,7 @@ class Problem:
 
 def validate_reservation_spec(
     spec: CapacityReservationSpec | Mapping[str, Any], *, where: str = FIELD
-) -> tuple[Problem, ...]:
+) -> tuple[SpecProblem, ...]:
     """Everything that is wrong with a spec; empty when it may be used. `where` is its place in the object."""
     if isinstance(spec, CapacityReservationSpec):
         return tuple(_problems(spec, where))
@@ -149,7 +149,7 @@ def validate_reservation_spec(
         decoded = CapacityReservationSpec.model_validate(dict(spec))
     except ValidationError as error:
         return tuple(
-            Problem(
+            SpecProblem(
                 field=".".join((where, *map(str, item["loc"]))),
                 value=shortened(item["input"]),
                 message=f"has the wrong type: {item['msg']}",
@@ -159,11 +159,11 @@ def validate_reservation_spec(
     return tuple(_problems(decoded, where))
 
 
-def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[Problem]:
+def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[SpecProblem]:
     preference, target = spec.capacity_reservation_preference, spec.capacity_reservation_target
     has_preference, has_target = preference is not None, target is not None
     at_preference, at_target = f"{where}.capacityReservationPreference", f"{where}.capacityReservationTarget"
-    found: list[tuple[bool, Rule, str, object]] = [
+    found: list[tuple[bool, SchemaRule, str, object]] = [
         (has_preference and has_target, ONE_CHOICE_RULE, where, spec.wire()),
         (not (has_preference or has_target), EMPTY_RULE, where, spec.wire()),
         (
@@ -187,7 +187,7 @@ def _problems(spec: CapacityReservationSpec, where: str) -> Iterator[Problem]:
         ]
     for wrong, rule, field, value in found:
         if wrong:
-            yield Problem(field=field, value=shortened(value), message=rule.message)
+            yield SpecProblem(field=field, value=shortened(value), message=rule.message)
 
 
 def _fits(pattern: str, text: str, longest: int) -> bool:
@@ -199,7 +199,7 @@ class ReservationAsk:
     """What a class asks of reservations: nothing, a valid spec, or problems. Never a spec with problems."""
 
     spec: CapacityReservationSpec | None = None
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SpecProblem, ...] = ()
 
 
 ANNOTATION = f"metadata.annotations[{names.RESERVATION_SPEC}]"
@@ -228,4 +228,4 @@ def _checked(spec: CapacityReservationSpec, *, where: str) -> ReservationAsk:
 
 def _unreadable(text: str, what: str) -> ReservationAsk:
     message = f"{what}: write a capacityReservationSpec as JSON, such as {EXAMPLE}"
-    return ReservationAsk(problems=(Problem(field=ANNOTATION, value=shortened(text), message=message),))
+    return ReservationAsk(problems=(SpecProblem(field=ANNOTATION, value=shortened(text), message=message),))

@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SchemaRule:
     """One CEL rule and what a user reads when it is false: the fields, and the way out."""
 
     rule: str
@@ -31,11 +31,11 @@ class Crd:
 
     doc: str = ""
     required: bool = False
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[SchemaRule, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
 
-def crd(doc: str = "", *rules: Rule, required: bool = False, **keywords: Any) -> Crd:
+def crd(doc: str = "", *rules: SchemaRule, required: bool = False, **keywords: Any) -> Crd:
     """`x_kubernetes_list_type="atomic"` becomes `x-kubernetes-list-type: atomic`."""
     named = {key.replace("_", "-") if key.startswith("x_") else key: value for key, value in keywords.items()}
     return Crd(doc=doc, required=required, rules=rules, keywords=named)

@@ -24,7 +24,7 @@ Marks = Literal["capacity", "class", "placement", "subnet", "quota", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ErrorPolicy:
     """`marks`: what is remembered as short. `elsewhere`: the claim's other options may be tried at once.
     `stops`: the claim waits for somebody to change something. `repeats`: the same call is made again, later.
     `refresh`: EC2 is to be described anew first. `sweep`: launch templates that nothing uses are deleted now.
@@ -44,66 +44,66 @@ class Answer:
     quiet: bool = False
 
 
-ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
-    ErrorClass.CAPACITY: Answer(
+ANSWERS: Final[Mapping[ErrorClass, ErrorPolicy]] = {
+    ErrorClass.CAPACITY: ErrorPolicy(
         marks="capacity",
         elsewhere=True,
         reason="InsufficientCapacity",
         next_step="EC2 has none of this type there now; the claim's other options are tried",
     ),
-    ErrorClass.RESERVATION_FULL: Answer(
+    ErrorClass.RESERVATION_FULL: ErrorPolicy(
         marks="capacity",
         elsewhere=True,
         reason="ReservationCapacityExceeded",
         next_step="the reservation has no free slot; the claim's other options are tried",
     ),
-    ErrorClass.RESERVATION_GONE: Answer(
+    ErrorClass.RESERVATION_GONE: ErrorPolicy(
         marks="capacity",
         elsewhere=True,
         refresh=True,
         reason="ReservationNotUsable",
         next_step="reservations are described anew; the claim's other options are tried",
     ),
-    ErrorClass.NOT_OFFERED: Answer(
+    ErrorClass.NOT_OFFERED: ErrorPolicy(
         marks="capacity",
         elsewhere=True,
         reason="InstanceTypeNotOffered",
         next_step="the type is not offered there: left out for hours, a reservation for minutes; "
         "other options are tried",
     ),
-    ErrorClass.UNSUPPORTED: Answer(
+    ErrorClass.UNSUPPORTED: ErrorPolicy(
         marks="class",
         elsewhere=True,
         reason="InstanceTypeUnsupported",
         next_step="EC2 does not support what the class asks for with this type: correct the class or exclude "
         "the type; other options are tried",
     ),
-    ErrorClass.SPREAD_FULL: Answer(
+    ErrorClass.SPREAD_FULL: ErrorPolicy(
         marks="placement",
         elsewhere=True,
         reason="SpreadPlacementGroupFull",
         next_step="the spread placement group takes no more instances in this zone; other zones are tried",
     ),
-    ErrorClass.SUBNET: Answer(
+    ErrorClass.SUBNET: ErrorPolicy(
         marks="subnet",
         elsewhere=True,
         reason="InsufficientFreeAddressesInSubnet",
         next_step="other subnets and zones are tried; free addresses in the subnet or add one to the class",
     ),
-    ErrorClass.QUOTA: Answer(
+    ErrorClass.QUOTA: ErrorPolicy(
         marks="quota",
         elsewhere=True,
         reason="VCPULimitExceeded",
         next_step="ask AWS for a higher limit in Service Quotas; types under other limits are tried",
     ),
-    ErrorClass.LIMIT: Answer(
+    ErrorClass.LIMIT: ErrorPolicy(
         marks="nothing",
         stops=True,
         by_code=True,
         reason="AccountLimitExceeded",
         next_step="ask AWS for a higher limit in Service Quotas, or free some of what it limits",
     ),
-    ErrorClass.TEMPLATE_LIMIT: Answer(
+    ErrorClass.TEMPLATE_LIMIT: ErrorPolicy(
         marks="nothing",
         stops=True,
         sweep=True,
@@ -112,26 +112,26 @@ ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
         next_step="launch templates of the broker's that nothing uses are deleted now; delete others, or ask "
         "AWS for a higher limit",
     ),
-    ErrorClass.THROTTLING: Answer(
+    ErrorClass.THROTTLING: ErrorPolicy(
         marks="nothing",
         repeats=True,
         reason="RequestLimitExceeded",
         next_step="EC2 limits the rate of calls; the same call is made again later",
     ),
-    ErrorClass.TRANSIENT: Answer(
+    ErrorClass.TRANSIENT: ErrorPolicy(
         marks="nothing",
         repeats=True,
         reason="InternalError",
         next_step="EC2 had trouble of its own; the same call is made again with the same token",
     ),
-    ErrorClass.TEMPLATE_GONE: Answer(
+    ErrorClass.TEMPLATE_GONE: ErrorPolicy(
         marks="nothing",
         repeats=True,
         refresh=True,
         reason="LaunchTemplateNotFound",
         next_step="the launch template is made again, then the call",
     ),
-    ErrorClass.PROFILE_UNKNOWN: Answer(
+    ErrorClass.PROFILE_UNKNOWN: ErrorPolicy(
         marks="nothing",
         repeats=True,
         quiet=True,
@@ -139,20 +139,20 @@ ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
         next_step="EC2 knows a new instance profile within a minute, and the launch is tried again; correct "
         "spec.instanceProfile if there is none of that name",
     ),
-    ErrorClass.NOT_FOUND: Answer(
+    ErrorClass.NOT_FOUND: ErrorPolicy(
         marks="nothing",
         stops=True,
         refresh=True,
         reason="ResourceNotFound",
         next_step="something the class names is gone from EC2; correct the class",
     ),
-    ErrorClass.CONFIGURATION: Answer(
+    ErrorClass.CONFIGURATION: ErrorPolicy(
         marks="nothing",
         stops=True,
         reason="InvalidLaunchConfiguration",
         next_step="EC2 rejects the request as written; correct the class or the claim",
     ),
-    ErrorClass.PERMISSION: Answer(
+    ErrorClass.PERMISSION: ErrorPolicy(
         marks="nothing",
         stops=True,
         reason="Unauthorized",
@@ -161,7 +161,7 @@ ANSWERS: Final[Mapping[ErrorClass, Answer]] = {
 }
 
 
-def answer(class_: ErrorClass, *, option: Option | None = None, code: str = "") -> Answer:
+def answer(class_: ErrorClass, *, option: Option | None = None, code: str = "") -> ErrorPolicy:
     """What to do about an error of this class. With the option, a spot limit is called by its name; with the
     code, any other limit by its code."""
     found = ANSWERS[class_]

@@ -19,7 +19,7 @@ K = TypeVar("K", bound=Hashable)
 S = TypeVar("S", bound=Hashable)
 
 
-class State(NamedTuple, Generic[K, S]):
+class FlowState(NamedTuple, Generic[K, S]):
     """What `restore` goes back to."""
 
     room: dict[S, int]
@@ -78,12 +78,12 @@ class Flow(Generic[K, S]):
         """Room that nobody took."""
         return self._room[slot]
 
-    def state(self) -> State[K, S]:
-        return State(
+    def state(self) -> FlowState[K, S]:
+        return FlowState(
             dict(self._room), {slot: dict(held) for slot, held in self._held.items()}, set(self._closed)
         )
 
-    def restore(self, state: State[K, S]) -> None:
+    def restore(self, state: FlowState[K, S]) -> None:
         """Undoes every `add` since `state` was taken."""
         self._room, self._held, self._closed = (
             dict(state.room),

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.capacity.network import give, weights
-from broker.capacity.problem import Bundle, Problem, Taken
+from broker.capacity.problem import Bundle, SlotProblem, Taken
 
 _DOLLAR: Final = 10_000  # costs are counted in hundredths of a cent
 
@@ -30,7 +30,7 @@ Objective = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class GangChoice:
     """The gangs that launch; `proven` when no other choice is better."""
 
     gangs: frozenset[str]
@@ -47,7 +47,7 @@ class _Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _GangKind:
     """Gangs of equal needs, those that come first first."""
 
     priority: int  # negated
@@ -60,7 +60,7 @@ class _Kind:
         return not all(part.must for part in self.parts)
 
 
-class _Lot(NamedTuple):
+class _ClaimClass(NamedTuple):
     """Claims that count as one: so many for each gang of a kind, or of no gang."""
 
     reach: int
@@ -86,7 +86,7 @@ class _Node(NamedTuple):
     split: int | None = None
 
 
-def rivals(problem: Problem, undecided: Iterable[str], *, present: Collection[str]) -> list[str]:
+def rivals(problem: SlotProblem, undecided: Iterable[str], *, present: Collection[str]) -> list[str]:
     """These gangs and those of the present that share a slot with them, however far around."""
     named, before = set(undecided), 0
     while len(named) != before:
@@ -99,15 +99,15 @@ def rivals(problem: Problem, undecided: Iterable[str], *, present: Collection[st
 
 
 def choose(
-    problem: Problem,
+    problem: SlotProblem,
     gangs: Sequence[str],
     *,
     fitting: Collection[str],
     until: float,
     timer: Callable[[], float],
-) -> Choice:
+) -> GangChoice:
     """The best choice among rivals that `timer` leaves time for; at worst those that are `fitting`."""
-    search = _Search(problem, gangs)
+    search = _GangSearch(problem, gangs)
     counts = tuple(sum(gang in fitting for gang in kind.gangs) for kind in search.kinds)
     best = search.node(least=counts, most=counts)
     heap: list[tuple[list[int], int, _Node]] = []  # the best bound first; of equals the latest, the deepest
@@ -116,7 +116,7 @@ def choose(
     while bounds or heap:
         for least, most in bounds:
             if timer() >= until:
-                return Choice(gangs=search.first(best.counts), proven=False)
+                return GangChoice(gangs=search.first(best.counts), proven=False)
             node = search.node(least=least, most=most)
             if _better(node.reached, best.reached):
                 best = node
@@ -127,20 +127,20 @@ def choose(
             break
         _, _, node = heapq.heappop(heap)
         bounds = search.halves(node) if _better(node.bound, best.reached) else []
-    return Choice(gangs=search.first(best.counts), proven=True)
+    return GangChoice(gangs=search.first(best.counts), proven=True)
 
 
-class _Search:
+class _GangSearch:
     """The problem of some gangs and all that share slots with them."""
 
-    def __init__(self, problem: Problem, gangs: Sequence[str]) -> None:
+    def __init__(self, problem: SlotProblem, gangs: Sequence[str]) -> None:
         reached = _reached(problem, gangs)
         arcs = reached[problem.arc_reach]
         self._problem = replace(
             problem, bundles=(), arc_reach=problem.arc_reach[arcs], arc_slot=problem.arc_slot[arcs]
         )
         self.kinds = _kinds(problem, gangs)
-        self._lots = _lots(problem, reached, self.kinds)
+        self._lots = _claim_classes(problem, reached, self.kinds)
         self._priorities = sorted({lot.priority for lot in self._lots})
 
     def node(self, *, least: tuple[int, ...], most: tuple[int, ...]) -> _Node:
@@ -223,26 +223,29 @@ def _better(one: Objective | None, other: Objective | None) -> bool:
     return one is not None and (other is None or one > other)
 
 
-def _kinds(problem: Problem, gangs: Iterable[str]) -> list[_Kind]:
+def _kinds(problem: SlotProblem, gangs: Iterable[str]) -> list[_GangKind]:
     found: dict[tuple[int, tuple[_Part, ...]], list[str]] = defaultdict(list)
     for gang in gangs:
         bundles = [problem.bundles[place] for place in problem.gangs[gang]]
         parts = sorted(_Part(each.reach, each.must, _cost(each), each.count) for each in bundles)
         found[bundles[0].rank.priority, tuple(parts)].append(gang)
     return [
-        _Kind(priority=priority, parts=parts, gangs=tuple(some)) for (priority, parts), some in found.items()
+        _GangKind(priority=priority, parts=parts, gangs=tuple(some))
+        for (priority, parts), some in found.items()
     ]
 
 
-def _lots(problem: Problem, reached: NDArray[np.bool_], kinds: Sequence[_Kind]) -> list[_Lot]:
+def _claim_classes(
+    problem: SlotProblem, reached: NDArray[np.bool_], kinds: Sequence[_GangKind]
+) -> list[_ClaimClass]:
     alone: dict[tuple[int, int, bool, int], int] = defaultdict(int)
     for bundle in problem.bundles:
         if not bundle.gang and reached[bundle.reach]:
             alone[bundle.reach, bundle.rank.priority, bundle.rank.falls_back, _cost(bundle)] += bundle.count
     return [
-        *(_Lot(*key, kind=None, claims=count) for key, count in alone.items()),
+        *(_ClaimClass(*key, kind=None, claims=count) for key, count in alone.items()),
         *(
-            _Lot(part.reach, kind.priority, not part.must, part.cost, kind=place, claims=part.claims)
+            _ClaimClass(part.reach, kind.priority, not part.must, part.cost, kind=place, claims=part.claims)
             for place, kind in enumerate(kinds)
             for part in kind.parts
         ),
@@ -253,7 +256,7 @@ def _cost(bundle: Bundle) -> int:
     return round(-bundle.rank.cost * _DOLLAR)
 
 
-def _reached(problem: Problem, gangs: Iterable[str]) -> NDArray[np.bool_]:
+def _reached(problem: SlotProblem, gangs: Iterable[str]) -> NDArray[np.bool_]:
     """The reaches that share a slot with these gangs', however far around."""
     reached = np.zeros(problem.reaches, dtype=bool)
     for gang in gangs:

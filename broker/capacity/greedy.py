@@ -15,10 +15,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from broker.capacity.flow import Flow
-from broker.capacity.problem import Ints, Problem, Taken
+from broker.capacity.problem import Ints, SlotProblem, Taken
 
 
-def solve(problem: Problem) -> tuple[Taken, frozenset[str]]:
+def solve(problem: SlotProblem) -> tuple[Taken, frozenset[str]]:
     """What is given out, and the gangs that launch."""
     room = problem.room.copy()
     starts = np.searchsorted(problem.arc_reach, np.arange(problem.reaches + 1))
@@ -53,7 +53,7 @@ def solve(problem: Problem) -> tuple[Taken, frozenset[str]]:
     return Taken(served=served, flow=flow), frozenset(whole)
 
 
-def bound(problem: Problem, taken: Taken) -> int:
+def bound(problem: SlotProblem, taken: Taken) -> int:
     """No plan has more claims in reservations than this."""
     largest = max(
         (sum(problem.bundles[each].count for each in gang) for gang in problem.gangs.values()), default=1
@@ -61,12 +61,12 @@ def bound(problem: Problem, taken: Taken) -> int:
     return min((1 + largest) * taken.reserved, ceiling(problem))
 
 
-def ceiling(problem: Problem) -> int:
+def ceiling(problem: SlotProblem) -> int:
     """No plan at all gives more claims a slot: there are no more claims, or no more slots."""
     return int(min(problem.counts.sum(), problem.room.sum()))
 
 
-def fits(problem: Problem, gang: str, room: Ints) -> Mapping[int, int] | None:
+def fits(problem: SlotProblem, gang: str, room: Ints) -> Mapping[int, int] | None:
     """How many go over which arc when the gang's claims that need a slot all get one; None if they cannot."""
     starts = np.searchsorted(problem.arc_reach, np.arange(problem.reaches + 1))
     needs: dict[int, int] = defaultdict(int)

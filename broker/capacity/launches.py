@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from broker.capacity.catalog import image_for
+from broker.capacity.class_catalog import image_for
 from broker.capacity.model import Assignment, Claim, NodeClass, Option, Pool
 from broker.capacity.options import any_reservation, on_demand_too, tenancy
 from broker.capacity.plan import order
@@ -86,7 +86,7 @@ class LaunchGroup:
         return next(asked, self.overrides[0]).subnet_id
 
 
-class Pair(NamedTuple):
+class LaunchedClaim(NamedTuple):
     """A claim and its instance. `spilled`: it was to be in a reservation, and EC2 shows it elsewhere."""
 
     assignment: Assignment
@@ -118,7 +118,7 @@ class LeftOver(NamedTuple):
 class Distribution:
     """A fleet's answer, dealt out. `surplus` are instances that nobody asked for."""
 
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[LaunchedClaim, ...] = ()
     left: tuple[LeftOver, ...] = ()
     surplus: tuple[Instance, ...] = ()
 
@@ -200,7 +200,7 @@ def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
     usable = [each for each in dealt if (each.instance_type, each.zone) in asked]
     strange = [each for each in dealt if (each.instance_type, each.zone) not in asked]
     pairs = tuple(
-        Pair(assignment, instance, spilled=outside(instance))
+        LaunchedClaim(assignment, instance, spilled=outside(instance))
         for assignment, instance in zip(group.assignments, usable, strict=False)
     )
     errors = result.errors or (
@@ -233,7 +233,7 @@ def refused(group: LaunchGroup, error: ProviderError) -> Distribution:
     return Distribution(left=tuple(LeftOver(each, errors) for each in group.assignments))
 
 
-def undone(distributions: Iterable[Distribution]) -> tuple[Pair, ...]:
+def undone(distributions: Iterable[Distribution]) -> tuple[LaunchedClaim, ...]:
     """The pairs of gangs that did not launch whole: their instances are to be terminated."""
     dealt = list(distributions)
     broken = {each.claim.gang for distribution in dealt for each in distribution.left if each.claim.gang}

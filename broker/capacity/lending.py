@@ -22,10 +22,10 @@ from itertools import chain, repeat
 from typing import Literal, NamedTuple
 
 from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Rule, Terms
-from broker.capacity.flow import Flow, State
+from broker.capacity.flow import Flow, FlowState
 from broker.capacity.model import Claim, Inventory
-from broker.capacity.problem import Rank, Wish
-from broker.capacity.prospects import Prospect
+from broker.capacity.option_catalog import CandidateOptions
+from broker.capacity.problem import ClaimDemand, Rank
 
 
 class _Kind(NamedTuple):
@@ -50,7 +50,7 @@ class _Left:
 class _Saved(NamedTuple):
     """What `Lender` goes back to where a gang cannot be whole."""
 
-    flow: State[_Kind, str]
+    flow: FlowState[_Kind, str]
     left: dict[Lot, _Left]
     borrow: dict[Lot, int]
     borrowers: dict[Lot, list[Borrower]]
@@ -71,7 +71,9 @@ class Lent:
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
-def rationed(wishes: Mapping[str, Wish], entitlements: Entitlements, inventory: Inventory) -> Inventory:
+def rationed(
+    wishes: Mapping[str, ClaimDemand], entitlements: Entitlements, inventory: Inventory
+) -> Inventory:
     """The inventory without the free slots that are beyond their owners' quota.
 
     Where quota has less room than there are free slots, those are kept that the claims which come first use.
@@ -121,8 +123,8 @@ def rationed(wishes: Mapping[str, Wish], entitlements: Entitlements, inventory: 
 
 def lend(
     claims: Mapping[str, Claim],
-    wishes: Mapping[str, Wish],
-    prospects: Mapping[str, Prospect],
+    wishes: Mapping[str, ClaimDemand],
+    prospects: Mapping[str, CandidateOptions],
     entitlements: Entitlements,
     inventory: Inventory,
     *,
@@ -150,8 +152,8 @@ class Lender:
     def __init__(
         self,
         claims: Mapping[str, Claim],
-        wishes: Mapping[str, Wish],
-        prospects: Mapping[str, Prospect],
+        wishes: Mapping[str, ClaimDemand],
+        prospects: Mapping[str, CandidateOptions],
         entitlements: Entitlements,
         inventory: Inventory,
         *,
@@ -442,7 +444,7 @@ def _lots(entitlements: Entitlements) -> dict[Lot, tuple[str, ...]]:
 
 
 def _items(
-    uids: Iterable[str], wishes: Mapping[str, Wish], *, gangs: frozenset[str] | None = None
+    uids: Iterable[str], wishes: Mapping[str, ClaimDemand], *, gangs: frozenset[str] | None = None
 ) -> list[tuple[str, list[str]]]:
     """Claims in order of rank, gangs (all, or these) together where their first one stands."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)

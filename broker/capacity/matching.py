@@ -42,7 +42,7 @@ _ENDED: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _LaunchPlace:
     """Where and with what a class launches, as far as EC2 compares it with a reservation."""
 
     zones: frozenset[str]
@@ -69,7 +69,7 @@ def resolve(
     `zones` are those of the class's subnets outside Outposts, `outposts` the ARNs of the Outposts that its
     other subnets are on, `platforms` the PlatformDetails of its images.
     """
-    place = _Place(
+    place = _LaunchPlace(
         zones=frozenset(zones),
         platforms=frozenset(platforms),
         tenancy=tenancy or "default",
@@ -239,7 +239,7 @@ def _state_misfit(odcr: Odcr, now: datetime) -> Misfit | None:
     return None
 
 
-def _place_misfit(odcr: Odcr, place: _Place, *, by_group: bool) -> Misfit | None:
+def _place_misfit(odcr: Odcr, place: _LaunchPlace, *, by_group: bool) -> Misfit | None:
     def misfit(reason: str, what: str, theirs: str, ours: Collection[str], nothing: str) -> Misfit:
         have = "class has " + ", ".join(sorted(ours)) if any(ours) else nothing
         return Misfit(

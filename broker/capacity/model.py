@@ -108,7 +108,7 @@ class Overhead:
             raise ValueError(f"--reserved-enis is a count from 0 on, not {self.reserved_enis}")
 
 
-USUAL = Overhead()
+DEFAULT_OVERHEAD = Overhead()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class NodeClass:
     block_devices: tuple[BlockDevice, ...] = ()
     instance_store_raid0: bool = False
     kubelet: Kubelet = Kubelet()
-    overhead: Overhead = USUAL
+    overhead: Overhead = DEFAULT_OVERHEAD
     interfaces: tuple[NetworkInterface, ...] = ()
     tracks_connections: bool = False
     placement_strategy: str = ""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from ortools.graph.python import min_cost_flow
 
-from broker.capacity.problem import Ints, Problem, Taken
+from broker.capacity.problem import Ints, SlotProblem, Taken
 
 ARCS_PER_SECOND: Final = 500_000  # what a slow core solves; a problem beyond its time is not begun
 
@@ -27,7 +27,7 @@ class SolverFailed(Exception):
     """The solver gave no answer, or one that does not hold."""
 
 
-def solve(problem: Problem, *, at_most: Ints, first: frozenset[str] = frozenset()) -> Taken:
+def solve(problem: SlotProblem, *, at_most: Ints, first: frozenset[str] = frozenset()) -> Taken:
     """At most so many of each bundle, in order of rank; what these gangs must have comes before all."""
     order = [(not (each.must and each.gang in first), each.rank) for each in problem.bundles]
     reaches = np.array([each.reach for each in problem.bundles], dtype=np.int64)
@@ -43,7 +43,7 @@ def weights(order: Sequence[Any]) -> Ints:
     return np.array([places[key] for key in order], dtype=np.int64)
 
 
-def give(problem: Problem, *, reaches: Ints, at_most: Ints, weights: Ints) -> Taken:
+def give(problem: SlotProblem, *, reaches: Ints, at_most: Ints, weights: Ints) -> Taken:
     """Slots for takers given by their reach, number and weight."""
     total = int(at_most.sum())
     slots, source = len(problem.room), problem.reaches + len(problem.room)

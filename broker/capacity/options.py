@@ -15,15 +15,15 @@ from datetime import datetime
 from itertools import compress
 from typing import Final
 
-from broker.capacity.catalog import (
+from broker.capacity.class_catalog import (
     FOREVER,
-    Candidate,
-    Catalog,
-    Live,
-    Place,
-    catalog,
+    CandidateType,
+    ClassCatalog,
+    LiveReservation,
+    Offering,
+    class_catalog,
     named,
-    of_place,
+    offering_options,
 )
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Pool, Skipped
 from broker.capacity.requirements import Requirements
@@ -97,23 +97,23 @@ def options(
     now: datetime,
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The claim's options in order, and the reservations of its class that are none, each with the reason."""
-    known = catalog(node_class.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
+    known = class_catalog(node_class.of_tenancy(tenancy(claim.requirements)), types, inventory, now)
     suited = suitable(claim.requirements, claim.requests, known)
     return choose(claim.requirements, suited, known), tuple(misfits(claim, suited, known))
 
 
 def suitable(
-    requirements: Requirements, requests: Mapping[str, float], known: Catalog
-) -> tuple[Candidate, ...]:
+    requirements: Requirements, requests: Mapping[str, float], known: ClassCatalog
+) -> tuple[CandidateType, ...]:
     """The types that the requests fit on and whose labels satisfy the requirements, whatever the place."""
-    yes = known.suits.labelled(requirements, among=_TYPE_KEYS) & known.suits.roomy(requests)
+    yes = known.type_filter.matches_labels(requirements, among=_TYPE_KEYS) & known.type_filter.fits(requests)
     return tuple(compress(known.candidates.values(), yes.tolist()))
 
 
 def choose(
     requirements: Requirements,
-    suited: Sequence[Candidate],
-    known: Catalog,
+    suited: Sequence[CandidateType],
+    known: ClassCatalog,
     *,
     whose: Whose | None = None,
 ) -> tuple[Option, ...]:
@@ -122,25 +122,25 @@ def choose(
     chosen: list[Option] = []
     if "reserved" in kinds:
         chosen += _reserved(requirements, (each.type.name for each in suited), known, whose)
-    for kind in plain_kinds(requirements, known.node_class):
+    for kind in unreserved_kinds(requirements, known.node_class):
         zones = {
             zone
             for zone, labels in known.zones.items()
             if not requirements.unmet({**labels, CAPACITY_TYPE: kind}, among=_PLACE_KEYS)
         }
         types = {each.type.name for each in suited}
-        chosen += known.plain[kind].among(types, zones)
+        chosen += known.unreserved[kind].among(types, zones)
     return tuple(chosen)
 
 
-def plain_kinds(requirements: Requirements, node_class: NodeClass) -> tuple[CapacityType, ...]:
+def unreserved_kinds(requirements: Requirements, node_class: NodeClass) -> tuple[CapacityType, ...]:
     """The capacity types outside reservations, if the class and the claim let it leave them."""
     if node_class.selection.preference == "capacity-reservations-only" or not _bare(requirements):
         return ()
     return tuple(kind for kind in capacity_types(requirements) if kind != "reserved")
 
 
-def misfits(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterator[Skipped]:
+def misfits(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
     """The reservations of the class that the claim cannot go into, each with the reason."""
     kinds = capacity_types(claim.requirements)
     names = {each.type.name for each in suited}
@@ -162,7 +162,7 @@ def misfits(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterat
 
 def offered(
     claim: Claim,
-    known: Catalog,
+    known: ClassCatalog,
     *,
     capacity_type: CapacityType,
     reservation: str,
@@ -205,7 +205,7 @@ def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:
     return f"{CAPACITY_TYPE} of the claim is {asked}, which leaves none of {', '.join(_ORDER)}"
 
 
-def wanted(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterator[tuple[Pool, str]]:
+def wanted(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) -> Iterator[tuple[Pool, str]]:
     """The reservations of the class that suit the claim, each with its id."""
     if "reserved" not in capacity_types(claim.requirements):
         return
@@ -217,7 +217,7 @@ def wanted(claim: Claim, suited: Sequence[Candidate], known: Catalog) -> Iterato
 
 
 def soon(
-    requirements: Requirements, suited: Sequence[Candidate], known: Catalog
+    requirements: Requirements, suited: Sequence[CandidateType], known: ClassCatalog
 ) -> Iterator[tuple[Odcr, datetime]]:
     """The reservations of the class that would suit and take no launches yet, and until when they may."""
     if "reserved" not in capacity_types(requirements):
@@ -229,7 +229,7 @@ def soon(
             yield live.odcr, by
 
 
-def unsuited(claim: Claim, instance_type: str, known: Catalog) -> str:
+def unsuited(claim: Claim, instance_type: str, known: ClassCatalog) -> str:
     """Why a type does not suit a claim."""
     candidate = known.candidates.get(instance_type)
     if candidate is None:
@@ -242,7 +242,7 @@ def unsuited(claim: Claim, instance_type: str, known: Catalog) -> str:
     )
 
 
-def dropped(claim: Claim, known: Catalog) -> dict[str, int]:
+def dropped(claim: Claim, known: ClassCatalog) -> dict[str, int]:
     """How many types each requirement (with what it leaves), and each request, excludes; the most first."""
     left_out = {"image": len(known.imageless), "the class": len(known.unfit)}
     counts = Counter({key: count for key, count in left_out.items() if count})
@@ -255,7 +255,7 @@ def dropped(claim: Claim, known: Catalog) -> dict[str, int]:
 
 
 def _reserved(
-    requirements: Requirements, suited: Iterable[str], known: Catalog, whose: Whose | None
+    requirements: Requirements, suited: Iterable[str], known: ClassCatalog, whose: Whose | None
 ) -> list[Option]:
     # Of the reservations of one place all suit or none, unless something is asked of the reservation itself.
     alike = _unchoosy(requirements)
@@ -263,31 +263,37 @@ def _reserved(
     found: list[Option] = []
     for name in suited:
         some: list[Option] = []
-        for place in known.places.get(name, ()):
+        for place in known.offerings.get(name, ()):
             if not alike:
                 good = [
-                    live for live in place.lives if not requirements.unmet(live.labels, among=_PLACE_KEYS)
+                    live
+                    for live in place.reservations
+                    if not requirements.unmet(live.labels, among=_PLACE_KEYS)
                 ]
                 some += _by_owner(good, place, known, whose)
                 continue
             if place.zone not in zones:
-                zones[place.zone] = not requirements.unmet(place.lives[0].labels, among=_PLACE_KEYS)
+                zones[place.zone] = not requirements.unmet(place.reservations[0].labels, among=_PLACE_KEYS)
             if zones[place.zone]:
-                some += place.options if whose is None else _by_owner(place.lives, place, known, whose)
+                some += place.options if whose is None else _by_owner(place.reservations, place, known, whose)
         found += sorted(some, key=_soonest) if len(some) > 1 else some
     return found
 
 
-def _by_owner(good: Sequence[Live], place: Place, known: Catalog, whose: Whose | None) -> list[Option]:
+def _by_owner(
+    good: Sequence[LiveReservation], place: Offering, known: ClassCatalog, whose: Whose | None
+) -> list[Option]:
     """The options of one place; a launch that EC2 matches itself is none where it could miss its owner."""
     if whose is None:
-        return of_place(good, place.lives, known.node_class, known.made)
-    owners: dict[str, list[Live]] = {}
+        return offering_options(good, place.reservations, known.node_class, known.made)
+    owners: dict[str, list[LiveReservation]] = {}
     for live in good:
         if (owner := whose(live.odcr)) is not None:
             owners.setdefault(owner, []).append(live)
     return [
-        each for some in owners.values() for each in of_place(some, place.lives, known.node_class, known.made)
+        each
+        for some in owners.values()
+        for each in offering_options(some, place.reservations, known.node_class, known.made)
     ]
 
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from broker.capacity import reasons
-from broker.capacity.catalog import FOREVER
-from broker.capacity.dealing import deal, lacking
+from broker.capacity.allocation import allocate, lacking
+from broker.capacity.class_catalog import FOREVER
 from broker.capacity.entitlement import NOBODYS, Entitlements, Lot
 from broker.capacity.flow import Flow
 from broker.capacity.lending import Lent, lend, rationed
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
-from broker.capacity.problem import Rank, Wish, problem_of
-from broker.capacity.prospects import Prospect, Shops
+from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
+from broker.capacity.problem import ClaimDemand, Rank, problem_of
 from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortages
 from broker.capacity.solve import SECONDS, solve
@@ -51,20 +51,20 @@ def plan(
     passed since some moment, and solving takes at most `seconds`; without a timer no time passes.
     """
     waiting = sorted(claims, key=order)
-    shops = Shops(node_classes, types, inventory, shortages, now, entitlements=entitlements)
-    prospects: dict[str, Prospect] = {}
+    catalog = OptionCatalog(node_classes, types, inventory, shortages, now, entitlements=entitlements)
+    candidates_by_claim: dict[str, CandidateOptions] = {}
     unplaced: dict[str, Unplaced] = {}
     for claim in waiting:
         if refusal := reasons.refusal(claim, node_classes):
             unplaced[claim.uid] = refusal
         else:
-            prospects[claim.uid] = shops.prospect(claim)
+            candidates_by_claim[claim.uid] = catalog.candidates(claim)
     gangs = _gangs(waiting)
     broken: dict[str, _Broken] = {}
     for name, gang in gangs.items():
-        if found := _hopeless(gang, prospects, (launched or {}).get(name, 0)):
+        if found := _hopeless(gang, candidates_by_claim, (launched or {}).get(name, 0)):
             broken[name] = found
-    wishes = _wishes(waiting, prospects, gangs, broken, entitlements)
+    wishes = _wishes(waiting, candidates_by_claim, gangs, broken, entitlements)
     room = rationed(wishes, entitlements, inventory) if entitlements.owned else inventory
     problem = problem_of(wishes, room, types)
     solved = solve(problem, seconds=seconds, timer=timer)
@@ -76,11 +76,11 @@ def plan(
         problem = problem_of(rest, room, types)
         solved = solve(problem, seconds=seconds, timer=timer)
         absent = solved.absent | firm
-    dealt = deal(problem, solved.taken, wishes, room)
+    dealt = allocate(problem, solved.taken, wishes, room)
     lent, solution = Lent(), solved.solution
     named = {claim.uid: claim for claim in waiting}
     if entitlements.owned:
-        lent = lend(named, wishes, prospects, entitlements, inventory, dealt=dealt, absent=absent)
+        lent = lend(named, wishes, candidates_by_claim, entitlements, inventory, dealt=dealt, absent=absent)
         dealt |= lent.dealt
         if more := len(lent.dealt):
             solver = f"{solution.solver}, then lending" if problem.bundles else "lending"
@@ -92,11 +92,11 @@ def plan(
     chosen: dict[str, Option] = {}
     for claim in waiting:
         if claim.uid in wishes and claim.gang not in broken and claim.uid not in lent.awaited:
-            prospect = prospects[claim.uid]
-            option = prospect.drawing(dealt[claim.uid]) if claim.uid in dealt else prospect.plain
+            candidates = candidates_by_claim[claim.uid]
+            option = candidates.drawing(dealt[claim.uid]) if claim.uid in dealt else candidates.unreserved
             if option is not None:
                 chosen[claim.uid] = option
-    pending = _pending(waiting, chosen, prospects, broken, lent.awaited)
+    pending = _pending(waiting, chosen, candidates_by_claim, broken, lent.awaited)
     for name in sorted({named[uid].gang for uid in pending} - {""}):
         lacks = [claim.name for claim in gangs[name] if claim.uid in pending]
         broken[name] = _Broken(lacking=[*(broken[name].lacking if name in broken else ()), *lacks])
@@ -106,19 +106,21 @@ def plan(
     alike: dict[tuple[int, Requirements, frozenset[tuple[str, float]]], Unplaced] = {}
     for claim in waiting:
         if claim.uid not in unplaced and claim.uid not in chosen:
-            prospect, known = prospects[claim.uid], shops.known(claim)
-            asked = (id(prospect), claim.requirements, frozenset(claim.requests.items()))
+            candidates, known = candidates_by_claim[claim.uid], catalog.known(claim)
+            asked = (id(candidates), claim.requirements, frozenset(claim.requests.items()))
             if asked not in alike:
-                alike[asked] = reasons.unplaced(claim, prospect, known, inventory)
+                alike[asked] = reasons.unplaced(claim, candidates, known, inventory)
             unplaced[claim.uid] = replace(alike[asked], claim=claim)
             if claim.uid in pending:
                 unplaced[claim.uid] = reasons.pending(unplaced[claim.uid], *pending[claim.uid])
     for name, found in broken.items():
-        considered = [claim for claim in gangs[name] if claim.uid in prospects]
+        considered = [claim for claim in gangs[name] if claim.uid in candidates_by_claim]
         unplaced |= reasons.gang_incomplete(name, considered, found.lacking, unplaced, found.message)
     for uid, awaited in lent.awaited.items():
-        unplaced[uid] = reasons.reclaiming(named[uid], prospects[uid], awaited, entitlements, inventory)
-    assignments, skipped = _told(waiting, chosen, prospects, shops, inventory)
+        unplaced[uid] = reasons.reclaiming(
+            named[uid], candidates_by_claim[uid], awaited, entitlements, inventory
+        )
+    assignments, skipped = _told(waiting, chosen, candidates_by_claim, catalog, inventory)
     return Plan(
         assignments=assignments,
         unplaced=tuple(unplaced[claim.uid] for claim in waiting if claim.uid in unplaced),
@@ -151,38 +153,45 @@ def _gangs(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
     return gangs
 
 
-def _hopeless(gang: Sequence[Claim], prospects: Mapping[str, Prospect], launched: int) -> _Broken | None:
+def _hopeless(
+    gang: Sequence[Claim], candidates_by_claim: Mapping[str, CandidateOptions], launched: int
+) -> _Broken | None:
     """Why a gang cannot launch whatever the others do."""
     size = max(claim.gang_size for claim in gang)
     if len(gang) + launched < size:
         exist = f"{len(gang)} wait" + (f" and {launched} have launched" if launched else "")
         return _Broken(message=f"gang {gang[0].gang} is to have {size} claims; {exist}")
-    stuck = [claim.name for claim in gang if not _possible(prospects.get(claim.uid))]
+    stuck = [claim.name for claim in gang if not _possible(candidates_by_claim.get(claim.uid))]
     return _Broken(lacking=stuck) if stuck else None
 
 
-def _possible(prospect: Prospect | None) -> bool:
-    return prospect is not None and bool(prospect.usable)
+def _possible(candidates: CandidateOptions | None) -> bool:
+    return candidates is not None and bool(candidates.usable)
 
 
 def _wishes(
     waiting: Iterable[Claim],
-    prospects: Mapping[str, Prospect],
+    candidates_by_claim: Mapping[str, CandidateOptions],
     gangs: Mapping[str, Sequence[Claim]],
     broken: Mapping[str, _Broken],
     entitlements: Entitlements,
-) -> dict[str, Wish]:
+) -> dict[str, ClaimDemand]:
     """What is to be solved. A gang stands where its first claim does, and binds if one may not fall back.
     Claims that others left for come first, and may take what is lent to them beside the slots of owners.
     Claims for which quota is held come before others of their priority; before all others, if none of their
     reservation may preempt another there: the order in which slots would be taken back."""
     dearest = max(
-        (each.plain.price for each in prospects.values() if each.plain and each.plain.price), default=0.0
+        (
+            each.unreserved.price
+            for each in candidates_by_claim.values()
+            if each.unreserved and each.unreserved.price
+        ),
+        default=0.0,
     )
     binding = {
         name: gang
         for name, gang in gangs.items()
-        if name not in broken and any(prospects[claim.uid].plain is None for claim in gang)
+        if name not in broken and any(candidates_by_claim[claim.uid].unreserved is None for claim in gang)
     }
     places = {
         name: (max(claim.priority for claim in gang), min(claim.created or FOREVER for claim in gang))
@@ -194,36 +203,36 @@ def _wishes(
     most = max((each.priority for each in waiting), default=0)
     first = {gang for gang, some in gangs.items() if any(claim.uid in nominated for claim in some)}
     lends = _Lends(entitlements) if nominated else None
-    wishes: dict[str, Wish] = {}
+    wishes: dict[str, ClaimDemand] = {}
     for claim in waiting:
-        if claim.uid not in prospects or claim.gang in broken:
+        if claim.uid not in candidates_by_claim or claim.gang in broken:
             continue
-        prospect = prospects[claim.uid]
+        candidates = candidates_by_claim[claim.uid]
         gang = claim.gang if claim.gang in binding else ""
         priority, created = places[claim.gang] if claim.gang else (claim.priority, claim.created or FOREVER)
         if claim.uid in nominated or claim.gang in first:
             priority = most + 1
         elif claim.uid in held and not entitlements.rule(claim.uid).within:
             priority = max(priority, top)
-        plain = prospect.plain
+        unreserved = candidates.unreserved
         # An unknown price counts as the dearest that is known.
-        cost = 0.0 if plain is None else dearest if plain.price is None else plain.price
+        cost = 0.0 if unreserved is None else dearest if unreserved.price is None else unreserved.price
         rank = Rank(
             priority=-priority,
             unheld=claim.uid not in held,
-            falls_back=plain is not None,
+            falls_back=unreserved is not None,
             cost=-cost,
             created=created,
             gang=gang,
         )
-        slots: Collection[str] = prospect.slots
+        slots: Collection[str] = candidates.slots
         if lends is not None and claim.uid in nominated:
-            slots = (*slots, *lends.to(claim.uid, prospect))
-        wishes[claim.uid] = Wish(slots=slots, rank=rank, gang=gang)
+            slots = (*slots, *lends.to(claim.uid, candidates))
+        wishes[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang)
     return wishes
 
 
-def _kept_for(gangs: frozenset[str], wishes: Mapping[str, Wish], inventory: Inventory) -> Inventory:
+def _kept_for(gangs: frozenset[str], wishes: Mapping[str, ClaimDemand], inventory: Inventory) -> Inventory:
     """The inventory without the free slots that these gangs can use."""
     debits = Counter(inventory.debits)
     for wish in wishes.values():
@@ -242,25 +251,25 @@ class _Lends:
         self._lendable = {lot: terms.lendable for lot, terms in entitlements.terms.items()}
         self._borrow = dict(entitlements.borrow)
 
-    def to(self, uid: str, prospect: Prospect) -> Sequence[str]:
+    def to(self, uid: str, candidates: CandidateOptions) -> Sequence[str]:
         """Of the lot that others left for it in, or, where that is not known, of the first that still lends
         to the claim, by the limits of both."""
         queue, place = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
-        for lot in dict.fromkeys(self._entitlements.lots[each] for each in prospect.lent):
+        for lot in dict.fromkeys(self._entitlements.lots[each] for each in candidates.lent):
             limit = Lot(queue, lot.flavor)
             if place not in (None, lot):
                 continue
             if self._lendable[lot] > 0 and self._borrow.get(limit, 0) > 0:
                 self._lendable[lot] -= 1
                 self._borrow[limit] -= 1
-                return [each for each in prospect.lent if self._entitlements.lots[each] == lot]
+                return [each for each in candidates.lent if self._entitlements.lots[each] == lot]
         return ()
 
 
 def _pending(
     waiting: Iterable[Claim],
     chosen: Mapping[str, Option],
-    prospects: Mapping[str, Prospect],
+    candidates_by_claim: Mapping[str, CandidateOptions],
     broken: Mapping[str, _Broken],
     awaited: Collection[str],
 ) -> dict[str, tuple[Odcr, datetime]]:
@@ -268,16 +277,20 @@ def _pending(
     wait for it: what is launched beside it on demand would be paid for twice."""
 
     def waits(claim: Claim) -> bool:
-        if claim.uid not in prospects or claim.uid in awaited or not prospects[claim.uid].soon:
+        if (
+            claim.uid not in candidates_by_claim
+            or claim.uid in awaited
+            or not candidates_by_claim[claim.uid].soon
+        ):
             return False
         if claim.gang in broken and broken[claim.gang].message:
             return False  # it is not there yet
         return claim.uid not in chosen or chosen[claim.uid].pool.capacity_type != "reserved"
 
     claims = [claim for claim in waiting if waits(claim)]
-    found = {odcr.id: (odcr, by) for claim in claims for odcr, by in prospects[claim.uid].soon}
+    found = {odcr.id: (odcr, by) for claim in claims for odcr, by in candidates_by_claim[claim.uid].soon}
     flow: Flow[str, str] = Flow(
-        {claim.uid: [odcr.id for odcr, _ in prospects[claim.uid].soon] for claim in claims},
+        {claim.uid: [odcr.id for odcr, _ in candidates_by_claim[claim.uid].soon] for claim in claims},
         {id_: odcr.total for id_, (odcr, _) in found.items()},
     )
     held = [claim for claim in claims if flow.add(claim.uid)]
@@ -287,8 +300,8 @@ def _pending(
 def _told(
     waiting: Iterable[Claim],
     chosen: Mapping[str, Option],
-    prospects: Mapping[str, Prospect],
-    shops: Shops,
+    candidates_by_claim: Mapping[str, CandidateOptions],
+    catalog: OptionCatalog,
     inventory: Inventory,
 ) -> tuple[tuple[Assignment, ...], dict[str, tuple[Skipped, ...]]]:
     """The assignments, and for each claim the better options that it did not get."""
@@ -298,10 +311,10 @@ def _told(
     for claim in waiting:
         if (option := chosen.get(claim.uid)) is None:
             continue
-        prospect = prospects[claim.uid]
-        key = (id(prospect), id(option))
+        candidates = candidates_by_claim[claim.uid]
+        key = (id(candidates), id(option))
         if key not in told:
-            told[key] = reasons.passed(claim, prospect, option, shops.known(claim), inventory)
+            told[key] = reasons.passed(claim, candidates, option, catalog.known(claim), inventory)
         rest, better = told[key]
         assignments.append(Assignment(claim=claim, option=option, rest=rest))
         if better:

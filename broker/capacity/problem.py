@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.capacity.catalog import FOREVER
+from broker.capacity.class_catalog import FOREVER
 from broker.capacity.matching import ends_at
 from broker.capacity.model import Inventory
 from broker.capacity.types import size_key
@@ -41,7 +41,7 @@ class Rank(NamedTuple):
     gang: str
 
 
-class Wish(NamedTuple):
+class ClaimDemand(NamedTuple):
     """One claim's: the slots that it can use, its rank, and the gang that launches with it or not at all."""
 
     slots: Collection[str]
@@ -69,7 +69,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class SlotProblem:
     """Bundles reach slot classes through reaches: arc i joins `arc_reach[i]` and `arc_slot[i]`.
 
     Bundles and slot classes are in order, the best first; arcs by reach, then by slot class.
@@ -113,7 +113,7 @@ class Taken:
     def reserved(self) -> int:
         return int(self.served.sum())
 
-    def problems(self, problem: Problem) -> str:
+    def problems(self, problem: SlotProblem) -> str:
         """What is wrong with it; empty when nothing is."""
         if (self.flow < 0).any() or (self.served < 0).any() or (self.served > problem.counts).any():
             return "a count is out of its range"
@@ -127,8 +127,8 @@ class Taken:
 
 
 def problem_of(
-    wishes: Mapping[str, Wish], inventory: Inventory, types: Mapping[str, InstanceType]
-) -> Problem:
+    wishes: Mapping[str, ClaimDemand], inventory: Inventory, types: Mapping[str, InstanceType]
+) -> SlotProblem:
     """Wishes by claim (uid), those that come first first. Claims without slots and gang are left out."""
     reaches: dict[tuple[str, ...], int] = {}
     known: dict[int, int] = {}  # identity of a set of slots that many wishes share → its reach
@@ -154,7 +154,7 @@ def problem_of(
     arc_reach, arc_slot = np.nonzero(matrix[:, first]) if len(first) else (np.zeros(0), np.zeros(0))
     sizes, ends = _ranks(key.size for key, _ in classes), _ranks(key.end for key, _ in classes)
     members = tuple(tuple(ids[place] for place in places) for _, places in classes)
-    return Problem(
+    return SlotProblem(
         bundles=tuple(bundles),
         members=members,
         room=np.array([sum(inventory.free(each) for each in some) for some in members], dtype=np.int64),

@@ -12,11 +12,11 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Final
 
-from broker.capacity.catalog import Catalog
+from broker.capacity.class_catalog import ClassCatalog
 from broker.capacity.entitlement import RECLAIMING, Awaited, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped, Unplaced
-from broker.capacity.options import dropped, misfits, plain_kinds
-from broker.capacity.prospects import Prospect
+from broker.capacity.option_catalog import CandidateOptions
+from broker.capacity.options import dropped, misfits, unreserved_kinds
 from broker.capacity.types import ZONE
 from providers.model import Odcr
 
@@ -24,17 +24,17 @@ MOST_TOLD: Final = 20  # of what a claim was not given; more is noise
 
 
 def passed(
-    claim: Claim, prospect: Prospect, option: Option, known: Catalog, inventory: Inventory
+    claim: Claim, candidates: CandidateOptions, option: Option, known: ClassCatalog, inventory: Inventory
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The options after this one, and the better ones that the claim did not get.
 
     A claim that leaves the reservations is told of those of its class that do not suit it, too.
     """
-    rest = prospect.usable[_place(option, prospect.usable) + 1 :]
-    better = islice(prospect.options, _place(option, prospect.options))
-    skipped = list(islice(_why_not(better, prospect, inventory), MOST_TOLD))
+    rest = candidates.usable[_place(option, candidates.usable) + 1 :]
+    better = islice(candidates.options, _place(option, candidates.options))
+    skipped = list(islice(_why_not(better, candidates, inventory), MOST_TOLD))
     if option.pool.capacity_type != "reserved":
-        unfit = chain(prospect.withheld, misfits(claim, prospect.suited, known))
+        unfit = chain(candidates.withheld, misfits(claim, candidates.suited, known))
         skipped += islice(unfit, MOST_TOLD - len(skipped))
     return rest, tuple(skipped)
 
@@ -44,25 +44,29 @@ def _place(option: Option, among: Sequence[Option]) -> int:
     return next(place for place, each in enumerate(among) if each is option)
 
 
-def _why_not(options: Iterable[Option], prospect: Prospect, inventory: Inventory) -> Iterator[Skipped]:
+def _why_not(
+    options: Iterable[Option], candidates: CandidateOptions, inventory: Inventory
+) -> Iterator[Skipped]:
     for option in options:
-        yield prospect.refused.get(option) or _taken(option, inventory)
+        yield candidates.refused.get(option) or _taken(option, inventory)
 
 
-def unplaced(claim: Claim, prospect: Prospect, known: Catalog, inventory: Inventory) -> Unplaced:
+def unplaced(
+    claim: Claim, candidates: CandidateOptions, known: ClassCatalog, inventory: Inventory
+) -> Unplaced:
     told = chain(
-        _why_not(prospect.options, prospect, inventory),
-        prospect.withheld,
-        misfits(claim, prospect.suited, known),
+        _why_not(candidates.options, candidates, inventory),
+        candidates.withheld,
+        misfits(claim, candidates.suited, known),
     )
     skipped = tuple(islice(told, MOST_TOLD))
-    retry_at = prospect.retry_at
-    if not prospect.options:
-        reason, message = _nothing(claim, prospect, known, skipped)
+    retry_at = candidates.retry_at
+    if not candidates.options:
+        reason, message = _nothing(claim, candidates, known, skipped)
     elif retry_at is not None:
         reason = "BackingOff"
-        short = [each for each in prospect.refused.values() if each.reason == reason]
-        message = f"{len(short)} of {len(prospect.options)} options refused lately; {short[0].message}"
+        short = [each for each in candidates.refused.values() if each.reason == reason]
+        message = f"{len(short)} of {len(candidates.options)} options refused lately; {short[0].message}"
     else:
         reason = "AllReservationsFull"
         message = "no free slot: " + "; ".join(each.message for each in skipped[:5])
@@ -70,7 +74,11 @@ def unplaced(claim: Claim, prospect: Prospect, known: Catalog, inventory: Invent
 
 
 def reclaiming(
-    claim: Claim, prospect: Prospect, awaited: Awaited, entitlements: Entitlements, inventory: Inventory
+    claim: Claim,
+    candidates: CandidateOptions,
+    awaited: Awaited,
+    entitlements: Entitlements,
+    inventory: Inventory,
 ) -> Unplaced:
     """Why a claim waits although it may fall back, or for whom: somebody gives a slot to it."""
     lot, held = awaited.lot, ", ".join(awaited.odcr_ids)
@@ -85,7 +93,7 @@ def reclaiming(
             f"{queue} has no slot of flavor {lot.flavor} left for it, and one of lower priority has one of "
             f"{owner} ({held}); the claim waits until that is given back"
         )
-    skipped = tuple(islice(_why_not(prospect.options, prospect, inventory), MOST_TOLD))
+    skipped = tuple(islice(_why_not(candidates.options, candidates, inventory), MOST_TOLD))
     return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
 
 
@@ -98,14 +106,16 @@ def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
     return replace(waits, reason="ReservationPending", message=message, retry_at=by)
 
 
-def _nothing(claim: Claim, prospect: Prospect, known: Catalog, skipped: Sequence[Skipped]) -> tuple[str, str]:
+def _nothing(
+    claim: Claim, candidates: CandidateOptions, known: ClassCatalog, skipped: Sequence[Skipped]
+) -> tuple[str, str]:
     """Why there is no option at all."""
     considered = len(known.candidates) + len(known.imageless) + len(known.unfit)
-    if not prospect.suited:
+    if not candidates.suited:
         why = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
         return "NoCompatibleInstanceTypes", f"none of {considered} instance types suits: {why}"
-    message = f"{len(prospect.suited)} of {considered} instance types suit, but "
-    if plain_kinds(claim.requirements, known.node_class):
+    message = f"{len(candidates.suited)} of {considered} instance types suit, but "
+    if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
         message += f"none is offered in a zone of the class ({zones}) that the claim takes"
         message += f" ({claim.requirements.describe(ZONE)})"

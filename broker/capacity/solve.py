@@ -16,7 +16,7 @@ import numpy as np
 
 from broker.capacity import gangs, greedy, network
 from broker.capacity.model import Solution
-from broker.capacity.problem import Ints, Problem, Taken
+from broker.capacity.problem import Ints, SlotProblem, Taken
 
 SECONDS: Final = 5.0  # the default time limit
 
@@ -28,7 +28,7 @@ class Solved:
     solution: Solution
 
 
-def solve(problem: Problem, *, seconds: float = SECONDS, timer: Callable[[], float]) -> Solved:
+def solve(problem: SlotProblem, *, seconds: float = SECONDS, timer: Callable[[], float]) -> Solved:
     """The best that `seconds` allow, as told by `timer`."""
     began = timer()
     if len(problem.arc_slot) > seconds * network.ARCS_PER_SECOND:
@@ -40,7 +40,7 @@ def solve(problem: Problem, *, seconds: float = SECONDS, timer: Callable[[], flo
         return _greedily(problem, str(error), timer() - began)
 
 
-def _exactly(problem: Problem, seconds: float, began: float, timer: Callable[[], float]) -> Solved:
+def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable[[], float]) -> Solved:
     absent: frozenset[str] = frozenset()
     while True:
         taken = network.solve(problem, at_most=_without(problem, absent))
@@ -71,14 +71,14 @@ def _exactly(problem: Problem, seconds: float, began: float, timer: Callable[[],
     return _told(problem, taken, absent, name, choice.proven, bound, timer() - began, note)
 
 
-def _greedily(problem: Problem, note: str, seconds: float) -> Solved:
+def _greedily(problem: SlotProblem, note: str, seconds: float) -> Solved:
     taken, launch = greedy.solve(problem)
     absent = frozenset(problem.gangs) - launch
     return _told(problem, taken, absent, "greedy", False, greedy.bound(problem, taken), seconds, note)
 
 
 def _told(
-    problem: Problem,
+    problem: SlotProblem,
     taken: Taken,
     absent: frozenset[str],
     solver: str,
@@ -100,14 +100,14 @@ def _told(
     return Solved(taken=taken, absent=absent, solution=solution)
 
 
-def _without(problem: Problem, absent: frozenset[str]) -> Ints:
+def _without(problem: SlotProblem, absent: frozenset[str]) -> Ints:
     """How many of each bundle may have a slot when these gangs do not launch."""
     return np.where(
         [each.gang in absent if each.gang else False for each in problem.bundles], 0, problem.counts
     )
 
 
-def _whole(problem: Problem, gang: str, taken: Taken) -> bool:
+def _whole(problem: SlotProblem, gang: str, taken: Taken) -> bool:
     """Whether every claim of the gang that needs a slot has one."""
     places = problem.gangs[gang]
     return all(
@@ -115,7 +115,7 @@ def _whole(problem: Problem, gang: str, taken: Taken) -> bool:
     )
 
 
-def _settled(problem: Problem, gang: str, taken: Taken) -> bool:
+def _settled(problem: SlotProblem, gang: str, taken: Taken) -> bool:
     """Whether the network's optimum says of the gang what the optimum with gangs says.
 
     A gang with claims that could fall back is only settled when whole: absent, it spares their cost, too.

@@ -18,7 +18,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import condition
-from broker.capacity.model import USUAL, Overhead
+from broker.capacity.model import DEFAULT_OVERHEAD, Overhead
 from broker.commands.decision import because
 from broker.commands.explain_options import Outlook, outlook
 from broker.commands.output import short
@@ -81,7 +81,7 @@ def prospects(
     provider: Callable[[], CapacityProvider],
     *,
     now: datetime,
-    overhead: Overhead = USUAL,
+    overhead: Overhead = DEFAULT_OVERHEAD,
     entitle: Callable[[CapacityProvider], Entitle] | None = None,
 ) -> Outlook | None:
     """What is open to a claim that waits; None for one that has its instance, or is another launcher's."""

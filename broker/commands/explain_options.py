@@ -18,10 +18,20 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.answers import launched, scopes, spilled
 from broker.capacity.entitlement import NOBODYS
-from broker.capacity.model import USUAL, Attempt, Claim, Inventory, Option, Outcome, Overhead, Pool, Skipped
+from broker.capacity.model import (
+    DEFAULT_OVERHEAD,
+    Attempt,
+    Claim,
+    Inventory,
+    Option,
+    Outcome,
+    Overhead,
+    Pool,
+    Skipped,
+)
+from broker.capacity.option_catalog import OptionCatalog
 from broker.capacity.options import misfits
 from broker.capacity.plan import plan
-from broker.capacity.prospects import Shops
 from broker.capacity.shortages import Shortages
 from broker.commands.decision import decided, unplanned
 from broker.commands.plan import Considered, considered
@@ -47,7 +57,7 @@ def outlook(
     provider: CapacityProvider,
     *,
     now: datetime,
-    overhead: Overhead = USUAL,
+    overhead: Overhead = DEFAULT_OVERHEAD,
     entitle: Entitle | None = None,
 ) -> Outlook:
     """Raises ProviderError where EC2 cannot be read."""
@@ -76,8 +86,8 @@ def outlook(
         found.waiting, found.classes, types, found.inventory, shortages, now, entitlements=entitlements
     )
     made = decided(result, mine.uid)
-    shops = Shops(found.classes, types, found.inventory, shortages, now, entitlements=entitlements)
-    return Outlook(decision=made.sentence, rows=list(_rows(mine, found, shops, made.option, made.skipped)))
+    catalog = OptionCatalog(found.classes, types, found.inventory, shortages, now, entitlements=entitlements)
+    return Outlook(decision=made.sentence, rows=list(_rows(mine, found, catalog, made.option, made.skipped)))
 
 
 def remembered(claims: Iterable[NodeClaim], inventory: Inventory, now: datetime) -> Shortages:
@@ -146,15 +156,15 @@ def _option(pool: Pool, inventory: Inventory) -> Option:
 def _rows(
     claim: Claim,
     found: Considered,
-    shops: Shops,
+    catalog: OptionCatalog,
     chosen: Option | None,
     told: Iterable[Skipped],
 ) -> Iterator[dict[str, Any]]:
-    prospect = shops.prospect(claim)
+    candidates = catalog.candidates(claim)
     why = {each.pool: each for each in told}
-    place = prospect.options.index(chosen) if chosen in prospect.options else len(prospect.options)
-    for number, option in enumerate(prospect.options):
-        skipped = prospect.refused.get(option) or why.get(option.pool)
+    place = candidates.options.index(chosen) if chosen in candidates.options else len(candidates.options)
+    for number, option in enumerate(candidates.options):
+        skipped = candidates.refused.get(option) or why.get(option.pool)
         if option == chosen:
             yield _row(option, found.inventory, verdict="next")
         elif skipped is not None:
@@ -163,8 +173,8 @@ def _rows(
             yield _row(option, found.inventory, verdict="skipped", reason="OutbidInPlan")
         else:
             yield _row(option, found.inventory, verdict="then")
-    unfit = misfits(claim, prospect.suited, shops.known(claim))
-    for skipped in chain(prospect.withheld, unfit):
+    unfit = misfits(claim, candidates.suited, catalog.known(claim))
+    for skipped in chain(candidates.withheld, unfit):
         yield _row(Option(pool=skipped.pool), found.inventory, verdict="unfit", skipped=skipped)
 
 

@@ -16,7 +16,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
 from broker.capacity.entitlement import NOBODYS
-from broker.capacity.model import USUAL, Claim, Inventory, NodeClass, Overhead, Plan, Solution
+from broker.capacity.model import DEFAULT_OVERHEAD, Claim, Inventory, NodeClass, Overhead, Plan, Solution
 from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
@@ -66,7 +66,7 @@ def rows(
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
     where: str = "in the files",
-    overhead: Overhead = USUAL,
+    overhead: Overhead = DEFAULT_OVERHEAD,
     entitle: Entitle | None = None,
 ) -> tuple[list[dict[str, Any]], Solution]:
     """One row a claim, in the order given, and how the plan was solved, within `seconds` as told by `timer`.
@@ -143,7 +143,7 @@ def considered(
     *,
     now: datetime,
     where: str = "in the files",
-    overhead: Overhead = USUAL,
+    overhead: Overhead = DEFAULT_OVERHEAD,
 ) -> Considered:
     """Resolves the classes as a launch would and reads the claims. Raises ProviderError."""
     inventory, errors = _inventory(classes, provider, now)

@@ -19,30 +19,30 @@ from typing import Final
 
 from broker.quota.classical import preempt
 from broker.quota.fair import DEFAULT, preempt_fairly
-from broker.quota.flavors import Flavor, PodSet, misfit
-from broker.quota.ledger import Ledger
+from broker.quota.flavors import Flavor, PodSetRequest, misfit
+from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     Amounts,
-    Ask,
+    FlavorGroup,
     FlavorResource,
     Fungibility,
     Mode,
     Possibility,
-    ResourceGroup,
+    PreemptionTarget,
+    QuotaRequest,
     Strategy,
-    Target,
 )
-from broker.quota.tree import Node
+from broker.quota.tree import QuotaNode
 
 PODS: Final = "pods"
-_Targets = tuple[Target, ...]
+_Targets = tuple[PreemptionTarget, ...]
 
 # What preemption could do for one flavor and resource, and how far would be borrowed afterwards.
 Oracle = Callable[[FlavorResource, int], tuple[Possibility, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class FlavorChoice:
     """The flavor of one resource. `tried` is the index of the last flavor looked at, -1 after the last
     one.
     """
@@ -59,13 +59,13 @@ class Assigned:
 
     name: str
     count: int
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, FlavorChoice]
     mode: Mode
     reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class FlavorAssignment:
     """A workload's flavors; `level` is how far it would borrow, 0 not at all."""
 
     pod_sets: tuple[Assigned, ...] = ()
@@ -89,7 +89,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class SharingRules:
     """What holds for every queue of a cluster."""
 
     flavors: Mapping[str, Flavor]
@@ -97,7 +97,9 @@ class Rules:
     strategies: Sequence[Strategy] = DEFAULT
 
 
-def targets(ledger: Ledger, ask: Ask, needed: frozenset[FlavorResource], rules: Rules) -> _Targets:
+def targets(
+    ledger: QuotaLedger, ask: QuotaRequest, needed: frozenset[FlavorResource], rules: SharingRules
+) -> _Targets:
     """Whom to preempt for `ask`, by the cluster's way of sharing."""
     if rules.fair:
         return preempt_fairly(ledger, ask, needed, rules.strategies)
@@ -107,9 +109,11 @@ def targets(ledger: Ledger, ask: Ask, needed: frozenset[FlavorResource], rules: 
 class Simulation:
     """What preemption would do for a workload, decided at most once for the same amounts."""
 
-    def __init__(self, ledger: Ledger, queue: str, priority: int, queued: float, rules: Rules) -> None:
+    def __init__(
+        self, ledger: QuotaLedger, queue: str, priority: int, queued: float, rules: SharingRules
+    ) -> None:
         self._ledger = ledger
-        self._ask = Ask(queue=queue, amounts={}, priority=priority, queued=queued)
+        self._ask = QuotaRequest(queue=queue, amounts={}, priority=priority, queued=queued)
         self._rules = rules
         self._known: dict[
             tuple[frozenset[tuple[FlavorResource, int]], frozenset[FlavorResource]], _Targets
@@ -139,38 +143,38 @@ class Simulation:
 
 
 def assign(
-    node: Node,
-    pod_sets: Sequence[PodSet],
-    rules: Rules,
+    node: QuotaNode,
+    pod_sets: Sequence[PodSetRequest],
+    rules: SharingRules,
     oracle: Oracle,
     *,
     after: Mapping[tuple[str, str], int] | None = None,
-) -> Assignment:
+) -> FlavorAssignment:
     """The best flavors for a workload in a queue now.
 
-    `after`: by pod set and resource, the `Choice.tried` of an earlier assignment, to go on from there.
+    `after`: by pod set and resource, the `FlavorChoice.tried` of an earlier assignment, to go on from there.
     """
-    search = _Search(node, rules, oracle, after or {})
+    search = _FlavorSearch(node, rules, oracle, after or {})
     if node.queue is not None:
         for group in _grouped(pod_sets):
             if not search.group(group):
                 break
     done = search.done
     mode = min((each.mode for each in done), default=Mode.NO_FIT)
-    return Assignment(pod_sets=tuple(done), usage=search.usage, mode=mode, level=search.level)
+    return FlavorAssignment(pod_sets=tuple(done), usage=search.usage, mode=mode, level=search.level)
 
 
 @dataclass(slots=True)
-class _Search:
-    node: Node
-    rules: Rules
+class _FlavorSearch:
+    node: QuotaNode
+    rules: SharingRules
     oracle: Oracle
     after: Mapping[tuple[str, str], int]
     usage: dict[FlavorResource, int] = field(default_factory=dict)
     done: list[Assigned] = field(default_factory=list)
     level: int = 0
 
-    def group(self, members: Sequence[PodSet]) -> bool:
+    def group(self, members: Sequence[PodSetRequest]) -> bool:
         """Assigns pod sets that take their flavors together; whether it could."""
         groups = self.node.queue.groups if self.node.queue is not None else ()
         requests = [_requests(pods, groups) for pods in members]
@@ -178,7 +182,7 @@ class _Search:
         for each in requests:
             for resource, value in each.items():
                 total[resource] = total.get(resource, 0) + value
-        choices: dict[str, Choice] = {}
+        choices: dict[str, FlavorChoice] = {}
         reasons: list[str] = []
         could = True
         for resource in sorted(total):
@@ -186,7 +190,7 @@ class _Search:
             if resource in choices or (group is None and total[resource] == 0):
                 continue
             if group is None:
-                found: dict[str, Choice] = {}
+                found: dict[str, FlavorChoice] = {}
                 why = [f"resource {resource} is unavailable in queue {self.node.name}"]
             else:
                 found, why = self._flavor(members, total, resource, group)
@@ -209,8 +213,8 @@ class _Search:
         return could
 
     def _flavor(
-        self, members: Sequence[PodSet], total: Mapping[str, int], resource: str, group: ResourceGroup
-    ) -> tuple[dict[str, Choice], list[str]]:
+        self, members: Sequence[PodSetRequest], total: Mapping[str, int], resource: str, group: FlavorGroup
+    ) -> tuple[dict[str, FlavorChoice], list[str]]:
         """The flavor of a resource group for all that these pod sets ask of it, and why others were not
         taken.
         """
@@ -242,12 +246,12 @@ class _Search:
         if tried == len(group.flavors) - 1:
             tried = -1
         choices = {
-            each: Choice(flavor=best_flavor, mode=possibility.mode, level=level, tried=tried)
+            each: FlavorChoice(flavor=best_flavor, mode=possibility.mode, level=level, tried=tried)
             for each, (possibility, level) in best.items()
         }
         return choices, [] if best_rank[0] is Possibility.FIT else reasons
 
-    def _misfit(self, members: Sequence[PodSet], flavor: str) -> str:
+    def _misfit(self, members: Sequence[PodSetRequest], flavor: str) -> str:
         known = self.rules.flavors.get(flavor)
         if known is None:
             return f"flavor {flavor} not found"
@@ -279,7 +283,7 @@ class _Search:
         return Possibility.NO_FIT, level, why
 
 
-def _requests(pods: PodSet, groups: Sequence[ResourceGroup]) -> dict[str, int]:
+def _requests(pods: PodSetRequest, groups: Sequence[FlavorGroup]) -> dict[str, int]:
     """What a pod set asks for in all; its pods themselves where the queue counts them."""
     wanted = {resource: value * pods.count for resource, value in pods.requests.items()}
     if any(PODS in group.resources for group in groups):
@@ -287,8 +291,8 @@ def _requests(pods: PodSet, groups: Sequence[ResourceGroup]) -> dict[str, int]:
     return wanted
 
 
-def _grouped(pod_sets: Sequence[PodSet]) -> list[list[PodSet]]:
-    groups: dict[tuple[bool, str], list[PodSet]] = {}
+def _grouped(pod_sets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
+    groups: dict[tuple[bool, str], list[PodSetRequest]] = {}
     for index, pods in enumerate(pod_sets):
         groups.setdefault((True, pods.group) if pods.group else (False, str(index)), []).append(pods)
     return list(groups.values())

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.quota.candidates import Keys, allowed, borrowers
-from broker.quota.ledger import Entry, Ledger
-from broker.quota.model import Amounts, Ask, FlavorResource, Policy
-from broker.quota.shares import Share, share
-from broker.quota.tree import Node
+from broker.quota.ledger import Entry, QuotaLedger
+from broker.quota.model import Amounts, FlavorResource, Policy, QuotaRequest
+from broker.quota.shares import DominantShare, share
+from broker.quota.tree import QuotaNode
 
 # Of a queue to take from: its share, then its first candidate. Smaller is sooner.
 Key = tuple[bool, float, bool, bool, int, float, str]
@@ -38,15 +38,17 @@ class Last(str):
 CohortKey = tuple[bool, float, Last]
 
 
-def queue_key(known: Share, head: Entry, *, own: bool) -> Key:
+def queue_key(known: DominantShare, head: Entry, *, own: bool) -> Key:
     return not known.weightless, -known.value, not head[3].evicted, own, *head[:3]
 
 
-class Row:
+class CohortRow:
     """The queues of one cohort, in the order in which they are taken from. How large a share each could have
     after it lost a workload is worked out when that is first asked for, from what it used at first."""
 
-    def __init__(self, queues: Sequence[tuple[Key, Node]], least: Callable[[Node], Amounts]) -> None:
+    def __init__(
+        self, queues: Sequence[tuple[Key, QuotaNode]], least: Callable[[QuotaNode], Amounts]
+    ) -> None:
         some = sorted(queues, key=lambda each: each[0])
         self.keys = [key for key, _ in some]
         self.nodes = [node for _, node in some]
@@ -87,7 +89,7 @@ class Row:
         for place in range(self._size - 1, 0, -1):
             self._tree[place] = max(self._tree[2 * place], self._tree[2 * place + 1])
 
-    def _most(self, node: Node, used: Amounts) -> Order:
+    def _most(self, node: QuotaNode, used: Amounts) -> Order:
         """A share that the queue's would not exceed after any one of its workloads has left."""
         least, now = self._least(node), node.usage
         node.usage = {key: value - least.get(key, 0) for key, value in used.items()}
@@ -101,18 +103,18 @@ class Row:
 class Board:
     """By cohort: its queues, and the cohorts below it in which there are some."""
 
-    rows: dict[Node, Row] = field(default_factory=dict)
-    cohorts: dict[Node, list[Node]] = field(default_factory=dict)
+    rows: dict[QuotaNode, CohortRow] = field(default_factory=dict)
+    cohorts: dict[QuotaNode, list[QuotaNode]] = field(default_factory=dict)
 
 
-def board(ledger: Ledger, root: Node, needed: Keys, policy: Policy, ask: Ask) -> Board:
+def board(ledger: QuotaLedger, root: QuotaNode, needed: Keys, policy: Policy, ask: QuotaRequest) -> Board:
     """What `ask` may take from other queues, as the ledger stands; kept while that stands still. Where its
     age matters, it tells of all that a workload of any age could take."""
     anyone = replace(ask, queue="", queued=-math.inf)
     priority = None if policy == "Any" else ask.priority
 
     def made() -> Board:
-        queues: dict[Node, list[tuple[Key, Node]]] = {}
+        queues: dict[QuotaNode, list[tuple[Key, QuotaNode]]] = {}
         found = Board()
         for node in _borrowing(root, needed):
             heads = (
@@ -132,13 +134,13 @@ def board(ledger: Ledger, root: Node, needed: Keys, policy: Policy, ask: Ask) ->
                 known.append(child)
                 child = above
         for cohort, some in queues.items():
-            found.rows[cohort] = Row(some, lambda node: _least(ledger, node, needed))
+            found.rows[cohort] = CohortRow(some, lambda node: _least(ledger, node, needed))
         return found
 
     return ledger.kept((root, frozenset(needed), (policy, priority)), made)
 
 
-def _least(ledger: Ledger, node: Node, needed: Keys) -> Amounts:
+def _least(ledger: QuotaLedger, node: QuotaNode, needed: Keys) -> Amounts:
     """What each of a queue's workloads uses at least."""
     least: dict[FlavorResource, int] | None = None
     for evicted in ledger.turns:
@@ -153,7 +155,7 @@ def _least(ledger: Ledger, node: Node, needed: Keys) -> Amounts:
     return least or {}
 
 
-def _borrowing(cohort: Node, needed: Keys) -> Iterator[Node]:
+def _borrowing(cohort: QuotaNode, needed: Keys) -> Iterator[QuotaNode]:
     """Every queue of the tree beyond its quota, whether or not its cohorts are."""
     yield from borrowers(cohort, needed, besides=frozenset(cohort.cohorts))
     for child in cohort.cohorts:

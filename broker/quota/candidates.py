@@ -11,31 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from broker.quota.ledger import Entry, Ledger
-from broker.quota.model import Amounts, Ask, FlavorResource, Policy
-from broker.quota.tree import Node
+from broker.quota.ledger import Entry, QuotaLedger
+from broker.quota.model import Amounts, FlavorResource, Policy, QuotaRequest
+from broker.quota.tree import QuotaNode
 
 Keys = Collection[FlavorResource]
 
 
 def allowed(
-    ledger: Ledger, queue: str, keys: Keys, *, evicted: bool, policy: Policy, ask: Ask
+    ledger: QuotaLedger, queue: str, keys: Keys, *, evicted: bool, policy: Policy, ask: QuotaRequest
 ) -> Iterator[Entry]:
     """A queue's workloads that the policy lets the incoming one preempt, in the order of preemption."""
     if policy == "Never":
         return iter(())
     entries = ledger.using(queue, keys, evicted=evicted)
     if queue != ask.queue:
-        entries = (each for each in entries if not each[3].home)
+        entries = (each for each in entries if not each[3].on_own_slots)
     return by_policy(entries, policy, ask)
 
 
-def by_policy(entries: Iterator[Entry], policy: Policy, ask: Ask) -> Iterator[Entry]:
+def by_policy(entries: Iterator[Entry], policy: Policy, ask: QuotaRequest) -> Iterator[Entry]:
     """Of workloads in the order of preemption those that the policy allows."""
     return entries if policy == "Any" else _lower(entries, ask, equal=policy == "LowerOrNewerEqualPriority")
 
 
-def _lower(entries: Iterator[Entry], ask: Ask, *, equal: bool) -> Iterator[Entry]:
+def _lower(entries: Iterator[Entry], ask: QuotaRequest, *, equal: bool) -> Iterator[Entry]:
     for each in entries:
         if each[0] < ask.priority or (equal and each[0] == ask.priority and ask.queued < each[3].queued):
             yield each
@@ -43,7 +43,7 @@ def _lower(entries: Iterator[Entry], ask: Ask, *, equal: bool) -> Iterator[Entry
             return
 
 
-def borrowers(cohort: Node, keys: Keys, *, besides: Collection[Node]) -> Iterator[Node]:
+def borrowers(cohort: QuotaNode, keys: Keys, *, besides: Collection[QuotaNode]) -> Iterator[QuotaNode]:
     """The queues in a cohort's subtree beyond their quota; subtrees within theirs are passed over."""
     if len(keys) == 1:
         (key,) = keys
@@ -59,7 +59,7 @@ def borrowers(cohort: Node, keys: Keys, *, besides: Collection[Node]) -> Iterato
             yield node
 
 
-def fits(node: Node, amounts: Amounts, *, borrow: bool) -> bool:
+def fits(node: QuotaNode, amounts: Amounts, *, borrow: bool) -> bool:
     """Whether a queue has room for the amounts now, and within its own quota unless it may borrow."""
     for key, value in amounts.items():
         if not borrow and node.uses(key) + value > node.quota(key):
@@ -69,6 +69,6 @@ def fits(node: Node, amounts: Amounts, *, borrow: bool) -> bool:
     return True
 
 
-def covered(node: Node, amounts: Amounts) -> bool:
+def covered(node: QuotaNode, amounts: Amounts) -> bool:
     """Whether a queue's own quota has room for the amounts, whoever has borrowed that."""
     return all(node.uses(key) + value <= node.quota(key) for key, value in amounts.items())

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from broker.quota.candidates import Keys, allowed, borrowers, by_policy, covered, fits
-from broker.quota.ledger import Entry, Ledger, Merged
-from broker.quota.model import Amounts, Ask, Reason, Target, Workload
-from broker.quota.tree import Node
+from broker.quota.ledger import Entry, Merged, QuotaLedger
+from broker.quota.model import AdmittedWorkload, Amounts, PreemptionTarget, QuotaRequest, Reason
+from broker.quota.tree import QuotaNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class _Source:
     """Queues to take from: the borrowing ones below a cohort that are not below `besides` too, or, without a
     cohort, the preemptor's own. `cohort`: the lowest that they share with the preemptor's."""
 
-    cohort: Node | None
-    besides: Node
+    cohort: QuotaNode | None
+    besides: QuotaNode
     advantage: bool
 
 
@@ -39,10 +39,10 @@ class _Source:
 class _Case:
     """One decision: what comes, what it lacks, and the queues that it may take from, in three classes."""
 
-    ledger: Ledger
-    ask: Ask
+    ledger: QuotaLedger
+    ask: QuotaRequest
     needed: Keys
-    node: Node
+    node: QuotaNode
     classes: tuple[list[_Source], list[_Source], list[_Source]]
 
     def entries(self, source: _Source, *, evicted: bool, near: bool | None = None) -> Iterator[Entry]:
@@ -54,17 +54,21 @@ class _Case:
             )
         found = (each for each in self.merged(cohort, evicted=evicted) if self._from(source, each[3]))
         if near is not None:
-            found = (each for each in found if near is (not each[3].at or self.ask.queue in each[3].at))
+            found = (
+                each
+                for each in found
+                if near is (not each[3].occupied_queues or self.ask.queue in each[3].occupied_queues)
+            )
         return by_policy(found, rule.reclaim, self.ask)
 
-    def merged(self, cohort: Node, *, evicted: bool) -> Merged:
+    def merged(self, cohort: QuotaNode, *, evicted: bool) -> Merged:
         queues = borrowers(cohort, self.needed, besides=())
         return self.ledger.merged(cohort, self.needed, queues, evicted=evicted)
 
-    def _from(self, source: _Source, workload: Workload) -> bool:
+    def _from(self, source: _Source, workload: AdmittedWorkload) -> bool:
         """Whether a workload below the source's cohort is of the source, its queue borrows, and it is not at
         home."""
-        if workload.home or workload.queue == self.node.name:
+        if workload.on_own_slots or workload.queue == self.node.name:
             return False
         node = self.ledger.node(workload.queue)
         if not node.over_quota(self.needed):
@@ -79,7 +83,7 @@ class _Case:
         )
 
 
-def preempt(ledger: Ledger, ask: Ask, needed: Keys) -> tuple[Target, ...]:
+def preempt(ledger: QuotaLedger, ask: QuotaRequest, needed: Keys) -> tuple[PreemptionTarget, ...]:
     """Whom to preempt so that `ask`, which does not fit now, does; nobody when nothing would help."""
     node = ledger.node(ask.queue)
     advantaged, others = _sources(node, ask.amounts)
@@ -108,7 +112,7 @@ def _attempts(case: _Case) -> tuple[bool, ...]:
     return (True, False) if with_advantage else (False, True)
 
 
-def _sources(node: Node, amounts: Amounts) -> tuple[list[_Source], list[_Source]]:
+def _sources(node: QuotaNode, amounts: Amounts) -> tuple[list[_Source], list[_Source]]:
     """The borrowing queues of the tree: those over which the incoming workload has the advantage, the
     others.
     """
@@ -126,12 +130,12 @@ def _sources(node: Node, amounts: Amounts) -> tuple[list[_Source], list[_Source]
     return advantaged, others
 
 
-def _attempt(case: _Case, *, borrow: bool) -> tuple[Target, ...]:
+def _attempt(case: _Case, *, borrow: bool) -> tuple[PreemptionTarget, ...]:
     if not borrow and not case.ledger.evicted and not covered(case.node, case.ask.amounts):
         found = _own_first(case)
         if found is not None:
             return found
-    taken: list[Target] = []
+    taken: list[PreemptionTarget] = []
     try:
         for evicted in case.ledger.turns:
             for target in _walks(case, evicted=evicted, borrow=borrow):
@@ -146,15 +150,15 @@ def _attempt(case: _Case, *, borrow: bool) -> tuple[Target, ...]:
             case.ledger.node(target.workload.queue).add(target.workload.usage)
 
 
-def _own_first(case: _Case) -> tuple[Target, ...] | None:
+def _own_first(case: _Case) -> tuple[PreemptionTarget, ...] | None:
     """The attempt without borrowing, where the queue's own quota has no room: only its own workloads make it.
 
     The attempt itself would take all that it may of the others first, and give back what is not needed. What
     is needed of the others is what is found here, after the queue's own; None where that is not enough.
     """
     node, amounts = case.node, case.ask.amounts
-    own: list[Target] = []
-    others: list[Target] = []
+    own: list[PreemptionTarget] = []
+    others: list[PreemptionTarget] = []
     *several, mine = case.classes
     try:
         walk = _walk(case, mine, evicted=False, borrow=False, near=None)
@@ -182,7 +186,7 @@ def _own_first(case: _Case) -> tuple[Target, ...] | None:
             case.ledger.node(target.workload.queue).add(target.workload.usage)
 
 
-def _walks(case: _Case, *, evicted: bool, borrow: bool) -> Iterator[Target]:
+def _walks(case: _Case, *, evicted: bool, borrow: bool) -> Iterator[PreemptionTarget]:
     """The candidates of one class after another; of other queues first those in the preemptor's machines."""
     *others, own = case.classes
     for sources in others:
@@ -193,7 +197,7 @@ def _walks(case: _Case, *, evicted: bool, borrow: bool) -> Iterator[Target]:
 
 def _walk(
     case: _Case, sources: list[_Source], *, evicted: bool, borrow: bool, near: bool | None
-) -> Iterator[Target]:
+) -> Iterator[PreemptionTarget]:
     """The candidates of one class in order. A queue that may no longer be taken from is left for good:
     usage only falls during an attempt, and the priorities of a queue's candidates only rise.
     """
@@ -209,7 +213,7 @@ def _walk(
         if (reason := _reason(case, sources[number], workload, borrow=borrow)) is None:
             left.add(workload.queue)
         else:
-            yield Target(workload, reason)
+            yield PreemptionTarget(workload, reason)
 
 
 def _closed(case: _Case, source: _Source, *, borrow: bool) -> bool:
@@ -222,7 +226,7 @@ def _closed(case: _Case, source: _Source, *, borrow: bool) -> bool:
     )
 
 
-def _reason(case: _Case, source: _Source, workload: Workload, *, borrow: bool) -> Reason | None:
+def _reason(case: _Case, source: _Source, workload: AdmittedWorkload, *, borrow: bool) -> Reason | None:
     """Why the workload may be taken now, or None."""
     if source.cohort is None:
         return Reason.IN_QUEUE
@@ -243,19 +247,21 @@ def _reason(case: _Case, source: _Source, workload: Workload, *, borrow: bool) -
     return reason
 
 
-def _below_threshold(case: _Case, workload: Workload) -> bool:
+def _below_threshold(case: _Case, workload: AdmittedWorkload) -> bool:
     rule = case.node.preemption
     if rule.borrow == "Never" or workload.priority >= case.ask.priority:
         return False
     return rule.threshold is None or workload.priority <= rule.threshold
 
 
-def give_back(ledger: Ledger, node: Node, amounts: Amounts, taken: list[Target], *, borrow: bool) -> None:
+def give_back(
+    ledger: QuotaLedger, node: QuotaNode, amounts: Amounts, taken: list[PreemptionTarget], *, borrow: bool
+) -> None:
     """Puts back, last taken first, whatever is not needed after all; the very last one always is."""
     _give_back(ledger, taken, lambda: fits(node, amounts, borrow=borrow))
 
 
-def _give_back(ledger: Ledger, taken: list[Target], enough: Callable[[], bool]) -> None:
+def _give_back(ledger: QuotaLedger, taken: list[PreemptionTarget], enough: Callable[[], bool]) -> None:
     for index in range(len(taken) - 2, -1, -1):
         workload = taken[index].workload
         owner = ledger.node(workload.queue)

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from broker.quota import order
-from broker.quota.assign import Assignment, Rules, Simulation, assign
+from broker.quota.assign import FlavorAssignment, SharingRules, Simulation, assign
 from broker.quota.candidates import fits
-from broker.quota.flavors import PodSet
-from broker.quota.ledger import Ledger
-from broker.quota.model import Amounts, FlavorResource, Mode, Quota, Target
+from broker.quota.flavors import PodSetRequest
+from broker.quota.ledger import QuotaLedger
+from broker.quota.model import Amounts, FlavorResource, Mode, PreemptionTarget, Quota
 from broker.quota.partial import reduced
-from broker.quota.tree import Node
+from broker.quota.tree import QuotaNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,34 +32,34 @@ class Head:
 
     name: str
     queue: str
-    pod_sets: tuple[PodSet, ...]
+    pod_sets: tuple[PodSetRequest, ...]
     priority: int = 0
     queued: float = 0.0
 
 
-class Outcome(StrEnum):
+class HeadOutcome(StrEnum):
     ADMIT = "Admit"
     PREEMPT = "Preempt"
     WAIT = "Wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class HeadDecision:
     """What becomes of a head; `why` is for people, and empty when it is admitted."""
 
     head: Head
-    outcome: Outcome
-    assignment: Assignment = field(default_factory=Assignment)
-    targets: tuple[Target, ...] = ()
+    outcome: HeadOutcome
+    assignment: FlavorAssignment = field(default_factory=FlavorAssignment)
+    targets: tuple[PreemptionTarget, ...] = ()
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     head: Head
-    node: Node
-    assignment: Assignment
-    targets: tuple[Target, ...]
+    node: QuotaNode
+    assignment: FlavorAssignment
+    targets: tuple[PreemptionTarget, ...]
 
     @property
     def name(self) -> str:
@@ -86,24 +86,24 @@ class _Entry:
 class _Round:
     """The tree as it changes during a round, and how to undo that."""
 
-    ledger: Ledger
+    ledger: QuotaLedger
     promised: set[str] = field(default_factory=set)
-    added: list[tuple[Node, Amounts]] = field(default_factory=list)
-    removed: list[tuple[Node, Amounts]] = field(default_factory=list)
+    added: list[tuple[QuotaNode, Amounts]] = field(default_factory=list)
+    removed: list[tuple[QuotaNode, Amounts]] = field(default_factory=list)
     _seen: tuple[int, int] = (0, 0)
 
-    def add(self, node: Node, amounts: Amounts) -> None:
+    def add(self, node: QuotaNode, amounts: Amounts) -> None:
         node.add(amounts)
         self.added.append((node, amounts))
 
-    def take(self, found: Iterable[Target]) -> None:
+    def take(self, found: Iterable[PreemptionTarget]) -> None:
         for each in found:
             node = self.ledger.node(each.workload.queue)
             node.remove(each.workload.usage)
             self.removed.append((node, each.workload.usage))
             self.promised.add(each.workload.name)
 
-    def changed(self) -> Iterator[Node]:
+    def changed(self) -> Iterator[QuotaNode]:
         """The queues that were added to or taken from since the last call."""
         added, removed = self.added[self._seen[0] :], self.removed[self._seen[1] :]
         self._seen = len(self.added), len(self.removed)
@@ -116,11 +116,11 @@ class _Round:
             node.add(amounts)
 
 
-def decide(ledger: Ledger, heads: Iterable[Head], rules: Rules) -> list[Decision]:
+def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> list[HeadDecision]:
     """What becomes of each head in this round, at most one a queue, in the order in which they were
     taken.
     """
-    decisions: list[Decision] = []
+    decisions: list[HeadDecision] = []
     entries: list[_Entry] = []
     first: dict[str, str] = {}
     with ledger.still():
@@ -130,28 +130,28 @@ def decide(ledger: Ledger, heads: Iterable[Head], rules: Rules) -> list[Decision
                     f"queue {head.queue} has two heads, {before} and {head.name}; give one a round"
                 )
             entry = _nominate(ledger, head, rules)
-            if isinstance(entry, Decision):
+            if isinstance(entry, HeadDecision):
                 decisions.append(entry)
             else:
                 entries.append(entry)
     this = _Round(ledger)
     try:
         for entry in order.fairly(entries, this.changed) if rules.fair else order.classical(entries):
-            decisions.append(_settle(this, entry))
+            decisions.append(_apply(this, entry))
     finally:
         this.undo()
     return decisions
 
 
-def _nominate(ledger: Ledger, head: Head, rules: Rules) -> _Entry | Decision:
+def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> _Entry | HeadDecision:
     """What the head would get now; a decision at once where no other head matters."""
     try:
         node = ledger.node(head.queue)
     except LookupError as error:
-        return Decision(head=head, outcome=Outcome.WAIT, why=str(error.args[0]))
+        return HeadDecision(head=head, outcome=HeadOutcome.WAIT, why=str(error.args[0]))
     oracle = Simulation(ledger, head.queue, head.priority, head.queued, rules)
 
-    def attempt(pod_sets: Sequence[PodSet]) -> _Entry | None:
+    def attempt(pod_sets: Sequence[PodSetRequest]) -> _Entry | None:
         given = assign(node, pod_sets, rules, oracle)
         if given.mode is Mode.FIT:
             return _Entry(head, node, given, ())
@@ -166,16 +166,18 @@ def _nominate(ledger: Ledger, head: Head, rules: Rules) -> _Entry | Decision:
     if not found and (less := reduced(head.pod_sets, attempt)) is not None:
         return less
     if whole.mode is Mode.NO_FIT:
-        return Decision(head=head, outcome=Outcome.WAIT, assignment=whole, why="; ".join(whole.reasons))
+        return HeadDecision(
+            head=head, outcome=HeadOutcome.WAIT, assignment=whole, why="; ".join(whole.reasons)
+        )
     return _Entry(head, node, whole, found)
 
 
-def _settle(this: _Round, entry: _Entry) -> Decision:
+def _apply(this: _Round, entry: _Entry) -> HeadDecision:
     """What the entry gets after those before it."""
     head, node, assignment = entry.head, entry.node, entry.assignment
 
-    def wait(why: str) -> Decision:
-        return Decision(head=head, outcome=Outcome.WAIT, assignment=assignment, why=why)
+    def wait(why: str) -> HeadDecision:
+        return HeadDecision(head=head, outcome=HeadOutcome.WAIT, assignment=assignment, why=why)
 
     if assignment.mode is Mode.PREEMPT and not entry.targets:
         if node.preemption.reclaim != "Any":
@@ -192,16 +194,16 @@ def _settle(this: _Round, entry: _Entry) -> Decision:
         this.promised.difference_update(each.workload.name for each in entry.targets)
         return wait("a workload before it in this round took the quota")
     this.add(node, assignment.usage)
-    return Decision(
+    return HeadDecision(
         head=head,
-        outcome=Outcome.PREEMPT if entry.targets else Outcome.ADMIT,
+        outcome=HeadOutcome.PREEMPT if entry.targets else HeadOutcome.ADMIT,
         assignment=assignment,
         targets=entry.targets,
         why="; ".join(assignment.reasons),
     )
 
 
-def _reserved(node: Node, assignment: Assignment) -> dict[FlavorResource, int]:
+def _reserved(node: QuotaNode, assignment: FlavorAssignment) -> dict[FlavorResource, int]:
     """What a head that can only wait keeps from the others of the round: its own quota, borrowed quota too
     where it would borrow."""
     reserved = {}

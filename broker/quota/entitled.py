@@ -18,24 +18,24 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from typing import Final
 
-from broker.quota.assign import Rules, assign
+from broker.quota.assign import SharingRules, assign
 from broker.quota.candidates import covered, fits
-from broker.quota.cycle import Decision, Head, Outcome, decide
-from broker.quota.flavors import Expression, Flavor, PodSet, misfit
-from broker.quota.ledger import Ledger
+from broker.quota.cycle import Head, HeadDecision, HeadOutcome, decide
+from broker.quota.flavors import Expression, Flavor, PodSetRequest, misfit
+from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
+    AdmittedWorkload,
     Amounts,
-    Cohort,
     FlavorResource,
     Mode,
     Possibility,
+    PreemptionTarget,
     Queue,
+    QuotaCohort,
     Reason,
-    Target,
-    Workload,
 )
-from broker.quota.tree import Node, Tree
-from broker.quota.waiting import Waiting
+from broker.quota.tree import QuotaNode, Tree
+from broker.quota.waiting import WaitingHeads
 
 # Times that a decision is made anew without what was given and lost again in it; the last one stands.
 PASSES: Final = 4
@@ -44,12 +44,12 @@ _PIN = "#flavor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class ClusterRequest:
     """What wants quota, or more than it holds. `pods.requests` is all that it wants, `pods.count` is 1."""
 
     name: str
     queue: str
-    pods: PodSet
+    pods: PodSetRequest
     priority: int = 0
     queued: float = 0.0
 
@@ -63,7 +63,7 @@ class _Turn(Enum):
     LAST = auto()
 
 
-class Standing(StrEnum):
+class AdmissionPhase(StrEnum):
     ADMITTED = "Admitted"  # it may have what `usage` says, now
     PREEMPTING = "Preempting"  # others are leaving for it
     WAITING = "Waiting"  # until somebody gives quota back
@@ -71,7 +71,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class Shortfall:
     """What one flavor cannot give: `most` of what is `wanted`."""
 
     key: FlavorResource
@@ -80,13 +80,13 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AdmissionDecision:
     """`usage` is all that it holds from now on, where it is admitted, or once others have left. `lacks` and
     `misfits` say, where it is not, what each flavor cannot give and which flavors it may not run in."""
 
-    standing: Standing
+    standing: AdmissionPhase
     usage: Amounts = field(default_factory=dict)
-    lacks: tuple[Lack, ...] = ()
+    lacks: tuple[Shortfall, ...] = ()
     misfits: tuple[str, ...] = ()
     why: str = ""
 
@@ -105,18 +105,18 @@ class Eviction:
 class Entitled:
     """By the name of who wants, and of who holds."""
 
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, AdmissionDecision]
     evictions: Mapping[str, Eviction]
 
 
 def entitle(
     queues: Sequence[Queue],
-    cohorts: Sequence[Cohort],
+    cohorts: Sequence[QuotaCohort],
     *,
-    holders: Iterable[Workload],
-    wants: Iterable[Want],
-    rules: Rules,
-    claimed: Iterable[Workload] = (),
+    holders: Iterable[AdmittedWorkload],
+    wants: Iterable[ClusterRequest],
+    rules: SharingRules,
+    claimed: Iterable[AdmittedWorkload] = (),
     nominated: Collection[str] = (),
 ) -> Entitled:
     """Decides about all wants. `holders` hold quota, also those that are `evicted` and have not left; those
@@ -130,7 +130,7 @@ def entitle(
     there, soon, wanting = [*holders], [*claimed], [*wants]
     last: frozenset[str] = frozenset()
     for _ in range(PASSES):
-        decision = _Decision(queues, cohorts, there, rules)
+        decision = _AdmissionRound(queues, cohorts, there, rules)
         found = decision.of(wanting, soon, nominated=frozenset(nominated), last=last)
         if decision.beaten <= last:
             break
@@ -138,13 +138,13 @@ def entitle(
     return found
 
 
-class _Decision:
+class _AdmissionRound:
     def __init__(
         self,
         queues: Sequence[Queue],
-        cohorts: Sequence[Cohort],
-        holders: Iterable[Workload],
-        rules: Rules,
+        cohorts: Sequence[QuotaCohort],
+        holders: Iterable[AdmittedWorkload],
+        rules: SharingRules,
     ) -> None:
         self._rules = replace(
             rules,
@@ -155,17 +155,17 @@ class _Decision:
         )
         self._empty = Tree(queues, cohorts)
         self._before, self._now = Tree(queues, cohorts), Tree(queues, cohorts)
-        self._later = Ledger(Tree(queues, cohorts))
-        self._held: dict[str, Workload] = {}
+        self._later = QuotaLedger(Tree(queues, cohorts))
+        self._held: dict[str, AdmittedWorkload] = {}
         for each in holders:
             self._hold(each)
         self.beaten: set[str] = set()  # those that got quota in this decision and lost it to others
-        self._given: dict[str, Verdict] = {}
+        self._given: dict[str, AdmissionDecision] = {}
         self._evictions: dict[str, Eviction] = {}
-        self._wants: dict[str, Want] = {}
+        self._wants: dict[str, ClusterRequest] = {}
         self._nominated: frozenset[str] = frozenset()
 
-    def _hold(self, each: Workload) -> None:
+    def _hold(self, each: AdmittedWorkload) -> None:
         if (node := self._now.queues.get(each.queue)) is None:
             return
         node.add(each.usage)
@@ -176,15 +176,15 @@ class _Decision:
 
     def of(
         self,
-        wants: Iterable[Want],
-        claimed: Sequence[Workload],
+        wants: Iterable[ClusterRequest],
+        claimed: Sequence[AdmittedWorkload],
         *,
         nominated: frozenset[str],
         last: frozenset[str],
     ) -> Entitled:
         self._nominated = nominated
         # Growth comes last: what it is given is not taken from it with all that it held before.
-        turns = {turn: Waiting(self._later.tree) for turn in _Turn}
+        turns = {turn: WaitingHeads(self._later.tree) for turn in _Turn}
         for want in wants:
             if (held := self._held.get(want.name)) is not None and held.evicted:
                 continue  # it leaves first
@@ -204,14 +204,16 @@ class _Decision:
                 self._claim(each for each in claimed if each.name not in nominated)
         return Entitled(self._given, self._evictions)
 
-    def _claim(self, claimed: Iterable[Workload]) -> None:
+    def _claim(self, claimed: Iterable[AdmittedWorkload]) -> None:
         """Counts those as held that their queue has quota for, or that there is room for."""
         for each in claimed:
             later = self._later.tree.queues.get(each.queue)
             if later is not None and (covered(later, each.usage) or fits(later, each.usage, borrow=True)):
-                self._hold(replace(each, firm=each.firm or each.name in self._nominated))
+                self._hold(
+                    replace(each, non_preemptible=each.non_preemptible or each.name in self._nominated)
+                )
 
-    def _rounds(self, waiting: Waiting) -> None:
+    def _rounds(self, waiting: WaitingHeads) -> None:
         """Until nobody is left to judge. A head that could have been admitted, but for what others were given
         in its round, is judged again in the next one, before those behind it."""
         again: set[str] = set()
@@ -220,19 +222,19 @@ class _Decision:
             for decision in decide(self._later, staying, self._rules):
                 self._settle(decision)
                 mode, name = decision.assignment.mode, decision.head.name
-                lost = decision.outcome is Outcome.WAIT and mode is not Mode.NO_FIT
+                lost = decision.outcome is HeadOutcome.WAIT and mode is not Mode.NO_FIT
                 if lost and (mode is Mode.FIT or name not in again):
                     again.add(name)
                     waiting.push(decision.head)
 
-    def _head(self, want: Want) -> Head:
+    def _head(self, want: ClusterRequest) -> Head:
         held = self._held.get(want.name)
         pods = want.pods if held is None else self._rest(want, held)
         return Head(
             name=want.name, queue=want.queue, pod_sets=(pods,), priority=want.priority, queued=want.queued
         )
 
-    def _rest(self, want: Want, held: Workload) -> PodSet:
+    def _rest(self, want: ClusterRequest, held: AdmittedWorkload) -> PodSetRequest:
         """What it does not hold yet, in the flavors that it holds."""
         has = held_of(held.usage)
         requests = {
@@ -251,12 +253,12 @@ class _Decision:
         node = self._now.queues.get(queue)
         return [] if node is None or node.queue is None else [group.flavors for group in node.queue.groups]
 
-    def _never(self, want: Want) -> Verdict | None:
+    def _never(self, want: ClusterRequest) -> AdmissionDecision | None:
         """Where not even an empty tree would do."""
         node = self._empty.queues.get(want.queue)
         if node is None:
             why = self._empty.inactive.get(want.queue, "there is no such queue")
-            return Verdict(standing=Standing.NEVER, why=f"queue {want.queue}: {why}")
+            return AdmissionDecision(standing=AdmissionPhase.NEVER, why=f"queue {want.queue}: {why}")
         head = self._head(want)
         held = self._held.get(want.name)
         pods = head.pod_sets[0]
@@ -268,11 +270,13 @@ class _Decision:
             node.remove(held.usage)
         if found.mode is Mode.FIT:
             return None
-        return Verdict(standing=Standing.NEVER, lacks=lacks, misfits=tuple(self._misfits(node, pods)))
+        return AdmissionDecision(
+            standing=AdmissionPhase.NEVER, lacks=lacks, misfits=tuple(self._misfits(node, pods))
+        )
 
-    def _settle(self, decision: Decision) -> None:
+    def _settle(self, decision: HeadDecision) -> None:
         head, targets = decision.head, decision.targets
-        if decision.outcome is Outcome.WAIT or any(self._early(each, head) for each in targets):
+        if decision.outcome is HeadOutcome.WAIT or any(self._early(each, head) for each in targets):
             self._given[head.name] = self._waits(decision)
             return
         for target in targets:
@@ -283,19 +287,23 @@ class _Decision:
         if leaving := [each.workload.name for each in targets if each.workload.name in self._held]:
             names = ", ".join(leaving)
             why = f"{names} must leave first"
-            self._given[head.name] = Verdict(standing=Standing.PREEMPTING, usage=total, why=why)
+            self._given[head.name] = AdmissionDecision(
+                standing=AdmissionPhase.PREEMPTING, usage=total, why=why
+            )
         elif fits(now, usage, borrow=True):
             now.add(usage)
-            self._given[head.name] = Verdict(standing=Standing.ADMITTED, usage=total)
+            self._given[head.name] = AdmissionDecision(standing=AdmissionPhase.ADMITTED, usage=total)
         else:
             why = "its quota is held by others that are leaving"
-            self._given[head.name] = Verdict(standing=Standing.PREEMPTING, usage=total, why=why)
+            self._given[head.name] = AdmissionDecision(
+                standing=AdmissionPhase.PREEMPTING, usage=total, why=why
+            )
 
     def _promise(self, head: Head, usage: Amounts) -> Amounts:
         """Counts it as held later, with what it holds already; all of that."""
         held = self._later.workloads.get(head.name)
         if held is None:
-            held = Workload(
+            held = AdmittedWorkload(
                 name=head.name, queue=head.queue, usage={}, priority=head.priority, queued=head.queued
             )
         else:
@@ -303,10 +311,12 @@ class _Decision:
         keys = {**held.usage, **usage}
         total = {key: held.usage.get(key, 0) + usage.get(key, 0) for key in keys}
         # What others left for is given to nothing else before it has it.
-        self._later.admit(replace(held, usage=total, firm=held.firm or head.name in self._nominated))
+        self._later.admit(
+            replace(held, usage=total, non_preemptible=held.non_preemptible or head.name in self._nominated)
+        )
         return total
 
-    def _early(self, target: Target, head: Head) -> bool:
+    def _early(self, target: PreemptionTarget, head: Head) -> bool:
         """Whether only this decision makes it a target: it got more a moment ago, or others of its queue did
         that borrow. The next look decides; nothing that was within its quota is taken for this one."""
         held = self._held.get(target.workload.name)
@@ -316,7 +326,7 @@ class _Decision:
             return True
         return held.queue != head.queue and not self._before.queues[held.queue].over_quota(held.usage)
 
-    def _evict(self, target: Target, *, for_: Head) -> None:
+    def _evict(self, target: PreemptionTarget, *, for_: Head) -> None:
         name = target.workload.name
         self._later.release(name)
         if name not in self._held:  # it got its quota, or the promise of it, a moment ago
@@ -325,9 +335,11 @@ class _Decision:
                 if eviction.preemptor == name:  # what leaves for it leaves for the one that has its room
                     path_ = path(self._later.node(for_.queue))
                     self._evictions[victim] = replace(eviction, preemptor=for_.name, preemptor_path=path_)
-            if self._given[name].standing is Standing.ADMITTED:
+            if self._given[name].standing is AdmissionPhase.ADMITTED:
                 self._now.queues[target.workload.queue].remove(target.workload.usage)
-            self._given[name] = Verdict(standing=Standing.WAITING, why=f"{for_.name} goes before it")
+            self._given[name] = AdmissionDecision(
+                standing=AdmissionPhase.WAITING, why=f"{for_.name} goes before it"
+            )
             return
         self._evictions[name] = Eviction(
             reason=target.reason,
@@ -336,24 +348,24 @@ class _Decision:
             preemptee_path=path(self._later.node(target.workload.queue)),
         )
 
-    def _waits(self, decision: Decision) -> Verdict:
+    def _waits(self, decision: HeadDecision) -> AdmissionDecision:
         want, node = self._wants[decision.head.name], self._later.node(decision.head.queue)
         pods = decision.head.pod_sets[0]
-        return Verdict(
-            standing=Standing.WAITING,
+        return AdmissionDecision(
+            standing=AdmissionPhase.WAITING,
             lacks=tuple(self._lacks(node, pods, want)),
             misfits=tuple(self._misfits(node, pods)),
             why=decision.why,
         )
 
-    def _lacks(self, node: Node, pods: PodSet, want: Want) -> Iterable[Lack]:
+    def _lacks(self, node: QuotaNode, pods: PodSetRequest, want: ClusterRequest) -> Iterable[Shortfall]:
         held = held_of(self._held[want.name].usage) if want.name in self._held else {}
         covered = {
             resource for group in (node.queue.groups if node.queue else ()) for resource in group.resources
         }
         for resource, value in pods.requests.items():
             if resource not in covered:
-                yield Lack(FlavorResource("", resource), value, 0)
+                yield Shortfall(FlavorResource("", resource), value, 0)
         for group in node.queue.groups if node.queue else ():
             for flavor in self._fitting(pods, group.flavors):
                 for resource in sorted(group.resources & pods.requests.keys()):
@@ -361,13 +373,13 @@ class _Decision:
                     most = max(0, node.available(key))
                     if (value := pods.requests[resource]) > most:
                         has = held.get(resource, 0)
-                        yield Lack(key, value + has, most + has)
+                        yield Shortfall(key, value + has, most + has)
 
-    def _fitting(self, pods: PodSet, flavors: Iterable[str]) -> Iterable[Flavor]:
+    def _fitting(self, pods: PodSetRequest, flavors: Iterable[str]) -> Iterable[Flavor]:
         known = (self._rules.flavors.get(name) for name in flavors)
         return (each for each in known if each is not None and not misfit(pods, each))
 
-    def _misfits(self, node: Node, pods: PodSet) -> Iterable[str]:
+    def _misfits(self, node: QuotaNode, pods: PodSetRequest) -> Iterable[str]:
         for group in node.queue.groups if node.queue else ():
             if not group.resources & pods.requests.keys():
                 continue
@@ -387,6 +399,6 @@ def held_of(usage: Amounts) -> dict[str, int]:
     return found
 
 
-def path(node: Node) -> str:
+def path(node: QuotaNode) -> str:
     """From the root down to the queue, as Kueue writes it into the condition of who is preempted."""
     return "/" + "/".join(each.name for each in (*reversed([*node.path()]), node))

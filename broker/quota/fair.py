@@ -18,13 +18,13 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
 from typing import Any, Final
 
-from broker.quota.board import Board, CohortKey, Key, Last, Order, Row, board, queue_key
+from broker.quota.board import Board, CohortKey, CohortRow, Key, Last, Order, board, queue_key
 from broker.quota.candidates import Keys, allowed, fits
 from broker.quota.classical import give_back
-from broker.quota.ledger import Entry, Ledger
-from broker.quota.model import Ask, Policy, Reason, Strategy, Target
-from broker.quota.shares import Share, share
-from broker.quota.tree import Node
+from broker.quota.ledger import Entry, QuotaLedger
+from broker.quota.model import Policy, PreemptionTarget, QuotaRequest, Reason, Strategy
+from broker.quota.shares import DominantShare, share
+from broker.quota.tree import QuotaNode
 
 DEFAULT: Final[tuple[Strategy, ...]] = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
 # What Kueue's configuration allows as fairSharing.preemptionStrategies (pkg/config/validation.go).
@@ -51,49 +51,49 @@ class _Stream:
         return iter(()) if self.head is None else chain((self.head,), self._rest)
 
 
-class _Decision:
+class _FairPreemption:
     """One decision under way: the tree with what is taken so far, and the incoming workload in it."""
 
-    def __init__(self, ledger: Ledger, ask: Ask, needed: Keys) -> None:
+    def __init__(self, ledger: QuotaLedger, ask: QuotaRequest, needed: Keys) -> None:
         self.ledger = ledger
         self.ask = ask
         self.needed = needed
         self.node = ledger.node(ask.queue)
         self.ancestors = frozenset(self.node.path())
-        self.taken: list[Target] = []
-        self._shares: dict[Node, Share] = {}
+        self.taken: list[PreemptionTarget] = []
+        self._shares: dict[QuotaNode, DominantShare] = {}
 
-    def share(self, node: Node) -> Share:
+    def share(self, node: QuotaNode) -> DominantShare:
         known = self._shares.get(node)
         if known is None:
             known = self._shares[node] = share(node)
         return known
 
-    def take(self, node: Node, entry: Entry, reason: Reason) -> bool:
+    def take(self, node: QuotaNode, entry: Entry, reason: Reason) -> bool:
         """Takes a workload; whether the incoming one then fits."""
         self._change(node, entry, taken=True)
-        self.taken.append(Target(entry[3], reason))
+        self.taken.append(PreemptionTarget(entry[3], reason))
         self.node.remove(self.ask.amounts)
         try:
             return fits(self.node, self.ask.amounts, borrow=True)
         finally:
             self.node.add(self.ask.amounts)
 
-    def sides(self, target: Node) -> tuple[Node, Node]:
+    def sides(self, target: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
         """Where the preemptor's and the target's paths to the root part: the two last nodes before they
         meet.
         """
         meeting = next(each for each in target.path() if each in self.ancestors)
         return _below(self.node, meeting), _below(target, meeting)
 
-    def share_without(self, side: Node, node: Node, entry: Entry) -> Share:
+    def share_without(self, side: QuotaNode, node: QuotaNode, entry: Entry) -> DominantShare:
         self._change(node, entry, taken=True)
         try:
             return self.share(side)
         finally:
             self._change(node, entry, taken=False)
 
-    def _change(self, node: Node, entry: Entry, *, taken: bool) -> None:
+    def _change(self, node: QuotaNode, entry: Entry, *, taken: bool) -> None:
         (node.remove if taken else node.add)(entry[3].usage)
         self._shares.pop(node, None)
         for each in node.path():
@@ -101,10 +101,10 @@ class _Decision:
 
 
 def preempt_fairly(
-    ledger: Ledger, ask: Ask, needed: Keys, strategies: Sequence[Strategy] = DEFAULT
-) -> tuple[Target, ...]:
+    ledger: QuotaLedger, ask: QuotaRequest, needed: Keys, strategies: Sequence[Strategy] = DEFAULT
+) -> tuple[PreemptionTarget, ...]:
     """Whom to preempt so that `ask`, which does not fit now, does; nobody when nothing fair would help."""
-    decision = _Decision(ledger, ask, needed)
+    decision = _FairPreemption(ledger, ask, needed)
     node = decision.node
     with ledger.still():
         streams = _Streams(decision)
@@ -131,15 +131,15 @@ class _Streams:
     """The candidates of each queue, looked up when it is its turn: the preemptor's own, and those on the
     board. `refused`: what was not taken of a queue by the first strategy."""
 
-    def __init__(self, decision: _Decision) -> None:
+    def __init__(self, decision: _FairPreemption) -> None:
         node, rule = decision.node, decision.node.preemption
         self._decision = decision
         self.board = Board()
         if decision.ancestors and rule.reclaim != "Never":
             *_, root = node.path()
             self.board = board(decision.ledger, root, decision.needed, rule.reclaim, decision.ask)
-        self.known: dict[Node, _Stream] = {node: _Stream(self._in_order(node, rule.within))}
-        self.refused: dict[Node, list[Entry]] = {}
+        self.known: dict[QuotaNode, _Stream] = {node: _Stream(self._in_order(node, rule.within))}
+        self.refused: dict[QuotaNode, list[Entry]] = {}
 
     @property
     def some(self) -> bool:
@@ -150,7 +150,7 @@ class _Streams:
         rows = self.board.rows.values()
         return any(len(row) > 1 or row.nodes != [node] for row in rows)
 
-    def of(self, node: Node) -> _Stream:
+    def of(self, node: QuotaNode) -> _Stream:
         if node not in self.known:
             self.known[node] = _Stream(self._in_order(node, self._decision.node.preemption.reclaim))
         return self.known[node]
@@ -163,7 +163,7 @@ class _Streams:
             for node, stream in self.known.items()
         }
 
-    def _in_order(self, node: Node, policy: Policy) -> Iterator[Entry]:
+    def _in_order(self, node: QuotaNode, policy: Policy) -> Iterator[Entry]:
         """A queue's candidates, evicted ones first."""
         ledger, ask = self._decision.ledger, self._decision.ask
         for evicted in ledger.turns:
@@ -172,7 +172,7 @@ class _Streams:
             )
 
 
-def _first(decision: _Decision, streams: _Streams, strategy: Strategy) -> bool:
+def _first(decision: _FairPreemption, streams: _Streams, strategy: Strategy) -> bool:
     """Takes while the strategy allows; whether that made room."""
     entitled = not decision.node.over_quota(decision.needed)
     order = _Order(decision, streams, None if entitled else strategy)
@@ -199,7 +199,7 @@ def _first(decision: _Decision, streams: _Streams, strategy: Strategy) -> bool:
     return False
 
 
-def _second(decision: _Decision, streams: _Streams) -> bool:
+def _second(decision: _FairPreemption, streams: _Streams) -> bool:
     """Takes at most one workload of each queue whose side had the larger share; whether that made room."""
     streams.again()
     order = _Order(decision, streams, "LessThanInitialShare")
@@ -214,7 +214,7 @@ def _second(decision: _Decision, streams: _Streams) -> bool:
     return False
 
 
-_Queued = tuple[Key, str, Node]
+_Queued = tuple[Key, str, QuotaNode]
 
 
 class _Order:
@@ -227,18 +227,20 @@ class _Order:
     passed over, as if it had been looked at.
     """
 
-    def __init__(self, decision: _Decision, streams: _Streams, strategy: Strategy | None) -> None:
+    def __init__(self, decision: _FairPreemption, streams: _Streams, strategy: Strategy | None) -> None:
         self._decision = decision
         self._streams = streams
         self._strategy = strategy
         # Where age matters, the board tells only which candidates of a queue may be the first.
         self._exact = decision.node.preemption.reclaim != "LowerOrNewerEqualPriority"
-        self._queues: dict[Node, list[_Queued]] = {}
-        self._cohorts: dict[Node, list[tuple[CohortKey, str, Node]]] = {}
-        self._places: dict[Node, int] = {}
-        self._closed: set[Node] = set()
-        self._ours: dict[Node, Node] = {}  # of each ancestor of the preemptor, the child on the way to it
-        self._root: Node | None = None
+        self._queues: dict[QuotaNode, list[_Queued]] = {}
+        self._cohorts: dict[QuotaNode, list[tuple[CohortKey, str, QuotaNode]]] = {}
+        self._places: dict[QuotaNode, int] = {}
+        self._closed: set[QuotaNode] = set()
+        self._ours: dict[
+            QuotaNode, QuotaNode
+        ] = {}  # of each ancestor of the preemptor, the child on the way to it
+        self._root: QuotaNode | None = None
         for node, stream in streams.known.items():
             if stream.head is not None:
                 self._feed(node)
@@ -247,18 +249,18 @@ class _Order:
             self._ours[self._root] = child
             child = self._root
 
-    def next(self) -> Node | None:
+    def next(self) -> QuotaNode | None:
         """The queue to take from; None when nothing is left."""
         if self._root is None:
             own = self._streams.known.get(self._decision.node)
             return self._decision.node if own is not None and own.head is not None else None
         return self._find(self._root)
 
-    def drop(self, node: Node) -> None:
+    def drop(self, node: QuotaNode) -> None:
         """Takes nothing more from a queue."""
         self._closed.add(node)
 
-    def _find(self, cohort: Node) -> Node | None:
+    def _find(self, cohort: QuotaNode) -> QuotaNode | None:
         while True:
             child, child_share = self._largest_cohort(cohort)
             least = (not child_share[0], -child_share[1]) if child is not None else ()
@@ -274,7 +276,7 @@ class _Order:
                 return found
             self._closed.add(child)
 
-    def _refuses(self, cohort: Node, child: Node, of: Order) -> bool:
+    def _refuses(self, cohort: QuotaNode, child: QuotaNode, of: Order) -> bool:
         """Whether the strategy takes nothing from a side with this share."""
         ours = self._ours.get(cohort)
         if self._strategy is None or ours is None or ours is child:
@@ -282,7 +284,7 @@ class _Order:
         mine = self._decision.share(ours).order
         return of <= mine if self._strategy == "LessThanInitialShare" else of < mine
 
-    def _key(self, node: Node) -> Key | None:
+    def _key(self, node: QuotaNode) -> Key | None:
         """Smaller is sooner; None for a queue that nothing is taken from any more."""
         head = self._streams.of(node).head
         known = self._decision.share(node)
@@ -291,7 +293,7 @@ class _Order:
             return None
         return queue_key(known, head, own=own)
 
-    def _largest_queue(self, cohort: Node, before: tuple[Any, ...]) -> _Queued | None:
+    def _largest_queue(self, cohort: QuotaNode, before: tuple[Any, ...]) -> _Queued | None:
         """`before`: what on the board does not come before this waits there."""
         row = self._streams.board.rows.get(cohort)
         end = 0 if row is None else bisect_left(row.keys, before) if before else len(row)
@@ -304,7 +306,7 @@ class _Order:
             if row.nodes[place] not in self._streams.known:
                 self._feed(row.nodes[place])
 
-    def _top(self, cohort: Node) -> _Queued | None:
+    def _top(self, cohort: QuotaNode) -> _Queued | None:
         queues = self._queues.get(cohort)
         while queues:
             kept, name, node = queues[0]
@@ -317,7 +319,7 @@ class _Order:
                 return queues[0]
         return None
 
-    def _following(self, cohort: Node, row: Row) -> int:
+    def _following(self, cohort: QuotaNode, row: CohortRow) -> int:
         """The place of the next queue of the board that the strategy may take from."""
         place, ours = self._places.get(cohort, 0), self._ours.get(cohort)
         if self._strategy is None or not self._exact or ours is None or place >= len(row):
@@ -327,16 +329,16 @@ class _Order:
             return place if mine < row.order(place) else len(row)
         return row.following(place, mine)
 
-    def _pass_over(self, cohort: Node, key: tuple[Any, ...]) -> None:
+    def _pass_over(self, cohort: QuotaNode, key: tuple[Any, ...]) -> None:
         """What comes before this on the board has had its turn."""
         if (row := self._streams.board.rows.get(cohort)) is not None:
             self._places[cohort] = max(self._places.get(cohort, 0), bisect_left(row.keys, key))
 
-    def _feed(self, node: Node) -> None:
+    def _feed(self, node: QuotaNode) -> None:
         if node.parent is not None and (key := self._key(node)) is not None:
             heappush(self._queues.setdefault(node.parent, []), (key, node.name, node))
 
-    def _largest_cohort(self, cohort: Node) -> tuple[Node | None, Order]:
+    def _largest_cohort(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Order]:
         if cohort not in self._cohorts:
             ours = self._ours.get(cohort)
             below = {*self._streams.board.cohorts.get(cohort, ()), *((ours,) if ours in self._ours else ())}
@@ -355,14 +357,14 @@ class _Order:
                 return node, self._decision.share(node).order
         return None, (False, -1.0)
 
-    def _cohort_key(self, node: Node) -> CohortKey | None:
+    def _cohort_key(self, node: QuotaNode) -> CohortKey | None:
         known = self._decision.share(node)
         if node in self._closed or not (known.borrows or node in self._ours):
             return None
         return not known.weightless, -known.value, Last(node.name)
 
 
-def _below(node: Node, ancestor: Node) -> Node:
+def _below(node: QuotaNode, ancestor: QuotaNode) -> QuotaNode:
     """The node itself or the ancestor of it whose parent is `ancestor`."""
     while node.parent is not None and node.parent is not ancestor:
         node = node.parent

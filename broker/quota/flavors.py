@@ -20,7 +20,7 @@ _HARD: Final = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taint:
+class FlavorTaint:
     key: str
     value: str = ""
     effect: str = "NoSchedule"
@@ -30,7 +30,7 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Toleration:
+class FlavorToleration:
     """An empty key tolerates every key, an empty effect every effect."""
 
     key: str = ""
@@ -38,7 +38,7 @@ class Toleration:
     value: str = ""
     effect: str = ""
 
-    def tolerates(self, taint: Taint) -> bool:
+    def tolerates(self, taint: FlavorTaint) -> bool:
         if (self.effect and self.effect != taint.effect) or (self.key and self.key != taint.key):
             return False
         if self.operator == "Exists":
@@ -81,12 +81,12 @@ class Flavor:
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
+    taints: tuple[FlavorTaint, ...] = ()
+    tolerations: tuple[FlavorToleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSet:
+class PodSetRequest:
     """Equal pods: `requests` is what one of them asks for, `affinity` its required terms, any of which
     will do.
 
@@ -96,14 +96,14 @@ class PodSet:
     name: str = "main"
     count: int = 1
     requests: Mapping[str, int] = field(default_factory=dict)
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: tuple[FlavorToleration, ...] = ()
     selector: Mapping[str, str] = field(default_factory=dict)
     affinity: tuple[tuple[Expression, ...], ...] = ()
     group: str = ""
     min_count: int | None = None
 
 
-def misfit(pods: PodSet, flavor: Flavor) -> str:
+def misfit(pods: PodSetRequest, flavor: Flavor) -> str:
     """Why the pod set may not run in the flavor; empty when it may."""
     tolerations = (*pods.tolerations, *flavor.tolerations)
     for taint in flavor.taints:

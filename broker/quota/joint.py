@@ -16,12 +16,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.quota.assign import Rules
-from broker.quota.entitled import Entitled, Eviction, Standing, Verdict, Want, entitle
-from broker.quota.lots import CLAIM, Holder, Lot, Member, Promise, Victim
-from broker.quota.lots import Want as SlotWant
-from broker.quota.model import Amounts, Cohort, Queue, Workload
-from broker.quota.slots import Slots
+from broker.quota.assign import SharingRules
+from broker.quota.entitled import (
+    AdmissionDecision,
+    AdmissionPhase,
+    ClusterRequest,
+    Entitled,
+    Eviction,
+    entitle,
+)
+from broker.quota.lots import CLAIM, Member, OwnedSlots, Promise, SlotHolder, Victim
+from broker.quota.lots import SlotRequest as SlotWant
+from broker.quota.model import AdmittedWorkload, Amounts, Queue, QuotaCohort
+from broker.quota.slots import SlotTree
 
 GROWTH: Final = " (growth)"  # after a cluster's name: what it holds beyond what its instances stand for
 
@@ -32,27 +39,27 @@ _NO_PRIORITIES: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class QuotaState:
     """Who holds quota, clusters by their name and claims by `CLAIM` and theirs; which clusters want some."""
 
     queues: Sequence[Queue]
-    cohorts: Sequence[Cohort]
-    rules: Rules
-    holders: Sequence[Workload]
-    wants: Sequence[Want]
+    cohorts: Sequence[QuotaCohort]
+    rules: SharingRules
+    holders: Sequence[AdmittedWorkload]
+    wants: Sequence[ClusterRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class SlotState:
     """Who owns and holds which slots. `promises`: those of the clusters that none of their claims has yet,
     given what clusters were just admitted to, and which just have to leave; `nominations`: those that
     clusters are nominated for beyond that, given what they will hold once others have left; `nominated`: the
     claims that others left for."""
 
-    lots: Sequence[Lot]
+    lots: Sequence[OwnedSlots]
     members: Sequence[Member]
-    cohorts: Sequence[Cohort]
-    holders: Sequence[Holder]
+    cohorts: Sequence[QuotaCohort]
+    holders: Sequence[SlotHolder]
     promises: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]]
     nominations: Callable[[Mapping[str, Amounts], Collection[str]], Sequence[Promise]] = lambda *_: ()
     nominated: Sequence[SlotWant] = ()
@@ -65,16 +72,19 @@ class Places:
         nominated: Mapping[str, Amounts] = _NO_AMOUNTS,
         leaves_for: Mapping[str, str] = _NO_NAMES,
         priorities: Mapping[str, int] = _NO_PRIORITIES,
-    ) -> Slots:
-        """`admitted` and `nominated`: the whole quota of a cluster from now on, or once others have left;
-        `gone`: those that just have to leave, by name, as in `Quota`, and for which claim or cluster, as far
-        as `leaves_for` says it; `priorities` of clusters that want quota."""
+    ) -> SlotTree:
+        """The slots as they stand once the quota decision is applied.
 
-        def held(each: Holder) -> Holder:
+        `admitted` and `nominated`: a cluster's whole quota from now on, or once its victims have left.
+        `gone`: the victims of this decision, named as in `QuotaState`. `leaves_for`: the claim or
+        cluster that each victim leaves for, if known. `priorities`: those of the clusters that want quota.
+        """
+
+        def held(each: SlotHolder) -> SlotHolder:
             name = next((name for name in (each.cluster, f"{CLAIM}{each.name}") if name in gone), "")
-            return replace(each, leaving=True, leaves_for=leaves_for.get(name, "")) if name else each
+            return replace(each, terminating=True, evicted_for=leaves_for.get(name, "")) if name else each
 
-        return Slots(
+        return SlotTree(
             self.lots,
             self.members,
             [held(each) for each in self.holders] if gone else self.holders,
@@ -88,7 +98,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitingClaim:
     """A claim that waits to have a slot, and what quota goes with it; none for a cluster's, which has it.
     `nominated`: others left for it already."""
 
@@ -98,32 +108,34 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joint:
+class JointDecision:
     """`verdicts` of clusters; `evictions` of clusters and claims for clusters, and of clusters for claims;
     `victims` are claims that leave for claims."""
 
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[str, AdmissionDecision] = field(default_factory=dict)
     evictions: Mapping[str, Eviction] = field(default_factory=dict)
     victims: Sequence[Victim] = ()
 
 
 def decide(
-    quota: Quota | None,
-    places: Places | None,
-    waiting: Sequence[Waiting],
+    quota: QuotaState | None,
+    places: SlotState | None,
+    waiting: Sequence[WaitingClaim],
     *,
     nominated: Collection[str] = (),
-) -> Joint:
+) -> JointDecision:
     """One decision. `waiting` in order of importance; `nominated`: the clusters that others left for
     already."""
     found, waiting = _by_quota(quota, waiting, nominated)
     if places is None:
-        return Joint(verdicts=found.verdicts, evictions=found.evictions)
+        return JointDecision(verdicts=found.verdicts, evictions=found.evictions)
     admitted = {
-        name: each.usage for name, each in found.verdicts.items() if each.standing is Standing.ADMITTED
+        name: each.usage for name, each in found.verdicts.items() if each.standing is AdmissionPhase.ADMITTED
     }
     later = {
-        name: each.usage for name, each in found.verdicts.items() if each.standing is Standing.PREEMPTING
+        name: each.usage
+        for name, each in found.verdicts.items()
+        if each.standing is AdmissionPhase.PREEMPTING
     }
     slots = places.slots(
         admitted,
@@ -141,7 +153,7 @@ def decide(
         if not victim.holder.odcr_id:
             if name in admitted:  # a moment ago
                 why = f"{CLAIM}{victim.want.name} goes before it"
-                verdicts[name] = Verdict(standing=Standing.WAITING, why=why)
+                verdicts[name] = AdmissionDecision(standing=AdmissionPhase.WAITING, why=why)
                 continue
             name = f"{name}{GROWTH}" if any(each.cluster == name for each in places.holders) else name
         evictions[name] = Eviction(
@@ -151,12 +163,12 @@ def decide(
             preemptee_path=victim.preemptee_path,
         )
         verdicts.pop(name, None)
-    return Joint(verdicts=verdicts, evictions=evictions, victims=tuple(victims))
+    return JointDecision(verdicts=verdicts, evictions=evictions, victims=tuple(victims))
 
 
 def _by_quota(
-    quota: Quota | None, waiting: Sequence[Waiting], nominated: Collection[str]
-) -> tuple[Entitled, Sequence[Waiting]]:
+    quota: QuotaState | None, waiting: Sequence[WaitingClaim], nominated: Collection[str]
+) -> tuple[Entitled, Sequence[WaitingClaim]]:
     """Who gets quota, and those that still wait for slots after that."""
     if quota is None:
         return Entitled({}, {}), waiting
@@ -164,7 +176,7 @@ def _by_quota(
     first = {*nominated, *(name for name, each in left.items() if each.nominated)}
     while True:
         claimed = [
-            Workload(
+            AdmittedWorkload(
                 name=name,
                 queue=each.want.queue,
                 usage=each.usage,

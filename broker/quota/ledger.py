@@ -16,25 +16,25 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar
 
-from broker.quota.model import Amounts, FlavorResource, Workload
-from broker.quota.tree import Node, Tree
+from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
+from broker.quota.tree import QuotaNode, Tree
 
 # Priority, minus the time of its reservation, name: unique, so a comparison never reaches the workload.
-Entry = tuple[int, float, str, Workload]
+Entry = tuple[int, float, str, AdmittedWorkload]
 
 T = TypeVar("T")
 # A cohort, flavors and resources, and what else it depends on.
-_Key = tuple[Node, frozenset[FlavorResource], object]
+_Key = tuple[QuotaNode, frozenset[FlavorResource], object]
 
 _Index = dict[FlavorResource, list[Entry]]
 
 
-class Ledger:
+class QuotaLedger:
     """A tree and the workloads that hold quota in it."""
 
-    def __init__(self, tree: Tree, workloads: Iterable[Workload] = ()) -> None:
+    def __init__(self, tree: Tree, workloads: Iterable[AdmittedWorkload] = ()) -> None:
         self.tree = tree
-        self.workloads: dict[str, Workload] = {}
+        self.workloads: dict[str, AdmittedWorkload] = {}
         self.evicted = 0  # how many of them are on their way out
         self.placed = 0  # of how many it is known in whose machines they are
         self._indexes: dict[tuple[str, bool], _Index] = {}
@@ -42,7 +42,7 @@ class Ledger:
         for workload in workloads:
             self.admit(workload)
 
-    def admit(self, workload: Workload) -> None:
+    def admit(self, workload: AdmittedWorkload) -> None:
         """Counts a workload against its queue; one that is there already must be released first."""
         if workload.name in self.workloads:
             raise ValueError(f"workload {workload.name} holds quota already; release it first")
@@ -55,20 +55,20 @@ class Ledger:
             self._kept = {key: each for key, each in self._kept.items() if not key[1] & keys}
         self.workloads[workload.name] = workload
         self.evicted += workload.evicted
-        self.placed += bool(workload.at)
-        if workload.firm:
+        self.placed += bool(workload.occupied_queues)
+        if workload.non_preemptible:
             return
         index = self._indexes.setdefault((workload.queue, workload.evicted), {})
         for key in workload.usage:
             insort(index.setdefault(key, []), entry(workload))
 
-    def release(self, name: str) -> Workload:
+    def release(self, name: str) -> AdmittedWorkload:
         """Gives a workload's quota back."""
         workload = self.workloads.pop(name)
         self.evicted -= workload.evicted
-        self.placed -= bool(workload.at)
+        self.placed -= bool(workload.occupied_queues)
         self.node(workload.queue).remove(workload.usage)
-        if workload.firm:
+        if workload.non_preemptible:
             return workload
         index = self._indexes[workload.queue, workload.evicted]
         wanted = entry(workload)
@@ -80,12 +80,12 @@ class Ledger:
         return workload
 
     @staticmethod
-    def _over(node: Node, usage: Amounts) -> frozenset[tuple[Node, FlavorResource]]:
+    def _over(node: QuotaNode, usage: Amounts) -> frozenset[tuple[QuotaNode, FlavorResource]]:
         """The node and its ancestors that use more than their quota, and of what."""
         nodes = (node, *node.path())
         return frozenset((each, key) for each in nodes for key in usage if each.over_quota((key,)))
 
-    def evict(self, name: str) -> Workload:
+    def evict(self, name: str) -> AdmittedWorkload:
         """Marks a workload as on its way out; it holds its quota until it is released."""
         evicted = replace(self.release(name), evicted=True)
         self.admit(evicted)
@@ -96,7 +96,7 @@ class Ledger:
         """Whether to look at evicted workloads, in the order of preemption: them first, if there are any."""
         return (True, False) if self.evicted else (False,)
 
-    def node(self, queue: str) -> Node:
+    def node(self, queue: str) -> QuotaNode:
         if node := self.tree.queues.get(queue):
             return node
         why = self.tree.inactive.get(queue, "there is no such queue")
@@ -122,7 +122,12 @@ class Ledger:
         return found
 
     def merged(
-        self, cohort: Node, keys: Collection[FlavorResource], queues: Iterable[Node], *, evicted: bool
+        self,
+        cohort: QuotaNode,
+        keys: Collection[FlavorResource],
+        queues: Iterable[QuotaNode],
+        *,
+        evicted: bool,
     ) -> Merged:
         """As `using`, of all these queues together. `queues`: always the same for one cohort and these
         keys."""
@@ -146,7 +151,7 @@ class Merged:
     """Several queues' workloads in one order, each looked up when it is first asked for, without those that
     are not `there` any more."""
 
-    def __init__(self, several: Iterable[Iterator[Entry]], there: Mapping[str, Workload]) -> None:
+    def __init__(self, several: Iterable[Iterator[Entry]], there: Mapping[str, AdmittedWorkload]) -> None:
         self._rest = heapq.merge(*several)
         self._there = there
         self._known: list[Entry] = []
@@ -164,7 +169,7 @@ class Merged:
                 yield self._known[place]
 
 
-def entry(workload: Workload) -> Entry:
+def entry(workload: AdmittedWorkload) -> Entry:
     return workload.priority, -workload.reserved, workload.name, workload
 
 

@@ -15,7 +15,7 @@ from typing import Final, Literal
 State = Literal["Active", "Creating", "Deleting", "Failed", "Updating"]
 
 
-class Kind(IntEnum):
+class ObstacleKind(IntEnum):
     """What an obstacle is about; when there are several, the lowest decides."""
 
     SPEC = 0  # it cannot be served as it is written
@@ -29,7 +29,7 @@ class Kind(IntEnum):
 class Obstacle:
     """What stands in the way of being Active: `reason` for programs, `message` for people."""
 
-    kind: Kind
+    kind: ObstacleKind
     reason: str
     message: str
 
@@ -43,10 +43,22 @@ class Limits:
 
 
 # How an Obstacle's kind is waited for, by the state that it meets: the name of the limit, or at once.
-_WAITS: Final[Mapping[State, Mapping[Kind, str]]] = {
-    "Creating": {Kind.QUEUE: "creating", Kind.SUPPLY: "creating", Kind.BUYING: "never"},
-    "Updating": {Kind.QUEUE: "updating", Kind.SUPPLY: "updating", Kind.BUYING: "updating"},
-    "Active": {Kind.QUEUE: "at once", Kind.SUPPLY: "creating", Kind.BUYING: "creating"},
+_WAITS: Final[Mapping[State, Mapping[ObstacleKind, str]]] = {
+    "Creating": {
+        ObstacleKind.QUEUE: "creating",
+        ObstacleKind.SUPPLY: "creating",
+        ObstacleKind.BUYING: "never",
+    },
+    "Updating": {
+        ObstacleKind.QUEUE: "updating",
+        ObstacleKind.SUPPLY: "updating",
+        ObstacleKind.BUYING: "updating",
+    },
+    "Active": {
+        ObstacleKind.QUEUE: "at once",
+        ObstacleKind.SUPPLY: "creating",
+        ObstacleKind.BUYING: "creating",
+    },
 }
 
 
@@ -54,7 +66,7 @@ def patience(state: State | None, obstacle: Obstacle | None, limits: Limits) -> 
     """Seconds for which an obstacle may last in a state before the state is Failed."""
     if obstacle is None or state is None or state not in _WAITS:
         return float("inf")
-    if obstacle.kind is Kind.USE:
+    if obstacle.kind is ObstacleKind.USE:
         return limits.updating if state == "Updating" else float("inf")
     how = _WAITS[state].get(obstacle.kind, "at once")
     return {
@@ -84,12 +96,12 @@ def advance(
         return "Updating"
     if obstacle is None:
         return "Active"
-    if obstacle.kind is Kind.SPEC:
+    if obstacle.kind is ObstacleKind.SPEC:
         return "Failed"
     if before == "Failed":
-        return "Updating" if changed else "Active" if obstacle.kind is Kind.USE else "Failed"
+        return "Updating" if changed else "Active" if obstacle.kind is ObstacleKind.USE else "Failed"
     over = lasted >= patience(before, obstacle, limits)
-    if obstacle.kind is Kind.USE:
+    if obstacle.kind is ObstacleKind.USE:
         return "Updating" if before == "Updating" and not over else "Active"
     return "Failed" if over else before
 
@@ -97,5 +109,7 @@ def advance(
 def ready(state: State, obstacle: Obstacle | None, *, was_ready: bool) -> bool:
     """Whether it serves: while it is updated, as long as what it had before does."""
     if state == "Updating":
-        return was_ready and (obstacle is None or obstacle.kind not in (Kind.SPEC, Kind.QUEUE))
+        return was_ready and (
+            obstacle is None or obstacle.kind not in (ObstacleKind.SPEC, ObstacleKind.QUEUE)
+        )
     return state == "Active"

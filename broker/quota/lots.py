@@ -15,7 +15,7 @@ CLAIM: Final = "NodeClaim "  # before a claim's name, which a cluster may have t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lot:
+class OwnedSlots:
     """The slots of one flavor that a queue owns, by EC2 reservation; `quota` of them it is entitled to."""
 
     owner: str
@@ -40,7 +40,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class SlotHolder:
     """Who holds a slot, and since when. `cluster`: the dedicated cluster that it belongs to, which gives back
     as a whole. `leaving`: it gives it back, `leaves_for` which claim (`NodeClaim NAME`) or cluster where that
     is known; `spared`: it may not be asked to."""
@@ -51,9 +51,9 @@ class Holder:
     cluster: str = ""
     priority: int = 0
     since: float = float("inf")
-    leaving: bool = False
-    spared: bool = False
-    leaves_for: str = ""
+    terminating: bool = False
+    non_preemptible: bool = False
+    evicted_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ class Promise:
     count: int
     priority: int = 0
     since: float = float("inf")
-    spared: bool = False
+    non_preemptible: bool = False
     later: bool = False
     asking: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class SlotRequest:
     """Who wants a slot in any of these EC2 reservations, of its queue or of those that it may borrow from."""
 
     name: str
@@ -89,8 +89,8 @@ class Victim:
     """Who is to give its slot back, for whom, why, and where both are in the tree. One that belongs to a
     dedicated cluster stands for all of that; without `odcr_id`, for what is only promised to it."""
 
-    holder: Holder
-    want: Want
+    holder: SlotHolder
+    want: SlotRequest
     reason: Reason
     preemptor_path: str
     preemptee_path: str

@@ -76,7 +76,7 @@ class Fungibility:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceGroup:
+class FlavorGroup:
     """Resources that take one flavor together, from flavors in this order."""
 
     resources: frozenset[str]
@@ -89,7 +89,7 @@ class Queue:
 
     name: str
     cohort: str = ""
-    groups: tuple[ResourceGroup, ...] = ()
+    groups: tuple[FlavorGroup, ...] = ()
     quotas: Mapping[FlavorResource, Quota] = field(default_factory=dict)
     preemption: Preemption = Preemption()
     fungibility: Fungibility = Fungibility()
@@ -98,7 +98,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cohort:
+class QuotaCohort:
     """A cohort; its nominal quota is additional to its members', not a ceiling on them."""
 
     name: str
@@ -108,10 +108,12 @@ class Cohort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What holds quota. `reserved` is when it got it; without it the workload counts as the newest. A `firm`
-    one is preempted for nobody, one at `home` for none of another queue. `at`: the queues in whose machines
-    it is, where that is known: for these it is preempted before others are."""
+class AdmittedWorkload:
+    """A holder of quota. `reserved`: when it was admitted; without it the workload counts as newest.
+
+    A `non_preemptible` workload is never a victim; one `on_own_slots` is never a victim of another queue.
+    `occupied_queues`: the owners of the machines that it runs on, if known. For these it is preempted first.
+    """
 
     name: str
     queue: str
@@ -120,13 +122,13 @@ class Workload:
     queued: float = 0.0
     reserved: float = float("inf")
     evicted: bool = False
-    firm: bool = False
-    home: bool = False
-    at: frozenset[str] = frozenset()
+    non_preemptible: bool = False
+    on_own_slots: bool = False
+    occupied_queues: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class QuotaRequest:
     """What wants quota, in flavors that are already chosen."""
 
     queue: str
@@ -145,10 +147,10 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PreemptionTarget:
     """A workload to preempt, and why."""
 
-    workload: Workload
+    workload: AdmittedWorkload
     reason: Reason
 
 

@@ -15,16 +15,16 @@ from typing import Generic, Protocol, TypeVar
 
 from broker.quota.model import Amounts
 from broker.quota.shares import borrows_of, share
-from broker.quota.tree import Node
+from broker.quota.tree import QuotaNode
 
 
-class Entry(Protocol):
+class OrderedEntry(Protocol):
     """What can be put in order."""
 
     @property
     def name(self) -> str: ...
     @property
-    def node(self) -> Node: ...
+    def node(self) -> QuotaNode: ...
     @property
     def usage(self) -> Amounts: ...
     @property
@@ -35,7 +35,7 @@ class Entry(Protocol):
     def queued(self) -> float: ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=OrderedEntry)
 # Whether it would borrow of what it asks for, its share then, its rank.
 _Key = tuple[bool, tuple[bool, float], tuple[int, float, str]]
 
@@ -45,12 +45,12 @@ def classical(entries: Sequence[E]) -> Iterator[E]:
     return iter(sorted(entries, key=lambda each: (each.level, *_rank(each))))
 
 
-def fairly(entries: Sequence[E], changed: Callable[[], Iterable[Node]] = tuple) -> Iterator[E]:
+def fairly(entries: Sequence[E], changed: Callable[[], Iterable[QuotaNode]] = tuple) -> Iterator[E]:
     """One winner at a time; between two of them the tree is to hold what the first one got.
 
     At most one entry a queue. `changed`: the queues that use another amount than before the last winner.
     """
-    waiting: dict[Node, dict[Node, E]] = {}
+    waiting: dict[QuotaNode, dict[QuotaNode, E]] = {}
     for each in sorted(entries, key=_rank):
         *_, root = (each.node, *each.node.path())
         waiting.setdefault(root, {})[each.node] = each
@@ -73,11 +73,11 @@ class _Tournament(Generic[E]):
     changed queue to the root compete anew.
     """
 
-    def __init__(self, root: Node, left: Mapping[Node, E]) -> None:
+    def __init__(self, root: QuotaNode, left: Mapping[QuotaNode, E]) -> None:
         self._root = root
-        self._sent: dict[Node, E] = dict(left)  # by queue or cohort, the best below it
-        self._keys: dict[Node, _Key] = {}
-        self._heaps: dict[Node, list[tuple[_Key, str, Node]]] = {}
+        self._sent: dict[QuotaNode, E] = dict(left)  # by queue or cohort, the best below it
+        self._keys: dict[QuotaNode, _Key] = {}
+        self._heaps: dict[QuotaNode, list[tuple[_Key, str, QuotaNode]]] = {}
         for cohort in self._cohorts(left):
             for child in (*cohort.cohorts, *cohort.queues):
                 self._show(child, cohort)
@@ -92,7 +92,7 @@ class _Tournament(Generic[E]):
         del self._sent[winner.node]
         self.update(winner.node)
 
-    def update(self, queue: Node) -> None:
+    def update(self, queue: QuotaNode) -> None:
         child = queue
         for cohort in queue.path():
             if cohort not in self._heaps:
@@ -101,13 +101,13 @@ class _Tournament(Generic[E]):
             self._send(cohort)
             child = cohort
 
-    def _cohorts(self, left: Iterable[Node]) -> list[Node]:
+    def _cohorts(self, left: Iterable[QuotaNode]) -> list[QuotaNode]:
         """The cohorts above these queues, each after those below it."""
         found = {cohort: None for queue in left for cohort in queue.path()}
         self._heaps = {cohort: [] for cohort in found}
         return sorted(found, key=lambda cohort: cohort.height)
 
-    def _show(self, child: Node, cohort: Node) -> None:
+    def _show(self, child: QuotaNode, cohort: QuotaNode) -> None:
         """Puts what a member shows into the heap of its cohort; an older entry there counts no more."""
         sent = self._sent.get(child)
         if sent is None:
@@ -120,7 +120,7 @@ class _Tournament(Generic[E]):
             self._keys[child] = key
             heappush(self._heaps[cohort], (key, child.name, child))
 
-    def _send(self, cohort: Node) -> None:
+    def _send(self, cohort: QuotaNode) -> None:
         heap = self._heaps[cohort]
         while heap and self._keys.get(heap[0][2]) != heap[0][0]:
             heappop(heap)
@@ -130,5 +130,5 @@ class _Tournament(Generic[E]):
             self._sent.pop(cohort, None)
 
 
-def _rank(entry: Entry) -> tuple[int, float, str]:
+def _rank(entry: OrderedEntry) -> tuple[int, float, str]:
     return -entry.priority, entry.queued, entry.name

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from broker.quota.joint import GROWTH, Places, Quota, Waiting
+from broker.quota.joint import GROWTH, QuotaState, SlotState, WaitingClaim
 from broker.quota.lots import CLAIM
 
-Parts = tuple[Quota | None, Places | None, Sequence[Waiting]]
+Parts = tuple[QuotaState | None, SlotState | None, Sequence[WaitingClaim]]
 
 
-def names(quota: Quota | None, places: Places | None, waiting: Sequence[Waiting] = ()) -> Sequence[str]:
+def names(
+    quota: QuotaState | None, places: SlotState | None, waiting: Sequence[WaitingClaim] = ()
+) -> Sequence[str]:
     """Each once: cohorts, queues, clusters by their name, claims as `NodeClaim NAME`.
 
     Nobody comes before its queue, and no queue before its cohort.
@@ -32,7 +34,10 @@ def names(quota: Quota | None, places: Places | None, waiting: Sequence[Waiting]
 
 
 def only(
-    some: Collection[str], quota: Quota | None, places: Places | None, waiting: Sequence[Waiting] = ()
+    some: Collection[str],
+    quota: QuotaState | None,
+    places: SlotState | None,
+    waiting: Sequence[WaitingClaim] = (),
 ) -> Parts:
     """The same decision as if nobody but these were there."""
     if quota is not None:

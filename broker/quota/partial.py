@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from broker.quota.flavors import PodSet
+from broker.quota.flavors import PodSetRequest
 
 T = TypeVar("T")
 
 
-def reduced(pod_sets: Sequence[PodSet], attempt: Callable[[list[PodSet]], T | None]) -> T | None:
+def reduced(
+    pod_sets: Sequence[PodSetRequest], attempt: Callable[[list[PodSetRequest]], T | None]
+) -> T | None:
     """What `attempt` gave for the largest counts that it accepts; None when it accepts none.
 
     `attempt` refuses with None, and accepts any counts below ones that it accepts.

@@ -19,7 +19,7 @@ NEAR: Final = 0.75  # of difflib's ratio; `gpu` is so near to `gpus`, and to `cp
 
 
 @dataclass(frozen=True, slots=True)
-class Unresolved:
+class UnresolvedName:
     """Why a name means no reservation: `reason` for a condition, `message` for people."""
 
     reason: str
@@ -35,10 +35,10 @@ class Names:
         for each in self._known:
             self._named.setdefault(each.name, []).append(each)
 
-    def resolve(self, given: str) -> Reserved | Unresolved:
+    def resolve(self, given: str) -> Reserved | UnresolvedName:
         """As `resolve`, among these."""
         if not given:
-            return Unresolved(
+            return UnresolvedName(
                 "ReservationNotNamed",
                 "no reservation is named: write namespace/name of a CapacityReservation, or the name of a "
                 "ClusterCapacityReservation",
@@ -48,7 +48,7 @@ class Names:
         if slash:
             if namespace and (found := Reserved(namespace, name)) in named:
                 return found
-            return Unresolved(
+            return UnresolvedName(
                 "ReservationNotFound",
                 f"there is no CapacityReservation {name} in namespace {namespace!r}{self._meant(given)}",
             )
@@ -57,11 +57,11 @@ class Names:
         if len(named) == 1:
             return named[0]
         if named:
-            return Unresolved(
+            return UnresolvedName(
                 "ReservationAmbiguous",
                 f"{given} could be {' or '.join(map(str, named))}: write the one that is meant",
             )
-        return Unresolved(
+        return UnresolvedName(
             "ReservationNotFound",
             f"there is no ClusterCapacityReservation and no CapacityReservation named {given}"
             f"{self._meant(given)}",
@@ -84,6 +84,6 @@ def _nearest(given: str, known: tuple[str, ...]) -> str:
     )
 
 
-def resolve(given: str, known: Iterable[Reserved]) -> Reserved | Unresolved:
+def resolve(given: str, known: Iterable[Reserved]) -> Reserved | UnresolvedName:
     """What `capacityReservationId`, or the annotation of a claim, means among the reservations there are."""
     return Names(known).resolve(given)

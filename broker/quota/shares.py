@@ -12,10 +12,10 @@ import math
 from typing import NamedTuple
 
 from broker.quota.model import Amounts
-from broker.quota.tree import Node
+from broker.quota.tree import QuotaNode
 
 
-class Share(NamedTuple):
+class DominantShare(NamedTuple):
     """Shares compare as Kueue compares them; `borrows` may be true of a share of 0."""
 
     weightless: bool
@@ -33,10 +33,10 @@ class Share(NamedTuple):
         return None if self.weightless else math.ceil(self.value)
 
 
-_IDLE = Share(False, 0.0)
+_IDLE = DominantShare(False, 0.0)
 
 
-def share(node: Node) -> Share:
+def share(node: QuotaNode) -> DominantShare:
     """Of what the node uses now; a node without a parent has nobody to share with."""
     if node.parent is None:
         return _IDLE
@@ -56,10 +56,10 @@ def share(node: Node) -> Share:
             if each > ratio:
                 ratio, dominant = each, resource
     if ratio == 0 or node.weight == 0:
-        return Share(ratio > 0, ratio, True, dominant)
-    return Share(False, ratio / node.weight, True, dominant)
+        return DominantShare(ratio > 0, ratio, True, dominant)
+    return DominantShare(False, ratio / node.weight, True, dominant)
 
 
-def borrows_of(node: Node, amounts: Amounts) -> bool:
+def borrows_of(node: QuotaNode, amounts: Amounts) -> bool:
     """Whether the node borrows of anything that the amounts ask for."""
     return any(value > 0 and node.uses(key) > node.quota(key) for key, value in amounts.items())

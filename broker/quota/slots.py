@@ -30,20 +30,20 @@ from typing import Final, NamedTuple
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
 from broker.quota.entitled import path
-from broker.quota.ledger import Ledger
-from broker.quota.lots import CLAIM, Holder, Lot, Member, Promise, Victim, Want
+from broker.quota.ledger import QuotaLedger
+from broker.quota.lots import CLAIM, Member, OwnedSlots, Promise, SlotHolder, SlotRequest, Victim
 from broker.quota.model import (
     UNLIMITED,
+    AdmittedWorkload,
     Amounts,
-    Ask,
-    Cohort,
     FlavorResource,
     Queue,
     Quota,
+    QuotaCohort,
+    QuotaRequest,
     Reason,
-    Workload,
 )
-from broker.quota.tree import Node, Tree
+from broker.quota.tree import QuotaNode, Tree
 
 _SLOTS: Final = "slots"
 _BORROWED: Final = "borrowed slots"
@@ -58,18 +58,18 @@ class _Rank(NamedTuple):
     name: str
 
 
-class Slots:
+class SlotTree:
     """The tree with those who hold slots in it. `inactive` says of a queue why it has no part in it."""
 
     def __init__(
         self,
-        lots: Iterable[Lot],
+        lots: Iterable[OwnedSlots],
         members: Iterable[Member],
-        holders: Iterable[Holder],
+        holders: Iterable[SlotHolder],
         *,
         promises: Iterable[Promise] = (),
-        nominated: Iterable[Want] = (),
-        cohorts: Iterable[Cohort] = (),
+        nominated: Iterable[SlotRequest] = (),
+        cohorts: Iterable[QuotaCohort] = (),
     ) -> None:
         """`nominated`: claims that others were told to leave for, and where. A cluster that is nominated too
         gets no slot that comes free for these."""
@@ -79,7 +79,7 @@ class Slots:
         given = tuple(lots)
         owners = {odcr_id: lot.owner for lot in given for odcr_id in lot.slots}
         outside: Counter[str] = Counter()
-        self.holders: dict[str, Holder] = {}
+        self.holders: dict[str, SlotHolder] = {}
         for each in holders:
             if (owner := owners.get(each.odcr_id)) is None:
                 continue
@@ -94,19 +94,19 @@ class Slots:
             for lot in given
         }
         self._lot_of = {odcr_id: lot for lot in self.lots.values() for odcr_id in lot.slots}
-        self._owned: dict[str, list[Lot]] = defaultdict(list)
+        self._owned: dict[str, list[OwnedSlots]] = defaultdict(list)
         for lot in self.lots.values():
             self._owned[lot.owner].append(lot)
-        self._peers: dict[Node, frozenset[str]] = {}
+        self._peers: dict[QuotaNode, frozenset[str]] = {}
         self._tree = Tree([*map(self._queue, self._members.values())], cohorts)
         self.inactive: Mapping[str, str] = self._tree.inactive
-        self._ledger = Ledger(self._tree)
-        self._takers: dict[tuple[str, str], list[Holder]] = defaultdict(list)
-        self._of: dict[str, list[Holder]] = defaultdict(list)  # by the name of their workload
-        self._leaving_for: dict[str, list[Holder]] = defaultdict(list)
+        self._ledger = QuotaLedger(self._tree)
+        self._takers: dict[tuple[str, str], list[SlotHolder]] = defaultdict(list)
+        self._of: dict[str, list[SlotHolder]] = defaultdict(list)  # by the name of their workload
+        self._leaving_for: dict[str, list[SlotHolder]] = defaultdict(list)
         for each in sorted(self.holders.values(), key=_rank):
-            if each.leaving and each.leaves_for:
-                self._leaving_for[each.leaves_for].append(each)
+            if each.terminating and each.evicted_for:
+                self._leaving_for[each.evicted_for].append(each)
         self._firm: Counter[tuple[str, str]] = Counter()  # of each lot, lent and not to be had back
         self._taken: set[str] = set()  # holders that leave for a nominated cluster, which has their slots
         for each in self.holders.values():
@@ -120,17 +120,17 @@ class Slots:
                 for promise in later:
                     self._promise(promise)
 
-    def quota(self, lot: Lot) -> int:
+    def quota(self, lot: OwnedSlots) -> int:
         """How many more slots its owner is entitled to."""
         node, firm = self._tree.queues.get(lot.owner), self._firm[lot.owner, lot.flavor]
         return 0 if node is None else max(0, lot.nominal - node.uses(_key(lot)) - firm)
 
-    def room(self, lot: Lot) -> int:
+    def room(self, lot: OwnedSlots) -> int:
         """How many more are to be had at all. Negative where more is held or promised than there is."""
         node = self._tree.queues.get(lot.owner)
         return 0 if node is None else node.available(_key(lot))
 
-    def lendable(self, lot: Lot) -> int:
+    def lendable(self, lot: OwnedSlots) -> int:
         """How many more others may take, all together. Negative as `room` is."""
         node = self._tree.queues.get(lot.owner)
         return 0 if node is None or node.parent is None else node.parent.available(_key(lot))
@@ -153,11 +153,15 @@ class Slots:
             self._peers[root] = frozenset(each.name for each in _below(root))
         return self._peers[root]
 
-    def takers(self, lot: Lot) -> tuple[Holder, ...]:
+    def takers(self, lot: OwnedSlots) -> tuple[SlotHolder, ...]:
         """Who could be asked for a slot of the lot, or gives one back already, in that order. A slot that is
         only promised is of no EC2 reservation yet."""
         found = self._takers.get((lot.owner, lot.flavor), ())
-        some = (each for each in found if each.name not in self._taken and (each.leaving or not each.spared))
+        some = (
+            each
+            for each in found
+            if each.name not in self._taken and (each.terminating or not each.non_preemptible)
+        )
         return tuple(sorted(some, key=_rank))
 
     def borrows(self, cluster: str) -> bool:
@@ -167,7 +171,7 @@ class Slots:
             for each in self._of.get(_whole(cluster), ())
         )
 
-    def reclaim(self, wants: Sequence[Want]) -> tuple[Victim, ...]:
+    def reclaim(self, wants: Sequence[SlotRequest]) -> tuple[Victim, ...]:
         """Who is to be asked for a slot, beyond those who leave already. Wants in order of importance.
 
         The tree is used up by this.
@@ -177,7 +181,7 @@ class Slots:
             found = [self._reclaim(want) for want in wants if want.name not in served]
         return tuple(victim for victim in found if victim is not None)
 
-    def _comes_free(self, want: Want) -> bool:
+    def _comes_free(self, want: SlotRequest) -> bool:
         """Gives the want a slot of a holder that leaves for it, if there is one and limits still allow it."""
         for holder in self._leaving_for.get(f"{CLAIM}{want.name}", ()):
             lot = self._lot_of[holder.odcr_id]
@@ -192,7 +196,7 @@ class Slots:
             self._ledger.admit(gone)
         return False
 
-    def _reclaim(self, want: Want) -> Victim | None:
+    def _reclaim(self, want: SlotRequest) -> Victim | None:
         """Gives the want its slot in the tree, and says who has to leave for it and does not yet."""
         node = self._tree.queues.get(want.queue)
         if node is None:
@@ -202,10 +206,10 @@ class Slots:
             if fits(node, self._amounts(want.queue, lot, odcr_id), borrow=lot.owner != want.queue):
                 self._admit(want, lot, odcr_id)
                 return None
-        best: tuple[_Rank, Workload, Reason, str, Lot] | None = None
+        best: tuple[_Rank, AdmittedWorkload, Reason, str, OwnedSlots] | None = None
         for odcr_id, lot in reach:
             amounts = self._amounts(want.queue, lot, odcr_id)
-            ask = Ask(queue=want.queue, amounts=amounts, priority=want.priority, queued=want.queued)
+            ask = QuotaRequest(queue=want.queue, amounts=amounts, priority=want.priority, queued=want.queued)
             lacking = frozenset(key for key in amounts if node.available(key) <= 0)
             if not lacking:
                 continue  # only more than its quota would do
@@ -232,47 +236,49 @@ class Slots:
             preemptee_path=path(self._tree.queues[leaves.queue]),
         )
 
-    def _admit(self, want: Want, lot: Lot, odcr_id: str) -> None:
+    def _admit(self, want: SlotRequest, lot: OwnedSlots, odcr_id: str) -> None:
         name = f"want/{want.name}"  # the slash is in no object's name
         usage = self._amounts(want.queue, lot, odcr_id)
         self._ledger.admit(
-            Workload(name=name, queue=want.queue, usage=usage, priority=want.priority, firm=True)
+            AdmittedWorkload(
+                name=name, queue=want.queue, usage=usage, priority=want.priority, non_preemptible=True
+            )
         )
 
-    def _count(self, each: Holder, lot: Lot, count: int) -> None:
+    def _count(self, each: SlotHolder, lot: OwnedSlots, count: int) -> None:
         """So many slots of a lot as held, by a claim or by a cluster as a whole."""
         self._takers[lot.owner, lot.flavor] += [each] * count
         amounts = dict.fromkeys(self._amounts(each.queue, lot, each.odcr_id), count)
-        if each.spared and not each.leaving:
+        if each.non_preemptible and not each.terminating:
             self._firm[lot.owner, lot.flavor] += count if each.queue != lot.owner else 0
             firm = f"{each.name}/{lot.owner}/{lot.flavor}"
             if firm in self._ledger.workloads:
                 amounts = _sum(amounts, self._ledger.release(firm).usage)
             self._hold(firm, each.queue, amounts, each)
             return
-        name = _whole(each.cluster) if each.cluster and each.odcr_id and not each.leaving else each.name
+        name = _whole(each.cluster) if each.cluster and each.odcr_id and not each.terminating else each.name
         if name in self._ledger.workloads:
             amounts = _sum(amounts, self._ledger.release(name).usage)
         self._hold(name, each.queue, amounts, each)
         self._of[name].append(each)
 
-    def _hold(self, name: str, queue: str, usage: Amounts, each: Holder) -> None:
+    def _hold(self, name: str, queue: str, usage: Amounts, each: SlotHolder) -> None:
         self._ledger.admit(
-            Workload(
+            AdmittedWorkload(
                 name=name,
                 queue=queue,
                 usage=usage,
                 priority=each.priority,
                 reserved=each.since,
-                evicted=each.leaving,
-                firm=each.spared and not each.leaving,
+                evicted=each.terminating,
+                non_preemptible=each.non_preemptible and not each.terminating,
             )
         )
 
     @contextmanager
-    def _theirs(self, nominated: Iterable[Want]) -> Iterator[None]:
+    def _theirs(self, nominated: Iterable[SlotRequest]) -> Iterator[None]:
         """Nominated claims as if they held their slots already, instead of those that leave for them."""
-        changes: list[tuple[Node, Amounts, Amounts]] = []
+        changes: list[tuple[QuotaNode, Amounts, Amounts]] = []
         firm: Counter[tuple[str, str]] = Counter()
         for want in nominated:
             node = self._tree.queues.get(want.queue)
@@ -309,7 +315,7 @@ class Slots:
         for lot, count in asking:
             self._ask(each, lot, -count)
 
-    def _within_reach(self, each: Promise) -> Iterator[Lot]:
+    def _within_reach(self, each: Promise) -> Iterator[OwnedSlots]:
         """Its own lot, then those that it may borrow of."""
         if (own := self.lots.get((each.queue, each.flavor))) is not None:
             yield own
@@ -317,7 +323,9 @@ class Slots:
             if (lot := self.lots.get((peer, each.flavor))) is not None:
                 yield lot
 
-    def _shared_out(self, each: Promise, lots: Iterable[Lot], left: int) -> Iterator[tuple[Lot, int]]:
+    def _shared_out(
+        self, each: Promise, lots: Iterable[OwnedSlots], left: int
+    ) -> Iterator[tuple[OwnedSlots, int]]:
         """So many slots by lot, as far as quota and limits allow; each is to be counted before the next."""
         for lot in lots:
             if left <= 0:
@@ -330,7 +338,7 @@ class Slots:
                 left -= count
                 yield lot, count
 
-    def _ask(self, each: Promise, lot: Lot, count: int) -> None:
+    def _ask(self, each: Promise, lot: OwnedSlots, count: int) -> None:
         node = self._tree.queues[each.queue]
         amounts = dict.fromkeys(self._amounts(each.queue, lot, ""), abs(count))
         (node.add if count > 0 else node.remove)(amounts)
@@ -340,12 +348,12 @@ class Slots:
         has the slots already."""
         reach = {(lot.owner, lot.flavor): lot for lot in self._within_reach(each)}
         found = 0
-        for holder in sorted((one for one in self.holders.values() if one.leaving), key=_rank):
+        for holder in sorted((one for one in self.holders.values() if one.terminating), key=_rank):
             place = self._lot_of[holder.odcr_id]
             lot = reach.get((place.owner, place.flavor))
-            if lot is None or found == each.count or holder.leaves_for not in ("", each.cluster):
+            if lot is None or found == each.count or holder.evicted_for not in ("", each.cluster):
                 continue
-            if holder.leaves_for:
+            if holder.evicted_for:
                 gone = self._ledger.release(holder.name)
                 if next(self._shared_out(each, [lot], 1), None) is None:
                     self._ledger.admit(gone)
@@ -365,7 +373,7 @@ class Slots:
                 quotas[_limit(member.name, flavor)] = Quota(nominal=limit, lending_limit=0)
         return Queue(name=member.name, cohort=member.cohort, quotas=quotas, preemption=member.preemption)
 
-    def _amounts(self, queue: str, lot: Lot, odcr_id: str) -> Amounts:
+    def _amounts(self, queue: str, lot: OwnedSlots, odcr_id: str) -> Amounts:
         """What a slot is to a queue: of the lot, of its place, and, where it borrows, of what it may."""
         found = {_key(lot): 1}
         if odcr_id:
@@ -379,21 +387,21 @@ def _sum(one: Amounts, other: Amounts) -> dict[FlavorResource, int]:
     return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 
-def _promised(each: Promise) -> Holder:
+def _promised(each: Promise) -> SlotHolder:
     """What is promised, as a holder of a slot that is of no EC2 reservation yet. A nominated cluster is not
     asked for what it has not got."""
-    return Holder(
+    return SlotHolder(
         name=f"{_whole(each.cluster)}/promised",
         queue=each.queue,
         odcr_id="",
         cluster=each.cluster,
         priority=each.priority,
         since=each.since,
-        spared=each.spared or each.later,
+        non_preemptible=each.non_preemptible or each.later,
     )
 
 
-def _key(lot: Lot) -> FlavorResource:
+def _key(lot: OwnedSlots) -> FlavorResource:
     return FlavorResource(f"{lot.owner}/{lot.flavor}", _SLOTS)
 
 
@@ -409,16 +417,16 @@ def _whole(cluster: str) -> str:
     return f"cluster/{cluster}"
 
 
-def _rank(holder: Holder) -> _Rank:
-    return _Rank(not holder.leaving, holder.priority, -holder.since, holder.name)
+def _rank(holder: SlotHolder) -> _Rank:
+    return _Rank(not holder.terminating, holder.priority, -holder.since, holder.name)
 
 
-def _root(node: Node) -> Node:
+def _root(node: QuotaNode) -> QuotaNode:
     *_, root = (node, *node.path())
     return root
 
 
-def _below(node: Node) -> Iterator[Node]:
+def _below(node: QuotaNode) -> Iterator[QuotaNode]:
     yield from node.queues
     for cohort in node.cohorts:
         yield from _below(cohort)

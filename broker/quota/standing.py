@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.quota.model import Amounts, FlavorResource
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimant:
+class EntitledReservation:
     """A reservation and what it is entitled to. `since` is its age, in seconds since the epoch."""
 
     reserved: Reserved
@@ -41,14 +41,14 @@ class Claimant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class HardwareShare:
     """Of what a reservation is entitled to: what there is (`supplied`), and can be used now."""
 
     supplied: Amounts = field(default_factory=dict)
     allocatable: Amounts = field(default_factory=dict)
 
 
-class Stranger(NamedTuple):
+class UnattributedUsage(NamedTuple):
     """Who has something that no reservation knows of: on the machines of that owner, or on nobody's."""
 
     owner: Reserved | None
@@ -56,7 +56,7 @@ class Stranger(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Steadied:
+class SteadyMachines:
     """Which machines were last counted as usable, and since when some look otherwise."""
 
     counted: Mapping[str, bool]
@@ -77,8 +77,8 @@ def attribute(labels: Mapping[str, str], flavors: Mapping[str, Mapping[str, str]
 
 
 def steady(
-    before: Steadied | None, machines: Iterable[Machine], now: float, window: float
-) -> tuple[Steadied, tuple[Machine, ...]]:
+    before: SteadyMachines | None, machines: Iterable[Machine], now: float, window: float
+) -> tuple[SteadyMachines, tuple[Machine, ...]]:
     """The machines as they are to be counted: a change counts once it has lasted for `window` seconds.
 
     A drain that goes from node to node so takes one node out, not each in turn. What is seen for the first
@@ -101,7 +101,7 @@ def steady(
                 since[each.name] = began
         counted[each.name] = shown
         settled.append(each if shown == usable else _as(each, usable=shown))
-    return Steadied(counted, since), tuple(settled)
+    return SteadyMachines(counted, since), tuple(settled)
 
 
 def _as(machine: Machine, *, usable: bool) -> Machine:
@@ -116,11 +116,11 @@ def _as(machine: Machine, *, usable: bool) -> Machine:
 
 
 def shares(
-    claimants: Sequence[Claimant],
+    claimants: Sequence[EntitledReservation],
     machines: Iterable[Machine],
     *,
     sold: Collection[str] | None = None,
-) -> dict[Reserved, Share]:
+) -> dict[Reserved, HardwareShare]:
     """What each reservation gets of the hardware, the oldest first.
 
     Of what no machine of a flavor says anything and which is not `sold` with one, such as a licence, there is
@@ -140,7 +140,7 @@ def shares(
             )
             sums[0] += value * machine.count
             sums[1] += 0 if machine.out else value * machine.count
-    found: dict[Reserved, Share] = {}
+    found: dict[Reserved, HardwareShare] = {}
     for claimant in sorted(claimants, key=lambda each: (each.since, each.reserved)):
         supplied: dict[FlavorResource, int] = {}
         allocatable: dict[FlavorResource, int] = {}
@@ -154,16 +154,16 @@ def shares(
                 taken = min(max(0, nominal - mine[at]), left[at])
                 left[at] -= taken
                 into[key] = min(nominal, mine[at]) + taken
-        found[claimant.reserved] = Share(supplied=supplied, allocatable=allocatable)
+        found[claimant.reserved] = HardwareShare(supplied=supplied, allocatable=allocatable)
     return found
 
 
 def taken(
-    claimants: Sequence[Claimant],
+    claimants: Sequence[EntitledReservation],
     machines: Iterable[Machine],
-    found: Mapping[Reserved, Share],
+    found: Mapping[Reserved, HardwareShare],
     used: Mapping[Reserved, Amounts],
-    strangers: Mapping[Stranger, int],
+    strangers: Mapping[UnattributedUsage, int],
     *,
     anywhere: bool = False,
 ) -> dict[Reserved, dict[FlavorResource, int]]:
@@ -175,17 +175,17 @@ def taken(
     """
     if not strangers:
         return {}
-    usable: dict[Stranger, int] = {}
+    usable: dict[UnattributedUsage, int] = {}
     for machine in machines:
         for resource, value in machine.resources.items() if not machine.out else ():
-            at = Stranger(machine.owner, FlavorResource(machine.flavor, resource))
+            at = UnattributedUsage(machine.owner, FlavorResource(machine.flavor, resource))
             usable[at] = usable.get(at, 0) + value * machine.count
     left = {key: amount for (owner, key), amount in strangers.items() if owner is None}
     for key in left:
         there = sum(each for (owner, at), each in usable.items() if at == key and (anywhere or owner is None))
         entitled = 0
         for reserved, share in found.items():
-            elsewhere = 0 if anywhere else usable.get(Stranger(reserved, key), 0)
+            elsewhere = 0 if anywhere else usable.get(UnattributedUsage(reserved, key), 0)
             entitled += max(0, share.allocatable.get(key, 0) - elsewhere)
         left[key] = max(0, left[key] - max(0, there - entitled))
     made: dict[Reserved, dict[FlavorResource, int]] = {}
@@ -193,7 +193,7 @@ def taken(
         me = claimant.reserved
         for key, nominal in claimant.nominal.items():
             unused = max(0, found[me].allocatable.get(key, 0) - used.get(me, {}).get(key, 0))
-            own = Stranger(me, key)
+            own = UnattributedUsage(me, key)
             mine = min(unused, max(0, strangers.get(own, 0) - max(0, usable.get(own, 0) - nominal)))
             more = min(unused - mine, left.get(key, 0))
             if more:
@@ -203,7 +203,7 @@ def taken(
     return made
 
 
-def usage(holders: Iterable[Holder]) -> dict[FlavorResource, int]:
+def usage(holders: Iterable[ReservationHolder]) -> dict[FlavorResource, int]:
     """What all of them hold together."""
     total: dict[FlavorResource, int] = {}
     for holder in holders:
@@ -213,7 +213,7 @@ def usage(holders: Iterable[Holder]) -> dict[FlavorResource, int]:
     return total
 
 
-def associations(holders: Iterable[Holder]) -> tuple[tuple[str, Amounts], ...]:
+def associations(holders: Iterable[ReservationHolder]) -> tuple[tuple[str, Amounts], ...]:
     """Each holder's name and what it holds, by name; who holds nothing is left out.
 
     A name that two have is each one's with its kind before it.

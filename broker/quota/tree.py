@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from broker.quota.model import Amounts, Cohort, FlavorResource, Preemption, Queue, Quota
+from broker.quota.model import Amounts, FlavorResource, Preemption, Queue, Quota, QuotaCohort
 
 _NONE = Quota()
 
 
-class Node:
+class QuotaNode:
     """A queue or a cohort; `queue` is None for a cohort."""
 
     __slots__ = (
@@ -46,13 +46,13 @@ class Node:
         self.preemption = queue.preemption if queue is not None else Preemption()
         self.quotas = quotas
         self.weight = weight
-        self.parent: Node | None = None
-        self.cohorts: list[Node] = []
-        self.queues: list[Node] = []
+        self.parent: QuotaNode | None = None
+        self.cohorts: list[QuotaNode] = []
+        self.queues: list[QuotaNode] = []
         self.subtree: dict[FlavorResource, int] = {}
         self.local: dict[FlavorResource, int] = {}
         self.usage: dict[FlavorResource, int] = {}
-        self.over: dict[FlavorResource, dict[Node, None]] = {}
+        self.over: dict[FlavorResource, dict[QuotaNode, None]] = {}
         # What a child of this cohort could use of each resource if nothing were used.
         self.lendable: dict[str, int] = {}
         # Layers below: 0 without children, 1 above queues, one more for each layer of cohorts.
@@ -61,7 +61,7 @@ class Node:
     def __repr__(self) -> str:
         return f"<{'cohort' if self.queue is None else 'queue'} {self.name}>"
 
-    def path(self) -> Iterator[Node]:
+    def path(self) -> Iterator[QuotaNode]:
         """The ancestors, from the parent to the root."""
         node = self.parent
         while node is not None:
@@ -165,9 +165,9 @@ class Node:
 class Tree:
     """All queues and cohorts. `inactive` says of each queue under a cycle of cohorts where the cycle is."""
 
-    def __init__(self, queues: Iterable[Queue], cohorts: Iterable[Cohort] = ()) -> None:
-        self.queues: dict[str, Node] = {}
-        self.cohorts: dict[str, Node] = {}
+    def __init__(self, queues: Iterable[Queue], cohorts: Iterable[QuotaCohort] = ()) -> None:
+        self.queues: dict[str, QuotaNode] = {}
+        self.cohorts: dict[str, QuotaNode] = {}
         self.inactive: dict[str, str] = {}
         # By name, so that no answer depends on the order in which anything was given.
         named = {each.name: each for each in sorted(queues, key=lambda each: each.name)}
@@ -175,8 +175,8 @@ class Tree:
         specs = {each.name: each for each in cohorts}
         implied = {each.cohort for each in named.values()} | set(parents.values())
         for name in sorted(set(parents) | (implied - {""})):
-            spec = specs.get(name, Cohort(name=name))
-            self.cohorts[name] = Node(name, spec.quotas, spec.weight)
+            spec = specs.get(name, QuotaCohort(name=name))
+            self.cohorts[name] = QuotaNode(name, spec.quotas, spec.weight)
         for name, node in self.cohorts.items():
             if parent := parents.get(name, ""):
                 node.parent = self.cohorts[parent]
@@ -186,7 +186,7 @@ class Tree:
             if cycle := cycles.get(queue.cohort):
                 self.inactive[queue.name] = f"cohorts form a cycle: {' → '.join(cycle)}; change a parent"
                 continue
-            node = Node(queue.name, queue.quotas, queue.weight, queue)
+            node = QuotaNode(queue.name, queue.quotas, queue.weight, queue)
             self.queues[queue.name] = node
             if queue.cohort:
                 node.parent = self.cohorts[queue.cohort]
@@ -195,11 +195,11 @@ class Tree:
             del self.cohorts[name]
         for node in (*self.cohorts.values(), *self.queues.values()):
             if node.parent is None:
-                _settle(node)
+                _set_subtree_quotas(node)
                 _lend(node, node)
 
 
-def _cycles(cohorts: Mapping[str, Node]) -> dict[str, Sequence[str]]:
+def _cycles(cohorts: Mapping[str, QuotaNode]) -> dict[str, Sequence[str]]:
     """Each cohort that is in a cycle or below one, with the cycle."""
     found: dict[str, Sequence[str]] = {}
     for name, start in cohorts.items():
@@ -213,11 +213,11 @@ def _cycles(cohorts: Mapping[str, Node]) -> dict[str, Sequence[str]]:
     return found
 
 
-def _settle(node: Node) -> None:
+def _set_subtree_quotas(node: QuotaNode) -> None:
     """Subtree quotas from the leaves up."""
     subtree = {key: quota.nominal for key, quota in node.quotas.items()}
     for child in (*node.cohorts, *node.queues):
-        _settle(child)
+        _set_subtree_quotas(child)
         for key, value in child.subtree.items():
             subtree[key] = subtree.get(key, 0) + value - child.local.get(key, 0)
         node.height = max(node.height, child.height + 1)
@@ -229,7 +229,7 @@ def _settle(node: Node) -> None:
     }
 
 
-def _lend(node: Node, root: Node) -> None:
+def _lend(node: QuotaNode, root: QuotaNode) -> None:
     for key in root.subtree:
         node.lendable[key.resource] = node.lendable.get(key.resource, 0) + node.potential(key)
     for child in node.cohorts:

@@ -38,7 +38,7 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class ReservationHolder:
     """One user of a reservation: what it holds, in which flavors. Amounts in whole units (cpu in milli).
 
     `name` is unique among a reservation's holders: a cluster's name, or a workload's or a claim's with what

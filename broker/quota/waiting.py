@@ -12,12 +12,12 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from broker.quota.cycle import Head
-from broker.quota.tree import Node, Tree
+from broker.quota.tree import QuotaNode, Tree
 
 _Item = tuple[int, float, str, Head]
 
 
-class Waiting:
+class WaitingHeads:
     """Every workload that waits, under the queues of a tree."""
 
     def __init__(self, tree: Tree) -> None:
@@ -25,7 +25,7 @@ class Waiting:
         self._heaps: dict[str, list[_Item]] = {}
         self._aside: dict[str, dict[str, Head]] = {}
         # Queues with something set aside, by the root of their tree.
-        self._stuck: dict[Node, set[str]] = {}
+        self._stuck: dict[QuotaNode, set[str]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._heaps.values())) + sum(map(len, self._aside.values()))
@@ -58,6 +58,6 @@ class Waiting:
                     self.push(head)
 
 
-def _root(node: Node) -> Node:
+def _root(node: QuotaNode) -> QuotaNode:
     *_, root = (node, *node.path())
     return root

@@ -16,10 +16,10 @@ from broker.apis.ome import SPEC_NORMALIZED
 from broker.apis.ome_rules import Judged
 from broker.apis.units import written
 from broker.kube.conditions import ConditionUpdate
-from broker.quota.lifecycle import Kind, Obstacle, State, ready
+from broker.quota.lifecycle import Obstacle, ObstacleKind, State, ready
 from broker.quota.model import Amounts, FlavorResource
-from broker.quota.standing import Share, beyond
-from broker.quota.usage import Holder
+from broker.quota.standing import HardwareShare, beyond
+from broker.quota.usage import ReservationHolder
 from broker.reservations.reading import INVALID
 from broker.reservations.sizing import ACCELERATORS
 
@@ -120,7 +120,7 @@ class Facts:
     refused: tuple[str, ...] = ()
     nominal: Amounts = field(default_factory=dict)
     limit: Amounts = field(default_factory=dict)
-    share: Share = field(default_factory=Share)
+    share: HardwareShare = field(default_factory=HardwareShare)
     deciding: frozenset[FlavorResource] = frozenset()
     missing_flavors: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class Facts:
     troubles: tuple[Trouble, ...] = ()
     hindered: tuple[Trouble, ...] = ()
     remedies: tuple[str, ...] = ()
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[ReservationHolder, ...] = ()
     used: Amounts = field(default_factory=dict)
     priority_missing: str = ""
     left: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
         because = [each.message if each.reason == reason else each.said for each in facts.troubles]
         because += facts.pending if waits else facts.remedies
         yield Obstacle(
-            kind=Kind.BUYING if waits else Kind.SUPPLY,
+            kind=ObstacleKind.BUYING if waits else ObstacleKind.SUPPLY,
             reason=reason,
             message="; ".join([amounts_missing(facts.nominal, facts.share.supplied, decides), *because]),
         )
@@ -160,7 +160,7 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
             for key, value in sorted(excess.items())
         )
         yield Obstacle(
-            kind=Kind.USE,
+            kind=ObstacleKind.USE,
             reason="QuotaExceeded",
             message=f"{told}: nothing is evicted for it, and nothing more is admitted until it fits; end "
             "some of status.associationUsages, or raise nominalQuota",
@@ -170,12 +170,12 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
 def _before_hardware(facts: Facts) -> Iterator[Obstacle]:
     """What keeps anybody from looking at what is there: the spec, its flavors, its queue."""
     if facts.judged.problems:
-        yield Obstacle(kind=Kind.SPEC, reason="SpecInvalid", message="; ".join(facts.judged.problems))
+        yield Obstacle(kind=ObstacleKind.SPEC, reason="SpecInvalid", message="; ".join(facts.judged.problems))
     if facts.refused:
-        yield Obstacle(kind=Kind.SPEC, reason="QuotaExceeded", message="; ".join(facts.refused))
+        yield Obstacle(kind=ObstacleKind.SPEC, reason="QuotaExceeded", message="; ".join(facts.refused))
     if facts.missing_flavors:
         yield Obstacle(
-            kind=Kind.QUEUE,
+            kind=ObstacleKind.QUEUE,
             reason="FlavorNotFound",
             message=f"no ResourceFlavor {listed(facts.missing_flavors)}: create it, with the node labels of "
             "its instances, or correct the flavor's name; without Kueue, a flavor is named after its "
@@ -184,7 +184,9 @@ def _before_hardware(facts: Facts) -> Iterator[Obstacle]:
     if facts.queue is not None and not facts.queue.active:
         said = ": ".join(part for part in (facts.queue.reason, facts.queue.message) if part)
         yield Obstacle(
-            kind=Kind.QUEUE, reason="ClusterQueueInactive", message=f"its ClusterQueue is not active: {said}"
+            kind=ObstacleKind.QUEUE,
+            reason="ClusterQueueInactive",
+            message=f"its ClusterQueue is not active: {said}",
         )
 
 
@@ -253,7 +255,7 @@ def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: 
 
 
 # What stops admission and says nothing about the hardware.
-NOT_OF_HARDWARE: Final = ((Kind.QUEUE, "ClusterQueueInactive"), (Kind.SPEC, "QuotaExceeded"))
+NOT_OF_HARDWARE: Final = ((ObstacleKind.QUEUE, "ClusterQueueInactive"), (ObstacleKind.SPEC, "QuotaExceeded"))
 
 
 def _sufficient(facts: Facts) -> ConditionUpdate:
@@ -300,7 +302,7 @@ def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> Cond
     if anew:
         said = "the spec changed: what it asks for now is waited for"
         return ConditionUpdate(type=PROVISIONED, status="Unknown", reason="Updating", message=said)
-    if state == "Active" and (obstacle is None or obstacle.kind is Kind.USE):
+    if state == "Active" and (obstacle is None or obstacle.kind is ObstacleKind.USE):
         said = "what the spec asks for is there"
         return ConditionUpdate(type=PROVISIONED, status="True", reason="CapacityProvisioned", message=said)
     reason, said = (obstacle.reason, obstacle.message) if obstacle is not None else (state, state)
@@ -332,7 +334,7 @@ def _workloads(facts: Facts) -> ConditionUpdate:
     )
 
 
-def _ailing(holders: Sequence[Holder]) -> str:
+def _ailing(holders: Sequence[ReservationHolder]) -> str:
     return listed([f"{each.name}: {each.why or 'not healthy'}" for each in holders], "; ")
 
 

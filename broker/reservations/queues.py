@@ -10,21 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.apis.ome import PreemptionRule, ReservationSpec, ResourceQuota
+from broker.apis.ome import FlavorResourceQuota, PreemptionRule, ReservationSpec
 from broker.apis.units import units
 from broker.quota.model import (
-    Cohort,
+    FlavorGroup,
     FlavorResource,
     Preemption,
     Queue,
     Quota,
-    ResourceGroup,
+    QuotaCohort,
     amount,
 )
 from broker.quota.usage import Reserved
 
 
-def queues(reservations: Mapping[Reserved, ReservationSpec]) -> tuple[tuple[Queue, ...], tuple[Cohort, ...]]:
+def queues(
+    reservations: Mapping[Reserved, ReservationSpec],
+) -> tuple[tuple[Queue, ...], tuple[QuotaCohort, ...]]:
     """A queue for each reservation, named `Reserved.queue`, of specs that are judged and have no problem."""
     return tuple(queue(reserved, spec) for reserved, spec in sorted(reservations.items())), ()
 
@@ -35,7 +37,7 @@ def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
         name=reserved.queue,
         cohort=spec.cohort,
         groups=tuple(
-            ResourceGroup(frozenset(group.covered_resources), tuple(flavor.name for flavor in group.flavors))
+            FlavorGroup(frozenset(group.covered_resources), tuple(flavor.name for flavor in group.flavors))
             for group in spec.resource_groups
         ),
         quotas={
@@ -48,7 +50,7 @@ def queue(reserved: Reserved, spec: ReservationSpec) -> Queue:
     )
 
 
-def _quota(each: ResourceQuota) -> Quota:
+def _quota(each: FlavorResourceQuota) -> Quota:
     return Quota(
         nominal=amount(units(each.name, each.nominal_quota)),
         borrowing_limit=_limit(each.name, each.borrowing_limit),

@@ -23,7 +23,7 @@ from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.ome_rules import judge
 from broker.capacity import shortages
-from broker.capacity.answers import ANSWERS, Answer
+from broker.capacity.answers import ANSWERS, ErrorPolicy
 from broker.capacity.model import Option, Pool, Selection
 from broker.capacity.template import target_for
 from broker.kube.metrics import REGISTRY as KUBE
@@ -69,13 +69,13 @@ def answers() -> str:
     )
 
 
-def _goes(answer: Answer) -> str:
+def _goes(answer: ErrorPolicy) -> str:
     if answer.elsewhere:
         return "goes on to its next option at once"
     return "waits until somebody mends it" if answer.stops else "makes the same call again, later"
 
 
-def _length(class_: ErrorClass, answer: Answer) -> str:
+def _length(class_: ErrorClass, answer: ErrorPolicy) -> str:
     if answer.marks == "nothing":
         return ""
     record = shortages.Shortages().record

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from broker.apis.crdgen import Definition, definition
+from broker.apis.crdgen import GeneratedDefinition, definition
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import (
     VERSIONS,
@@ -54,7 +54,7 @@ COVERED = "self.flavors.all(x, size(x.resources) == size(self.coveredResources))
 
 @lru_cache
 def _schema(model: type[Object], version: str) -> str:
-    made = definition(Definition(versions=(model,), columns=(), categories=("kueue",)))
+    made = definition(GeneratedDefinition(versions=(model,), columns=(), categories=("kueue",)))
     schema = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     schema = json.loads(json.dumps(schema))
     if model is ClusterQueue:
@@ -94,7 +94,7 @@ def definitions(served: Sequence[str]) -> list[Json]:
     """A definition of each kind; the first version is stored."""
     made = []
     for model in MODELS:
-        body = json.loads(json.dumps(definition(Definition(versions=(model,), columns=()))))
+        body = json.loads(json.dumps(definition(GeneratedDefinition(versions=(model,), columns=()))))
         template = body["spec"]["versions"][0]
         body["spec"]["versions"] = [
             template

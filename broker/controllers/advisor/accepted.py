@@ -14,7 +14,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.apis.karpenter_aws_accepted import Accepted, load
+from broker.apis.karpenter_aws_accepted import AcceptedSpec, load
 from broker.apis.karpenter_aws_definition import PROPERTY
 from broker.apis.reservation_spec import validate_reservation_spec
 from broker.controllers.advisor.definition import DefinitionKeeper
@@ -66,7 +66,7 @@ class AcceptedKeeper:
         field = one.spec.capacity_reservation_spec
         if field is not None and validate_reservation_spec(field):
             return None  # not accepted
-        wanted = Accepted(spec=field, definition=known.identity) if field is not None else None
+        wanted = AcceptedSpec(spec=field, definition=known.identity) if field is not None else None
         if (wanted and wanted.dump()) == (copy and copy.dump()):
             return None
         if wait := self._definition.unsettled():
@@ -85,7 +85,7 @@ class AcceptedKeeper:
         _log.info("the user removed the spec: its copy goes as well", nodeclass=name)
         return None
 
-    def _copy(self, one: EC2NodeClass, wanted: Accepted) -> Result | None:
+    def _copy(self, one: EC2NodeClass, wanted: AcceptedSpec) -> Result | None:
         spec = wanted.spec.wire()
         kept = self._patch(
             one,
@@ -97,12 +97,12 @@ class AcceptedKeeper:
         if kept:
             return None
         # A replica that does not know the property took the write: what is gone now no user removed.
-        unsure = Accepted(spec=wanted.spec, definition=UNCONFIRMED)
+        unsure = AcceptedSpec(spec=wanted.spec, definition=UNCONFIRMED)
         now_there = self._classes.get(one.name) or one
         self._patch(now_there, {"metadata": {"annotations": {names.ACCEPTED_SPEC: unsure.dump()}}})
         return Result(requeue_after=SOON)
 
-    def _restore(self, one: EC2NodeClass, copy: Accepted) -> Result | None:
+    def _restore(self, one: EC2NodeClass, copy: AcceptedSpec) -> Result | None:
         """The copy names the new definition only when the field was seen under it."""
         if not self._patch(one, {"spec": {PROPERTY: copy.spec.wire()}}):
             return Result(requeue_after=SOON)

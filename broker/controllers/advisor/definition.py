@@ -17,7 +17,7 @@ from broker.apis.karpenter_aws_definition import (
     NAME,
     PROPERTY,
     CustomResourceDefinition,
-    Definition,
+    StoredDefinition,
     definition,
     patch,
 )
@@ -62,14 +62,14 @@ class DefinitionKeeper:
         self._keep = keep
         self._lock = threading.Lock()
         self._seen: tuple[str, float] = ("", 0.0)  # the identity, and since when it is known
-        self._told_of: tuple[CustomResourceDefinition, Definition] | None = (
+        self._told_of: tuple[CustomResourceDefinition, StoredDefinition] | None = (
             None  # the same object says the same
         )
         self._told = self._reread = ""
         self._looks: list[float] = []  # when classes are to be read anew
         self._put_back: list[float] = []
 
-    def current(self) -> Definition | None:
+    def current(self) -> StoredDefinition | None:
         """As last seen; None where there is none, or where it may not be read."""
         there = self._cache.get(NAME)
         if there is None:
@@ -104,7 +104,7 @@ class DefinitionKeeper:
         asked = (self._mend(found) if found.missing or found.outdated else None, self._look_again(found))
         return min((again for again in asked if again), key=lambda again: again.requeue_after, default=None)
 
-    def _look_again(self, found: Definition) -> Result:
+    def _look_again(self, found: StoredDefinition) -> Result:
         """Classes are read anew once the definition is in force: until then a watch may have shown them as
         the old one had them. When that watch ends nobody says, so it is done again, ever more rarely."""
         now = self._clock.monotonic()
@@ -115,7 +115,7 @@ class DefinitionKeeper:
             self._looks = [*self._looks[1:], now + LONG_AFTER]
         return Result(requeue_after=max(self._looks[0] - now, 0.0))
 
-    def _mend(self, found: Definition) -> Result | None:
+    def _mend(self, found: StoredDefinition) -> Result | None:
         lacking = ", ".join((*found.missing, *found.outdated))
         if self._told != found.identity:
             self._told = found.identity

@@ -17,7 +17,7 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.kube.cache import Cache
 from broker.kube.events import Recorder
-from broker.quota.resolve import Names, Unresolved
+from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.usage import Reserved
 
 Said = tuple[tuple[str, str], ...]  # reason and message of each event
@@ -102,7 +102,7 @@ def _said(one: Object, known: Names) -> Iterator[tuple[str, str]]:
     if draws is None or (isinstance(one, NodeClaim) and names.DEDICATED in one.labels):
         return
     given = known.resolve(draws)
-    if isinstance(given, Unresolved):
+    if isinstance(given, UnresolvedName):
         without = "its workloads have no queue" if isinstance(one, Namespace) else WITHOUT
         yield (
             given.reason,

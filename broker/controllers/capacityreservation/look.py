@@ -26,9 +26,18 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube import search
 from broker.kube.cache import Cache
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
-from broker.quota.resolve import Names, Unresolved
-from broker.quota.standing import Claimant, Machine, Share, Steadied, shares, steady, taken, usage
-from broker.quota.usage import Holder, Reserved
+from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.standing import (
+    EntitledReservation,
+    HardwareShare,
+    Machine,
+    SteadyMachines,
+    shares,
+    steady,
+    taken,
+    usage,
+)
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions as verdicts
 from broker.reservations.conditions import Facts
 from broker.reservations.machines import Flavors, Hardware, Seen
@@ -90,10 +99,10 @@ class Look:
         self._steady_seconds = steady_seconds
         self._hardware = Hardware(starting_seconds=starting_seconds)
         self.others = OthersKeeper(nodes, pods, steady_seconds=steady_seconds)
-        self._steadied: Steadied | None = None
+        self._steadied: SteadyMachines | None = None
         self._types: Mapping[str, InstanceType] = {}
         self._judgements: dict[str, tuple[tuple[int, str], Judgement]] = {}
-        self._users: dict[str, tuple[list[Holder], tuple[Holder, ...], Amounts]] = {}
+        self._users: dict[str, tuple[list[ReservationHolder], tuple[ReservationHolder, ...], Amounts]] = {}
 
     def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> View:
         sources, holdings = self._sources, self._sources.holdings()
@@ -111,7 +120,7 @@ class Look:
         )
         common, own = _outs(machines)
         refusals = sources.refusals()
-        holders: dict[Reserved, list[Holder]] = defaultdict(list)
+        holders: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
         for source in sources.holders:
             for reserved, some in source().items():
                 holders[reserved] += some
@@ -149,7 +158,7 @@ class Look:
                 refused=refusals.get(reserved, ()),
                 nominal=mine.nominal,
                 limit=mine.limit,
-                share=shared.get(reserved) or Share(),
+                share=shared.get(reserved) or HardwareShare(),
                 deciding=mine.deciding,
                 missing_flavors=tuple(name for name in named if name not in flavors and name not in held),
                 pending=tuple(_begins(odcr) for _, odcr in cloud[reserved] if odcr.state in STARTING),
@@ -177,7 +186,9 @@ class Look:
             until=min((steadily, *due)),
         )
 
-    def _added(self, one: Reservation, holders: list[Holder]) -> tuple[tuple[Holder, ...], Amounts]:
+    def _added(
+        self, one: Reservation, holders: list[ReservationHolder]
+    ) -> tuple[tuple[ReservationHolder, ...], Amounts]:
         """Who uses it, by name, and how much that is together; added up anew only where somebody changed."""
         known = self._users.get(one.uid)
         if known is None or known[0] != holders:
@@ -214,9 +225,11 @@ class Look:
 
 def _claimants(
     reservations: Sequence[Reservation], judged: Mapping[Reserved, Judgement]
-) -> Sequence[Claimant]:
+) -> Sequence[EntitledReservation]:
     return [
-        Claimant(reserved=reserved_of(one), nominal=judged[reserved_of(one)].nominal, since=_age(one))
+        EntitledReservation(
+            reserved=reserved_of(one), nominal=judged[reserved_of(one)].nominal, since=_age(one)
+        )
         for one in reservations
         if not one.deleting
     ]
@@ -232,7 +245,7 @@ def _kin(judged: Mapping[Reserved, Judgement]) -> Kin:
     @cache
     def kin(given: str, owner: Reserved | None) -> bool:
         found = named().resolve(given)
-        if isinstance(found, Unresolved):
+        if isinstance(found, UnresolvedName):
             return False
         if owner is None or found == owner:
             return True

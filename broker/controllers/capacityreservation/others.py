@@ -19,8 +19,8 @@ from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.kube.cache import Cache
 from broker.quota.model import FlavorResource
-from broker.quota.standing import Machine, Stranger
-from broker.quota.usage import Holder, Reserved
+from broker.quota.standing import Machine, UnattributedUsage
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.sizing import ACCELERATORS
 
 Kin = Callable[[str, Reserved | None], bool]
@@ -34,7 +34,7 @@ class Others:
     """`use`: by whose machines they are and what is used; `nodes`: where, as far as that is known, by owner
     and flavor. `anywhere`: whose machines they are on is not known."""
 
-    use: Mapping[Stranger, int] = field(default_factory=dict)
+    use: Mapping[UnattributedUsage, int] = field(default_factory=dict)
     nodes: Mapping[tuple[Reserved | None, str], tuple[str, ...]] = field(default_factory=dict)
     anywhere: bool = False
 
@@ -68,7 +68,7 @@ class OthersKeeper:
         self,
         machines: Iterable[Machine],
         claims: Iterable[NodeClaim],
-        holders: Iterable[Holder],
+        holders: Iterable[ReservationHolder],
         *,
         kin: Kin,
         kueue: bool,
@@ -90,13 +90,13 @@ class OthersKeeper:
         self,
         machines: Iterable[Machine],
         claims: Iterable[NodeClaim],
-        holders: Iterable[Holder],
+        holders: Iterable[ReservationHolder],
         *,
         kin: Kin,
         kueue: bool,
     ) -> Others:
         on = {claim.status.node_name: claim for claim in claims if _says(claim)}
-        use: dict[Stranger, int] = {}
+        use: dict[UnattributedUsage, int] = {}
         nodes: dict[tuple[Reserved | None, str], list[str]] = {}
         for machine in machines:
             resource = next((each for each in ACCELERATORS if machine.resources.get(each)), None)
@@ -113,13 +113,13 @@ class OthersKeeper:
             busy = has if whole else min(has, self._of(node.name).get(resource, 0))
             if busy:
                 owner = None if kueue else machine.owner
-                key = Stranger(owner, FlavorResource(machine.flavor, resource))
+                key = UnattributedUsage(owner, FlavorResource(machine.flavor, resource))
                 use[key] = use.get(key, 0) + busy
                 if not kueue:
                     nodes.setdefault((owner, machine.flavor), []).append(node.name)
         for holder in holders if kueue else ():
             for at, amount in holder.usage.items() if holder.kind == "Workload" else ():
-                if (key := Stranger(None, at)) in use:
+                if (key := UnattributedUsage(None, at)) in use:
                     use[key] -= amount
         return Others(
             use={key: amount for key, amount in use.items() if amount > 0},

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.conditions import QueueState, Trouble
 from broker.reservations.ownership import Holdings
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 
 
-def _nothing() -> Mapping[Reserved, tuple[Holder, ...]]:
+def _nothing() -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
     return {}
 
 
@@ -37,7 +37,7 @@ class Sources:
 
     holdings: Callable[[], Holdings] = Holdings
     group_arn: Callable[[Reserved], str] = lambda _: ""
-    holders: Sequence[Callable[[], Mapping[Reserved, tuple[Holder, ...]]]] = field(
+    holders: Sequence[Callable[[], Mapping[Reserved, tuple[ReservationHolder, ...]]]] = field(
         default_factory=lambda: (_nothing,)
     )
     queue: Callable[[Reserved], QueueState | None] = lambda _: None

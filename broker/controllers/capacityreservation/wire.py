@@ -13,7 +13,7 @@ from broker.controllers.dedicatedaicluster.view import ClusterView
 from broker.controllers.kueue.ownership import queue_name
 from broker.controllers.kueue.view import KueueView
 from broker.controllers.odcr.view import HoldingsView
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.conditions import QueueState, Trouble
 
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
@@ -38,7 +38,7 @@ def sources(
     kueue: KueueView,
     clusters: ClusterView,
     *,
-    drawing: Callable[[], Mapping[Reserved, tuple[Holder, ...]]] = dict,
+    drawing: Callable[[], Mapping[Reserved, tuple[ReservationHolder, ...]]] = dict,
     refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = dict,
 ) -> Sources:
     def queue(reserved: Reserved) -> QueueState | None:

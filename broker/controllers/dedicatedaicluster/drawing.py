@@ -22,9 +22,9 @@ from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.quota.model import Amounts, FlavorResource, Queue
-from broker.quota.resolve import Names, Unresolved
+from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.standing import attribute
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.queues import queue
 from broker.reservations.sizing import ACCELERATORS
 
@@ -35,18 +35,18 @@ def drawing(
     claims: Iterable[NodeClaim],
     specs: Mapping[Reserved, ReservationSpec],
     flavors: Mapping[str, ResourceFlavor],
-) -> Mapping[Reserved, tuple[Holder, ...]]:
+) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
     """Of these claims, those with an instance. `specs` are judged, and have no problem."""
     by_name = Names(specs)
     made: dict[Reserved, Queue] = {}
-    found: dict[Reserved, list[Holder]] = {}
+    found: dict[Reserved, list[ReservationHolder]] = {}
     for claim in sorted(claims, key=lambda each: each.name):
         if names.DEDICATED in claim.labels or not claim.status.provider_id:
             continue
         if claim.labels.get(names.CAPACITY_TYPE, RESERVED) != RESERVED:
             continue
         reserved = by_name.resolve(claim.annotations.get(names.DRAWS_FROM, ""))
-        if isinstance(reserved, Unresolved):
+        if isinstance(reserved, UnresolvedName):
             continue
         if reserved not in made:
             made[reserved] = queue(reserved, specs[reserved])
@@ -56,7 +56,7 @@ def drawing(
         if len(of := attribute(claim.labels, labels)) != 1:
             continue
         since = claim.metadata.creation_timestamp
-        one = Holder(
+        one = ReservationHolder(
             kind="NodeClaim",
             name=claim.name,
             reserved=reserved,
@@ -75,10 +75,10 @@ def drawers(
     claims: Cache[NodeClaim],
     *,
     kueue: Callable[[], bool],
-) -> Callable[[], Mapping[Reserved, tuple[Holder, ...]]]:
+) -> Callable[[], Mapping[Reserved, tuple[ReservationHolder, ...]]]:
     """As `drawing`, of what the caches have whenever it is called; nothing where Kueue counts quota."""
 
-    def found() -> Mapping[Reserved, tuple[Holder, ...]]:
+    def found() -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
         if kueue() or not (some := [each for each in claims.list() if names.DRAWS_FROM in each.annotations]):
             return {}
         specs, _ = judged(reads)

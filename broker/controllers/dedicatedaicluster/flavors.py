@@ -67,10 +67,13 @@ def rule(one: ResourceFlavor) -> flavors.Flavor:
         name=one.name,
         labels=one.spec.node_labels,
         taints=tuple(
-            flavors.Taint(key=each.key, value=each.value, effect=each.effect) for each in one.spec.node_taints
+            flavors.FlavorTaint(key=each.key, value=each.value, effect=each.effect)
+            for each in one.spec.node_taints
         ),
         tolerations=tuple(
-            flavors.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
+            flavors.FlavorToleration(
+                key=each.key, operator=each.operator, value=each.value, effect=each.effect
+            )
             for each in one.spec.tolerations
         ),
     )

@@ -18,15 +18,15 @@ from broker.controllers.dedicatedaicluster.drawing import share
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.preemption.nominated import nominated
 from broker.quota.candidates import fits
-from broker.quota.joint import Quota
+from broker.quota.joint import QuotaState
 from broker.quota.model import Amounts
-from broker.quota.tree import Node, Tree
+from broker.quota.tree import QuotaNode, Tree
 from broker.reservations.sizing import supply
 from providers.model import InstanceType
 
 
 def without_room(
-    quota: Quota,
+    quota: QuotaState,
     later: Mapping[str, Held],
     claims: Iterable[tuple[NodeClaim, str]],
     *,
@@ -79,7 +79,7 @@ def _order(claim: NodeClaim) -> tuple[int, float, str]:
 
 def _usages(
     claim: NodeClaim,
-    node: Node,
+    node: QuotaNode,
     made_for: Set[str],
     flavors: Mapping[str, ResourceFlavor],
     types: Mapping[str, InstanceType],
@@ -97,6 +97,6 @@ def _usages(
         yield share(node.queue, name, has)
 
 
-def _root(node: Node) -> Node:
+def _root(node: QuotaNode) -> QuotaNode:
     *_, root = (node, *node.path())
     return root

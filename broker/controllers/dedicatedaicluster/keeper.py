@@ -43,9 +43,9 @@ from broker.controllers.reservations.each import each
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
 from broker.kube.remains import Remains
-from broker.quota.entitled import Standing, Verdict
-from broker.quota.joint import GROWTH, Joint, Quota
-from broker.quota.model import Amounts, FlavorResource, Workload
+from broker.quota.entitled import AdmissionDecision, AdmissionPhase
+from broker.quota.joint import GROWTH, JointDecision, QuotaState
+from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import FlavorProblem
 from providers.model import InstanceType
@@ -183,14 +183,14 @@ class ClusterKeeper:
         """Whether there are clusters, and it is not known yet what Kueue says of them."""
         return bool(len(self._cache)) and self._kueue() and not self._queueing.known
 
-    def quota(self, this: Pass, launching: Iterable[Workload]) -> Quota | None:
+    def quota(self, this: Pass, launching: Iterable[AdmittedWorkload]) -> QuotaState | None:
         """What decides about them; None where Kueue does. `launching`: as `World.quota` has it."""
         if self._kueue():
             return None
         homes = [each.cluster.name for each in this.world.asking if this.home(each)]
         return this.world.quota(settled=this.settled, homes=homes, at=this.at, launching=launching)
 
-    def given(self, this: Pass, decided: Joint, standing: Standing) -> Mapping[str, Held]:
+    def given(self, this: Pass, decided: JointDecision, standing: AdmissionPhase) -> Mapping[str, Held]:
         """By uid, what clusters of this standing hold from now on, or once others have left, that hold more
         than their status says."""
         found = {}
@@ -207,7 +207,7 @@ class ClusterKeeper:
             found[one.cluster.uid] = replace(before, usage=verdict.usage, priority=one.priority)
         return found
 
-    def act(self, this: Pass, decided: Joint | None) -> float | None:
+    def act(self, this: Pass, decided: JointDecision | None) -> float | None:
         """Each cluster's next step; the seconds until the next moment that matters. `decided`: None where
         Kueue decides. Raises ApiError after each had its turn."""
         waits: list[float] = []
@@ -215,7 +215,7 @@ class ClusterKeeper:
         self._marks.forget({one.cluster.uid for one in this.world.asking})
         return min(waits, default=None)
 
-    def _keep(self, this: Pass, decided: Joint | None, one: Asking) -> list[float]:
+    def _keep(self, this: Pass, decided: JointDecision | None, one: Asking) -> list[float]:
         """One cluster's step; seconds after which it wants another look, whatever happens before."""
         now = self._clock.now()
         verdict, evicted = self._decided(this, decided, one)
@@ -251,8 +251,8 @@ class ClusterKeeper:
         return [] if settled.patience is None else [max(settled.patience, NOT_YET)]
 
     def _decided(
-        self, this: Pass, decided: Joint | None, one: Asking
-    ) -> tuple[Verdict | None, Evicted | None]:
+        self, this: Pass, decided: JointDecision | None, one: Asking
+    ) -> tuple[AdmissionDecision | None, Evicted | None]:
         """By Kueue, where it is there; else by the broker, over all reservations at once."""
         if decided is None:
             return self._queueing.said(one, this.world)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
-from broker.apis.ome_clusters import DedicatedAICluster, SelectorRequirement
+from broker.apis.ome_clusters import DedicatedAICluster, NodeLabelRequirement
 from broker.capacity.types import WELL_KNOWN
 from broker.controllers.dedicatedaicluster.wanted import Wanted
 from broker.controllers.kueue.ownership import short
@@ -187,7 +187,7 @@ def _asked(flavor: Mapping[str, str], wanted: Wanted) -> tuple[list[Json], Json]
     return asked, labels
 
 
-def _term(wanted: Wanted, flavor: Mapping[str, str]) -> tuple[SelectorRequirement, ...]:
+def _term(wanted: Wanted, flavor: Mapping[str, str]) -> tuple[NodeLabelRequirement, ...]:
     """The first of the required terms that the flavor does not contradict."""
     node = wanted.affinity.node_affinity
     required = node.required_during_scheduling_ignored_during_execution if node else None

@@ -38,7 +38,7 @@ from broker.controllers.kueue.answers import BY_CHECK, refused
 from broker.controllers.kueue.ownership import BROKER
 from broker.controllers.kueue.render import CHECK
 from broker.kube.conditions import ConditionUpdate, condition_body, owner_reference, set_conditions
-from broker.quota.entitled import Standing, Verdict, held_of
+from broker.quota.entitled import AdmissionDecision, AdmissionPhase, held_of
 from broker.quota.model import Amounts, FlavorResource
 from broker.reservations.sizing import ACCELERATORS
 
@@ -163,8 +163,8 @@ def admitted(workload: Workload) -> bool:
 
 
 def verdict(
-    mine: Sequence[Workload], wanted: Wanted, held: Amounts | None, never: Verdict | None
-) -> Verdict | None:
+    mine: Sequence[Workload], wanted: Wanted, held: Amounts | None, never: AdmissionDecision | None
+) -> AdmissionDecision | None:
     """As the broker's own decision would say it: None where there is nothing to decide. `never`: that no
     state of the queues would do."""
     has = usage(each for each in mine if admitted(each))
@@ -173,10 +173,10 @@ def verdict(
     if held is not None and all(value <= before.get(name, 0) for name, value in wanted.requests.items()):
         return None
     if enough:
-        return Verdict(standing=Standing.ADMITTED, usage=has)
+        return AdmissionDecision(standing=AdmissionPhase.ADMITTED, usage=has)
     if never is not None:
         return never
-    return Verdict(standing=Standing.WAITING, why=_why(mine))
+    return AdmissionDecision(standing=AdmissionPhase.WAITING, why=_why(mine))
 
 
 def counted(workload: Workload) -> bool:

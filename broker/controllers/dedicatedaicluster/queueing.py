@@ -26,7 +26,7 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
-from broker.quota.entitled import Verdict
+from broker.quota.entitled import AdmissionDecision
 from broker.quota.model import Amounts
 from broker.quota.usage import Reserved
 
@@ -70,7 +70,7 @@ class Queueing:
         for some in self._mine.values():
             some.sort(key=lambda each: each.name)
 
-    def said(self, one: Asking, world: World) -> tuple[Verdict | None, Evicted | None]:
+    def said(self, one: Asking, world: World) -> tuple[AdmissionDecision | None, Evicted | None]:
         """What Kueue decided about the cluster."""
         mine = self._of(one)
         evicted = queued.eviction(mine) if one.held is not None else None

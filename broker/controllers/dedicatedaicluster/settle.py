@@ -25,9 +25,9 @@ from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted
 from broker.controllers.nodeclaim.status import is_true
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.remains import Remains
-from broker.quota.entitled import Eviction, Lack, Standing, Verdict
+from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import Amounts, Reason
-from broker.quota.resolve import Unresolved
+from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import ACCELERATORS, FlavorProblem, Sized
 from broker.text import quantity
@@ -72,10 +72,10 @@ class Facts:
 
     cluster: DedicatedAICluster
     wanted: Wanted | Refused
-    reserved: Reserved | Unresolved
+    reserved: Reserved | UnresolvedName
     priority: int = 0
     barred: str = ""
-    verdict: Verdict | None = None
+    verdict: AdmissionDecision | None = None
     eviction: Evicted | None = None
     claims: Sequence[NodeClaim] = ()
     left_out: Sequence[Remains] = ()
@@ -113,7 +113,7 @@ class Settled:
     patience: float | None = None  # seconds until what it says changes by time alone
 
 
-def leaving(cluster: DedicatedAICluster, reserved: Reserved | Unresolved) -> bool:
+def leaving(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName) -> bool:
     """Whether a cluster that holds quota is on its way to giving it back, for a reason seen before now."""
     now = condition(cluster.status.conditions, PREEMPTED)
     mine = held(cluster)
@@ -130,7 +130,11 @@ def settle(facts: Facts, size: Size, *, now: datetime, wait: float) -> Settled:
     if cluster.deleting:
         return _leave(facts, None)
     verdict = facts.verdict
-    if verdict is not None and verdict.standing is Standing.ADMITTED and isinstance(facts.reserved, Reserved):
+    if (
+        verdict is not None
+        and verdict.standing is AdmissionPhase.ADMITTED
+        and isinstance(facts.reserved, Reserved)
+    ):
         before = mine or Held(reserved=facts.reserved, since=now, usage={})
         mine = replace(before, usage=verdict.usage)
     if mine is None:
@@ -180,12 +184,12 @@ def _wait(facts: Facts, *, now: datetime, limit: float) -> Settled:
     state: DedicatedState = "FAILED"
     if isinstance(facts.wanted, Refused):
         reason, why = facts.wanted.reason, facts.wanted.message
-    elif isinstance(facts.reserved, Unresolved):
+    elif isinstance(facts.reserved, UnresolvedName):
         reason, why = facts.reserved.reason, f"spec.capacityReservationId: {facts.reserved.message}"
     elif facts.barred or verdict is None:
         reason = "ReservationInvalid"
         why = f"reservation {facts.reserved} gives nothing: {facts.barred or 'it is not judged yet'}"
-    elif verdict.standing is Standing.NEVER:
+    elif verdict.standing is AdmissionPhase.NEVER:
         reason, why = (
             "NotEnoughResources",
             f"reservation {facts.reserved} can never give it: {_lacks(verdict)}; {_SMALLER}",
@@ -278,17 +282,17 @@ def _how(facts: Facts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedStat
         return "UPDATING", facts.eviction.reason, f"{facts.eviction.message}; it keeps {rest}"
     if isinstance(facts.wanted, Refused):
         return "UPDATING", facts.wanted.reason, f"{facts.wanted.message}; {kept}"
-    if isinstance(facts.reserved, Unresolved):
+    if isinstance(facts.reserved, UnresolvedName):
         return "UPDATING", facts.reserved.reason, f"{facts.reserved.message}; {kept}"
     if facts.barred:
         return "UPDATING", "ReservationInvalid", f"reservation {facts.reserved}: {facts.barred}; {kept}"
-    if verdict is not None and verdict.standing is Standing.NEVER:
+    if verdict is not None and verdict.standing is AdmissionPhase.NEVER:
         return (
             "FAILED",
             "NotEnoughResources",
             f"it can never have more: {_lacks(verdict)}; {_SMALLER}; {kept}",
         )
-    if verdict is not None and verdict.standing is not Standing.ADMITTED:
+    if verdict is not None and verdict.standing is not AdmissionPhase.ADMITTED:
         return "UPDATING", "WaitingForQuota", f"waits for more quota: {_lacks(verdict)}; {_SOONER}; {kept}"
     return "ACTIVE", "", ""
 
@@ -329,12 +333,12 @@ def _since(cluster: DedicatedAICluster) -> datetime | None:
     return None
 
 
-def _lacks(verdict: Verdict) -> str:
+def _lacks(verdict: AdmissionDecision) -> str:
     said = [_lack(each) for each in verdict.lacks[:6]]
     return "; ".join([*said, *verdict.misfits[:6]]) or verdict.why or "others come first"
 
 
-def _lack(one: Lack) -> str:
+def _lack(one: Shortfall) -> str:
     resource = one.key.resource
     asked, most = written(resource, one.wanted), written(resource, one.most)
     if not one.key.flavor:

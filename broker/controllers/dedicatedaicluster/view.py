@@ -14,7 +14,7 @@ from broker.controllers.dedicatedaicluster.admission import Held, held
 from broker.controllers.kueue.ownership import queue_name, short
 from broker.kube.cache import Cache
 from broker.quota.resolve import Names
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 
 
 class ClusterView:
@@ -32,22 +32,22 @@ class ClusterView:
         self._clusters = clusters
         self._known = known
 
-    def holders(self, reserved: Reserved) -> tuple[Holder, ...]:
+    def holders(self, reserved: Reserved) -> tuple[ReservationHolder, ...]:
         """The clusters of this reservation, by name. One that waits holds nothing: its usage is empty."""
         return self._of(each for each in self._clusters.list() if _could(each, reserved)).get(reserved, ())
 
-    def unqueued(self, reserved: Reserved) -> tuple[Holder, ...]:
+    def unqueued(self, reserved: Reserved) -> tuple[ReservationHolder, ...]:
         """Those of them whose Workloads Kueue does not count."""
         queued, queue = self._queued(), queue_name(reserved)
         return tuple(each for each in self.holders(reserved) if (queue, short(each.name)) not in queued)
 
-    def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:
+    def all(self) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
         """As `holders`, of every reservation at once: what a pass over many asks for."""
         return self._of(self._clusters.list())
 
-    def _of(self, clusters: Iterable[DedicatedAICluster]) -> Mapping[Reserved, tuple[Holder, ...]]:
+    def _of(self, clusters: Iterable[DedicatedAICluster]) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
         names = Names(self._known())
-        found: dict[Reserved, list[Holder]] = {}
+        found: dict[Reserved, list[ReservationHolder]] = {}
         for cluster in sorted(clusters, key=lambda each: each.name):
             mine = held(cluster)
             reserved = mine.reserved if mine else names.resolve(cluster.spec.capacity_reservation_id)
@@ -63,9 +63,9 @@ def _could(cluster: DedicatedAICluster, reserved: Reserved) -> bool:
     return given.rpartition("/")[2] == reserved.name
 
 
-def _holder(cluster: DedicatedAICluster, reserved: Reserved, mine: Held | None) -> Holder:
+def _holder(cluster: DedicatedAICluster, reserved: Reserved, mine: Held | None) -> ReservationHolder:
     failed = cluster.status.dac_lifecycle_state == "FAILED"
-    return Holder(
+    return ReservationHolder(
         kind="DedicatedAICluster",
         name=cluster.name,
         reserved=reserved,

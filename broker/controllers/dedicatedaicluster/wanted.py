@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.apis.ome_clusters import (
-    Affinity,
+    ClusterAffinity,
+    ClusterToleration,
     DedicatedAICluster,
     DedicatedAIClusterProfile,
     ResourceRequirements,
-    Toleration,
 )
 from broker.apis.units import units
 from broker.quota import flavors
-from broker.quota.flavors import Expression, PodSet
+from broker.quota.flavors import Expression, PodSetRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,25 @@ class Wanted:
 
     requests: Mapping[str, int]
     count: int | None = None
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: tuple[ClusterToleration, ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    affinity: Affinity = field(default_factory=Affinity)
+    affinity: ClusterAffinity = field(default_factory=ClusterAffinity)
     priority_class: str = ""
 
     @property
-    def pods(self) -> PodSet:
+    def pods(self) -> PodSetRequest:
         """As quota is asked for: one piece, so that all of it takes one flavor."""
         required = (
             self.affinity.node_affinity.required_during_scheduling_ignored_during_execution
             if self.affinity.node_affinity
             else None
         )
-        return PodSet(
+        return PodSetRequest(
             requests=self.requests,
             tolerations=tuple(
-                flavors.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
+                flavors.FlavorToleration(
+                    key=each.key, operator=each.operator, value=each.value, effect=each.effect
+                )
                 for each in self.tolerations
             ),
             selector=self.node_selector,
@@ -90,7 +92,7 @@ def wanted(cluster: DedicatedAICluster, profile: DedicatedAIClusterProfile | Non
         count=count,
         tolerations=spec.tolerations or (unit.tolerations if unit else ()),
         node_selector=spec.node_selector or (unit.node_selector if unit else {}),
-        affinity=spec.affinity or (unit.affinity if unit else None) or Affinity(),
+        affinity=spec.affinity or (unit.affinity if unit else None) or ClusterAffinity(),
         priority_class=spec.priority_class_name or (unit.priority_class_name if unit else ""),
     )
 

@@ -24,12 +24,12 @@ from broker.controllers.dedicatedaicluster.flavors import Reservation, flavors_o
 from broker.controllers.dedicatedaicluster.settle import leaving
 from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted, wanted
 from broker.controllers.ome.reads import OmeReads
-from broker.quota.assign import Rules
-from broker.quota.entitled import Standing, Verdict, Want, entitle, held_of
-from broker.quota.joint import GROWTH, Quota
+from broker.quota.assign import SharingRules
+from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
+from broker.quota.joint import GROWTH, QuotaState
 from broker.quota.lots import CLAIM
-from broker.quota.model import Amounts, Strategy, Workload
-from broker.quota.resolve import Names, Unresolved
+from broker.quota.model import AdmittedWorkload, Amounts, Strategy
+from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.usage import Reserved
 from broker.reservations.queues import queues
 
@@ -41,7 +41,7 @@ class Asking:
     cluster: DedicatedAICluster
     profile: DedicatedAIClusterProfile | None
     wanted: Wanted | Refused
-    reserved: Reserved | Unresolved
+    reserved: Reserved | UnresolvedName
     held: Held | None
     barred: str = ""
     priority: int = 0
@@ -51,16 +51,16 @@ class Asking:
         return leaving(self.cluster, self.reserved)
 
     @property
-    def want(self) -> Want | None:
+    def want(self) -> ClusterRequest | None:
         """What it asks for now: all, or more than it holds; None where that is nothing."""
-        if isinstance(self.wanted, Refused) or isinstance(self.reserved, Unresolved) or self.barred:
+        if isinstance(self.wanted, Refused) or isinstance(self.reserved, UnresolvedName) or self.barred:
             return None
         has = held_of(self.held.usage) if self.held else {}
         if self.leaves and (self.held or self.cluster.deleting):
             return None
         if all(value <= has.get(name, 0) for name, value in self.wanted.requests.items()):
             return None
-        return Want(
+        return ClusterRequest(
             name=self.cluster.name,
             queue=self.reserved.queue,
             pods=self.wanted.pods,
@@ -77,23 +77,23 @@ class World:
     specs: Mapping[Reserved, ReservationSpec]
     flavors: Mapping[str, ResourceFlavor]
     asking: Sequence[Asking]
-    others: Sequence[Workload]
+    others: Sequence[AdmittedWorkload]
     strategies: Sequence[Strategy] = ()
 
-    def never(self, one: Asking) -> Verdict | None:
+    def never(self, one: Asking) -> AdmissionDecision | None:
         """That a cluster could not have what it wants if nobody held anything; None where it could."""
         if (want := one.want) is None:
             return None
         made, cohorts = queues(self.specs)
         found = entitle(made, cohorts, holders=(), wants=(want,), rules=self._rules).verdicts[want.name]
-        return found if found.standing is Standing.NEVER else None
+        return found if found.standing is AdmissionPhase.NEVER else None
 
     @property
-    def _rules(self) -> Rules:
+    def _rules(self) -> SharingRules:
         flavors = {name: rule(one) for name, one in self.flavors.items()}
         if not self.strategies:
-            return Rules(flavors=flavors)
-        return Rules(flavors=flavors, fair=True, strategies=self.strategies)
+            return SharingRules(flavors=flavors)
+        return SharingRules(flavors=flavors, fair=True, strategies=self.strategies)
 
     def quota(
         self,
@@ -101,8 +101,8 @@ class World:
         settled: Callable[[Asking], Amounts | None] = lambda _: None,
         homes: Collection[str] = (),
         at: Callable[[Asking], frozenset[str]] = lambda _: frozenset(),
-        launching: Iterable[Workload] = (),
-    ) -> Quota:
+        launching: Iterable[AdmittedWorkload] = (),
+    ) -> QuotaState:
         """What decides who gets quota. `settled`: what of a cluster's quota its instances stand for, where
         that is not all of it; `homes`: clusters in slots of their own reservation alone; `at`: the queues in
         whose slots a cluster is; `launching`: claims of others that have no instance yet, and soon will."""
@@ -113,7 +113,7 @@ class World:
             if each.held is not None
             for part in _parts(each, each.held, settled(each), home=each.cluster.name in homes, at=at(each))
         ]
-        return Quota(
+        return QuotaState(
             queues=made,
             cohorts=cohorts,
             rules=self._rules,
@@ -124,9 +124,9 @@ class World:
 
 def _parts(
     one: Asking, has: Held, settled: Amounts | None, *, home: bool, at: frozenset[str]
-) -> Iterable[Workload]:
+) -> Iterable[AdmittedWorkload]:
     """A cluster as it holds quota: as one, or with a growth apart, the first to give way."""
-    whole = Workload(
+    whole = AdmittedWorkload(
         name=one.cluster.name,
         queue=has.reserved.queue,
         usage=has.usage,
@@ -134,8 +134,8 @@ def _parts(
         queued=_queued(one.cluster),
         reserved=has.since.timestamp(),
         evicted=one.leaves,
-        home=home,
-        at=at,
+        on_own_slots=home,
+        occupied_queues=at,
     )
     if settled is None or one.leaves or one.want is not None:
         yield whole
@@ -147,8 +147,8 @@ def _parts(
         name=f"{whole.name}{GROWTH}",
         usage={key: value for key, value in more.items() if value},
         reserved=float("inf"),
-        home=False,
-        at=frozenset(),
+        on_own_slots=False,
+        occupied_queues=frozenset(),
     )
 
 
@@ -176,7 +176,7 @@ def look(
         profile = reads.profiles.cache.get(cluster.spec.profile) if cluster.spec.profile else None
         asked = wanted(cluster, profile)
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
-        mine = None if isinstance(reserved, Unresolved) else known[reserved]
+        mine = None if isinstance(reserved, UnresolvedName) else known[reserved]
         named = asked.priority_class if isinstance(asked, Wanted) else ""
         named_by = named or (mine.spec.priority_class_name if mine else "")
         worth, has = priority(named_by), held(cluster)
@@ -228,22 +228,22 @@ def _others(
     home: Callable[[NodeClaim, Reserved], bool],
     at: Callable[[NodeClaim], frozenset[str]],
     apart: Callable[[NodeClaim, Reserved], bool],
-) -> Iterable[Workload]:
+) -> Iterable[AdmittedWorkload]:
     by_name = {claim.name: claim for claim in claims}
     for reserved, holders in drawing(claims, specs, flavors).items():
         for each in holders:
             if apart(by_name[each.name], reserved):
                 continue
-            yield Workload(
+            yield AdmittedWorkload(
                 name=f"{CLAIM}{each.name}",
                 queue=reserved.queue,
                 usage=each.usage,
                 priority=each.priority,
                 reserved=each.since,
                 evicted=by_name[each.name].deleting,
-                firm=firm(by_name[each.name]),
-                home=home(by_name[each.name], reserved),
-                at=at(by_name[each.name]),
+                non_preemptible=firm(by_name[each.name]),
+                on_own_slots=home(by_name[each.name], reserved),
+                occupied_queues=at(by_name[each.name]),
             )
 
 

@@ -46,7 +46,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.kube.errors import Conflict, NotFound
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.ownership import Holdings
 from broker.settings import Settings
 from providers.base import CapacityProvider
@@ -78,7 +78,7 @@ class Answerer:
         provider: CapacityProvider,
         *,
         holdings: Callable[[], Holdings],
-        others: Callable[[Reserved], Iterable[Holder]],
+        others: Callable[[Reserved], Iterable[ReservationHolder]],
         settings: Settings,
         clock: Clock,
         strange: Callable[[Holdings], Mapping[str, int]] = lambda _: {},

@@ -34,7 +34,7 @@ from broker.kube.controller import Controller, Result
 from broker.kube.errors import ApiError
 from broker.kube.queue import WorkQueue
 from broker.kube.singleton import Singleton
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 from providers.model import ProviderError
 
 LONGEST = 60.0  # between two tries at one reservation's queues, however often it failed
@@ -51,7 +51,7 @@ class KueueLoops:
         view: KueueView,
         holdings: HoldingsView,
         *,
-        others: Callable[[Reserved], Iterable[Holder]],
+        others: Callable[[Reserved], Iterable[ReservationHolder]],
     ) -> None:
         self._reads = reads = shared.reads
         room = Room(reads)

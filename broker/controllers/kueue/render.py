@@ -18,7 +18,13 @@ from typing import Any, Final
 
 from broker.apis import names
 from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
-from broker.apis.ome import BorrowWithinCohort, PreemptionRule, ReservationSpec, ResourceGroup, ResourceQuota
+from broker.apis.ome import (
+    BorrowWithinCohort,
+    FlavorResourceQuota,
+    PreemptionRule,
+    QuotaGroup,
+    ReservationSpec,
+)
 from broker.controllers.kueue.ownership import (
     Reservation,
     label,
@@ -161,7 +167,7 @@ def _said(obj: ClusterQueue | LocalQueue) -> tuple[Any, ...]:
     )
 
 
-def _amounts(each: ResourceQuota) -> tuple[Any, ...]:
+def _amounts(each: FlavorResourceQuota) -> tuple[Any, ...]:
     return (each.name, *map(_value, (each.nominal_quota, each.borrowing_limit, each.lending_limit)))
 
 
@@ -169,7 +175,7 @@ def _value(text: str | None) -> Decimal | None:
     return None if text is None else exact(text)
 
 
-def _group(group: ResourceGroup) -> Json:
+def _group(group: QuotaGroup) -> Json:
     return {
         "coveredResources": list(group.covered_resources),
         "flavors": [
@@ -179,7 +185,7 @@ def _group(group: ResourceGroup) -> Json:
     }
 
 
-def _quota(each: ResourceQuota) -> Json:
+def _quota(each: FlavorResourceQuota) -> Json:
     limits = {"borrowingLimit": each.borrowing_limit, "lendingLimit": each.lending_limit}
     given = {key: value for key, value in limits.items() if value is not None}
     return {"name": each.name, "nominalQuota": each.nominal_quota, **given}

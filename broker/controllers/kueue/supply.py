@@ -23,7 +23,7 @@ from broker.controllers.kueue.room import Placed, Pods, Room, Slots
 from broker.controllers.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.ownership import Holdings
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
 from providers.base import CapacityProvider
@@ -64,7 +64,7 @@ class Look:
         reads: OmeReads,
         provider: CapacityProvider,
         holdings: Holdings,
-        others: Callable[[Reserved], Iterable[Holder]],
+        others: Callable[[Reserved], Iterable[ReservationHolder]],
         *,
         refusals: Collection[Reserved],
         strange: Mapping[str, int],

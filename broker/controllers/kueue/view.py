@@ -28,7 +28,7 @@ from broker.controllers.kueue.answers import assigned
 from broker.controllers.kueue.ownership import BROKER, BY_QUEUE, BY_RESERVATION, owner_of, queue_name
 from broker.controllers.ome.reads import OmeReads
 from broker.quota.model import FlavorResource
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.ownership import Problem
 
 STOPPED: Final = "QueueStopped"  # by the reservation's own word
@@ -47,7 +47,7 @@ class KueueView:
         self._readers: list[Callable[[Reserved], None]] = []
         # A workload and what it holds, worked out once for each version of it; by `id`, which stays its own
         # as long as it is kept here.
-        self._held: dict[int, tuple[Workload, Holder | None]] = {}
+        self._held: dict[int, tuple[Workload, ReservationHolder | None]] = {}
 
     @property
     def present(self) -> bool:
@@ -102,7 +102,7 @@ class KueueView:
             reader(reserved)
         return True
 
-    def holders(self, reserved: Reserved) -> tuple[Holder, ...]:
+    def holders(self, reserved: Reserved) -> tuple[ReservationHolder, ...]:
         """The workloads for which quota of it is reserved, by name."""
         queue = self._reads.cluster_queues.cache.get(queue_name(reserved))
         if queue is None or owner_of(queue) != reserved:
@@ -110,14 +110,14 @@ class KueueView:
         found = (self._holds(each, reserved) for each in self._reads.workloads.cache.by(BY_QUEUE, queue.name))
         return tuple(sorted((each for each in found if each is not None), key=lambda each: each.name))
 
-    def _holds(self, workload: Workload, reserved: Reserved) -> Holder | None:
+    def _holds(self, workload: Workload, reserved: Reserved) -> ReservationHolder | None:
         known = self._held.get(id(workload))
         if known is None or (known[1] is not None and known[1].reserved != reserved):
             known = (workload, _holder(workload, reserved) if _counts(workload) else None)
             self._held[id(workload)] = known
         return known[1]
 
-    def all(self) -> Mapping[Reserved, tuple[Holder, ...]]:
+    def all(self) -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
         """As `holders`, of every reservation at once."""
         if len(self._held) > 2 * len(self._reads.workloads.cache) + 100:
             self._held.clear()  # most of it has gone
@@ -182,7 +182,7 @@ def _counts(workload: Workload) -> bool:
     return reserves(workload) and workload.labels.get(names.MANAGED_BY) != BROKER
 
 
-def _holder(workload: Workload, reserved: Reserved) -> Holder:
+def _holder(workload: Workload, reserved: Reserved) -> ReservationHolder:
     usage: dict[FlavorResource, int] = {}
     admission = workload.status.admission
     back = {each.name: each.count for each in workload.status.reclaimable_pods}
@@ -195,7 +195,7 @@ def _holder(workload: Workload, reserved: Reserved) -> Holder:
                 usage[key] = usage.get(key, 0) + total - (total * given // count if given else 0)
     since = condition(workload.status.conditions, QUOTA_RESERVED)
     why = _trouble(workload)
-    return Holder(
+    return ReservationHolder(
         kind="Workload",
         name=workload.key,
         reserved=reserved,

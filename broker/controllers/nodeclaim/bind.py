@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import capacity_type
 from broker.capacity.answers import answer
-from broker.capacity.launches import LeftOver, Pair
+from broker.capacity.launches import LaunchedClaim, LeftOver
 from broker.capacity.model import Attempt, Option, Outcome, Pool, Skipped
 from broker.capacity.types import allocatable, capacity, node_labels
 from broker.controllers.inventory import InventoryKeeper
@@ -41,7 +41,7 @@ from broker.kube.errors import ApiError
 from broker.oncall.journal import Journal
 from providers.model import Instance, InstanceType, LaunchError
 
-Told = tuple[Pair, Sequence[Attempt]]  # a claim with its instance, and all that was tried for it
+Told = tuple[LaunchedClaim, Sequence[Attempt]]  # a claim with its instance, and all that was tried for it
 Begin = Callable[[Callable[[Told], bool], Sequence[Told]], Callable[[], Sequence[bool]]]
 MOST_SKIPPED = 8
 _EC2_SAYS = frozenset({names.CAPACITY_TYPE, *names.RESERVATION_LABELS})

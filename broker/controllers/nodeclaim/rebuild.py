@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from broker.capacity import launches
-from broker.capacity.catalog import Catalog, catalog
+from broker.capacity.class_catalog import ClassCatalog, class_catalog
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option
 from broker.capacity.options import offered, tenancy
 from broker.capacity.shortages import Shortages
@@ -42,7 +42,7 @@ def rebuilt(
     if request.token != call.launch:
         raise Differs("its client token is not its launch id")
     plan = ready.plan
-    known = catalog(plan.of_tenancy(tenancy(claims[0].requirements)), types, inventory, now)
+    known = class_catalog(plan.of_tenancy(tenancy(claims[0].requirements)), types, inventory, now)
     chosen: dict[object, tuple[Option, ...]] = {}
     assignments = []
     for claim in claims:
@@ -67,7 +67,7 @@ def rebuilt(
     return replace(groups[0], overrides=request.overrides)
 
 
-def _option(call: Call, override: Override, claim: Claim, known: Catalog) -> Option:
+def _option(call: Call, override: Override, claim: Claim, known: ClassCatalog) -> Option:
     found = offered(
         claim,
         known,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.launches import Pair
+from broker.capacity.launches import LaunchedClaim
 from broker.capacity.model import Attempt, Claim, NodeClass, Skipped
 from broker.controllers.nodeclass.resolve import LaunchClass
 from providers.model import InstanceType
@@ -16,7 +16,7 @@ from providers.model import InstanceType
 class Written:
     """Claims that got an instance and are being written; `wait` returns when each of them was tried."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[LaunchedClaim]
     ready: LaunchClass
     wait: Callable[[], None]
 

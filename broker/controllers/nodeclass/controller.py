@@ -16,7 +16,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter_aws import EC2NodeClass
-from broker.capacity.model import USUAL, Overhead, Resolved, Selection
+from broker.capacity.model import DEFAULT_OVERHEAD, Overhead, Resolved, Selection
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclass.resolve import (
     LaunchClass,
@@ -69,7 +69,7 @@ class NodeClassController:
         clock: Clock,
         recorder: Recorder,
         describe: Callable[[], None],
-        overhead: Overhead = USUAL,
+        overhead: Overhead = DEFAULT_OVERHEAD,
         network: Callable[[], ServiceNetwork] = ServiceNetwork,
     ) -> None:
         self._client = client

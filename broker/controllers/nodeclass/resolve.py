@@ -21,7 +21,7 @@ from broker.apis.karpenter_aws_terms import (
 )
 from broker.apis.meta import Model
 from broker.capacity.matching import resolve_class
-from broker.capacity.model import USUAL, Inventory, NodeClass, Overhead, ReservationTerm, Selection
+from broker.capacity.model import DEFAULT_OVERHEAD, Inventory, NodeClass, Overhead, ReservationTerm, Selection
 from broker.controllers.nodeclass.shape import block_devices, interfaces, kubelet
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, Image, PlacementGroup, ProviderError, SecurityGroup, Selector, Subnet
@@ -190,7 +190,7 @@ def launch_class(
     account_id: str,
     now: datetime,
     group_errors: Mapping[str, ProviderError],
-    overhead: Overhead = USUAL,
+    overhead: Overhead = DEFAULT_OVERHEAD,
 ) -> LaunchClass:
     """Puts the class's selection beside what EC2 has. Raises Unresolved for an invalid spec, and with what it
     found for a class that only others can launch.

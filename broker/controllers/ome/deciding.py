@@ -28,10 +28,10 @@ from broker.controllers.reservations.each import each
 from broker.kube.controller import Result
 from broker.kube.search import searched
 from broker.quota import part
-from broker.quota.entitled import Standing
-from broker.quota.joint import Joint, Places, Quota, Waiting, decide
+from broker.quota.entitled import AdmissionPhase
+from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
 from broker.quota.lots import CLAIM
-from broker.quota.model import Amounts, Workload
+from broker.quota.model import AdmittedWorkload, Amounts
 from broker.reservations.queues import queues
 from broker.reservations.sizing import supply
 
@@ -65,7 +65,7 @@ class Decider:
             decided = self._decide(this, awaiting)
             admitted, later = (
                 {} if this is None else self._keeper.given(this, decided, standing)
-                for standing in (Standing.ADMITTED, Standing.PREEMPTING)
+                for standing in (AdmissionPhase.ADMITTED, AdmissionPhase.PREEMPTING)
             )
             self._entitler.decided(admitted, decided, later=later)
         waits = [LOOK_AGAIN] if awaiting else []
@@ -80,12 +80,12 @@ class Decider:
         each((self._reclaimer.settle, lambda: self._reclaimer.act(decided), clusters), lambda step: step())
         return Result(requeue_after=min(waits)) if waits else None
 
-    def _decide(self, this: Pass | None, awaiting: Sequence[tuple[NodeClaim, Awaited]]) -> Joint:
+    def _decide(self, this: Pass | None, awaiting: Sequence[tuple[NodeClaim, Awaited]]) -> JointDecision:
         shared = self._shared
         if not awaiting and (this is None or self._kueue()):
-            return Joint()
+            return JointDecision()
         if not shared.inventory.described:
-            return Joint() if this is None else _decided(self._keeper.quota(this, ()), None, (), ())
+            return JointDecision() if this is None else _decided(self._keeper.quota(this, ()), None, (), ())
         inventory = shared.inventory.snapshot()
         asking = {claim.uid for claim, _ in awaiting}
         places = self._entitler.places(inventory, shared.provider.instance_types(), waiting=asking)
@@ -95,7 +95,9 @@ class Decider:
         for claim, slot in awaiting:
             usage = {} if names.DEDICATED in claim.labels else made.of(slot.queue, slot.odcr_ids[0])
             waiting.append(
-                Waiting(want=want(claim, slot.queue, slot.odcr_ids), usage=usage, nominated=nominated(claim))
+                WaitingClaim(
+                    want=want(claim, slot.queue, slot.odcr_ids), usage=usage, nominated=nominated(claim)
+                )
             )
         return _decided(quota, places, waiting, self._entitler.nominated)
 
@@ -117,26 +119,29 @@ class Decider:
         ]
         return without_room(quota, named, waiting, flavors=this.world.flavors, types=this.types)
 
-    def _launching(self, places: Places | None, made: _Shares) -> Iterable[Workload]:
+    def _launching(self, places: SlotState | None, made: _Shares) -> Iterable[AdmittedWorkload]:
         """Claims of no cluster that were given a slot, and have no instance yet: nobody asks these to go."""
         for one in places.holders if places is not None else ():
             claim = None if one.cluster else self._shared.claims.get(one.name)
             if claim is not None and not claim.status.provider_id:
-                yield Workload(
+                yield AdmittedWorkload(
                     name=f"{CLAIM}{one.name}",
                     queue=one.queue,
                     usage=made.of(one.queue, one.odcr_id),
                     priority=one.priority,
-                    firm=True,
+                    non_preemptible=True,
                 )
 
 
 def _decided(
-    quota: Quota | None, places: Places | None, waiting: Sequence[Waiting], nominated: Collection[str]
-) -> Joint:
+    quota: QuotaState | None,
+    places: SlotState | None,
+    waiting: Sequence[WaitingClaim],
+    nominated: Collection[str],
+) -> JointDecision:
     """As `joint.decide`. Raises Guilty with the name of the one that it fails on."""
 
-    def among(some: Sequence[str]) -> Joint:
+    def among(some: Sequence[str]) -> JointDecision:
         return decide(*part.only({*some}, quota, places, waiting), nominated=nominated)
 
     return searched(
@@ -149,7 +154,7 @@ def _decided(
 class _Shares:
     """What of a reservation's quota a slot stands for that has no instance yet."""
 
-    def __init__(self, this: Pass | None, places: Places | None, inventory: Inventory) -> None:
+    def __init__(self, this: Pass | None, places: SlotState | None, inventory: Inventory) -> None:
         self._types = {} if this is None else this.types
         self._inventory = inventory
         self._queues = {} if this is None else {one.name: one for one in queues(this.world.specs)[0]}

@@ -25,7 +25,7 @@ from broker.controllers.preemption.nominated import nominated
 from broker.controllers.preemption.promised import cluster_of
 from broker.controllers.preemption.sight import Given, Sight
 from broker.kube.informer import Informer
-from broker.quota.joint import Joint, Places
+from broker.quota.joint import JointDecision, SlotState
 from broker.quota.lots import CLAIM
 from providers.model import InstanceType
 
@@ -134,7 +134,7 @@ class Entitler:
 
     def places(
         self, inventory: Inventory, types: Mapping[str, InstanceType], *, waiting: Collection[str]
-    ) -> Places | None:
+    ) -> SlotState | None:
         """None where nothing belongs to anybody. `waiting`: claims (by uid) that ask by themselves."""
         given = replace(self._given(), later={})  # that is decided anew
         seen = self._sight.look(inventory, types, planning=waiting, given=given)
@@ -146,7 +146,9 @@ class Entitler:
         with self._lock:
             return {each.name for each in self._reads.clusters.cache.list() if each.uid in self._later}
 
-    def decided(self, admitted: Mapping[str, Held], decided: Joint, *, later: Mapping[str, Held]) -> None:
+    def decided(
+        self, admitted: Mapping[str, Held], decided: JointDecision, *, later: Mapping[str, Held]
+    ) -> None:
         """Records a decision, until the next one: what clusters (by uid) hold from now on, what they are
         nominated for (`later`), and what leaves for which claim or cluster. Plans keep for a nominated
         cluster what it will hold, and the next decision judges it first."""

@@ -13,7 +13,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.capacity.entitlement import Awaited
 from broker.controllers.nodeclaim.translate import priority_of
-from broker.quota.lots import Want
+from broker.quota.lots import SlotRequest
 
 
 def nominated(claim: NodeClaim) -> bool:
@@ -22,10 +22,10 @@ def nominated(claim: NodeClaim) -> bool:
     return said is not None and said.status == "True"
 
 
-def want(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> Want:
+def want(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> SlotRequest:
     """A slot in any of these, as it is decided about."""
     created = claim.metadata.creation_timestamp
-    return Want(
+    return SlotRequest(
         name=claim.name,
         queue=queue,
         odcr_ids=odcr_ids,
@@ -40,7 +40,7 @@ def nominations_of(
     kept: Mapping[str, str],
     *,
     queue: Callable[[NodeClaim], str],
-) -> Iterator[Want]:
+) -> Iterator[SlotRequest]:
     """Of these claims the nominated ones, and those of their gangs that keep a slot meanwhile. `awaited` and
     `kept`, by uid: the slots that the last plan let them wait for, and the EC2 reservation of those kept."""
     first = [each for each in claims if nominated(each)]

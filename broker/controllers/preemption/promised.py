@@ -160,7 +160,7 @@ def _promised(
             count=count,
             priority=held.priority,
             since=held.since.timestamp(),
-            spared=spared,
+            non_preemptible=spared,
             later=later,
             asking=one.asking.get(flavor, 0),
         )

@@ -33,7 +33,7 @@ from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.entitled import Eviction
-from broker.quota.joint import Joint
+from broker.quota.joint import JointDecision
 from broker.quota.lots import CLAIM, Victim
 from broker.quota.model import Reason
 
@@ -113,7 +113,7 @@ class Reclaimer:
             if claim.uid in awaited and not claim.status.provider_id and not claim.deleting
         }
 
-    def act(self, decided: Joint) -> None:
+    def act(self, decided: JointDecision) -> None:
         """Claims that must leave are told, and deleted. Clusters have their own turn. Raises ApiError, after
         each had his."""
         told: list[tuple[str, Eviction] | Victim] = [*decided.evictions.items(), *decided.victims]

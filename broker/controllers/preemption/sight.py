@@ -35,12 +35,12 @@ from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.search import searched
 from broker.quota import part
-from broker.quota.joint import Places
-from broker.quota.lots import CLAIM, Holder
-from broker.quota.lots import Lot as BookLot
-from broker.quota.model import Cohort, Preemption
-from broker.quota.resolve import Names, Unresolved
-from broker.quota.slots import Slots
+from broker.quota.joint import SlotState
+from broker.quota.lots import CLAIM, SlotHolder
+from broker.quota.lots import OwnedSlots as BookLot
+from broker.quota.model import Preemption, QuotaCohort
+from broker.quota.resolve import Names, UnresolvedName
+from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
 from broker.reservations.ownership import Holdings, elsewhere
 from broker.reservations.reading import flavors_of
@@ -74,7 +74,7 @@ class Seen:
     """One look. `coming`: by EC2 reservation, how many slots come free in a moment. `holding`: the dedicated
     clusters that hold quota."""
 
-    places: Places
+    places: SlotState
     said: Sequence[Said]
     lots: Mapping[str, Lot]
     holdings: Holdings
@@ -154,11 +154,12 @@ class Sight:
             for flavor, each in one.flavors.items()
         ]
         cohorts = [
-            Cohort(name=each.name, parent=each.spec.parent_name) for each in self.reads.cohorts.cache.list()
+            QuotaCohort(name=each.name, parent=each.spec.parent_name)
+            for each in self.reads.cohorts.cache.list()
         ]
         holding = self._holding(types, given, asking={*planning} - given.planned.keys())
         kueue = self._kueue()
-        places = Places(
+        places = SlotState(
             lots=made,
             members=[one.member for one in said],
             cohorts=cohorts,
@@ -258,7 +259,7 @@ class Sight:
             if not (given := claim.annotations.get(names.DRAWS_FROM, "")):
                 continue
             found = known.resolve(given)
-            if isinstance(found, Unresolved):
+            if isinstance(found, UnresolvedName):
                 draws[claim.uid] = queue = f"?{given}"
                 barred[queue], called[queue] = found.message, given
             else:
@@ -297,7 +298,7 @@ class Sight:
 
     def _holders(
         self, lots: Mapping[str, Lot], given: Given, rules: Mapping[str, Preemption]
-    ) -> list[Holder]:
+    ) -> list[SlotHolder]:
         """Claims whose instances hold a slot that belongs to somebody."""
         held = {}
         top = 0  # whom nobody goes before is not asked whether it may be disturbed
@@ -317,19 +318,19 @@ class Sight:
             asked = not own or (priority < top and rule is not None and rule.within != "Never")
             _, cluster = cluster_of(claim)
             found.append(
-                Holder(
+                SlotHolder(
                     name=claim.name,
                     queue=queue,
                     odcr_id=odcr_id,
                     cluster=cluster,
                     priority=priority,
                     since=since[claim.uid].timestamp() if claim.uid in since else float("inf"),
-                    leaving=claim.deleting
+                    terminating=claim.deleting
                     or claim.uid in given.left
                     or (bool(cluster) and cluster in given.leave),
                     # A claim without an instance cannot be drained: the next plan decides about it.
-                    spared=not claim.status.provider_id or (asked and self._spared(claim)),
-                    leaves_for=given.leaves_for.get(cluster or f"{CLAIM}{claim.name}", ""),
+                    non_preemptible=not claim.status.provider_id or (asked and self._spared(claim)),
+                    evicted_for=given.leaves_for.get(cluster or f"{CLAIM}{claim.name}", ""),
                 )
             )
         return found
@@ -344,7 +345,7 @@ class Sight:
     def _counts(
         self,
         lots: Mapping[str, Lot],
-        holders: Iterable[Holder],
+        holders: Iterable[SlotHolder],
         inventory: Inventory,
         now: datetime,
     ) -> tuple[dict[str, int], dict[str, int]]:
@@ -358,7 +359,7 @@ class Sight:
 
     def _terms_of(
         self,
-        slots: Slots,
+        slots: SlotTree,
         lot: BookLot,
         coming: Mapping[str, int],
         rule: Preemption,
@@ -369,12 +370,12 @@ class Sight:
             Borrower(
                 each.odcr_id,
                 each.priority,
-                coming=each.leaving,
+                coming=each.terminating,
                 queue=each.queue,
-                leaves_for=each.leaves_for.removeprefix(CLAIM) if each.leaves_for.startswith(CLAIM) else "",
+                leaves_for=each.evicted_for.removeprefix(CLAIM) if each.evicted_for.startswith(CLAIM) else "",
             )
             for each in slots.takers(lot)
-            if not (each.leaving and self._stuck(each.name, now))
+            if not (each.terminating and self._stuck(each.name, now))
         ]
         return Terms(
             quota=slots.quota(lot),
@@ -390,7 +391,7 @@ class Sight:
         return since is not None and now - since > DRAINING
 
 
-def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Holder]:
+def _without_ended(holders: Iterable[SlotHolder], inventory: Inventory) -> list[SlotHolder]:
     """Without those who leave and whose slot EC2 counts as free already: their claims go in a moment."""
     held = list(holders)
     over = Counter(each.odcr_id for each in held)
@@ -399,7 +400,7 @@ def _without_ended(holders: Iterable[Holder], inventory: Inventory) -> list[Hold
         over[odcr_id] += inventory.free(odcr_id) - odcr.total if odcr is not None else 0
     kept = []
     for each in held:
-        if each.leaving and over[each.odcr_id] > 0:
+        if each.terminating and over[each.odcr_id] > 0:
             over[each.odcr_id] -= 1
         else:
             kept.append(each)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from broker.apis import crds
-from broker.apis.karpenter_aws_accepted import Accepted, load
+from broker.apis.karpenter_aws_accepted import AcceptedSpec, load
 from broker.apis.karpenter_aws_definition import NAME, PROPERTY, definition, patch, wanted
 from broker.apis.reservation_spec import CapacityReservationSpec
 from tests.unit.apis.cases import Json
@@ -125,7 +125,7 @@ def test_a_copy_that_the_broker_cannot_have_made_is_none(text: str | None) -> No
 
 
 def test_a_copy_is_read_as_it_was_written() -> None:
-    copied = Accepted(
+    copied = AcceptedSpec(
         spec=CapacityReservationSpec.model_validate({"capacityReservationPreference": "None"}),
         definition="u/1",
     )

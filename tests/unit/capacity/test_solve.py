@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity import greedy, network
-from broker.capacity.problem import Problem, Rank, Taken, Wish, problem_of
+from broker.capacity.problem import ClaimDemand, Rank, SlotProblem, Taken, problem_of
 from broker.capacity.solve import Solved, solve
 
 from .builders import NOW, TYPES, inventory, odcr
@@ -18,7 +18,9 @@ from .builders import NOW, TYPES, inventory, odcr
 SLOTS = ("cr-1", "cr-2", "cr-3")
 
 
-def wish(slots: Sequence[str], *, priority: int = 0, cost: float | None = None, gang: str = "") -> Wish:
+def wish(
+    slots: Sequence[str], *, priority: int = 0, cost: float | None = None, gang: str = ""
+) -> ClaimDemand:
     rank = Rank(
         priority=-priority,
         unheld=True,
@@ -27,10 +29,10 @@ def wish(slots: Sequence[str], *, priority: int = 0, cost: float | None = None, 
         created=NOW,
         gang=gang,
     )
-    return Wish(slots=slots, rank=rank, gang=gang)
+    return ClaimDemand(slots=slots, rank=rank, gang=gang)
 
 
-def problem(room: Sequence[int], wishes: Sequence[Wish]) -> Problem:
+def problem(room: Sequence[int], wishes: Sequence[ClaimDemand]) -> SlotProblem:
     world = inventory(
         *(
             odcr(id_, type_name, free=free)
@@ -41,7 +43,7 @@ def problem(room: Sequence[int], wishes: Sequence[Wish]) -> Problem:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> SlotProblem:
     reach = st.lists(st.sampled_from(SLOTS), unique=True, min_size=1).map(sorted)
     wishes = [
         wish(draw(reach), priority=draw(st.integers(0, 1)), cost=draw(st.sampled_from([None, 1.0, 2.0])))
@@ -56,7 +58,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return problem([draw(st.integers(0, 5)) for _ in SLOTS], wishes)
 
 
-def objective(of: Problem, taken: Taken, absent: frozenset[str]) -> tuple[float, ...]:
+def objective(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> tuple[float, ...]:
     """By priority the claims in reservations; launched; on-demand cost; sizes; ends. Larger is better."""
     served = {place: int(count) for place, count in enumerate(taken.served)}
     bundles = [*enumerate(of.bundles)]
@@ -73,7 +75,7 @@ def objective(of: Problem, taken: Taken, absent: frozenset[str]) -> tuple[float,
     )
 
 
-def choices(of: Problem) -> Iterator[tuple[Taken, frozenset[str]]]:
+def choices(of: SlotProblem) -> Iterator[tuple[Taken, frozenset[str]]]:
     """What every choice of gangs that fits comes to."""
     for size in range(len(of.gangs) + 1):
         for some in itertools.combinations(of.gangs, size):
@@ -85,7 +87,7 @@ def choices(of: Problem) -> Iterator[tuple[Taken, frozenset[str]]]:
                 yield taken, absent
 
 
-def whole(of: Problem, taken: Taken, absent: frozenset[str]) -> bool:
+def whole(of: SlotProblem, taken: Taken, absent: frozenset[str]) -> bool:
     """Whether each gang has all the slots that it must have, or none at all."""
     for place, each in enumerate(of.bundles):
         count = int(taken.served[place])
@@ -108,7 +110,7 @@ def standing() -> float:
 
 @pytest.mark.covers("KRP-20", "KRP-22")
 @given(problems())
-def test_no_choice_of_gangs_is_better(of: Problem) -> None:
+def test_no_choice_of_gangs_is_better(of: SlotProblem) -> None:
     got = solve(of, timer=standing)
     assert got.solution.optimal and got.solution.gap == 0
     assert not got.taken.problems(of)
@@ -117,7 +119,7 @@ def test_no_choice_of_gangs_is_better(of: Problem) -> None:
 
 
 @given(problems(), st.sampled_from([0.0, 0.5, 2.0]))
-def test_without_time_the_answer_holds_and_is_no_worse_than_it_says(of: Problem, step: float) -> None:
+def test_without_time_the_answer_holds_and_is_no_worse_than_it_says(of: SlotProblem, step: float) -> None:
     got = solve(of, seconds=1.0 if step else 0.0, timer=ticking(step))
     assert not got.taken.problems(of)
     assert whole(of, got.taken, got.absent)
@@ -129,7 +131,7 @@ def test_without_time_the_answer_holds_and_is_no_worse_than_it_says(of: Problem,
 
 
 @given(problems())
-def test_one_greedy_pass_is_within_its_factor_at_every_priority(of: Problem) -> None:
+def test_one_greedy_pass_is_within_its_factor_at_every_priority(of: SlotProblem) -> None:
     taken, launched = greedy.solve(of)
     absent = frozenset(of.gangs) - launched
     assert not taken.problems(of)
@@ -159,13 +161,13 @@ def test_alone_claims_in_one_greedy_pass_fill_at_least_half_of_what_they_could()
     assert solve(of, timer=standing).solution.reserved == 2
 
 
-def gangs_of(sizes: Sequence[int], slots: Sequence[str] = ("cr-1",), **more: int) -> list[Wish]:
+def gangs_of(sizes: Sequence[int], slots: Sequence[str] = ("cr-1",), **more: int) -> list[ClaimDemand]:
     return [
         wish(slots, gang=f"g{number:03}", **more) for number, size in enumerate(sizes) for _ in range(size)
     ]
 
 
-def names(of: Problem, got: Solved) -> list[str]:
+def names(of: SlotProblem, got: Solved) -> list[str]:
     return sorted(set(of.gangs) - got.absent)
 
 

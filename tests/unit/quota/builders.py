@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.quota.assign import Rules
+from broker.quota.assign import SharingRules
 from broker.quota.cycle import Head
-from broker.quota.flavors import Flavor, PodSet
-from broker.quota.ledger import Ledger
-from broker.quota.model import Cohort, FlavorResource, Queue, Quota, ResourceGroup, Workload
+from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.ledger import QuotaLedger
+from broker.quota.model import AdmittedWorkload, FlavorGroup, FlavorResource, Queue, Quota, QuotaCohort
 from broker.quota.tree import Tree
 
 GPU = FlavorResource("h100", "gpu")
 SPOT = FlavorResource("spot", "gpu")
-RULES = Rules(flavors={"h100": Flavor(name="h100"), "spot": Flavor(name="spot")})
-FAIR = Rules(flavors=RULES.flavors, fair=True)
+RULES = SharingRules(flavors={"h100": Flavor(name="h100"), "spot": Flavor(name="spot")})
+FAIR = SharingRules(flavors=RULES.flavors, fair=True)
 
 
 def quota(nominal: int, borrow: int | None = None, lend: int | None = None) -> Quota:
@@ -32,25 +32,25 @@ def queue(
 ) -> Queue:
     quotas = {GPU: nominal if isinstance(nominal, Quota) else quota(nominal)} | dict(more or {})
     flavors = tuple(dict.fromkeys(key.flavor for key in quotas))
-    groups = (ResourceGroup(frozenset(("gpu",)), flavors),)
+    groups = (FlavorGroup(frozenset(("gpu",)), flavors),)
     return Queue(name=name, cohort=cohort, groups=groups, quotas=quotas, **rest)
 
 
-def cohort(name: str, nominal: int = 0, parent: str = "", **rest: Any) -> Cohort:
-    return Cohort(name=name, parent=parent, quotas={GPU: quota(nominal)} if nominal else {}, **rest)
+def cohort(name: str, nominal: int = 0, parent: str = "", **rest: Any) -> QuotaCohort:
+    return QuotaCohort(name=name, parent=parent, quotas={GPU: quota(nominal)} if nominal else {}, **rest)
 
 
-def workload(name: str, queue: str, gpus: int, **rest: Any) -> Workload:
-    return Workload(name=name, queue=queue, usage={GPU: gpus}, **rest)
+def workload(name: str, queue: str, gpus: int, **rest: Any) -> AdmittedWorkload:
+    return AdmittedWorkload(name=name, queue=queue, usage={GPU: gpus}, **rest)
 
 
 def head(name: str, queue: str, gpus: int, **rest: Any) -> Head:
-    return Head(name=name, queue=queue, pod_sets=(PodSet(requests={"gpu": gpus}),), **rest)
+    return Head(name=name, queue=queue, pod_sets=(PodSetRequest(requests={"gpu": gpus}),), **rest)
 
 
-def ledger(*given: Queue | Cohort | Workload) -> Ledger:
+def ledger(*given: Queue | QuotaCohort | AdmittedWorkload) -> QuotaLedger:
     tree = Tree(
         [each for each in given if isinstance(each, Queue)],
-        [each for each in given if isinstance(each, Cohort)],
+        [each for each in given if isinstance(each, QuotaCohort)],
     )
-    return Ledger(tree, [each for each in given if isinstance(each, Workload)])
+    return QuotaLedger(tree, [each for each in given if isinstance(each, AdmittedWorkload)])

@@ -11,22 +11,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from broker.quota.assign import Oracle, Rules
-from broker.quota.flavors import Expression, Flavor, PodSet, Taint, Toleration
-from broker.quota.ledger import Ledger
+from broker.quota.assign import Oracle, SharingRules
+from broker.quota.flavors import Expression, Flavor, FlavorTaint, FlavorToleration, PodSetRequest
+from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
     UNLIMITED,
-    Ask,
-    Cohort,
+    AdmittedWorkload,
+    FlavorGroup,
     FlavorResource,
     Fungibility,
     Possibility,
     Preemption,
     Queue,
     Quota,
-    ResourceGroup,
+    QuotaCohort,
+    QuotaRequest,
     Search,
-    Workload,
     amount,
 )
 from broker.quota.tree import Tree
@@ -113,7 +113,7 @@ def _word(said: str) -> str:
 # Each is checked by the test that it is for: one that cannot be read fails alone.
 CASES: Final[list[Row]] = json.loads((Path(__file__).parent / "kueue.json").read_text())["cases"]
 
-_SPOT: Final = Taint(key="instance", value="spot")
+_SPOT: Final = FlavorTaint(key="instance", value="spot")
 # TestAssignFlavors, resourceFlavors.
 FLAVORS: Final[Mapping[str, Flavor]] = {
     each.name: each
@@ -128,7 +128,7 @@ FLAVORS: Final[Mapping[str, Flavor]] = {
         Flavor(
             name="taint_and_toleration",
             taints=(_SPOT,),
-            tolerations=(Toleration(key="instance", value="spot", effect="NoSchedule"),),
+            tolerations=(FlavorToleration(key="instance", value="spot", effect="NoSchedule"),),
         ),
         Flavor(name="label-x-a", labels={"x": "a"}),
         Flavor(name="label-xy-b", labels={"x": "b", "y": "k"}),
@@ -176,9 +176,7 @@ def queue(written: Row) -> Queue:
         name=written["name"],
         cohort=written.get("cohort") or "",
         groups=tuple(
-            ResourceGroup(
-                frozenset(each.resource for each in quotas if each.flavor in flavors), tuple(flavors)
-            )
+            FlavorGroup(frozenset(each.resource for each in quotas if each.flavor in flavors), tuple(flavors))
             for flavors in written.get("flavorOrder") or ()
         ),
         quotas=quotas,
@@ -202,9 +200,9 @@ def _search(word: str) -> Search:
     return "TryNextFlavor" if word == "TryNextFlavor" else "MayStopSearch"
 
 
-def cohort(written: Row) -> Cohort:
+def cohort(written: Row) -> QuotaCohort:
     weight = written.get("fairWeight")
-    return Cohort(
+    return QuotaCohort(
         name=written["name"],
         parent=written.get("parent") or "",
         quotas={key(each): quota(value) for each, value in (written.get("quotas") or {}).items()},
@@ -218,11 +216,11 @@ def tree(row: Row) -> Tree:
     )
 
 
-def ledger(row: Row) -> Ledger:
-    return Ledger(
+def ledger(row: Row) -> QuotaLedger:
+    return QuotaLedger(
         tree(row),
         [
-            Workload(
+            AdmittedWorkload(
                 name=each["name"],
                 queue=each["cq"],
                 usage=amounts(each["usage"]),
@@ -236,11 +234,11 @@ def ledger(row: Row) -> Ledger:
     )
 
 
-def ask(row: Row) -> tuple[Ask, frozenset[FlavorResource]]:
+def ask(row: Row) -> tuple[QuotaRequest, frozenset[FlavorResource]]:
     incoming = row["incoming"]
     needed = frozenset(key(each) for each in incoming["needPreemption"])
     return (
-        Ask(
+        QuotaRequest(
             queue=incoming["cq"],
             amounts=amounts(incoming["request"]),
             priority=incoming["priority"],
@@ -250,9 +248,9 @@ def ask(row: Row) -> tuple[Ask, frozenset[FlavorResource]]:
     )
 
 
-def rules(row: Row) -> Rules:
+def rules(row: Row) -> SharingRules:
     strategies = {"strategies": tuple(row["strategies"])} if row.get("strategies") else {}
-    return Rules(flavors=FLAVORS, fair=bool(row["fairSharing"]), **strategies)
+    return SharingRules(flavors=FLAVORS, fair=bool(row["fairSharing"]), **strategies)
 
 
 def oracle(row: Row) -> Oracle:
@@ -263,8 +261,8 @@ def oracle(row: Row) -> Oracle:
     return lambda each, _: said.get(each, (Possibility.PREEMPT, 0))
 
 
-def pods(written: Row) -> PodSet:
-    return PodSet(
+def pods(written: Row) -> PodSetRequest:
+    return PodSetRequest(
         name=written["name"],
         count=written["count"],
         min_count=written.get("minCount"),
@@ -282,11 +280,11 @@ def pods(written: Row) -> PodSet:
     )
 
 
-def _toleration(written: Row) -> Toleration:
+def _toleration(written: Row) -> FlavorToleration:
     def word(name: str, prefix: str = "") -> str:
         return str(written.get(name) or "").removeprefix(prefix)
 
-    return Toleration(
+    return FlavorToleration(
         key=word("Key"),
         operator=word("Operator", "corev1.TolerationOp") or "Equal",
         value=word("Value"),

@@ -10,7 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from broker.quota.model import Ask, Cohort, FlavorResource, Queue, Quota, Reason, Strategy, Workload
+from broker.quota.model import (
+    AdmittedWorkload,
+    FlavorResource,
+    Queue,
+    Quota,
+    QuotaCohort,
+    QuotaRequest,
+    Reason,
+    Strategy,
+)
 
 Found = set[tuple[str, Reason]]
 Keys = frozenset[FlavorResource]
@@ -21,14 +30,14 @@ class World:
     """Names stand for queues and cohorts (which have names of their own); `gone` is out, `come` is in."""
 
     queues: dict[str, Queue]
-    cohorts: dict[str, Cohort]
-    workloads: list[Workload]
-    gone: dict[str, Workload] = field(default_factory=dict)
-    come: list[Ask] = field(default_factory=list)
+    cohorts: dict[str, QuotaCohort]
+    workloads: list[AdmittedWorkload]
+    gone: dict[str, AdmittedWorkload] = field(default_factory=dict)
+    come: list[QuotaRequest] = field(default_factory=list)
     # Quotas do not change: added up once each.
     _quotas: dict[tuple[str, FlavorResource], int] = field(default_factory=dict)
 
-    def spec(self, name: str) -> Queue | Cohort:
+    def spec(self, name: str) -> Queue | QuotaCohort:
         return self.queues[name] if name in self.queues else self.cohorts[name]
 
     def quota(self, name: str, key: FlavorResource) -> Quota:
@@ -83,7 +92,7 @@ class World:
     def over(self, name: str, keys: Iterable[FlavorResource]) -> bool:
         return any(self.used(name, key) > self.subtree(name, key) for key in keys)
 
-    def fits(self, ask: Ask, *, borrow: bool) -> bool:
+    def fits(self, ask: QuotaRequest, *, borrow: bool) -> bool:
         return all(
             value <= max(0, self.available(ask.queue, key))
             and (borrow or self.used(ask.queue, key) + value <= self.subtree(ask.queue, key))
@@ -116,10 +125,10 @@ class World:
         weight = self.spec(name).weight
         return weight == 0, max(ratios) / (weight or 1)
 
-    def rank(self, each: Workload, queue: str) -> tuple[object, ...]:
+    def rank(self, each: AdmittedWorkload, queue: str) -> tuple[object, ...]:
         return not each.evicted, each.queue == queue, each.priority, -each.reserved, each.name
 
-    def candidates(self, ask: Ask, keys: Keys, queues: Iterable[str]) -> list[Workload]:
+    def candidates(self, ask: QuotaRequest, keys: Keys, queues: Iterable[str]) -> list[AdmittedWorkload]:
         rule = self.queues[ask.queue].preemption
         found = []
         for each in self.workloads:
@@ -136,7 +145,9 @@ class World:
                 found.append(each)
         return sorted(found, key=lambda each: self.rank(each, ask.queue))
 
-    def give_back(self, ask: Ask, taken: list[tuple[Workload, Reason]], *, borrow: bool) -> Found:
+    def give_back(
+        self, ask: QuotaRequest, taken: list[tuple[AdmittedWorkload, Reason]], *, borrow: bool
+    ) -> Found:
         for each in taken[-2::-1]:
             del self.gone[each[0].name]
             if self.fits(ask, borrow=borrow):
@@ -155,7 +166,7 @@ def below(world: World, name: str) -> list[str]:
     return found
 
 
-def preempt(world: World, ask: Ask, keys: Keys) -> Found:
+def preempt(world: World, ask: QuotaRequest, keys: Keys) -> Found:
     queue = world.queues[ask.queue]
     rule = queue.preemption
     rest = dict(ask.amounts)
@@ -198,7 +209,7 @@ def preempt(world: World, ask: Ask, keys: Keys) -> Found:
     else:
         attempts = [True, False]
     for borrow in attempts:
-        taken: list[tuple[Workload, Reason]] = []
+        taken: list[tuple[AdmittedWorkload, Reason]] = []
         world.gone.clear()
         for each in order:
             reason = Reason.IN_QUEUE
@@ -221,7 +232,7 @@ def preempt(world: World, ask: Ask, keys: Keys) -> Found:
     return set()
 
 
-def preempt_fairly(world: World, ask: Ask, keys: Keys, strategies: Sequence[Strategy]) -> Found:
+def preempt_fairly(world: World, ask: QuotaRequest, keys: Keys, strategies: Sequence[Strategy]) -> Found:
     queue = world.queues[ask.queue]
     root = world.path(queue.name)[-1] if queue.cohort else ""
     others = (
@@ -230,9 +241,9 @@ def preempt_fairly(world: World, ask: Ask, keys: Keys, strategies: Sequence[Stra
     left = world.candidates(ask, keys, [queue.name, *others])
     if not left:
         return set()
-    taken: list[tuple[Workload, Reason]] = []
+    taken: list[tuple[AdmittedWorkload, Reason]] = []
 
-    def take(each: Workload, reason: Reason) -> bool:
+    def take(each: AdmittedWorkload, reason: Reason) -> bool:
         world.gone[each.name] = each
         taken.append((each, reason))
         world.come.clear()
@@ -245,7 +256,7 @@ def preempt_fairly(world: World, ask: Ask, keys: Keys, strategies: Sequence[Stra
         meet = next(each for each in theirs if each in mine)
         return mine[mine.index(meet) - 1], theirs[theirs.index(meet) - 1]
 
-    def pick(cohort: str, left: list[Workload], dropped: set[str]) -> str:
+    def pick(cohort: str, left: list[AdmittedWorkload], dropped: set[str]) -> str:
         """The queue to take from, or nothing."""
         with_some = {each.queue for each in left} - dropped
         path = world.path(queue.name)
@@ -276,14 +287,14 @@ def preempt_fairly(world: World, ask: Ask, keys: Keys, strategies: Sequence[Stra
         best = min([*cohorts, *(name for name in names if name in world.queues)], key=order)
         return best if best in world.queues else pick(best, left, dropped)
 
-    def next_queue(left: list[Workload], dropped: set[str]) -> str:
+    def next_queue(left: list[AdmittedWorkload], dropped: set[str]) -> str:
         if root:
             return pick(root, left, dropped)
         return queue.name if left else ""
 
     done = False
     world.come.append(ask)
-    refused: list[Workload] = []
+    refused: list[AdmittedWorkload] = []
     entitled = not world.over(queue.name, keys)
     while not done and (name := next_queue(left, set())):
         head = next(each for each in left if each.queue == name)

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from broker.quota.assign import Rules
-from broker.quota.flavors import PodSet
-from broker.quota.model import Ask, FlavorResource, Fungibility, Mode, Possibility, ResourceGroup
+from broker.quota.assign import SharingRules
+from broker.quota.flavors import PodSetRequest
+from broker.quota.model import FlavorGroup, FlavorResource, Fungibility, Mode, Possibility, QuotaRequest
 from tests.unit.quota.naive import World, preempt, preempt_fairly
 
 Offer = tuple[Possibility, int]  # and how far it borrows
@@ -22,7 +22,7 @@ class Given(NamedTuple):
     level: int
 
 
-def assign(world: World, ask: Ask, pod_sets: Sequence[PodSet], rules: Rules) -> Given:
+def assign(world: World, ask: QuotaRequest, pod_sets: Sequence[PodSetRequest], rules: SharingRules) -> Given:
     """`ask` says who comes, not what."""
     given = Given([], [], 0)
     taken: dict[FlavorResource, int] = {}
@@ -60,11 +60,11 @@ def assign(world: World, ask: Ask, pod_sets: Sequence[PodSet], rules: Rules) -> 
 
 def _flavor(
     world: World,
-    ask: Ask,
-    group: ResourceGroup,
+    ask: QuotaRequest,
+    group: FlavorGroup,
     asked: Mapping[str, int],
     taken: Mapping[FlavorResource, int],
-    rules: Rules,
+    rules: SharingRules,
 ) -> tuple[str, dict[str, Offer]]:
     rule = world.queues[ask.queue].fungibility
     found: list[tuple[Offer, str, dict[str, Offer]]] = []
@@ -85,7 +85,7 @@ def _flavor(
     return flavor, offers
 
 
-def _offer(world: World, ask: Ask, key: FlavorResource, value: int, rules: Rules) -> Offer:
+def _offer(world: World, ask: QuotaRequest, key: FlavorResource, value: int, rules: SharingRules) -> Offer:
     queue = world.queues[ask.queue]
     if value > world.available(queue.name, key, empty=True):
         return Possibility.NO_FIT, 0
@@ -96,7 +96,7 @@ def _offer(world: World, ask: Ask, key: FlavorResource, value: int, rules: Rules
     borrowing = rule.borrow != "Never" or (rules.fair and rule.reclaim != "Never")
     if root and value > world.quota(queue.name, key).nominal and not borrowing:
         return Possibility.NO_FIT, distance
-    one = Ask(queue=queue.name, amounts={key: value}, priority=ask.priority, queued=ask.queued)
+    one = QuotaRequest(queue=queue.name, amounts={key: value}, priority=ask.priority, queued=ask.queued)
     if rules.fair:
         names = {name for name, _ in preempt_fairly(world, one, frozenset((key,)), rules.strategies)}
     else:

@@ -42,8 +42,8 @@ from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
-from broker.quota.entitled import Verdict
-from broker.quota.joint import Joint
+from broker.quota.entitled import AdmissionDecision
+from broker.quota.joint import JointDecision
 from broker.quota.usage import Reserved
 from broker.reservations.ownership import Holdings
 from broker.settings import Settings
@@ -100,15 +100,15 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What its owner makes a claim for, again and again. `fallback`: it may run on demand; `firm`: it may not
-    be disturbed; `round`: when it comes."""
+    """What its owner makes a claim for, again and again. `fallback`: it may run on
+    demand; `non_preemptible`: it may not be disturbed; `round`: when it comes."""
 
     name: str
     draws: str
     flavors: Sequence[str]
     priority: int = 0
     fallback: bool = False
-    firm: bool = False
+    non_preemptible: bool = False
     gang: str = ""
     gang_size: int = 0
     round: int = 0
@@ -214,12 +214,12 @@ class Store(Client):
 
 
 @contextmanager
-def patched(world: World) -> Iterator[dict[str, Verdict]]:
+def patched(world: World) -> Iterator[dict[str, AdmissionDecision]]:
     """The verdicts of the decisions made meanwhile."""
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, AdmissionDecision] = {}
     act = world.keeper.act
 
-    def acting(this: Any, decided: Joint | None) -> float | None:
+    def acting(this: Any, decided: JointDecision | None) -> float | None:
         verdicts.update(decided.verdicts if decided is not None else {})
         return act(this, decided)
 
@@ -237,7 +237,7 @@ class World:
         self.setting = setting
         self.number = 0
         self.drains: list[Drain] = []
-        self.verdicts: Mapping[str, Verdict] = {}
+        self.verdicts: Mapping[str, AdmissionDecision] = {}
         self.plan = Plan()
         self.made: dict[str, int] = {}
         self.left: dict[str, int] = {}  # rounds that a claim that was deleted still drains, by name
@@ -393,7 +393,7 @@ class World:
     def _make(self, job: Job) -> None:
         serial = self.made[job.name] = self.made.get(job.name, -1) + 1
         annotations = {names.DRAWS_FROM: f"ns/{job.draws}", names.PRIORITY: str(job.priority)}
-        if job.firm:
+        if job.non_preemptible:
             annotations[names.DO_NOT_DISRUPT] = "true"
         if job.gang:
             annotations |= {names.GANG: job.gang, names.GANG_SIZE: str(job.gang_size)}

@@ -9,7 +9,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.admission import held
-from broker.quota.entitled import Standing
+from broker.quota.entitled import AdmissionPhase
 from tests.unit.quota.rounds import GPU, Drain, World
 from tests.unit.quota.worlds import LAST, setting
 
@@ -65,7 +65,7 @@ def check(world: World) -> Iterator[str]:
     if any(each.deleting for each in world.claims.list()):
         yield "still draining"
     for name, verdict in world.verdicts.items():
-        if verdict.standing is Standing.PREEMPTING:
+        if verdict.standing is AdmissionPhase.PREEMPTING:
             yield f"preempting at rest: {name} {verdict.why}"
     yield from _idle(world)
 

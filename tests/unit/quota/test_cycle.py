@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from broker.quota import classical
-from broker.quota.assign import Assignment, Rules
-from broker.quota.cycle import Head, Outcome, _Entry, decide
-from broker.quota.flavors import Flavor, PodSet
-from broker.quota.ledger import Ledger
+from broker.quota.assign import FlavorAssignment, SharingRules
+from broker.quota.cycle import Head, HeadOutcome, _Entry, decide
+from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
+    AdmittedWorkload,
+    FlavorGroup,
     FlavorResource,
     Fungibility,
     Mode,
@@ -19,19 +21,17 @@ from broker.quota.model import (
     Queue,
     Quota,
     Reason,
-    ResourceGroup,
-    Workload,
 )
 from broker.quota.order import fairly
 from broker.quota.partial import reduced
-from broker.quota.tree import Node, Tree
-from broker.quota.waiting import Waiting
+from broker.quota.tree import QuotaNode, Tree
+from broker.quota.waiting import WaitingHeads
 from tests.unit.quota.builders import FAIR, GPU, RULES, SPOT, cohort, head, ledger, queue, quota, workload
 
 ANY = Preemption(reclaim="Any", within="LowerPriority")
 
 
-def outcomes(world: Ledger, *heads: Head, fair: bool = False) -> list[tuple[str, str]]:
+def outcomes(world: QuotaLedger, *heads: Head, fair: bool = False) -> list[tuple[str, str]]:
     return [(each.head.name, str(each.outcome)) for each in decide(world, heads, FAIR if fair else RULES)]
 
 
@@ -76,7 +76,7 @@ def test_one_victim_makes_room_for_one() -> None:
 
 
 def test_who_waits_for_its_own_quota_without_a_way_to_reclaim_it_keeps_others_from_it() -> None:
-    def world(reclaim: Preemption) -> Ledger:
+    def world(reclaim: Preemption) -> QuotaLedger:
         return ledger(
             queue("a", quota(4, borrow=0), "c", preemption=reclaim),
             queue("b", 2, "c"),
@@ -114,7 +114,7 @@ def test_only_what_lacks_is_looked_at_for_victims() -> None:
     cpu = FlavorResource("h100", "cpu")
 
     def member(name: str, cpus: int) -> Queue:
-        both = ResourceGroup(frozenset(("cpu", "gpu")), ("h100",))
+        both = FlavorGroup(frozenset(("cpu", "gpu")), ("h100",))
         quotas = {GPU: quota(2), cpu: quota(cpus)}
         return Queue(name=name, cohort="c", groups=(both,), quotas=quotas, preemption=ANY)
 
@@ -122,12 +122,12 @@ def test_only_what_lacks_is_looked_at_for_victims() -> None:
         member("a", 1),
         member("b", 0),
         member("idle", 0),
-        Workload(name="firm", queue="a", usage={cpu: 1}, priority=9),
+        AdmittedWorkload(name="firm", queue="a", usage={cpu: 1}, priority=9),
         workload("a1", "a", 1, priority=-1),
         *(workload(f"b{index}", "b", 1) for index in (1, 2, 3)),
         workload("used", "idle", 2),
     )
-    asked = PodSet(requests={"gpu": 2, "cpu": 0})
+    asked = PodSetRequest(requests={"gpu": 2, "cpu": 0})
     (decision,) = decide(world, [Head(name="h", queue="a", pod_sets=(asked,))], RULES)
     assert [each.workload.name for each in decision.targets] == ["b1", "a1"]
 
@@ -169,7 +169,7 @@ def test_who_borrows_nothing_of_what_it_asks_for_comes_first_whatever_its_share(
         workload("held", "a", 3),
     )
     entries = [
-        _Entry(Head(name=name, queue=name, pod_sets=()), world.node(name), Assignment(usage=usage), ())
+        _Entry(Head(name=name, queue=name, pod_sets=()), world.node(name), FlavorAssignment(usage=usage), ())
         for name, usage in (("a", asked), ("b", {SPOT: 1}))
     ]
     assert [each.name for each in fairly(entries)] == ["a", "b"]
@@ -248,7 +248,7 @@ def test_the_preference_weighs_borrowing_against_preemption(preference: str, fla
 
 
 def test_a_queue_in_a_cycle_waits_and_says_why() -> None:
-    world = Ledger(Tree([queue("a", 1, "x")], [cohort("x", 0, "x")]))
+    world = QuotaLedger(Tree([queue("a", 1, "x")], [cohort("x", 0, "x")]))
     (decision,) = decide(world, [head("h", "a", 1)], RULES)
     assert (str(decision.outcome), decision.why) == (
         "Wait",
@@ -264,27 +264,29 @@ def test_two_heads_of_one_queue_are_refused() -> None:
 def test_fewer_pods_are_admitted_when_not_all_can_be() -> None:
     world = ledger(queue("a", 5))
     some = Head(
-        name="h", queue="a", pod_sets=(PodSet(name="workers", count=8, min_count=2, requests={"gpu": 1}),)
+        name="h",
+        queue="a",
+        pod_sets=(PodSetRequest(name="workers", count=8, min_count=2, requests={"gpu": 1}),),
     )
     (decision,) = decide(world, [some], RULES)
     assert (str(decision.outcome), decision.assignment.usage) == ("Admit", {GPU: 5})
     assert [each.count for each in decision.assignment.pod_sets] == [5]
-    none = Head(name="h", queue="a", pod_sets=(PodSet(count=8, min_count=6, requests={"gpu": 1}),))
+    none = Head(name="h", queue="a", pod_sets=(PodSetRequest(count=8, min_count=6, requests={"gpu": 1}),))
     assert [each.assignment.mode for each in decide(world, [none], RULES)] == [Mode.NO_FIT]
 
 
 def test_pods_are_given_up_from_the_back_and_given_back_where_they_cost_nothing() -> None:
     """Two kinds of pods on capacity of their own: only the kind that is short is cut."""
 
-    def attempt(pods: list[PodSet]) -> tuple[int, ...] | None:
+    def attempt(pods: list[PodSetRequest]) -> tuple[int, ...] | None:
         counts = tuple(each.count for each in pods)
         return counts if counts[0] <= 4 and counts[1] <= 10 else None
 
-    sets = [PodSet(name="x", count=6, min_count=1), PodSet(name="y", count=10, min_count=1)]
+    sets = [PodSetRequest(name="x", count=6, min_count=1), PodSetRequest(name="y", count=10, min_count=1)]
     assert reduced(sets, attempt) == (4, 10)
 
     def up_to(first: int, second: int, both: int) -> tuple[int, ...] | None:
-        def fit(pods: list[PodSet]) -> tuple[int, ...] | None:
+        def fit(pods: list[PodSetRequest]) -> tuple[int, ...] | None:
             counts = tuple(each.count for each in pods)
             return counts if counts[0] <= first and counts[1] <= second and sum(counts) <= both else None
 
@@ -293,13 +295,13 @@ def test_pods_are_given_up_from_the_back_and_given_back_where_they_cost_nothing(
     assert up_to(6, 10, 12) == (6, 6)
     assert up_to(4, 2, 16) == (4, 2)
     assert up_to(4, 10, 10) == (4, 6)
-    assert reduced([PodSet(count=3)], lambda _: "never asked") is None
-    assert reduced([PodSet(count=3, min_count=2)], lambda _: None) is None
+    assert reduced([PodSetRequest(count=3)], lambda _: "never asked") is None
+    assert reduced([PodSetRequest(count=3, min_count=2)], lambda _: None) is None
 
 
 def test_heads_come_by_priority_then_waiting_and_are_set_aside_until_something_changes() -> None:
     tree = Tree([queue("a", 1, "c"), queue("b", 1, "c"), queue("far", 1)])
-    waiting = Waiting(tree)
+    waiting = WaitingHeads(tree)
     for each in (
         head("young", "a", 1, queued=2),
         head("old", "a", 1, queued=1),
@@ -320,7 +322,7 @@ def test_heads_come_by_priority_then_waiting_and_are_set_aside_until_something_c
 
 
 def test_a_strict_queue_keeps_its_head_in_front() -> None:
-    waiting = Waiting(Tree([queue("a", 1, strict=True)]))
+    waiting = WaitingHeads(Tree([queue("a", 1, strict=True)]))
     waiting.push(head("first", "a", 9, queued=1))
     waiting.push(head("second", "a", 1, queued=2))
     for _ in range(2):
@@ -337,20 +339,20 @@ def test_a_round_over_many_queues_of_one_cohort_looks_at_each_head_a_few_times(
     square."""
     counts: list[int] = []
     key = FlavorResource("default", "cpu")
-    change = Node._set
+    change = QuotaNode._set
 
-    def counted(node: Node, key: FlavorResource, value: int) -> None:
+    def counted(node: QuotaNode, key: FlavorResource, value: int) -> None:
         counts[-1] += 1
         change(node, key, value)
 
-    monkeypatch.setattr(Node, "_set", counted)
+    monkeypatch.setattr(QuotaNode, "_set", counted)
     for many in (200, 400):
         counts.append(0)
         made = [
             Queue(
                 name=f"q{number:04}",
                 cohort="all",
-                groups=(ResourceGroup(frozenset({"cpu"}), ("default",)),),
+                groups=(FlavorGroup(frozenset({"cpu"}), ("default",)),),
                 quotas={key: Quota(nominal=10)},
             )
             for number in range(many)
@@ -359,13 +361,13 @@ def test_a_round_over_many_queues_of_one_cohort_looks_at_each_head_a_few_times(
             Head(
                 name=f"h{number}",
                 queue=f"q{number:04}",
-                pod_sets=(PodSet(requests={"cpu": 8 + number % 4}),),
+                pod_sets=(PodSetRequest(requests={"cpu": 8 + number % 4}),),
                 priority=number % 5,
             )
             for number in range(many)
         ]
-        rules = Rules(flavors={"default": Flavor(name="default")}, fair=fair)
-        decisions = decide(Ledger(Tree(made)), heads, rules)
+        rules = SharingRules(flavors={"default": Flavor(name="default")}, fair=fair)
+        decisions = decide(QuotaLedger(Tree(made)), heads, rules)
         assert len(decisions) == many
     assert counts[1] <= 2.2 * counts[0]
 
@@ -388,5 +390,5 @@ def test_round_over_a_full_cohort_reads_few_workloads_for_each_head(monkeypatch:
             for index in range(6 if number % 2 else 2):
                 world.admit(workload(f"{name}-{index}", name, 1, priority=5))
         decisions = decide(world, [head(f"h-{name}", name, 2) for name in names], RULES)
-        assert any(each.outcome is Outcome.PREEMPT for each in decisions)
+        assert any(each.outcome is HeadOutcome.PREEMPT for each in decisions)
     assert counts[1] <= 2.2 * counts[0]

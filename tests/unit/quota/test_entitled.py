@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.quota.assign import Rules
-from broker.quota.entitled import Entitled, Lack, Standing, Want, entitle
-from broker.quota.flavors import Flavor, PodSet, Taint
+from broker.quota.assign import SharingRules
+from broker.quota.entitled import AdmissionPhase, ClusterRequest, Entitled, Shortfall, entitle
+from broker.quota.flavors import Flavor, FlavorTaint, PodSetRequest
 from broker.quota.model import (
+    AdmittedWorkload,
     BorrowPolicy,
+    FlavorGroup,
     FlavorResource,
     Policy,
     Preemption,
     Queue,
     Quota,
     Reason,
-    ResourceGroup,
-    Workload,
 )
 from broker.quota.tree import Tree
 from tests.unit.quota.builders import GPU, RULES, SPOT, queue, quota, workload
@@ -30,17 +30,17 @@ RECLAIM = Preemption(within="LowerPriority", reclaim="Any")
 MEMORY = FlavorResource("h100", "memory")
 
 
-def want(name: str, queue: str, gpus: int, **rest: object) -> Want:
-    pods = PodSet(requests={"gpu": gpus})
-    return Want(**{"name": name, "queue": queue, "pods": pods, **rest})  # type: ignore[arg-type]
+def want(name: str, queue: str, gpus: int, **rest: object) -> ClusterRequest:
+    pods = PodSetRequest(requests={"gpu": gpus})
+    return ClusterRequest(**{"name": name, "queue": queue, "pods": pods, **rest})  # type: ignore[arg-type]
 
 
-def decided(*given: Queue | Workload | Want, rules: Rules = RULES) -> Entitled:
+def decided(*given: Queue | AdmittedWorkload | ClusterRequest, rules: SharingRules = RULES) -> Entitled:
     return entitle(
         [each for each in given if isinstance(each, Queue)],
         [],
-        holders=[each for each in given if isinstance(each, Workload)],
-        wants=[each for each in given if isinstance(each, Want)],
+        holders=[each for each in given if isinstance(each, AdmittedWorkload)],
+        wants=[each for each in given if isinstance(each, ClusterRequest)],
         rules=rules,
     )
 
@@ -55,7 +55,7 @@ def test_several_clusters_share_one_reservation_up_to_its_quota() -> None:
         queue("r", 8), want("a", "r", 4), want("b", "r", 4, queued=1.0), want("c", "r", 1, queued=2.0)
     )
     assert standings(found) == {"a": "Admitted", "b": "Admitted", "c": "Waiting"}
-    assert found.verdicts["c"].lacks == (Lack(GPU, 1, 0),)
+    assert found.verdicts["c"].lacks == (Shortfall(GPU, 1, 0),)
     assert not found.evictions
 
 
@@ -64,8 +64,8 @@ def test_a_borrowing_limit_is_what_may_be_used_beyond_nominal() -> None:
     lender, borrower = queue("lender", 64, "c"), queue("borrower", quota(64, borrow=32), "c")
     assert standings(decided(lender, borrower, want("a", "borrower", 96))) == {"a": "Admitted"}
     over = decided(lender, borrower, want("a", "borrower", 97))
-    assert over.verdicts["a"].standing is Standing.NEVER
-    assert over.verdicts["a"].lacks == (Lack(GPU, 97, 96),)
+    assert over.verdicts["a"].standing is AdmissionPhase.NEVER
+    assert over.verdicts["a"].lacks == (Shortfall(GPU, 97, 96),)
 
 
 @pytest.mark.covers("OME-037")
@@ -90,15 +90,17 @@ def test_without_a_borrowing_limit_the_whole_cohort_may_be_used() -> None:
 @pytest.mark.covers("OME-042")
 def test_limits_are_by_flavor_and_resource() -> None:
     def both(name: str, gpus: Quota, memory: Quota) -> Queue:
-        groups = (ResourceGroup(frozenset(("gpu", "memory")), ("h100",)),)
+        groups = (FlavorGroup(frozenset(("gpu", "memory")), ("h100",)),)
         return Queue(name=name, cohort="c", groups=groups, quotas={GPU: gpus, MEMORY: memory})
 
     lender = both("lender", quota(8), quota(800))
     borrower = both("r", quota(8, borrow=8), quota(800, borrow=0))
-    asks = PodSet(requests={"gpu": 16, "memory": 800})
+    asks = PodSetRequest(requests={"gpu": 16, "memory": 800})
     assert standings(decided(lender, borrower, want("a", "r", 0, pods=asks))) == {"a": "Admitted"}
-    more = decided(lender, borrower, want("a", "r", 0, pods=PodSet(requests={"gpu": 16, "memory": 801})))
-    assert more.verdicts["a"].lacks == (Lack(MEMORY, 801, 800),)
+    more = decided(
+        lender, borrower, want("a", "r", 0, pods=PodSetRequest(requests={"gpu": 16, "memory": 801}))
+    )
+    assert more.verdicts["a"].lacks == (Shortfall(MEMORY, 801, 800),)
 
 
 @pytest.mark.covers("OME-043")
@@ -218,14 +220,14 @@ def test_growth_asks_for_the_rest_in_the_flavor_that_is_held() -> None:
     found = decided(r, workload("a", "r", 4), want("a", "r", 8))
     assert found.verdicts["a"].usage == {GPU: 8}
     more = decided(r, workload("a", "r", 4), want("a", "r", 9))
-    assert more.verdicts["a"].standing is Standing.NEVER
-    assert more.verdicts["a"].lacks == (Lack(GPU, 9, 8),)
+    assert more.verdicts["a"].standing is AdmissionPhase.NEVER
+    assert more.verdicts["a"].lacks == (Shortfall(GPU, 9, 8),)
 
 
 def test_growth_waits_for_others_and_keeps_what_it_has() -> None:
     found = decided(queue("r", 8), workload("a", "r", 4), workload("b", "r", 4), want("a", "r", 8))
     assert standings(found) == {"a": "Waiting"}
-    assert found.verdicts["a"].lacks == (Lack(GPU, 8, 4),)
+    assert found.verdicts["a"].lacks == (Shortfall(GPU, 8, 4),)
 
 
 def test_a_cluster_takes_the_first_flavor_that_holds_all_of_it() -> None:
@@ -235,7 +237,9 @@ def test_a_cluster_takes_the_first_flavor_that_holds_all_of_it() -> None:
 
 
 def test_flavors_that_are_not_there_or_not_tolerated_are_named() -> None:
-    tainted = Rules(flavors={"h100": Flavor(name="h100", taints=(Taint(key="team", value="x"),))})
+    tainted = SharingRules(
+        flavors={"h100": Flavor(name="h100", taints=(FlavorTaint(key="team", value="x"),))}
+    )
     found = decided(queue("r", 8, more={SPOT: quota(8)}), want("a", "r", 1), rules=tainted)
     assert standings(found) == {"a": "Never"}
     assert found.verdicts["a"].misfits == (
@@ -245,8 +249,8 @@ def test_flavors_that_are_not_there_or_not_tolerated_are_named() -> None:
 
 
 def test_a_resource_that_no_group_covers_is_named() -> None:
-    found = decided(queue("r", 8), want("a", "r", 0, pods=PodSet(requests={"gpu": 1, "efa": 4})))
-    assert found.verdicts["a"].lacks == (Lack(FlavorResource("", "efa"), 4, 0),)
+    found = decided(queue("r", 8), want("a", "r", 0, pods=PodSetRequest(requests={"gpu": 1, "efa": 4})))
+    assert found.verdicts["a"].lacks == (Shortfall(FlavorResource("", "efa"), 4, 0),)
 
 
 _sizes = st.integers(min_value=1, max_value=6)
@@ -256,7 +260,7 @@ _borrows: st.SearchStrategy[BorrowPolicy] = st.sampled_from(("Never", "LowerPrio
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[list[Queue], list[Workload], list[Want]]:
+def worlds(draw: st.DrawFn) -> tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]]:
     names = [f"q{n}" for n in range(draw(st.integers(min_value=1, max_value=4)))]
     queues = [
         queue(
@@ -277,7 +281,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[Queue], list[Workload], list[Want]]:
         for name in names
     ]
     tree = Tree(queues, [])
-    holders: list[Workload] = []
+    holders: list[AdmittedWorkload] = []
     for n in range(draw(st.integers(min_value=0, max_value=6))):
         name, size = draw(st.sampled_from(names)), draw(_sizes)
         if size <= max(0, tree.queues[name].available(GPU)):
@@ -310,7 +314,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[Queue], list[Workload], list[Want]]:
     return queues, holders, wants
 
 
-def _used(queues: Sequence[Queue], held: Sequence[Workload]) -> Tree:
+def _used(queues: Sequence[Queue], held: Sequence[AdmittedWorkload]) -> Tree:
     tree = Tree(queues, [])
     for each in held:
         tree.queues[each.queue].add(each.usage)
@@ -321,16 +325,16 @@ def _used(queues: Sequence[Queue], held: Sequence[Workload]) -> Tree:
 @settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_what_is_held_never_exceeds_what_there_is_and_nobody_at_nominal_is_taken_from(
-    world: tuple[list[Queue], list[Workload], list[Want]],
+    world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],
 ) -> None:
     queues, holders, wants = world
     found = entitle(queues, [], holders=holders, wants=wants, rules=RULES)
     admitted = {
-        name: each.usage for name, each in found.verdicts.items() if each.standing is Standing.ADMITTED
+        name: each.usage for name, each in found.verdicts.items() if each.standing is AdmissionPhase.ADMITTED
     }
     owner = {each.name: each.queue for each in wants}
     kept = [each for each in holders if each.name not in admitted]
-    made = [Workload(name=name, queue=owner[name], usage=usage) for name, usage in admitted.items()]
+    made = [AdmittedWorkload(name=name, queue=owner[name], usage=usage) for name, usage in admitted.items()]
     tree = _used(queues, [*kept, *made])
     for each in queues:
         node, limits = tree.queues[each.name], each.quotas[GPU]
@@ -350,7 +354,7 @@ def test_what_is_held_never_exceeds_what_there_is_and_nobody_at_nominal_is_taken
 @settings(max_examples=60, deadline=None)
 @given(worlds(), st.randoms())
 def test_the_order_in_which_anything_is_read_changes_nothing(
-    world: tuple[list[Queue], list[Workload], list[Want]], random: object
+    world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]], random: object
 ) -> None:
     queues, holders, wants = world
     one = entitle(queues, [], holders=holders, wants=wants, rules=RULES)
@@ -363,16 +367,16 @@ def test_the_order_in_which_anything_is_read_changes_nothing(
 @settings(max_examples=60, deadline=None)
 @given(worlds())
 def test_a_second_look_takes_nothing_back_that_the_first_gave(
-    world: tuple[list[Queue], list[Workload], list[Want]],
+    world: tuple[list[Queue], list[AdmittedWorkload], list[ClusterRequest]],
 ) -> None:
     queues, holders, wants = world
     held = {each.name for each in holders}
     wants = [each for each in wants if each.name not in held]
     first = entitle(queues, [], holders=holders, wants=wants, rules=RULES)
-    given = {n: each for n, each in first.verdicts.items() if each.standing is Standing.ADMITTED}
+    given = {n: each for n, each in first.verdicts.items() if each.standing is AdmissionPhase.ADMITTED}
     after = [replace(each, evicted=each.evicted or each.name in first.evictions) for each in holders]
     after += [
-        Workload(
+        AdmittedWorkload(
             name=each.name,
             queue=each.queue,
             usage=given[each.name].usage,

@@ -10,15 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.quota.assign import Rules
-from broker.quota.entitled import Standing
-from broker.quota.entitled import Want as ClusterWant
-from broker.quota.flavors import Flavor, PodSet
-from broker.quota.joint import GROWTH, Joint, Places, Quota, Waiting, decide
-from broker.quota.lots import CLAIM, Holder, Lot, Member, Promise, Want
-from broker.quota.model import Amounts, FlavorResource, Policy, Preemption, Queue, ResourceGroup, Workload
+from broker.quota.assign import SharingRules
+from broker.quota.entitled import AdmissionPhase
+from broker.quota.entitled import ClusterRequest as ClusterWant
+from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.joint import GROWTH, JointDecision, QuotaState, SlotState, WaitingClaim, decide
+from broker.quota.lots import CLAIM, Member, OwnedSlots, Promise, SlotHolder, SlotRequest
+from broker.quota.model import (
+    AdmittedWorkload,
+    Amounts,
+    FlavorGroup,
+    FlavorResource,
+    Policy,
+    Preemption,
+    Queue,
+)
 from broker.quota.model import Quota as Limits
-from broker.quota.slots import Slots
+from broker.quota.slots import SlotTree
 
 GPU = "gpu"
 KEY = FlavorResource("f", GPU)
@@ -45,23 +53,25 @@ class State:
     quota: Mapping[str, int]
     rules: Mapping[str, Preemption] = field(default_factory=dict)
     clusters: Sequence[Cluster] = ()
-    claims: Sequence[Holder] = ()
-    waiting: Sequence[Want] = ()
-    spared: bool = False
+    claims: Sequence[SlotHolder] = ()
+    waiting: Sequence[SlotRequest] = ()
+    non_preemptible: bool = False
 
-    def lot(self, queue: str) -> Lot:
-        return Lot(owner=queue, flavor="f", slots={f"cr-{queue}": self.quota[queue]}, quota=self.quota[queue])
+    def lot(self, queue: str) -> OwnedSlots:
+        return OwnedSlots(
+            owner=queue, flavor="f", slots={f"cr-{queue}": self.quota[queue]}, quota=self.quota[queue]
+        )
 
     @property
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[SlotHolder]:
         own = [
-            Holder(
+            SlotHolder(
                 name=f"{each.name}-{number}",
                 queue=each.queue,
                 odcr_id=odcr_id,
                 cluster=each.name,
                 priority=each.priority,
-                spared=self.spared,
+                non_preemptible=self.non_preemptible,
             )
             for each in self.clusters
             for number, odcr_id in enumerate(each.at)
@@ -69,8 +79,8 @@ class State:
         return [*own, *self.claims]
 
     @property
-    def places(self) -> Places:
-        return Places(
+    def places(self) -> SlotState:
+        return SlotState(
             lots=[self.lot(name) for name in self.quota],
             members=[
                 Member(
@@ -95,7 +105,7 @@ class State:
                 flavor="f",
                 count=count,
                 priority=each.priority,
-                spared=self.spared,
+                non_preemptible=self.non_preemptible,
             )
             for each in self.clusters
             if each.name not in gone
@@ -106,57 +116,63 @@ class State:
         ]
 
     @property
-    def decides(self) -> Quota:
+    def decides(self) -> QuotaState:
         holders = [
-            Workload(
+            AdmittedWorkload(
                 name=f"{CLAIM}{each.name}",
                 queue=each.queue,
                 usage={KEY: EACH},
                 priority=each.priority,
-                evicted=each.leaving,
-                firm=each.spared,
-                home=each.odcr_id == f"cr-{each.queue}",
-                at=frozenset({each.odcr_id.removeprefix("cr-")}),
+                evicted=each.terminating,
+                non_preemptible=each.non_preemptible,
+                on_own_slots=each.odcr_id == f"cr-{each.queue}",
+                occupied_queues=frozenset({each.odcr_id.removeprefix("cr-")}),
             )
             for each in self.claims
         ]
         for each in self.clusters:
             if not each.holds:
                 continue
-            whole = Workload(
+            whole = AdmittedWorkload(
                 name=each.name,
                 queue=each.queue,
                 usage={KEY: EACH * each.holds},
                 priority=each.priority,
-                home=bool(each.at) and {*each.at} == {f"cr-{each.queue}"},
-                at=frozenset(odcr_id.removeprefix("cr-") for odcr_id in each.at),
+                on_own_slots=bool(each.at) and {*each.at} == {f"cr-{each.queue}"},
+                occupied_queues=frozenset(odcr_id.removeprefix("cr-") for odcr_id in each.at),
             )
             if each.growing and 0 < len(each.at) < each.holds:
                 more = {KEY: EACH * (each.holds - len(each.at))}
                 holders.append(
-                    replace(whole, name=f"{each.name}{GROWTH}", usage=more, home=False, at=frozenset())
+                    replace(
+                        whole,
+                        name=f"{each.name}{GROWTH}",
+                        usage=more,
+                        on_own_slots=False,
+                        occupied_queues=frozenset(),
+                    )
                 )
                 whole = replace(whole, usage={KEY: EACH * len(each.at)})
             holders.append(whole)
-        return Quota(
+        return QuotaState(
             queues=[
                 Queue(
                     name=name,
                     cohort="ml",
-                    groups=(ResourceGroup(frozenset({GPU}), ("f",)),),
+                    groups=(FlavorGroup(frozenset({GPU}), ("f",)),),
                     quotas={KEY: Limits(nominal=EACH * count)},
                     preemption=self.rules.get(name, Preemption(reclaim="Any")),
                 )
                 for name, count in self.quota.items()
             ],
             cohorts=(),
-            rules=Rules(flavors={"f": Flavor(name="f")}),
+            rules=SharingRules(flavors={"f": Flavor(name="f")}),
             holders=holders,
             wants=[
                 ClusterWant(
                     name=each.name,
                     queue=each.queue,
-                    pods=PodSet(requests={GPU: EACH * each.wants}),
+                    pods=PodSetRequest(requests={GPU: EACH * each.wants}),
                     priority=each.priority,
                 )
                 for each in self.clusters
@@ -164,28 +180,30 @@ class State:
             ],
         )
 
-    def decide(self) -> Joint:
-        waiting = [Waiting(want=each, usage={KEY: EACH}) for each in self.waiting]
-        return decide(None if self.spared else self.decides, self.places, waiting)
+    def decide(self) -> JointDecision:
+        waiting = [WaitingClaim(want=each, usage={KEY: EACH}) for each in self.waiting]
+        return decide(None if self.non_preemptible else self.decides, self.places, waiting)
 
-    def slots(self, decided: Joint | None = None) -> Slots:
-        given = decided or Joint()
+    def slots(self, decided: JointDecision | None = None) -> SlotTree:
+        given = decided or JointDecision()
         admitted = {
-            name: each.usage for name, each in given.verdicts.items() if each.standing is Standing.ADMITTED
+            name: each.usage
+            for name, each in given.verdicts.items()
+            if each.standing is AdmissionPhase.ADMITTED
         }
         return self.places.slots(admitted, given.evictions.keys())
 
 
-def claim(name: str, queue: str, at: str, **more: object) -> Holder:
-    return Holder(name=name, queue=queue, odcr_id=f"cr-{at}", **more)  # type: ignore[arg-type]
+def claim(name: str, queue: str, at: str, **more: object) -> SlotHolder:
+    return SlotHolder(name=name, queue=queue, odcr_id=f"cr-{at}", **more)  # type: ignore[arg-type]
 
 
-def waits(name: str, queue: str, *at: str, priority: int = 0) -> Want:
+def waits(name: str, queue: str, *at: str, priority: int = 0) -> SlotRequest:
     ids = tuple(f"cr-{each}" for each in at or (queue,))
-    return Want(name=name, queue=queue, odcr_ids=ids, priority=priority)
+    return SlotRequest(name=name, queue=queue, odcr_ids=ids, priority=priority)
 
 
-def rooms(slots: Slots, queue: str) -> tuple[int, int, int]:
+def rooms(slots: SlotTree, queue: str) -> tuple[int, int, int]:
     lot = slots.lots[queue, "f"]
     return slots.quota(lot), slots.room(lot), slots.lendable(lot)
 
@@ -200,9 +218,12 @@ def test_what_an_admitted_cluster_has_not_launched_is_lent_to_nobody() -> None:
     assert rooms(wants.slots(wants.decide()), "a") == (1, 1, 1)
     borrows = replace(idle, clusters=[Cluster(name="x", queue="b", holds=2)])
     assert rooms(borrows.slots(), "a") == (3, 1, 1)
-    assert rooms(replace(borrows, spared=True).slots(), "a") == (1, 1, 1)
+    assert rooms(replace(borrows, non_preemptible=True).slots(), "a") == (1, 1, 1)
     both = replace(
-        borrows, quota={"a": 3, "b": 1}, clusters=[Cluster(name="x", queue="b", holds=2)], spared=True
+        borrows,
+        quota={"a": 3, "b": 1},
+        clusters=[Cluster(name="x", queue="b", holds=2)],
+        non_preemptible=True,
     )
     assert [rooms(both.slots(), queue) for queue in ("a", "b")] == [(2, 2, 2), (0, 0, 0)]
 
@@ -221,7 +242,7 @@ def test_a_claim_has_its_slot_back_from_another_reservations_cluster_as_a_whole(
     assert decided.evictions["x"].preemptee_path == "/ml/b"
     assert not decided.victims
     # Where Kueue counts its quota, that is Kueue's to say.
-    assert replace(borrowed, spared=True).decide() == Joint()
+    assert replace(borrowed, non_preemptible=True).decide() == JointDecision()
     plain = replace(borrowed, rules={"a": Preemption(reclaim="Never")})
     assert not plain.decide().evictions
 
@@ -236,13 +257,13 @@ def test_whoever_leaves_for_a_cluster_leaves_for_no_claim_besides() -> None:
     decided = both.decide()
     assert sorted(decided.evictions) == ["NodeClaim b0", "NodeClaim b1"]
     assert not decided.victims
-    assert decided.verdicts["x"].standing is Standing.PREEMPTING
+    assert decided.verdicts["x"].standing is AdmissionPhase.PREEMPTING
     # One of them has left: the other goes for the cluster, and no third is looked for.
-    left = replace(both, claims=[claim("b1", "b", "a", leaving=True)])
+    left = replace(both, claims=[claim("b1", "b", "a", terminating=True)])
     again = left.decide()
     assert not again.evictions and not again.victims
-    assert again.verdicts["x"].standing is Standing.PREEMPTING
-    assert replace(both, claims=[]).decide().verdicts["x"].standing is Standing.ADMITTED
+    assert again.verdicts["x"].standing is AdmissionPhase.PREEMPTING
+    assert replace(both, claims=[]).decide().verdicts["x"].standing is AdmissionPhase.ADMITTED
 
 
 def test_what_a_cluster_was_admitted_to_a_moment_ago_is_free_for_no_claim() -> None:
@@ -253,8 +274,8 @@ def test_what_a_cluster_was_admitted_to_a_moment_ago_is_free_for_no_claim() -> N
         claims=[claim("c0", "c", "a")],
     )
     # A cluster's claim: that one holds the quota for it.
-    decided = decide(free.decides, free.places, [Waiting(want=waits("w", "b", "a", priority=5))])
-    assert decided.verdicts["x"].standing is Standing.ADMITTED
+    decided = decide(free.decides, free.places, [WaitingClaim(want=waits("w", "b", "a", priority=5))])
+    assert decided.verdicts["x"].standing is AdmissionPhase.ADMITTED
     assert [each.holder.name for each in decided.victims] == ["c0"]
 
 
@@ -265,24 +286,24 @@ def test_a_claim_that_waits_keeps_the_quota_that_comes_free_for_it() -> None:
         clusters=[Cluster(name="x", queue="a", wants=1)],
         waiting=[waits("w", "a", priority=5)],
     )
-    assert leaves.decide().verdicts["x"].standing is Standing.WAITING
+    assert leaves.decide().verdicts["x"].standing is AdmissionPhase.WAITING
     higher = replace(
         leaves,
         rules={"a": Preemption(within="LowerPriority")},
         clusters=[Cluster(name="x", queue="a", wants=1, priority=9)],
     )
-    assert higher.decide().verdicts["x"].standing is Standing.ADMITTED
+    assert higher.decide().verdicts["x"].standing is AdmissionPhase.ADMITTED
 
 
 def test_what_others_leave_for_a_cluster_is_given_to_nobody_else() -> None:
     """Or whoever was drained for it would be back in the slot first, and drained again."""
 
-    def kept(count: int, *claims: Holder, queue: str = "a", quota: int = 2) -> Slots:
+    def kept(count: int, *claims: SlotHolder, queue: str = "a", quota: int = 2) -> SlotTree:
         state = State(quota={"a": quota, "b": 0, "c": 0}, claims=claims)
         later = Promise(cluster="x", queue=queue, flavor="f", count=count, priority=9, later=True)
         return replace(state.places, promises=lambda *_: [later]).slots({}, ())
 
-    held, leaves = claim("v", "a", "a", leaving=True), claim("b", "b", "a", leaving=True)
+    held, leaves = claim("v", "a", "a", terminating=True), claim("b", "b", "a", terminating=True)
     assert rooms(kept(1), "a") == (1, 1, 1)
     assert rooms(kept(2), "a") == (0, 0, 0)
     # As long as one who leaves has a slot, that is the cluster's, and the rest is anybody's.
@@ -310,7 +331,9 @@ def test_for_a_cluster_those_leave_first_who_have_slots_of_its_own_reservation(p
     )
     assert [*lent.decide().evictions] == ["NodeClaim near"]
     # Who is not asked is passed over, and the slot that another leaves is borrowed.
-    spared = replace(lent, claims=[replace(each, spared=each.name == "near") for each in lent.claims])
+    spared = replace(
+        lent, claims=[replace(each, non_preemptible=each.name == "near") for each in lent.claims]
+    )
     assert [*spared.decide().evictions] == ["NodeClaim far"]
 
 
@@ -404,13 +427,13 @@ def states(draw: st.DrawFn) -> State:
             )
         )
     claims = [
-        Holder(
+        SlotHolder(
             name=f"c{number}",
             queue=draw(st.sampled_from(QUEUES)),
             odcr_id=at,
             priority=draw(few),
-            leaving=draw(st.booleans()),
-            spared=draw(st.booleans()),
+            terminating=draw(st.booleans()),
+            non_preemptible=draw(st.booleans()),
         )
         for number in range(draw(st.integers(0, 4)))
         if (at := place())
@@ -465,11 +488,11 @@ def test_nobody_at_home_leaves_for_another_reservation_and_nobody_in_vain(state:
         whole = name.removesuffix(GROWTH)
         evictee = claims[name] if name in claims else clusters[whole]
         own = f"cr-{evictee.queue}"
-        at = [evictee.odcr_id] if isinstance(evictee, Holder) else [*evictee.at]
+        at = [evictee.odcr_id] if isinstance(evictee, SlotHolder) else [*evictee.at]
         rule = state.rules[queue_of[preemptor]]
         lower = evictee.priority < priorities[preemptor]
-        if isinstance(evictee, Holder):
-            assert not evictee.spared and not evictee.leaving
+        if isinstance(evictee, SlotHolder):
+            assert not evictee.non_preemptible and not evictee.terminating
         if reason == "InClusterQueue":
             assert queue_of[preemptor] == evictee.queue
             assert rule.within == "LowerPriority" and lower
@@ -491,7 +514,7 @@ def test_nobody_at_home_leaves_for_another_reservation_and_nobody_in_vain(state:
         promised = sum(
             verdict.usage[KEY] // EACH - len(clusters[name].at)
             for name, verdict in decided.verdicts.items()
-            if verdict.standing is Standing.ADMITTED and clusters[name].queue == queue
+            if verdict.standing is AdmissionPhase.ADMITTED and clusters[name].queue == queue
         )
         there = sum(each.odcr_id == f"cr-{queue}" for each in state.holders)
         of_own = sum(each.odcr_id == f"cr-{queue}" and each.queue == queue for each in state.holders)

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from broker.quota.assign import Rules, Simulation, assign, targets
-from broker.quota.flavors import PodSet
+from broker.quota.assign import SharingRules, Simulation, assign, targets
+from broker.quota.flavors import PodSetRequest
 from broker.quota.model import BorrowPolicy, FlavorResource, Mode, Possibility, Preemption
 from tests.unit.quota import builders, cases, own, own_classical, own_fair, rows
 from tests.unit.quota.cases import Row
@@ -77,10 +77,10 @@ def test_what_a_simulation_finds_decides_on_the_flavor(within: str, borrowed: st
         {"name": "theirs", "cq": "b", "usage": {f"{borrowed}|cpu": 2}, **holder},
     ]
     world = cases.ledger({"clusterQueues": queues, "admitted": admitted})
-    rules = Rules(flavors=cases.FLAVORS)
+    rules = SharingRules(flavors=cases.FLAVORS)
     found = assign(
         world.node("a"),
-        [PodSet(requests={"cpu": 2})],
+        [PodSetRequest(requests={"cpu": 2})],
         rules,
         Simulation(world, "a", 0, 0.0, rules),
     )
@@ -127,7 +127,7 @@ def test_the_search_goes_on_after_the_flavor_that_was_tried_last() -> None:
     node.add(cases.amounts(row["usage"][0]["usage"]))
 
     def choice(after: dict[tuple[str, str], int]) -> tuple[str, int]:
-        pods = [PodSet(requests={"cpu": 2})]
+        pods = [PodSetRequest(requests={"cpu": 2})]
         found = assign(node, pods, cases.rules(row), cases.oracle(row), after=after)
         (chosen,) = found.pod_sets
         return chosen.choices["cpu"].flavor, chosen.choices["cpu"].tried

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.quota.lifecycle import Kind, Limits, Obstacle, State, advance, ready
+from broker.quota.lifecycle import Limits, Obstacle, ObstacleKind, State, advance, ready
 
 LIMITS = Limits(creating=100, updating=1000)
 STATES: tuple[State, ...] = get_args(State)
 
 
-def because(kind: Kind | None) -> Obstacle | None:
+def because(kind: ObstacleKind | None) -> Obstacle | None:
     return None if kind is None else Obstacle(kind=kind, reason=kind.name, message="why")
 
 
@@ -23,42 +23,42 @@ def because(kind: Kind | None) -> Obstacle | None:
     ("before", "kind", "lasted", "changed", "after"),
     [
         (None, None, 0, False, "Creating"),
-        (None, Kind.SPEC, 0, False, "Creating"),
+        (None, ObstacleKind.SPEC, 0, False, "Creating"),
         ("Creating", None, 0, False, "Active"),
-        ("Creating", Kind.SUPPLY, 99, False, "Creating"),
-        ("Creating", Kind.SUPPLY, 100, False, "Failed"),
-        ("Creating", Kind.QUEUE, 100, False, "Failed"),
+        ("Creating", ObstacleKind.SUPPLY, 99, False, "Creating"),
+        ("Creating", ObstacleKind.SUPPLY, 100, False, "Failed"),
+        ("Creating", ObstacleKind.QUEUE, 100, False, "Failed"),
         # What is bought is waited for, however long EC2 has none.
-        ("Creating", Kind.BUYING, 1e9, False, "Creating"),
-        ("Creating", Kind.SPEC, 0, False, "Failed"),
-        ("Creating", Kind.USE, 0, False, "Active"),
+        ("Creating", ObstacleKind.BUYING, 1e9, False, "Creating"),
+        ("Creating", ObstacleKind.SPEC, 0, False, "Failed"),
+        ("Creating", ObstacleKind.USE, 0, False, "Active"),
         ("Active", None, 0, False, "Active"),
         ("Active", None, 0, True, "Updating"),
-        ("Active", Kind.SUPPLY, 0, True, "Updating"),
-        ("Active", Kind.SUPPLY, 99, False, "Active"),
-        ("Active", Kind.SUPPLY, 100, False, "Failed"),
-        ("Active", Kind.BUYING, 99, False, "Active"),
-        ("Active", Kind.BUYING, 100, False, "Failed"),
-        ("Active", Kind.QUEUE, 0, False, "Failed"),
-        ("Active", Kind.USE, 1e9, False, "Active"),
+        ("Active", ObstacleKind.SUPPLY, 0, True, "Updating"),
+        ("Active", ObstacleKind.SUPPLY, 99, False, "Active"),
+        ("Active", ObstacleKind.SUPPLY, 100, False, "Failed"),
+        ("Active", ObstacleKind.BUYING, 99, False, "Active"),
+        ("Active", ObstacleKind.BUYING, 100, False, "Failed"),
+        ("Active", ObstacleKind.QUEUE, 0, False, "Failed"),
+        ("Active", ObstacleKind.USE, 1e9, False, "Active"),
         ("Updating", None, 0, False, "Active"),
         ("Updating", None, 0, True, "Active"),
-        ("Updating", Kind.SUPPLY, 999, False, "Updating"),
-        ("Updating", Kind.SUPPLY, 1000, False, "Failed"),
-        ("Updating", Kind.BUYING, 1000, False, "Failed"),
-        ("Updating", Kind.USE, 999, False, "Updating"),
-        ("Updating", Kind.USE, 1000, False, "Active"),
-        ("Updating", Kind.SPEC, 0, False, "Failed"),
+        ("Updating", ObstacleKind.SUPPLY, 999, False, "Updating"),
+        ("Updating", ObstacleKind.SUPPLY, 1000, False, "Failed"),
+        ("Updating", ObstacleKind.BUYING, 1000, False, "Failed"),
+        ("Updating", ObstacleKind.USE, 999, False, "Updating"),
+        ("Updating", ObstacleKind.USE, 1000, False, "Active"),
+        ("Updating", ObstacleKind.SPEC, 0, False, "Failed"),
         ("Failed", None, 0, False, "Active"),
-        ("Failed", Kind.SUPPLY, 1e9, False, "Failed"),
-        ("Failed", Kind.SUPPLY, 1e9, True, "Updating"),
-        ("Failed", Kind.SPEC, 0, True, "Failed"),
+        ("Failed", ObstacleKind.SUPPLY, 1e9, False, "Failed"),
+        ("Failed", ObstacleKind.SUPPLY, 1e9, True, "Updating"),
+        ("Failed", ObstacleKind.SPEC, 0, True, "Failed"),
         # As it was restored from a backup.
         ("Deleting", None, 0, False, "Creating"),
     ],
 )
 def test_what_follows(
-    before: State | None, kind: Kind | None, lasted: float, changed: bool, after: State
+    before: State | None, kind: ObstacleKind | None, lasted: float, changed: bool, after: State
 ) -> None:
     obstacle = because(kind)
     found = advance(before, obstacle, deleting=False, changed=changed, lasted=lasted, limits=LIMITS)
@@ -78,12 +78,14 @@ ALLOWED = {
 @pytest.mark.covers("OME-023")
 @given(
     st.lists(
-        st.tuples(st.sampled_from([None, *Kind]), st.booleans(), st.sampled_from([0.0, 50.0, 100.0, 1000.0])),
+        st.tuples(
+            st.sampled_from([None, *ObstacleKind]), st.booleans(), st.sampled_from([0.0, 50.0, 100.0, 1000.0])
+        ),
         max_size=12,
     ),
     st.integers(0, 14),
 )
-def test_no_other_path(steps: list[tuple[Kind | None, bool, float]], deleted: int) -> None:
+def test_no_other_path(steps: list[tuple[ObstacleKind | None, bool, float]], deleted: int) -> None:
     state: State | None = None
     for number, (kind, changed, lasted) in enumerate(steps):
         deleting = number >= deleted and state is not None
@@ -101,7 +103,7 @@ def test_what_stands_in_nobody_s_way_is_active_and_what_is_deleted_goes(state: S
     for _ in range(2):
         seen = advance(seen, None, deleting=False, changed=False, lasted=1e9, limits=LIMITS)
     assert seen == "Active"
-    for kind in (None, *Kind):
+    for kind in (None, *ObstacleKind):
         gone = advance(state, because(kind), deleting=True, changed=True, lasted=0, limits=LIMITS)
         assert gone == "Deleting"
 
@@ -111,15 +113,15 @@ def test_what_stands_in_nobody_s_way_is_active_and_what_is_deleted_goes(state: S
     ("state", "kind", "was", "serves"),
     [
         ("Active", None, False, True),
-        ("Active", Kind.USE, True, True),
-        ("Creating", Kind.SUPPLY, False, False),
-        ("Failed", Kind.QUEUE, True, False),
+        ("Active", ObstacleKind.USE, True, True),
+        ("Creating", ObstacleKind.SUPPLY, False, False),
+        ("Failed", ObstacleKind.QUEUE, True, False),
         ("Deleting", None, True, False),
         ("Updating", None, True, True),
-        ("Updating", Kind.SUPPLY, True, True),
-        ("Updating", Kind.QUEUE, True, False),
+        ("Updating", ObstacleKind.SUPPLY, True, True),
+        ("Updating", ObstacleKind.QUEUE, True, False),
         ("Updating", None, False, False),
     ],
 )
-def test_whether_it_serves(state: State, kind: Kind | None, was: bool, serves: bool) -> None:
+def test_whether_it_serves(state: State, kind: ObstacleKind | None, was: bool, serves: bool) -> None:
     assert ready(state, because(kind), was_ready=was) is serves

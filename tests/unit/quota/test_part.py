@@ -11,7 +11,7 @@ from broker.controllers.ome import deciding
 from broker.controllers.preemption import sight
 from broker.kube.culprit import Guilty
 from broker.quota import part
-from broker.quota.joint import Places, Quota, Waiting
+from broker.quota.joint import QuotaState, SlotState, WaitingClaim
 from tests.unit.quota.rounds import World
 from tests.unit.quota.rules import check
 from tests.unit.quota.worlds import setting
@@ -31,7 +31,7 @@ def test_each_part_of_a_decision_is_a_decision(seed: int, monkeypatch: pytest.Mo
 
     def in_parts(decide: Decide) -> Decide:
         def decided(
-            quota: Quota | None, places: Places | None, waiting: Sequence[Waiting], **more: Any
+            quota: QuotaState | None, places: SlotState | None, waiting: Sequence[WaitingClaim], **more: Any
         ) -> object:
             found = part.names(quota, places, waiting)
             for count in range(len(found)):
@@ -55,7 +55,7 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
 
     def fails(decide: Decide) -> Decide:
         def decided(
-            quota: Quota | None, places: Places | None, waiting: Sequence[Waiting], **more: Any
+            quota: QuotaState | None, places: SlotState | None, waiting: Sequence[WaitingClaim], **more: Any
         ) -> object:
             if bad in part.names(quota, places, waiting):
                 raise ZeroDivisionError
@@ -67,7 +67,7 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
         judge = fails(decide)
 
         def decided(
-            quota: Quota | None, places: Places | None, waiting: Sequence[Waiting], **more: Any
+            quota: QuotaState | None, places: SlotState | None, waiting: Sequence[WaitingClaim], **more: Any
         ) -> object:
             nonlocal bad
             for bad in {*part.names(quota, places, waiting)} - tried:

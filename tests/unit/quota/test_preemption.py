@@ -6,19 +6,19 @@ import pytest
 
 from broker.quota.classical import preempt
 from broker.quota.fair import preempt_fairly
-from broker.quota.ledger import Ledger
-from broker.quota.model import Ask, Preemption, Target
+from broker.quota.ledger import QuotaLedger
+from broker.quota.model import Preemption, PreemptionTarget, QuotaRequest
 from tests.unit.quota.builders import GPU, cohort, ledger, queue, quota, workload
 
 ANY = Preemption(reclaim="Any", within="LowerPriority")
 
 
-def told(found: tuple[Target, ...]) -> list[tuple[str, str]]:
+def told(found: tuple[PreemptionTarget, ...]) -> list[tuple[str, str]]:
     return sorted((each.workload.name, str(each.reason)) for each in found)
 
 
-def taken(world: Ledger, name: str, gpus: int, priority: int = 0) -> list[tuple[str, str]]:
-    ask = Ask(queue=name, amounts={GPU: gpus}, priority=priority)
+def taken(world: QuotaLedger, name: str, gpus: int, priority: int = 0) -> list[tuple[str, str]]:
+    ask = QuotaRequest(queue=name, amounts={GPU: gpus}, priority=priority)
     return told(preempt(world, ask, frozenset((GPU,))))
 
 
@@ -108,11 +108,11 @@ def test_every_reason_is_one_of_kueue_s() -> None:
         queue("d", 3, "c", preemption=ANY),
         *(workload(f"b{index}", "b", 1) for index in range(9)),
     )
-    entitled = Ask(queue="a", amounts={GPU: 2})
+    entitled = QuotaRequest(queue="a", amounts={GPU: 2})
     assert {reason for _, reason in told(preempt_fairly(world, entitled, frozenset((GPU,))))} == {
         "InCohortReclamation"
     }
-    beyond = Ask(queue="a", amounts={GPU: 4})
+    beyond = QuotaRequest(queue="a", amounts={GPU: 4})
     assert {reason for _, reason in told(preempt_fairly(world, beyond, frozenset((GPU,))))} == {
         "InCohortFairSharing"
     }
@@ -132,12 +132,12 @@ def test_fair_shares_are_compared_where_the_paths_part() -> None:
         *(workload(f"y1-{index}", "y1", 1) for index in range(4)),
         *(workload(f"y2-{index}", "y2", 1) for index in range(3)),
     )
-    ask = Ask(queue="x1", amounts={GPU: 1})
+    ask = QuotaRequest(queue="x1", amounts={GPU: 1})
     assert told(preempt_fairly(world, ask, frozenset((GPU,)))) == [("y1-0", "InCohortFairSharing")]
 
 
 def test_a_heavier_weight_is_entitled_to_more() -> None:
-    def world(weight: float) -> Ledger:
+    def world(weight: float) -> QuotaLedger:
         return ledger(
             cohort("root", 8),
             queue("a", 0, "root", preemption=ANY, weight=weight),
@@ -146,7 +146,7 @@ def test_a_heavier_weight_is_entitled_to_more() -> None:
             *(workload(f"b{index}", "b", 1) for index in range(4)),
         )
 
-    ask = Ask(queue="a", amounts={GPU: 1})
+    ask = QuotaRequest(queue="a", amounts={GPU: 1})
     assert preempt_fairly(world(1), ask, frozenset((GPU,))) == ()
     assert told(preempt_fairly(world(3), ask, frozenset((GPU,)))) == [("b0", "InCohortFairSharing")]
 

@@ -11,31 +11,31 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from broker.quota.assign import Rules, Simulation, assign
+from broker.quota.assign import SharingRules, Simulation, assign
 from broker.quota.candidates import fits
 from broker.quota.classical import preempt
-from broker.quota.cycle import Head, Outcome
+from broker.quota.cycle import Head, HeadOutcome
 from broker.quota.cycle import decide as decide_round
 from broker.quota.fair import DEFAULT, preempt_fairly
-from broker.quota.flavors import Flavor, PodSet
-from broker.quota.ledger import Ledger
+from broker.quota.flavors import Flavor, PodSetRequest
+from broker.quota.ledger import QuotaLedger
 from broker.quota.model import (
-    Ask,
+    AdmittedWorkload,
     BorrowPolicy,
-    Cohort,
+    FlavorGroup,
     FlavorResource,
     Fungibility,
     Policy,
     Preemption,
+    PreemptionTarget,
     Preference,
     Queue,
     Quota,
+    QuotaCohort,
+    QuotaRequest,
     Reason,
-    ResourceGroup,
     Search,
     Strategy,
-    Target,
-    Workload,
 )
 from broker.quota.shares import share
 from broker.quota.tree import Tree
@@ -50,15 +50,15 @@ _limit = st.none() | _amount
 
 @dataclass(frozen=True)
 class Case:
-    cohorts: Sequence[Cohort]
+    cohorts: Sequence[QuotaCohort]
     queues: Sequence[Queue]
-    workloads: Sequence[Workload]
-    ask: Ask
+    workloads: Sequence[AdmittedWorkload]
+    ask: QuotaRequest
     needed: frozenset[FlavorResource]
     strategies: tuple[Strategy, ...]
 
-    def ledger(self) -> Ledger:
-        return Ledger(Tree(self.queues, self.cohorts), self.workloads)
+    def ledger(self) -> QuotaLedger:
+        return QuotaLedger(Tree(self.queues, self.cohorts), self.workloads)
 
     def world(self) -> naive.World:
         cohorts = {each.name: each for each in self.cohorts}
@@ -80,11 +80,11 @@ def quotas(draw: st.DrawFn, *, limits: bool) -> dict[FlavorResource, Quota]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    cohorts: list[Cohort] = []
+    cohorts: list[QuotaCohort] = []
     for index in range(draw(st.integers(min_value=1, max_value=4))):
         parent = draw(st.sampled_from(["", *(each.name for each in cohorts)]))
         cohorts.append(
-            Cohort(
+            QuotaCohort(
                 name=f"c{index}",
                 parent=parent,
                 quotas=draw(quotas(limits=bool(parent))),
@@ -113,7 +113,7 @@ def cases(draw: st.DrawFn) -> Case:
     priority = st.integers(min_value=-1, max_value=3)
     time = st.integers(min_value=0, max_value=3).map(float)
     workloads = [
-        Workload(
+        AdmittedWorkload(
             name=f"w{index}",
             queue=draw(names),
             usage=draw(usage),
@@ -129,7 +129,7 @@ def cases(draw: st.DrawFn) -> Case:
         cohorts,
         queues,
         workloads,
-        Ask(queue=draw(names), amounts=amounts, priority=draw(priority), queued=draw(time)),
+        QuotaRequest(queue=draw(names), amounts=amounts, priority=draw(priority), queued=draw(time)),
         frozenset(draw(st.sets(st.sampled_from(sorted(amounts)), min_size=1))),
         draw(st.sampled_from(STRATEGIES)),
     )
@@ -142,7 +142,7 @@ def used(tree: Tree) -> dict[str, dict[FlavorResource, int]]:
     }
 
 
-def decide(case: Case, ledger: Ledger, *, fair: bool) -> tuple[Target, ...]:
+def decide(case: Case, ledger: QuotaLedger, *, fair: bool) -> tuple[PreemptionTarget, ...]:
     if fair:
         return preempt_fairly(ledger, case.ask, case.needed, case.strategies)
     return preempt(ledger, case.ask, case.needed)
@@ -185,8 +185,8 @@ def test_what_is_kept_for_a_round_changes_no_decision(
 
 GROUPS = st.sampled_from(
     (
-        (ResourceGroup(frozenset(("cpu", "gpu")), ("a", "gone", "b")),),
-        (ResourceGroup(frozenset(("cpu",)), ("a",)), ResourceGroup(frozenset(("gpu",)), ("b", "a"))),
+        (FlavorGroup(frozenset(("cpu", "gpu")), ("a", "gone", "b")),),
+        (FlavorGroup(frozenset(("cpu",)), ("a",)), FlavorGroup(frozenset(("gpu",)), ("b", "a"))),
     )
 )
 _search = st.sampled_from(get_args(Search))
@@ -197,7 +197,7 @@ FUNGIBILITY = st.builds(
     preference=st.sampled_from(get_args(Preference)),
 )
 PODS = st.builds(
-    PodSet,
+    PodSetRequest,
     count=st.integers(min_value=0, max_value=2),
     requests=st.fixed_dictionaries({"gpu": _amount}, optional={"cpu": _amount, "none": st.just(0)}),
 )
@@ -214,14 +214,14 @@ PODS = st.builds(
 def test_assigns_as_the_rules_by_the_letter(
     fair: bool,
     case: Case,
-    groups: tuple[ResourceGroup, ...],
+    groups: tuple[FlavorGroup, ...],
     fungibility: Fungibility,
-    asked: list[PodSet],
+    asked: list[PodSetRequest],
 ) -> None:
     queues = [replace(each, groups=groups, fungibility=fungibility) for each in case.queues]
     case = replace(case, queues=queues)
     ledger, ask = case.ledger(), case.ask
-    rules = Rules(flavors=FLAVORS, fair=fair, strategies=case.strategies)
+    rules = SharingRules(flavors=FLAVORS, fair=fair, strategies=case.strategies)
     pod_sets = [replace(each, name=f"pods-{index}") for index, each in enumerate(asked)]
 
     simulation = Simulation(ledger, ask.queue, ask.priority, ask.queued, rules)
@@ -253,7 +253,7 @@ def test_makes_room_with_nothing_to_spare_and_leaves_the_tree_alone(fair: bool, 
         )
 
 
-def _minimal(case: Case, ledger: Ledger, found: Sequence[Target], *, borrow: bool) -> bool:
+def _minimal(case: Case, ledger: QuotaLedger, found: Sequence[PreemptionTarget], *, borrow: bool) -> bool:
     """Whether all of these out makes room, and any of them back in does not."""
     node = ledger.node(case.ask.queue)
     if not fits(node, case.ask.amounts, borrow=borrow):
@@ -316,18 +316,25 @@ def test_usage_kept_is_usage_added_up(case: Case) -> None:
 @given(case=cases(), asked=st.lists(st.integers(min_value=0, max_value=6), min_size=5, max_size=5))
 def test_a_round_promises_nothing_twice(fair: bool, case: Case, asked: list[int]) -> None:
     """Whatever a round admits or makes room for is there once its victims are gone, all of it together."""
-    groups = (ResourceGroup(frozenset(("cpu",)), ("a",)), ResourceGroup(frozenset(("gpu",)), ("a", "b")))
+    groups = (FlavorGroup(frozenset(("cpu",)), ("a",)), FlavorGroup(frozenset(("gpu",)), ("a", "b")))
     queues = [replace(each, groups=groups) for each in case.queues]
-    ledger = Ledger(Tree(queues, case.cohorts))
+    ledger = QuotaLedger(Tree(queues, case.cohorts))
     for each in case.workloads:
         if fits(ledger.node(each.queue), each.usage, borrow=True):
             ledger.admit(each)
     heads = [
-        Head(name=f"new-{each.name}", queue=each.name, pod_sets=(PodSet(requests={"gpu": size}),), priority=1)
+        Head(
+            name=f"new-{each.name}",
+            queue=each.name,
+            pod_sets=(PodSetRequest(requests={"gpu": size}),),
+            priority=1,
+        )
         for each, size in zip(queues, asked, strict=False)
     ]
     before = used(ledger.tree)
-    decisions = decide_round(ledger, heads, Rules(flavors=FLAVORS, fair=fair, strategies=case.strategies))
+    decisions = decide_round(
+        ledger, heads, SharingRules(flavors=FLAVORS, fair=fair, strategies=case.strategies)
+    )
     assert used(ledger.tree) == before
     assert sorted(each.head.name for each in decisions) == [each.name for each in heads]
     victims = [target.workload.name for each in decisions for target in each.targets]
@@ -335,15 +342,15 @@ def test_a_round_promises_nothing_twice(fair: bool, case: Case, asked: list[int]
     for name in victims:
         ledger.release(name)
     for decision in decisions:
-        if decision.outcome is not Outcome.WAIT:
+        if decision.outcome is not HeadOutcome.WAIT:
             node, usage = ledger.node(decision.head.queue), decision.assignment.usage
             assert fits(node, usage, borrow=True)
-            ledger.admit(Workload(name=decision.head.name, queue=node.name, usage=usage))
+            ledger.admit(AdmittedWorkload(name=decision.head.name, queue=node.name, usage=usage))
 
 
 @given(case=cases())
 def test_what_is_admitted_within_what_is_available_stays_within_every_limit(case: Case) -> None:
-    ledger = Ledger(Tree(case.queues, case.cohorts))
+    ledger = QuotaLedger(Tree(case.queues, case.cohorts))
     for each in case.workloads:
         node = ledger.node(each.queue)
         if all(value <= node.available(key) for key, value in each.usage.items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.quota.resolve import Unresolved, resolve
+from broker.quota.resolve import UnresolvedName, resolve
 from broker.quota.usage import Reserved
 
 KNOWN = (
@@ -49,6 +49,6 @@ def test_a_name_means_one_reservation(given: str, found: Reserved) -> None:
 )
 def test_a_name_that_means_none_says_why(given: str, reason: str, says: str) -> None:
     found = resolve(given, KNOWN)
-    assert isinstance(found, Unresolved)
+    assert isinstance(found, UnresolvedName)
     assert found.reason == reason
     assert says in found.message

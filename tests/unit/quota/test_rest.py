@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from broker.apis import names
-from broker.quota.assign import Rules
-from broker.quota.entitled import Standing, Want, entitle
-from broker.quota.flavors import PodSet
-from broker.quota.lots import Holder, Promise
-from broker.quota.lots import Want as SlotWant
+from broker.quota.assign import SharingRules
+from broker.quota.entitled import AdmissionPhase, ClusterRequest, entitle
+from broker.quota.flavors import PodSetRequest
+from broker.quota.lots import Promise, SlotHolder
+from broker.quota.lots import SlotRequest as SlotWant
 from broker.quota.model import Preemption, Queue
-from broker.quota.slots import Slots
+from broker.quota.slots import SlotTree
 from tests.unit.quota.builders import RULES, queue, quota, workload
 from tests.unit.quota.rounds import TYPES, Dedicated, Job, Reservation, Setting, World
 from tests.unit.quota.rules import check
@@ -60,9 +60,9 @@ def at(world: World) -> dict[str, str]:
     }
 
 
-def want(name: str, queue: str, gpus: int, **more: object) -> Want:
-    pods = PodSet(requests={"gpu": gpus})
-    return Want(**{"name": name, "queue": queue, "pods": pods, **more})  # type: ignore[arg-type]
+def want(name: str, queue: str, gpus: int, **more: object) -> ClusterRequest:
+    pods = PodSetRequest(requests={"gpu": gpus})
+    return ClusterRequest(**{"name": name, "queue": queue, "pods": pods, **more})  # type: ignore[arg-type]
 
 
 RECLAIMS = Preemption(within="LowerPriority", reclaim="Any")
@@ -98,9 +98,9 @@ def test_want_whose_only_victims_got_quota_in_the_same_decision_is_admitted() ->
     wants = [want("a0", "a", 8), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
     found = entitle(queues, [], holders=(), wants=wants, rules=RULES)
     assert {name: each.standing for name, each in found.verdicts.items()} == {
-        "a0": Standing.WAITING,
-        "b0": Standing.ADMITTED,
-        "b1": Standing.ADMITTED,
+        "a0": AdmissionPhase.WAITING,
+        "b0": AdmissionPhase.ADMITTED,
+        "b1": AdmissionPhase.ADMITTED,
     }
     assert found.evictions == {}
 
@@ -118,9 +118,9 @@ def test_nothing_is_evicted_for_a_want_that_loses_its_quota_in_the_same_decision
     wants = [want("c0", "c", 16, priority=5), want("b0", "b", 8, priority=1), want("b1", "b", 8)]
     found = entitle(queues, [], holders=held, wants=wants, rules=RULES)
     standings = {name: each.standing for name, each in found.verdicts.items()}
-    assert standings["b0"] is Standing.ADMITTED
+    assert standings["b0"] is AdmissionPhase.ADMITTED
     assert {each.preemptor for each in found.evictions.values()} <= {
-        name for name, each in standings.items() if each is Standing.PREEMPTING
+        name for name, each in standings.items() if each is AdmissionPhase.PREEMPTING
     }
 
 
@@ -202,12 +202,12 @@ def test_claim_and_cluster_of_one_plan_are_ranked_as_one_would_preempt_the_other
 
 @pytest.mark.covers("SAF-33")
 def test_borrower_that_may_not_be_disturbed_counts_against_the_lending_limit() -> None:
-    firm = holder("b0", "b", spared=True)
-    lends = Slots([lot("a", 3, lend=1)], [member("a"), member("b"), member("c")], [firm])
+    firm = holder("b0", "b", non_preemptible=True)
+    lends = SlotTree([lot("a", 3, lend=1)], [member("a"), member("b"), member("c")], [firm])
     (made,) = lends.lots.values()
     assert (lends.quota(made), lends.room(made), lends.lendable(made)) == (2, 2, 0)
     # Nor is it had back, nor more than the others taken for it.
-    full = Slots([lot("a", 3)], [member("a"), member("b")], [firm, holder("b1", "b"), holder("a0", "a")])
+    full = SlotTree([lot("a", 3)], [member("a"), member("b")], [firm, holder("b1", "b"), holder("a0", "a")])
     asks = [SlotWant(name=f"w{n}", queue="a", odcr_ids=("cr-a",)) for n in range(3)]
     assert [each.holder.name for each in full.reclaim(asks)] == ["b1"]
 
@@ -218,7 +218,7 @@ def test_no_second_slot_is_lent_beside_one_that_may_not_be_disturbed() -> None:
         Setting(
             reservations=[reservation("a", 3, lending={P5: 1}), reservation("b", 0), reservation("c", 0)],
             slots=slots(a=3),
-            jobs=[job("b0", "b", firm=True), job("c0", "c", round=3), job("b1", "b", round=3)],
+            jobs=[job("b0", "b", non_preemptible=True), job("c0", "c", round=3), job("b1", "b", round=3)],
         )
     )
     assert at(world) == {"b0": "cr-a", "c0": "", "b1": ""}
@@ -229,14 +229,14 @@ def test_no_second_slot_is_lent_beside_one_that_may_not_be_disturbed() -> None:
 def test_promise_of_a_cluster_leaves_the_slot_that_its_own_claim_asks_for(later: bool) -> None:
     """Two slots, one of them lent; the cluster holds quota for three, and one of its claims asks."""
 
-    def made(asking: int) -> Slots:
+    def made(asking: int) -> SlotTree:
         promise = Promise(cluster="x", queue="a", flavor="f", count=2, later=later, asking=asking)
-        return Slots(
+        return SlotTree(
             [lot("a", 2)],
             [member("a"), member("b")],
             [
-                Holder(name="b0", queue="b", odcr_id="cr-a"),
-                Holder(name="x-0", queue="a", odcr_id="cr-a", cluster="x"),
+                SlotHolder(name="b0", queue="b", odcr_id="cr-a"),
+                SlotHolder(name="x-0", queue="a", odcr_id="cr-a", cluster="x"),
             ],
             promises=[promise],
         )
@@ -269,14 +269,14 @@ def test_want_that_others_leave_for_comes_before_one_of_more_priority() -> None:
     leaving = workload("v", "b", 8, evicted=True)
     wants = [want("x", "a", 8), want("y", "a", 8, priority=9)]
 
-    def standings(rules: Rules, nominated: tuple[str, ...]) -> dict[str, Standing]:
+    def standings(rules: SharingRules, nominated: tuple[str, ...]) -> dict[str, AdmissionPhase]:
         for held in ([leaving], []):
             found = entitle(queues, [], holders=held, wants=wants, rules=rules, nominated=nominated)
             assert found.evictions == {}
         return {name: each.standing for name, each in found.verdicts.items()}
 
-    assert standings(RULES, ("x",))["x"] is Standing.ADMITTED
-    assert standings(RULES, ())["y"] is Standing.ADMITTED
+    assert standings(RULES, ("x",))["x"] is AdmissionPhase.ADMITTED
+    assert standings(RULES, ())["y"] is AdmissionPhase.ADMITTED
 
 
 @pytest.mark.covers("SAF-35")
@@ -378,7 +378,7 @@ def test_worlds_are_of_every_kind() -> None:
     made = [setting(seed) for seed in range(40)]
     assert any(len({flavor for _, flavor, _ in each.slots.values()}) == len(TYPES) for each in made)
     jobs = [one for each in made for one in each.jobs]
-    assert any(one.gang for one in jobs) and any(one.firm for one in jobs)
+    assert any(one.gang for one in jobs) and any(one.non_preemptible for one in jobs)
     assert any(one.fallback for one in jobs) and any(each.clusters for each in made)
 
 
@@ -395,7 +395,7 @@ def test_a_claim_takes_an_idle_slot_elsewhere_if_its_victim_does_not_leave() -> 
             slots=slots(x=1, y=1),
             jobs=[
                 job("r0", "r", drains=1000),
-                job("y0", "y", firm=True),
+                job("y0", "y", non_preemptible=True),
                 job("q0", "q", priority=10, round=3),
             ],
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.quota.model import Cohort, FlavorResource, Queue, Quota
+from broker.quota.model import FlavorResource, Queue, Quota, QuotaCohort
 from broker.quota.shares import share
 from broker.quota.tree import Tree
 from broker.settings import Settings
@@ -38,7 +38,7 @@ def test_weight_of_zero_is_infinite_only_if_the_node_borrows(
             Queue(name="a", cohort="c", quotas=quotas, weight=weight),
             Queue(name="b", cohort="c", quotas=quotas),
         ],
-        [Cohort(name="c")],
+        [QuotaCohort(name="c")],
     )
     tree.queues["a"].add(used)
     found = share(tree.queues["a"])

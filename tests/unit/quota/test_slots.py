@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.quota.lots import Holder, Lot, Member, Promise, Want
-from broker.quota.model import UNLIMITED, Cohort, Policy, Preemption
-from broker.quota.slots import Slots
+from broker.quota.lots import Member, OwnedSlots, Promise, SlotHolder, SlotRequest
+from broker.quota.model import UNLIMITED, Policy, Preemption, QuotaCohort
+from broker.quota.slots import SlotTree
 
 ANY: Policy = "Any"
 
 
-def lot(owner: str, quota: int = 4, lend: int | None = None, **slots: int) -> Lot:
+def lot(owner: str, quota: int = 4, lend: int | None = None, **slots: int) -> OwnedSlots:
     places = {name.replace("_", "-"): count for name, count in slots.items()} or {f"cr-{owner}": quota}
-    return Lot(owner=owner, flavor="f", slots=places, quota=quota, lending_limit=lend)
+    return OwnedSlots(owner=owner, flavor="f", slots=places, quota=quota, lending_limit=lend)
 
 
 def member(
@@ -27,21 +27,21 @@ def member(
     return Member(name=name, cohort=cohort, borrowing_limit={"f": borrow}, preemption=rule)
 
 
-def holder(name: str, queue: str, odcr_id: str = "cr-a", **more: object) -> Holder:
-    return Holder(name=name, queue=queue, odcr_id=odcr_id, **more)  # type: ignore[arg-type]
+def holder(name: str, queue: str, odcr_id: str = "cr-a", **more: object) -> SlotHolder:
+    return SlotHolder(name=name, queue=queue, odcr_id=odcr_id, **more)  # type: ignore[arg-type]
 
 
-def want(name: str = "w", queue: str = "a", *odcr_ids: str, priority: int = 0) -> Want:
-    return Want(name=name, queue=queue, odcr_ids=odcr_ids or ("cr-a",), priority=priority)
+def want(name: str = "w", queue: str = "a", *odcr_ids: str, priority: int = 0) -> SlotRequest:
+    return SlotRequest(name=name, queue=queue, odcr_ids=odcr_ids or ("cr-a",), priority=priority)
 
 
-def asked(slots: Slots, *wants: Want) -> list[str]:
+def asked(slots: SlotTree, *wants: SlotRequest) -> list[str]:
     return [each.holder.name for each in slots.reclaim(wants)]
 
 
 def test_what_is_left_to_whom() -> None:
     held = [holder("own", "a"), holder("b0", "b"), holder("b1", "b")]
-    slots = Slots([lot("a", lend=3)], [member("a"), member("b", borrow=3), member("c")], held)
+    slots = SlotTree([lot("a", lend=3)], [member("a"), member("b", borrow=3), member("c")], held)
     (made,) = slots.lots.values()
     assert (slots.quota(made), slots.room(made), slots.lendable(made)) == (3, 1, 1)
     assert (slots.borrowable("b", "f"), slots.borrowable("c", "f")) == (1, UNLIMITED)
@@ -51,12 +51,12 @@ def test_what_is_left_to_whom() -> None:
 
 @pytest.mark.covers("OME-040")
 def test_who_may_not_borrow_still_lends() -> None:
-    slots = Slots([lot("a")], [Member(name="a", cohort="ml"), member("b")], [])
+    slots = SlotTree([lot("a")], [Member(name="a", cohort="ml"), member("b")], [])
     assert slots.peers("a") == frozenset()
     assert slots.lendable(slots.lots["a", "f"]) == 4
-    nothing = Slots([lot("a")], [member("a", borrow=0), member("b")], [])
+    nothing = SlotTree([lot("a")], [member("a", borrow=0), member("b")], [])
     assert (nothing.peers("a"), nothing.borrowable("a", "f")) == (frozenset(), 0)
-    some = Slots([lot("a", lend=2)], [member("a"), member("b")], [holder("b0", "b")])
+    some = SlotTree([lot("a", lend=2)], [member("a"), member("b")], [holder("b0", "b")])
     assert some.lendable(some.lots["a", "f"]) == 1
 
 
@@ -71,7 +71,7 @@ def test_nobody_leaves_where_one_slot_would_take_two(limit: int, expected: Seque
         preemption=Preemption(reclaim=ANY, within="LowerPriority", borrow="LowerPriority"),
     )
     held = [holder("c0", "c", "cr-a"), holder("b0", "b", "cr-x")]
-    slots = Slots([lot("a", 2, cr_a=1, cr_x=1)], [member("a"), member("b"), c], held)
+    slots = SlotTree([lot("a", 2, cr_a=1, cr_x=1)], [member("a"), member("b"), c], held)
     assert asked(slots, want("w", "c", "cr-x", priority=9)) == expected
 
 
@@ -79,12 +79,12 @@ def test_nobody_leaves_where_one_slot_would_take_two(limit: int, expected: Seque
 @pytest.mark.parametrize("reach", [("cr-a", "cr-x"), ("cr-x", "cr-a")])
 def test_of_several_places_that_are_lent_the_least_important_comes_back(reach: tuple[str, ...]) -> None:
     held = [holder("high", "b", "cr-a", priority=5), holder("low", "b", "cr-x")]
-    slots = Slots([lot("a", 2, cr_a=1, cr_x=1)], [member("a"), member("b")], held)
+    slots = SlotTree([lot("a", 2, cr_a=1, cr_x=1)], [member("a"), member("b")], held)
     assert asked(slots, want("w", "a", *reach)) == ["low"]
 
 
 def test_quota_beyond_the_hardware_entitles_to_no_more_than_there_is() -> None:
-    slots = Slots([lot("a", 4, cr_a=2)], [member("a"), member("b")], [holder("b0", "b")])
+    slots = SlotTree([lot("a", 4, cr_a=2)], [member("a"), member("b")], [holder("b0", "b")])
     assert slots.quota(slots.lots["a", "f"]) == 2
     assert asked(slots, want("w0"), want("w1"), want("w2")) == ["b0"]
 
@@ -105,34 +105,34 @@ def test_who_gives_back_first(rule: Policy, priority: int, expected: Sequence[st
         holder("low-old", "b", since=1.0),
         holder("low-new", "b", since=2.0),
     ]
-    slots = Slots([lot("a", 3)], [member("a", reclaim=rule), member("b")], held)
+    slots = SlotTree([lot("a", 3)], [member("a", reclaim=rule), member("b")], held)
     assert asked(slots, *(want(f"w{n}", priority=priority) for n in range(3))) == expected
 
 
-@pytest.mark.parametrize("spared", [False, True], ids=["", "though it might not be asked"])
-def test_who_leaves_already_or_a_slot_that_is_free_spares_the_others(spared: bool) -> None:
-    held = [holder("b0", "b", leaving=True, spared=spared), holder("b1", "b")]
+@pytest.mark.parametrize("non_preemptible", [False, True], ids=["", "though it might not be asked"])
+def test_who_leaves_already_or_a_slot_that_is_free_spares_the_others(non_preemptible: bool) -> None:
+    held = [holder("b0", "b", terminating=True, non_preemptible=non_preemptible), holder("b1", "b")]
     members = [member("a"), member("b")]
-    assert asked(Slots([lot("a", 2)], members, held), want()) == []
-    assert asked(Slots([lot("a", 2)], members, held), want(), want("more")) == ["b1"]
-    assert asked(Slots([lot("a", 3)], members, held), want(), want("more")) == []
+    assert asked(SlotTree([lot("a", 2)], members, held), want()) == []
+    assert asked(SlotTree([lot("a", 2)], members, held), want(), want("more")) == ["b1"]
+    assert asked(SlotTree([lot("a", 3)], members, held), want(), want("more")) == []
 
 
 def test_a_cluster_is_promised_of_others_no_more_than_its_queue_may_borrow() -> None:
     promise = Promise(cluster="x", queue="b", flavor="f", count=2)
-    slots = Slots([lot("a")], [member("a"), member("b", borrow=1)], [], promises=[promise])
+    slots = SlotTree([lot("a")], [member("a"), member("b", borrow=1)], [], promises=[promise])
     assert slots.lendable(slots.lots["a", "f"]) == 3
 
 
 def test_only_slots_that_the_claim_can_use_are_taken_back() -> None:
     held = [holder("here", "b", "cr-a", priority=9), holder("there", "b", "cr-z")]
-    slots = Slots([lot("a", 2, cr_a=1, cr_z=1)], [member("a"), member("b")], held)
+    slots = SlotTree([lot("a", 2, cr_a=1, cr_z=1)], [member("a"), member("b")], held)
     assert asked(slots, want()) == ["here"]
 
 
 def test_who_is_spared_and_who_is_of_another_cohort_is_never_asked() -> None:
-    held = [holder("spared", "b", spared=True), holder("far", "x"), holder("none", "")]
-    slots = Slots([lot("a", 3)], [member("a"), member("b"), member("x", cohort="other")], held)
+    held = [holder("spared", "b", non_preemptible=True), holder("far", "x"), holder("none", "")]
+    slots = SlotTree([lot("a", 3)], [member("a"), member("b"), member("x", cohort="other")], held)
     assert asked(slots, want()) == []
     assert slots.takers(slots.lots["a", "f"]) == ()
     # Two of three hold outsiders, one the spared.
@@ -140,15 +140,15 @@ def test_who_is_spared_and_who_is_of_another_cohort_is_never_asked() -> None:
 
 
 def test_both_are_named_with_their_paths() -> None:
-    slots = Slots([lot("a", 1)], [member("a"), member("b")], [holder("b0", "b")])
+    slots = SlotTree([lot("a", 1)], [member("a"), member("b")], [holder("b0", "b")])
     (victim,) = slots.reclaim([want()])
     assert (victim.preemptor_path, victim.preemptee_path) == ("/ml/a", "/ml/b")
     assert str(victim.reason) == "InCohortReclamation"
 
 
 def test_a_cycle_of_cohorts_entitles_nobody_and_says_where_it_is() -> None:
-    ring = [Cohort(name="ml", parent="top"), Cohort(name="top", parent="ml")]
-    slots = Slots([lot("a")], [member("a"), member("b")], [holder("b0", "b")], cohorts=ring)
+    ring = [QuotaCohort(name="ml", parent="top"), QuotaCohort(name="top", parent="ml")]
+    slots = SlotTree([lot("a")], [member("a"), member("b")], [holder("b0", "b")], cohorts=ring)
     assert "cohorts form a cycle: ml → top → ml" in slots.inactive["a"]
     made = slots.lots["a", "f"]
     assert (slots.quota(made), slots.room(made), slots.lendable(made)) == (0, 0, 0)
@@ -171,14 +171,14 @@ def test_nobody_in_his_own_slots_is_asked_and_nobody_in_vain(data: st.DataObject
                     data.draw(st.sampled_from(queues)),
                     place,
                     priority=data.draw(few),
-                    leaving=data.draw(st.booleans()),
-                    spared=data.draw(st.booleans()),
+                    terminating=data.draw(st.booleans()),
+                    non_preemptible=data.draw(st.booleans()),
                 )
             )
     rules: dict[str, Policy] = {
         queue: data.draw(st.sampled_from(["Never", "LowerPriority", "Any"])) for queue in queues
     }
-    slots = Slots(lots, [member(queue, reclaim=rules[queue]) for queue in queues], held)
+    slots = SlotTree(lots, [member(queue, reclaim=rules[queue]) for queue in queues], held)
     quota = {queue: slots.quota(slots.lots[queue, "f"]) for queue in queues}
     room = {queue: slots.room(slots.lots[queue, "f"]) for queue in queues}
     wants = [
@@ -191,13 +191,13 @@ def test_nobody_in_his_own_slots_is_asked_and_nobody_in_vain(data: st.DataObject
         owner = each.want.queue
         assert each.holder.odcr_id == f"cr-{owner}"
         assert each.holder.queue != owner
-        assert not each.holder.spared
-        assert not each.holder.leaving
+        assert not each.holder.non_preemptible
+        assert not each.holder.terminating
         assert rules[owner] == "Any" or each.holder.priority < each.want.priority
     for queue in queues:
         asks = [each for each in wants if each.queue == queue]
         taken = [each for each in victims if each.want.queue == queue]
-        leave = [each for each in held if each.odcr_id == f"cr-{queue}" and each.leaving]
+        leave = [each for each in held if each.odcr_id == f"cr-{queue}" and each.terminating]
         own = [each for each in leave if each.queue == queue]
         assert len(taken) <= max(0, min(len(asks), quota[queue]) - room[queue])
         assert len(taken) <= max(0, len(asks) - min(len(leave) - len(own), quota[queue])) or (

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from broker.quota.model import Amounts, FlavorResource
 from broker.quota.standing import (
-    Claimant,
+    EntitledReservation,
     Machine,
-    Steadied,
-    Stranger,
+    SteadyMachines,
+    UnattributedUsage,
     associations,
     attribute,
     beyond,
@@ -24,7 +24,7 @@ from broker.quota.standing import (
     taken,
     usage,
 )
-from broker.quota.usage import Holder, HolderKind, Reserved
+from broker.quota.usage import HolderKind, ReservationHolder, Reserved
 
 GPU, MEMORY, CPU = "nvidia.com/gpu", "memory", "cpu"
 TI = 2**40
@@ -53,7 +53,7 @@ def gpus(amounts: Amounts, flavor: str = "h100") -> int:
 
 @pytest.mark.covers("OME-027", "OME-028")
 def test_one_node_of_eight_takes_all_its_resources_along() -> None:
-    share = shares([Claimant(reserved=A, nominal=WHOLE)], nodes(8, out=1))[A]
+    share = shares([EntitledReservation(reserved=A, nominal=WHOLE)], nodes(8, out=1))[A]
     assert share.supplied == WHOLE
     assert share.allocatable == of(gpus=56, memory=14 * TI, cpu=896_000)
 
@@ -74,15 +74,15 @@ def test_one_node_of_eight_takes_all_its_resources_along() -> None:
     ],
 )
 def test_what_one_reservation_of_sixty_four_gets(machines: list[Machine], wanted: tuple[int, int]) -> None:
-    share = shares([Claimant(reserved=A, nominal=of(gpus=64))], machines)[A]
+    share = shares([EntitledReservation(reserved=A, nominal=of(gpus=64))], machines)[A]
     assert (gpus(share.supplied), gpus(share.allocatable)) == wanted
 
 
 @pytest.mark.covers("OME-098")
 def test_two_reservations_of_one_flavor_share_what_there_is_the_older_first() -> None:
     both = [
-        Claimant(reserved=A, nominal=of(gpus=64), since=2.0),
-        Claimant(reserved=B, nominal=of(gpus=64), since=1.0),
+        EntitledReservation(reserved=A, nominal=of(gpus=64), since=2.0),
+        EntitledReservation(reserved=B, nominal=of(gpus=64), since=1.0),
     ]
     found = shares(both, nodes(12, out=1))
     assert (gpus(found[B].supplied), gpus(found[A].supplied)) == (64, 32)
@@ -92,17 +92,17 @@ def test_two_reservations_of_one_flavor_share_what_there_is_the_older_first() ->
 def test_what_no_machine_could_have_is_not_missed() -> None:
     licence = FlavorResource("h100", "example.com/licence")
     sold = {GPU, MEMORY, CPU}
-    share = shares([Claimant(reserved=A, nominal={licence: 5})], nodes(1), sold=sold)[A]
+    share = shares([EntitledReservation(reserved=A, nominal={licence: 5})], nodes(1), sold=sold)[A]
     assert share.supplied == share.allocatable == {licence: 5}
     # Machines of another flavor say nothing of this one's; what is sold with each is missed without any.
     other = Machine(name="n", flavor="a100", resources={licence.resource: 8})
     gpu = FlavorResource("h100", GPU)
-    share = shares([Claimant(reserved=A, nominal={licence: 5, gpu: 8})], [other], sold=sold)[A]
+    share = shares([EntitledReservation(reserved=A, nominal={licence: 5, gpu: 8})], [other], sold=sold)[A]
     assert share.supplied == {licence: 5, gpu: 0}
     mine = Machine(name="m", flavor="h100", resources={licence.resource: 2})
-    share = shares([Claimant(reserved=A, nominal={licence: 5})], [mine, other], sold=sold)[A]
+    share = shares([EntitledReservation(reserved=A, nominal={licence: 5})], [mine, other], sold=sold)[A]
     assert share.supplied == {licence: 2}
-    share = shares([Claimant(reserved=A, nominal={licence: 5})], nodes(1))[A]
+    share = shares([EntitledReservation(reserved=A, nominal={licence: 5})], nodes(1))[A]
     assert share.supplied == {licence: 0}
 
 
@@ -125,7 +125,7 @@ MACHINES = st.lists(
 )
 CLAIMANTS = st.lists(
     st.builds(
-        Claimant,
+        EntitledReservation,
         reserved=st.sampled_from([A, B, C]),
         nominal=_amounts(40),
         since=st.integers(0, 2).map(float),
@@ -138,7 +138,7 @@ CLAIMANTS = st.lists(
 @pytest.mark.covers("OME-028", "OME-098")
 @given(claimants=CLAIMANTS, machines=MACHINES)
 def test_nobody_gets_more_than_he_asked_for_and_all_together_no_more_than_there_is(
-    claimants: list[Claimant], machines: list[Machine]
+    claimants: list[EntitledReservation], machines: list[Machine]
 ) -> None:
     found = shares(claimants, machines)
     assert found == shares(claimants[::-1], machines)
@@ -185,7 +185,7 @@ def test_a_node_is_of_the_flavor_that_says_most_of_it(
     assert attribute(labels, dict(reversed(FLAVORS.items()))) == wanted
 
 
-def counted(seen: Steadied, machines: Sequence[Machine], now: float) -> tuple[Steadied, int]:
+def counted(seen: SteadyMachines, machines: Sequence[Machine], now: float) -> tuple[SteadyMachines, int]:
     steadied, settled = steady(seen, machines, now, 60)
     return steadied, sum(not each.out for each in settled)
 
@@ -235,8 +235,10 @@ def test_what_is_seen_first_counts_as_it_is_and_a_slot_in_which_something_starts
     assert counted(seen, [ending], 1)[1] == 0
 
 
-def holder(name: str, amounts: Amounts, kind: HolderKind = "Workload", reserved: Reserved = A) -> Holder:
-    return Holder(kind=kind, name=name, reserved=reserved, usage=amounts)
+def holder(
+    name: str, amounts: Amounts, kind: HolderKind = "Workload", reserved: Reserved = A
+) -> ReservationHolder:
+    return ReservationHolder(kind=kind, name=name, reserved=reserved, usage=amounts)
 
 
 @pytest.mark.covers("OME-057", "OME-059")
@@ -278,30 +280,32 @@ H100 = FlavorResource("h100", GPU)
     ("machines", "used", "strangers", "anywhere", "wanted"),
     [
         # Two of 32 on 64: strangers have what the younger has free, then the older.
-        (nodes(8), {}, {Stranger(None, H100): 8}, False, {B: 8}),
-        (nodes(8), {}, {Stranger(None, H100): 40}, False, {B: 32, A: 8}),
-        (nodes(8), {B: 24}, {Stranger(None, H100): 40}, False, {B: 8, A: 32}),
-        (nodes(8), {A: 32, B: 32}, {Stranger(None, H100): 40}, False, {}),
+        (nodes(8), {}, {UnattributedUsage(None, H100): 8}, False, {B: 8}),
+        (nodes(8), {}, {UnattributedUsage(None, H100): 40}, False, {B: 32, A: 8}),
+        (nodes(8), {B: 24}, {UnattributedUsage(None, H100): 40}, False, {B: 8, A: 32}),
+        (nodes(8), {A: 32, B: 32}, {UnattributedUsage(None, H100): 40}, False, {}),
         # What nobody is entitled to is theirs first.
-        (nodes(10), {}, {Stranger(None, H100): 16}, False, {}),
-        (nodes(10), {}, {Stranger(None, H100): 24}, False, {B: 8}),
+        (nodes(10), {}, {UnattributedUsage(None, H100): 16}, False, {}),
+        (nodes(10), {}, {UnattributedUsage(None, H100): 24}, False, {B: 8}),
         # On machines of an owner they take from the owner, beyond what is more than it is entitled to.
-        (nodes(4, owner=A) + nodes(4), {}, {Stranger(A, H100): 16}, False, {A: 16}),
-        (nodes(5, owner=A) + nodes(4), {}, {Stranger(A, H100): 16}, False, {A: 8}),
-        (nodes(4, owner=A) + nodes(4, owner=B), {A: 32}, {Stranger(B, H100): 8}, False, {B: 8}),
+        (nodes(4, owner=A) + nodes(4), {}, {UnattributedUsage(A, H100): 16}, False, {A: 16}),
+        (nodes(5, owner=A) + nodes(4), {}, {UnattributedUsage(A, H100): 16}, False, {A: 8}),
+        (nodes(4, owner=A) + nodes(4, owner=B), {A: 32}, {UnattributedUsage(B, H100): 8}, False, {B: 8}),
         # Where nobody knows on whose machines they are: on anybody's.
-        (nodes(5, owner=A) + nodes(4, owner=B), {}, {Stranger(None, H100): 8}, True, {}),
-        (nodes(4, owner=A) + nodes(4, owner=B), {}, {Stranger(None, H100): 8}, True, {B: 8}),
+        (nodes(5, owner=A) + nodes(4, owner=B), {}, {UnattributedUsage(None, H100): 8}, True, {}),
+        (nodes(4, owner=A) + nodes(4, owner=B), {}, {UnattributedUsage(None, H100): 8}, True, {B: 8}),
     ],
 )
 def test_strangers_take_from_what_is_free(
     machines: list[Machine],
     used: dict[Reserved, int],
-    strangers: dict[Stranger, int],
+    strangers: dict[UnattributedUsage, int],
     anywhere: bool,
     wanted: dict[Reserved, int],
 ) -> None:
-    both = [Claimant(reserved=who, nominal={H100: 32}, since=since) for since, who in enumerate((A, B))]
+    both = [
+        EntitledReservation(reserved=who, nominal={H100: 32}, since=since) for since, who in enumerate((A, B))
+    ]
     found = taken(
         both,
         machines,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.quota.ledger import Ledger
-from broker.quota.model import UNLIMITED, Cohort, FlavorResource, Preemption, Workload, amount
+from broker.quota.ledger import QuotaLedger
+from broker.quota.model import UNLIMITED, AdmittedWorkload, FlavorResource, Preemption, QuotaCohort, amount
 from broker.quota.shares import share
 from broker.quota.tree import Tree
 from tests.unit.quota.builders import GPU, SPOT, cohort, ledger, queue, quota, workload
@@ -89,7 +89,7 @@ def test_queues_under_a_cycle_are_inactive_and_say_where_it_is() -> None:
     }
     assert list(tree.queues) == ["c"]
     with pytest.raises(LookupError, match="queue a: cohorts form a cycle: x → y → x"):
-        Ledger(tree).node("a")
+        QuotaLedger(tree).node("a")
 
 
 def test_a_queue_that_is_not_there_is_named() -> None:
@@ -119,7 +119,7 @@ def test_what_64_bits_cannot_hold_is_unlimited() -> None:
 
 
 def test_a_cohort_s_share_is_of_what_its_parent_could_lend_not_itself() -> None:
-    few = Cohort(name="few", parent="root", quotas={GPU: quota(10, borrow=5)})
+    few = QuotaCohort(name="few", parent="root", quotas={GPU: quota(10, borrow=5)})
     world = ledger(cohort("root", 30), few, queue("a", 0, "few"), workload("w", "a", 12))
     assert share(world.tree.cohorts["few"]).value == 2 * 1000 / 40
 
@@ -179,13 +179,15 @@ def test_of_equal_parts_the_first_resource_by_name_is_dominant() -> None:
         queue("a", 0, "c", more=parts),
         queue("idle", 3, "c", more={FlavorResource("h100", "cpu"): quota(8), SPOT: quota(1)}),
     )
-    world.admit(Workload(name="w", queue="a", usage={GPU: 1, SPOT: 1, FlavorResource("h100", "cpu"): 4}))
+    world.admit(
+        AdmittedWorkload(name="w", queue="a", usage={GPU: 1, SPOT: 1, FlavorResource("h100", "cpu"): 4})
+    )
     found = share(world.node("a"))
     assert (found.value, found.resource) == (500.0, "cpu")
 
 
 def test_what_could_be_lent_of_a_resource_is_of_every_flavor_of_the_tree() -> None:
-    far = Cohort(name="root", quotas={GPU: quota(4), SPOT: quota(5)})
+    far = QuotaCohort(name="root", quotas={GPU: quota(4), SPOT: quota(5)})
     world = ledger(far, cohort("left", parent="root"), queue("a", 0, "left"), workload("w", "a", 3))
     found = share(world.node("a"))
     assert (found.value, found.published) == (3 * 1000 / 9, 334)
@@ -203,7 +205,7 @@ def test_what_a_queue_does_not_lend_is_not_borrowed() -> None:
 
 
 def test_what_a_cohort_does_not_lend_is_not_borrowed_from_farther() -> None:
-    kept = Cohort(name="c", parent="mid", quotas={GPU: quota(4, lend=1)})
+    kept = QuotaCohort(name="c", parent="mid", quotas={GPU: quota(4, lend=1)})
     world = ledger(cohort("root", 9), cohort("mid", 2, "root"), kept, queue("q", 0, "c"))
     node = world.node("q")
     assert [node.level(GPU, value) for value in (4, 6, 7)] == [(1, True), (2, True), (3, False)]
@@ -211,7 +213,7 @@ def test_what_a_cohort_does_not_lend_is_not_borrowed_from_farther() -> None:
 
 def test_a_cohort_keeps_of_all_that_is_below_it() -> None:
     """A lending limit is of the subtree's quota, not of the cohort's own alone."""
-    kept = Cohort(name="c", parent="root", quotas={GPU: quota(1, lend=2)})
+    kept = QuotaCohort(name="c", parent="root", quotas={GPU: quota(1, lend=2)})
     world = ledger(cohort("root"), kept, queue("inside", 4, "c"), queue("outside", 0, "root"))
     assert world.node("outside").available(GPU) == 2
     assert world.node("inside").available(GPU) == 5

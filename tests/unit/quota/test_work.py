@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks.quota_world import RULES, admitted, lent_slots, queues
 from broker.quota.cycle import Head, decide
-from broker.quota.flavors import PodSet
-from broker.quota.ledger import Ledger
-from broker.quota.lots import Holder, Lot, Member, Want
+from broker.quota.flavors import PodSetRequest
+from broker.quota.ledger import QuotaLedger
+from broker.quota.lots import Member, OwnedSlots, SlotHolder, SlotRequest
 from broker.quota.model import Preemption
-from broker.quota.slots import Slots
+from broker.quota.slots import SlotTree
 from broker.quota.tree import Tree
 
 FEW, MANY = 200, 400
@@ -39,13 +39,13 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-def heads(ledger: Ledger) -> list[Head]:
+def heads(ledger: QuotaLedger) -> list[Head]:
     """One in each queue: within its quota, or beyond it; some queues borrow, others lend."""
     return [
         Head(
             name=f"head-{number:04}",
             queue=name,
-            pod_sets=(PodSet(requests={"cpu": (16_000, 24_000)[number // 2 % 2]}),),
+            pod_sets=(PodSetRequest(requests={"cpu": (16_000, 24_000)[number // 2 % 2]}),),
             priority=(50, 100, 200)[number % 3],
             queued=float(number % 7),
         )
@@ -58,7 +58,7 @@ def heads(ledger: Ledger) -> list[Head]:
 @pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
 def test_round_grows_with_its_queues(fair: bool, full: bool) -> None:
     def work(many: int) -> int:
-        ledger = admitted(1, many, 20 * many) if full else Ledger(Tree(queues(1, many)))
+        ledger = admitted(1, many, 20 * many) if full else QuotaLedger(Tree(queues(1, many)))
         rules, asked = replace(RULES, fair=fair), heads(ledger)
         return calls(lambda: decide(ledger, asked, rules))
 
@@ -67,7 +67,7 @@ def test_round_grows_with_its_queues(fair: bool, full: bool) -> None:
 
 def slots(
     many: int, *, shared: bool
-) -> tuple[Sequence[Lot], Sequence[Member], Sequence[Holder], Sequence[Want]]:
+) -> tuple[Sequence[OwnedSlots], Sequence[Member], Sequence[SlotHolder], Sequence[SlotRequest]]:
     """Each queue owns four slots, of which it lends two; or one owns a slot for each of the others, which
     borrow them all. Then the owners want theirs back."""
     members = [
@@ -80,16 +80,20 @@ def slots(
         for number in range(many)
     ]
     if shared:
-        lots = [Lot(owner="q0000", flavor="f", slots={"cr": many - 1}, quota=many)]
+        lots = [OwnedSlots(owner="q0000", flavor="f", slots={"cr": many - 1}, quota=many)]
         holders = [
-            Holder(name=f"h{n:04}", queue=f"q{n:04}", odcr_id="cr", priority=n % 3, since=float(n % 101))
+            SlotHolder(name=f"h{n:04}", queue=f"q{n:04}", odcr_id="cr", priority=n % 3, since=float(n % 101))
             for n in range(1, many)
         ]
-        wants = [Want(name=f"w{n:04}", queue="q0000", odcr_ids=("cr",), priority=2) for n in range(many // 2)]
+        wants = [
+            SlotRequest(name=f"w{n:04}", queue="q0000", odcr_ids=("cr",), priority=2)
+            for n in range(many // 2)
+        ]
         return lots, members, holders, wants
     lots, holders = lent_slots(many)
     wants = [
-        Want(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",), priority=2) for n in range(many)
+        SlotRequest(name=f"w{n:04}", queue=f"q{n:04}", odcr_ids=(f"cr-{n:04}",), priority=2)
+        for n in range(many)
     ]
     return lots, members, holders, wants
 
@@ -99,6 +103,6 @@ def slots(
 def test_decision_about_slots_grows_with_its_queues(shared: bool) -> None:
     def work(many: int) -> int:
         lots, members, holders, wants = slots(many, shared=shared)
-        return calls(lambda: Slots(lots, members, holders).reclaim(wants))
+        return calls(lambda: SlotTree(lots, members, holders).reclaim(wants))
 
     assert work(MANY) < LINEAR * work(FEW)

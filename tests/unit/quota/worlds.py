@@ -85,7 +85,14 @@ def _jobs(
             Job(name=f"j{number}-{each}", gang=gang, gang_size=size, fallback=fallback, **common)
             for each in range(size)
         ]
-    return [Job(name=f"j{number}", fallback=random.random() < 0.25, firm=random.random() < 0.15, **common)]
+    return [
+        Job(
+            name=f"j{number}",
+            fallback=random.random() < 0.25,
+            non_preemptible=random.random() < 0.15,
+            **common,
+        )
+    ]
 
 
 def _cluster(random: Random, number: int, reservations: list[Reservation]) -> Dedicated:

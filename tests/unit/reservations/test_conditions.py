@@ -25,10 +25,10 @@ from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.transports import InProcessTransport
-from broker.quota.lifecycle import Kind, State
+from broker.quota.lifecycle import ObstacleKind, State
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
-from broker.quota.standing import Share
-from broker.quota.usage import Holder, HolderKind, Reserved
+from broker.quota.standing import HardwareShare
+from broker.quota.usage import HolderKind, ReservationHolder, Reserved
 from broker.reservations.conditions import (
     REASONS,
     Facts,
@@ -72,13 +72,13 @@ SPEC = judge(
 
 
 def facts(supplied: Amounts = NOMINAL, allocatable: Amounts | None = None, **more: object) -> Facts:
-    share = Share(supplied=supplied, allocatable=supplied if allocatable is None else allocatable)
+    share = HardwareShare(supplied=supplied, allocatable=supplied if allocatable is None else allocatable)
     made = Facts(judged=SPEC, nominal=NOMINAL, limit=NOMINAL, share=share, deciding=frozenset({GPU}))
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int = 8) -> Holder:
-    return Holder(
+def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int = 8) -> ReservationHolder:
+    return ReservationHolder(
         kind=kind, name=name, reserved=Reserved("a", "r"), usage={GPU: gpus}, healthy=not why, why=why
     )
 
@@ -164,9 +164,11 @@ def test_what_says_nothing_of_resources_leaves_them_sufficient(known: Facts) -> 
         (holder("team/a", why="evicted"), "True", "False"),
         (holder("a", "NodeClaim", why="gone"), "True", "False"),
     ],
-    ids=lambda each: each.kind if isinstance(each, Holder) else each,
+    ids=lambda each: each.kind if isinstance(each, ReservationHolder) else each,
 )
-def test_each_kind_of_user_is_told_of_in_its_own_condition(ill: Holder, dacs: str, workloads: str) -> None:
+def test_each_kind_of_user_is_told_of_in_its_own_condition(
+    ill: ReservationHolder, dacs: str, workloads: str
+) -> None:
     well = (holder("b", "DedicatedAICluster"), holder("team/b"))
     said = told(facts(holders=(ill, *well)))
     assert said["DACAssociationsHealthy"].status == dacs
@@ -456,7 +458,7 @@ def test_amounts_as_people_write_them_by_flavor_and_resource() -> None:
         limit={GPU: 96, MEMORY: 16 * TI},
         used={GPU: 72, MEMORY: 2 * TI},
         holders=(
-            Holder(
+            ReservationHolder(
                 kind="DedicatedAICluster",
                 name="prod",
                 reserved=Reserved("", "r"),
@@ -611,7 +613,7 @@ def test_a_group_without_accelerators_is_missed_by_itself() -> None:
     nominal = {**NOMINAL, CPUS: 64_000}
     known = facts({**NOMINAL, CPUS: 32_000}, nominal=nominal, deciding=deciding(nominal, largest=False))
     (obstacle,) = obstacles(known)
-    assert (obstacle.reason, obstacle.kind) == ("InsufficientCapacity", Kind.SUPPLY)
+    assert (obstacle.reason, obstacle.kind) == ("InsufficientCapacity", ObstacleKind.SUPPLY)
     assert obstacle.message == "flavor plain: there are 32 of 64 cpu"
 
 

@@ -13,8 +13,8 @@ from broker.controllers.capacityreservation.others import Others, OthersKeeper
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.kube.cache import Cache
 from broker.quota.model import FlavorResource
-from broker.quota.standing import Machine, Stranger
-from broker.quota.usage import Holder, Reserved
+from broker.quota.standing import Machine, UnattributedUsage
+from broker.quota.usage import ReservationHolder, Reserved
 
 GPU = "nvidia.com/gpu"
 OWNER, OTHER = Reserved("team", "gpus"), Reserved("elsewhere", "gpus")
@@ -49,7 +49,7 @@ class World:
 
     def look(
         self,
-        *holders: Holder,
+        *holders: ReservationHolder,
         owner: Reserved | None = None,
         claim: NodeClaim | None = None,
         kueue: bool = False,
@@ -100,13 +100,13 @@ def test_without_kueue_claims_say_whose_an_instance_is(
     world = World()
     world.pod(gpus)
     found = world.look(owner=owner, claim=mine)
-    assert dict(found.use) == ({Stranger(owner, KEY): use} if use else {})
+    assert dict(found.use) == ({UnattributedUsage(owner, KEY): use} if use else {})
     where = found.where(owner or OWNER, ["h100"])
     assert where == (("n",) if use else ())
 
 
-def workload(gpus: int, kind: Any = "Workload") -> Holder:
-    return Holder(kind=kind, name="x/job", reserved=OWNER, usage={KEY: gpus})
+def workload(gpus: int, kind: Any = "Workload") -> ReservationHolder:
+    return ReservationHolder(kind=kind, name="x/job", reserved=OWNER, usage={KEY: gpus})
 
 
 @pytest.mark.covers("OME-033")
@@ -120,7 +120,7 @@ def test_with_kueue_it_is_what_runs_beyond_all_that_was_admitted(
     world.pod(running)
     holders = [workload(admitted), workload(8, "DedicatedAICluster")]
     found = world.look(*holders, owner=OWNER, claim=claim(), kueue=True)
-    assert dict(found.use) == ({Stranger(None, KEY): use} if use else {})
+    assert dict(found.use) == ({UnattributedUsage(None, KEY): use} if use else {})
     assert found.anywhere
 
 
@@ -136,11 +136,13 @@ def test_what_ends_and_begins_counts_once_it_has_lasted() -> None:
     world.pod(8)
     assert not world.look(moment=10.0).use
     assert not world.look(moment=39.0).use
-    assert world.look(moment=40.0).use == {Stranger(None, KEY): 8}
+    assert world.look(moment=40.0).use == {UnattributedUsage(None, KEY): 8}
     world.pod(8, phase="Succeeded")
     assert world.look(moment=50.0).use
     world.pod(8, name="next")
-    assert world.look(moment=90.0).use == {Stranger(None, KEY): 8}, "another of the same took its place"
+    assert world.look(moment=90.0).use == {UnattributedUsage(None, KEY): 8}, (
+        "another of the same took its place"
+    )
 
 
 def test_only_pods_with_accelerators_are_heard_of() -> None:

@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
-from broker.apis.ome_clusters import Affinity, DedicatedAICluster
+from broker.apis.ome_clusters import ClusterAffinity, DedicatedAICluster
 from broker.controllers.dedicatedaicluster.machines import claim, dedicated, mended, name, number
 from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.dedicatedaicluster.wanted import Wanted
@@ -108,7 +108,7 @@ def test_the_flavor_or_the_cluster_may_say_another_capacity_type() -> None:
     other = {"key": names.ZONE, "operator": "In", "values": ["us-east-1b"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [other]}, {"matchExpressions": [either]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    body = made({names.ZONE: "us-east-1a"}, affinity=Affinity.model_validate(affinity))
+    body = made({names.ZONE: "us-east-1a"}, affinity=ClusterAffinity.model_validate(affinity))
     assert asked(body)[names.CAPACITY_TYPE] == ["reserved", "on-demand"]
     assert asked(body)[names.ZONE] == ["us-east-1a"]
 

@@ -13,14 +13,14 @@ from broker.apis.kueue import ClusterQueueSpec, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import queued
 from broker.controllers.dedicatedaicluster.wanted import Wanted
-from broker.quota.entitled import Standing, Verdict
+from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.model import FlavorResource
 
 Json = dict[str, Any]
 GPU, CPU, MEMORY = "nvidia.com/gpu", "cpu", "memory"
 KEY = FlavorResource("h100", GPU)
 CLUSTER = DedicatedAICluster.decode({"metadata": {"name": "c", "uid": "12345678-a"}})
-NEVER = Verdict(standing=Standing.NEVER)
+NEVER = AdmissionDecision(standing=AdmissionPhase.NEVER)
 
 
 def workload(
@@ -162,17 +162,17 @@ def test_apart_pieces_come_to_exactly_what_is_asked() -> None:
 
 
 def test_it_has_quota_once_kueue_has_admitted_all_of_it() -> None:
-    assert queued.verdict([workload(16, holds=True)], wanted(16), None, None) == Verdict(
-        standing=Standing.ADMITTED, usage={KEY: 16}
+    assert queued.verdict([workload(16, holds=True)], wanted(16), None, None) == AdmissionDecision(
+        standing=AdmissionPhase.ADMITTED, usage={KEY: 16}
     )
     waits = queued.verdict([workload(16, why="insufficient quota")], wanted(16), None, None)
-    assert waits == Verdict(
-        standing=Standing.WAITING, why="Kueue says of Workload team/c-12345678-0: insufficient quota"
+    assert waits == AdmissionDecision(
+        standing=AdmissionPhase.WAITING, why="Kueue says of Workload team/c-12345678-0: insufficient quota"
     )
     both = [workload(8, holds=True), workload(8, at=1)]
     grows = queued.verdict(both, wanted(16), {KEY: 8}, None)
     assert grows is not None
-    assert grows.standing is Standing.WAITING
+    assert grows.standing is AdmissionPhase.WAITING
     assert queued.verdict(both, wanted(16), {KEY: 8}, NEVER) == NEVER
     assert queued.verdict(both, wanted(8), {KEY: 8}, None) is None
     assert queued.verdict([], wanted(8), {KEY: 8}, None) is None  # from before Kueue came
@@ -233,7 +233,7 @@ def test_annotations_of_a_workload_give_a_cluster_no_quota() -> None:
     assert queued.usage([forged]) == queued.usage([honest]) == {KEY: 8}
     assert queued.left(forged) == {GPU: 8}
     verdict = queued.verdict([forged], wanted(800), None, None)
-    assert verdict is not None and verdict.standing is Standing.WAITING
+    assert verdict is not None and verdict.standing is AdmissionPhase.WAITING
     unreadable = honest.wire()
     [container] = unreadable["spec"]["podSets"][0]["template"]["spec"]["containers"]
     container["resources"]["requests"] = {GPU: "many"}

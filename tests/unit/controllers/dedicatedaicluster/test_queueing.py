@@ -22,7 +22,7 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
-from broker.quota.entitled import Standing
+from broker.quota.entitled import AdmissionPhase
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
 from tests.kueue.definitions import install
@@ -125,7 +125,7 @@ def test_workload_outside_the_reservations_queues_is_no_clusters(reserved: Reser
     stage.kueue.settles("forged", namespace=namespace)
     assert stage.kueue.workload("forged", namespace).status.admission is not None
     stage.passes(wants=8)
-    assert stage.verdict is not None and stage.verdict.standing is not Standing.ADMITTED
+    assert stage.verdict is not None and stage.verdict.standing is not AdmissionPhase.ADMITTED
     stage.passes(wants=0)
     assert "forged" in {each.name for each in stage.workloads()}  # nor is it ended
 

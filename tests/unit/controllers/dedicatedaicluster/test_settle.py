@@ -17,9 +17,9 @@ from broker.controllers.dedicatedaicluster.admission import Held, held
 from broker.controllers.dedicatedaicluster.settle import Facts, Settled, leaving, preempted, settle
 from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted
 from broker.kube.remains import Remains
-from broker.quota.entitled import Eviction, Lack, Standing, Verdict
+from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import FlavorResource, Reason
-from broker.quota.resolve import Unresolved
+from broker.quota.resolve import UnresolvedName
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import FlavorProblem, Sized
 
@@ -95,11 +95,11 @@ def settled(
     return settle(Facts(cluster=one, claims=claims, **facts), sized, now=NOW, wait=600)
 
 
-def admitted(gpus: int) -> Verdict:
-    return Verdict(standing=Standing.ADMITTED, usage={KEY: gpus})
+def admitted(gpus: int) -> AdmissionDecision:
+    return AdmissionDecision(standing=AdmissionPhase.ADMITTED, usage={KEY: gpus})
 
 
-WAITING = Verdict(standing=Standing.WAITING, lacks=(Lack(KEY, 16, 8),))
+WAITING = AdmissionDecision(standing=AdmissionPhase.WAITING, lacks=(Shortfall(KEY, 16, 8),))
 
 
 def made(found: Settled) -> tuple[list[int], list[str]]:
@@ -158,7 +158,9 @@ def test_a_lost_instance_is_replaced_under_another_number() -> None:
 
 @pytest.mark.covers("OME-073")
 def test_without_quota_nothing_is_asked_for() -> None:
-    never = settled(cluster(), verdict=Verdict(standing=Standing.NEVER, lacks=(Lack(KEY, 16, 8),)))
+    never = settled(
+        cluster(), verdict=AdmissionDecision(standing=AdmissionPhase.NEVER, lacks=(Shortfall(KEY, 16, 8),))
+    )
     assert (never.state, said(never)["QuotaReserved"]) == ("FAILED", ("False", "NotEnoughResources"))
     assert never.detail == (
         "reservation team/gpu can never give it: 16 of nvidia.com/gpu wanted, 8 to be had in h100; ask for "
@@ -185,7 +187,7 @@ def test_who_waits_too_long_has_failed_and_waits_on() -> None:
     [
         ({"wanted": Refused("SizeUnknown", "say how large")}, "SizeUnknown", "say how large"),
         (
-            {"reserved": Unresolved("ReservationNotFound", "there is none")},
+            {"reserved": UnresolvedName("ReservationNotFound", "there is none")},
             "ReservationNotFound",
             "spec.capacityReservationId: there is none",
         ),
@@ -285,7 +287,7 @@ def test_deleted_it_goes_when_its_last_instance_has_gone() -> None:
 
 
 def test_instances_of_a_lost_status_go_only_where_quota_was_decided_and_not_given() -> None:
-    unresolved = Unresolved("ReservationNotFound", "there is none")
+    unresolved = UnresolvedName("ReservationNotFound", "there is none")
     assert made(settled(cluster(), claim(0), reserved=unresolved)) == ([], [])
     assert made(settled(cluster(), claim(0), claim(1), verdict=admitted(16))) == ([], [])
     assert made(settled(cluster(), claim(0), verdict=WAITING)) == ([], ["c-u-0"])

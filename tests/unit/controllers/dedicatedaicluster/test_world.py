@@ -16,8 +16,8 @@ from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
-from broker.quota.entitled import Standing
-from broker.quota.joint import Joint, decide
+from broker.quota.entitled import AdmissionPhase
+from broker.quota.joint import JointDecision, decide
 from broker.quota.model import FlavorResource
 from broker.reservations.sizing import Sized
 
@@ -100,11 +100,11 @@ def world(
     )
 
 
-def decided(found: World) -> Joint:
+def decided(found: World) -> JointDecision:
     return decide(found.quota(), None, ())
 
 
-def standing(found: World, name: str) -> Standing:
+def standing(found: World, name: str) -> AdmissionPhase:
     return decided(found).verdicts[name].standing
 
 
@@ -126,8 +126,8 @@ def test_priority_is_the_clusters_class_or_its_reservations() -> None:
     assert isinstance(unknown, Refused)
     assert unknown.reason == "PriorityClassNotFound"
     assert "no PriorityClass none: create it" in unknown.message
-    assert standing(found, "urgent") is Standing.ADMITTED
-    assert standing(found, "plain") is Standing.WAITING
+    assert standing(found, "urgent") is AdmissionPhase.ADMITTED
+    assert standing(found, "plain") is AdmissionPhase.WAITING
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_what_clusters_and_claims_of_others_hold_is_not_given_again() -> None:
     )
     # Of 32: 8 held, 8 of another's claim, whose part of the cpu quota is what its GPUs stand for.
     assert [each.usage for each in found.others] == [{KEY: 8, FlavorResource("h100", "cpu"): 128000}]
-    assert standing(found, "fits") is Standing.ADMITTED
-    assert standing(found, "more") is Standing.WAITING
+    assert standing(found, "fits") is AdmissionPhase.ADMITTED
+    assert standing(found, "more") is AdmissionPhase.WAITING
 
 
 def test_a_growth_without_instances_holds_its_quota_apart() -> None:
@@ -219,7 +219,7 @@ def test_a_claim_that_borrows_gives_way_to_who_is_entitled() -> None:
     )
     made = decided(found)
     assert [*made.evictions] == ["NodeClaim theirs"]
-    assert made.verdicts["mine"].standing is Standing.PREEMPTING
+    assert made.verdicts["mine"].standing is AdmissionPhase.PREEMPTING
 
 
 def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_instead() -> None:
@@ -235,8 +235,8 @@ def test_claims_that_are_not_to_be_asked_keep_their_quota_and_others_leave_inste
     )
     made = decided(found)
     assert [*made.evictions] == ["NodeClaim leaves"]
-    assert made.verdicts["mine"].standing is Standing.PREEMPTING
-    assert made.verdicts["second"].standing is Standing.WAITING
+    assert made.verdicts["mine"].standing is AdmissionPhase.PREEMPTING
+    assert made.verdicts["second"].standing is AdmissionPhase.WAITING
 
 
 @pytest.mark.covers("OME-049", "OME-054")
@@ -271,7 +271,7 @@ def test_a_claim_that_fell_back_to_on_demand_holds_no_quota() -> None:
         claims=[claim("fell-back", labels=labels)],
     )
     assert not found.others
-    assert standing(found, "one") is Standing.ADMITTED
+    assert standing(found, "one") is AdmissionPhase.ADMITTED
 
 
 def test_a_cluster_that_names_no_reservation_is_left_alone_unless_it_has_something_of_ours() -> None:

@@ -38,7 +38,7 @@ from broker.kube.conditions import timestamp
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.model import FlavorResource
-from broker.quota.usage import Holder, Reserved
+from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.ownership import Holdings
 from broker.reservations.sizing import FlavorProblem
 from broker.reservations.spec import JudgedSpecs
@@ -82,7 +82,7 @@ class World:
         self.kueue = Kueue(self.transport, version=served[0], now=self.clock.now)
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
         self.holdings: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
-        self.others: dict[Reserved, tuple[Holder, ...]] = {}
+        self.others: dict[Reserved, tuple[ReservationHolder, ...]] = {}
         self.refused: set[Reserved] = set()
         self.nodes: Cache[Node] = Cache(Node)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
@@ -335,7 +335,7 @@ def test_dedicated_clusters_have_their_instances() -> None:
     world = World()
     world.holds(A, 2)
     usage = {FlavorResource("h100", GPU): 8}
-    world.others[A] = (Holder(kind="DedicatedAICluster", name="chat", reserved=A, usage=usage),)
+    world.others[A] = (ReservationHolder(kind="DedicatedAICluster", name="chat", reserved=A, usage=usage),)
     world.asks("one")
     world.asks("two")
     assert sorted(world.told("one", "two")) == ["Ready", "Retry"]

@@ -21,7 +21,7 @@ from broker.kube.errors import Forbidden
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import Eviction
-from broker.quota.joint import Joint
+from broker.quota.joint import JointDecision
 from broker.quota.lots import CLAIM
 from broker.quota.model import Reason
 from broker.reservations.ownership import Holdings
@@ -68,7 +68,7 @@ def test_one_that_may_not_be_deleted_keeps_no_other_from_leaving() -> None:
         wake=lambda: None,
     )
     why = Eviction(reason=Reason.RECLAIM, preemptor="prod", preemptor_path="/ml/a", preemptee_path="/ml/b")
-    decided = Joint(evictions={f"{CLAIM}guarded-a": why, f"{CLAIM}leaves-b": why})
+    decided = JointDecision(evictions={f"{CLAIM}guarded-a": why, f"{CLAIM}leaves-b": why})
     with pytest.raises(Forbidden, match="guarded-a is not to be deleted"):
         reclaimer.act(decided)
     there, _ = client.list(NodeClaim.KIND)

@@ -11,7 +11,7 @@ from broker.capacity.model import NodeClass
 from providers.model import InstanceType
 
 
-def unfit(type_: InstanceType, node_class: NodeClass) -> str:
+def incompatibility(type_: InstanceType, node_class: NodeClass) -> str:
     """Why the class cannot launch this type; empty where it can."""
     if node_class.family == "AL2023" and type_.name.startswith("a1."):
         return "AL2023 does not run on a1 instances"

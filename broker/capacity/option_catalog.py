@@ -1,9 +1,9 @@
 """What the claims of one plan choose from, each part worked out once.
 
-Invariant: claims that share a prospect are interchangeable: the same options suit them, and each option is
+Invariant: claims that share their options are interchangeable: the same options suit them, and each option is
 usable by the same reservations. An option is usable when a reservation of it has room and is not short, or,
 outside reservations, when nothing about it is short. Where reservations belong to somebody, claims that draw
-from the same one share a prospect, and the slots of others are apart from the rest.
+from the same one share their options, and the slots of others are apart from the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
-from broker.capacity.catalog import Candidate, Catalog, catalog
+from broker.capacity.class_catalog import CandidateType, ClassCatalog, class_catalog
 from broker.capacity.entitlement import NOBODYS, RESERVED_FOR_OTHERS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
 from broker.capacity.options import choose, soon, suitable, tenancy, wanted
@@ -35,7 +35,7 @@ class _Need(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _OptionState:
     """An option as it stands: the reservations through which it may be asked, or why not and until when."""
 
     slots: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
+class CandidateOptions:
     """A need's options as they stand: which may be asked, by which reservations, and why not the others.
 
     `lent` are slots of other owners, apart from `slots`; `own` are the reservations (by id) of the owner that
@@ -55,10 +55,10 @@ class Prospect:
     options: tuple[Option, ...]
     usable: tuple[Option, ...]
     slots: Mapping[str, Option]  # reservation → the option that draws from it, in order of preference
-    plain: Option | None  # the first option that needs no reservation
+    unreserved: Option | None  # the first option that needs no reservation
     refused: Mapping[Option, Skipped]
     retry_at: datetime | None
-    suited: tuple[Candidate, ...]
+    suited: tuple[CandidateType, ...]
     lent: Mapping[str, Option] = field(default_factory=dict)
     own: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Prospect:
         return self.slots.get(odcr_id) or self.lent[odcr_id]
 
 
-class Shops:
+class OptionCatalog:
     """What the claims of one plan choose from, each part worked out once."""
 
     def __init__(
@@ -90,20 +90,20 @@ class Shops:
         self._now = now
         self._entitlements = entitlements
         self._owned = entitlements.owned
-        self._known: dict[tuple[str, str], Catalog] = {}
-        self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]], str], Prospect] = {}
-        self._prospects: dict[_Need, Prospect] = {}
-        self._states: dict[int, _State] = {}
+        self._known: dict[tuple[str, str], ClassCatalog] = {}
+        self._exact: dict[tuple[str, Requirements, frozenset[tuple[str, float]], str], CandidateOptions] = {}
+        self._by_need: dict[_Need, CandidateOptions] = {}
+        self._states: dict[int, _OptionState] = {}
         self._calms: dict[tuple[str, str], bool] = {}
 
-    def known(self, claim: Claim) -> Catalog:
+    def known(self, claim: Claim) -> ClassCatalog:
         key = (claim.node_class, tenancy(claim.requirements))
         if key not in self._known:
             node_class = self._node_classes[claim.node_class].of_tenancy(key[1])
-            self._known[key] = catalog(node_class, self._types, self._inventory, self._now)
+            self._known[key] = class_catalog(node_class, self._types, self._inventory, self._now)
         return self._known[key]
 
-    def prospect(self, claim: Claim) -> Prospect:
+    def candidates(self, claim: Claim) -> CandidateOptions:
         """The same object for claims that are interchangeable."""
         queue = self._entitlements.draws.get(claim.uid, "") if self._owned else ""
         exact = (claim.node_class, claim.requirements, frozenset(claim.requests.items()), queue)
@@ -112,10 +112,10 @@ class Shops:
         known = self.known(claim)
         suited = suitable(claim.requirements, claim.requests, known)
         need = _Need(claim.node_class, claim.requirements, tuple(map(id, suited)), queue)
-        if need not in self._prospects:
+        if need not in self._by_need:
             whose = self._whose(queue) if self._owned else None
             chosen = choose(claim.requirements, suited, known, whose=whose)
-            found = self._look(chosen, suited, known, queue)
+            found = self._candidates(chosen, suited, known, queue)
             if self._owned:
                 withheld = self._withheld(claim, suited, known, queue)
                 found = replace(found, withheld=tuple(islice(withheld, MOST_WITHHELD)))
@@ -124,13 +124,13 @@ class Shops:
                 for each in soon(claim.requirements, suited, known)
                 if not self._owned or self._may_wait(queue, each[0].id)
             ]
-            self._prospects[need] = replace(found, soon=tuple(pending)) if pending else found
-        self._exact[exact] = self._prospects[need]
+            self._by_need[need] = replace(found, soon=tuple(pending)) if pending else found
+        self._exact[exact] = self._by_need[need]
         return self._exact[exact]
 
-    def _look(
-        self, options: tuple[Option, ...], suited: tuple[Candidate, ...], known: Catalog, queue: str
-    ) -> Prospect:
+    def _candidates(
+        self, options: tuple[Option, ...], suited: tuple[CandidateType, ...], known: ClassCatalog, queue: str
+    ) -> CandidateOptions:
         usable: list[Option] = []
         slots: dict[str, Option] = {}
         lent: dict[str, Option] = {}
@@ -158,11 +158,11 @@ class Shops:
             refused[option] = state.refused
             if state.until is not None:
                 ends.append(state.until)
-        return Prospect(
+        return CandidateOptions(
             options=options,
             usable=tuple(usable),
             slots=slots,
-            plain=next((option for option in usable if option.pool.capacity_type != "reserved"), None),
+            unreserved=next((option for option in usable if option.pool.capacity_type != "reserved"), None),
             refused=refused,
             retry_at=min(ends, default=None),
             suited=suited,
@@ -192,7 +192,7 @@ class Shops:
         return found and Skipped(pool=option.pool, reason=found[0], message=f"{option.pool}: {found[1]}")
 
     def _withheld(
-        self, claim: Claim, suited: Sequence[Candidate], known: Catalog, queue: str
+        self, claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog, queue: str
     ) -> Iterator[Skipped]:
         """The reservations that would do, and are not for this queue."""
         for pool, odcr_id in wanted(claim, suited, known):
@@ -200,32 +200,32 @@ class Shops:
                 message = f"{pool}: {self._entitlements.why_not(queue, odcr_id)}"
                 yield Skipped(pool=pool, reason=RESERVED_FOR_OTHERS, message=message)
 
-    def _calm(self, known: Catalog) -> bool:
+    def _calm(self, known: ClassCatalog) -> bool:
         """Whether nothing outside reservations is short, so that none of it needs a look."""
         key = (known.node_class.name, known.node_class.tenancy)
         if key not in self._calms:
-            plain = (option for some in known.plain.values() for option in some.options)
-            self._calms[key] = all(self._state(option, known).refused is None for option in plain)
+            unreserved = (option for some in known.unreserved.values() for option in some.options)
+            self._calms[key] = all(self._state(option, known).refused is None for option in unreserved)
         return self._calms[key]
 
-    def _state(self, option: Option, known: Catalog) -> _State:
+    def _state(self, option: Option, known: ClassCatalog) -> _OptionState:
         """Whether the option may be asked, through which reservations, and if not, why and until when."""
-        # A class's catalog makes each option once, and lives as long as this does.
+        # A class's catalog makes each option once, and reservations as long as this does.
         if (state := self._states.get(id(option))) is None:
-            state = self._states[id(option)] = self._see(option, known)
+            state = self._states[id(option)] = self._option_state(option, known)
         return state
 
-    def _see(self, option: Option, known: Catalog) -> _State:
+    def _option_state(self, option: Option, known: ClassCatalog) -> _OptionState:
         free = [each for each in option.odcr_ids if self._inventory.free(each)]
         if option.pool.capacity_type == "reserved" and not free:
-            return _State(refused=_full(option, self._inventory))
+            return _OptionState(refused=_full(option, self._inventory))
         subnets = [each.id for each in known.node_class.subnets if each.zone == option.pool.zone]
         through = replace(option, odcr_ids=tuple(free))
         if short := self._shortages.active(
             through, self._now, node_class=known.node_class.name, subnet_ids=subnets
         ):
-            return _State(refused=_short(option, short), until=short.until)
-        return _State(slots=self._shortages.open_reservations(free, self._now))
+            return _OptionState(refused=_short(option, short), until=short.until)
+        return _OptionState(slots=self._shortages.open_reservations(free, self._now))
 
 
 def _full(option: Option, inventory: Inventory) -> Skipped:

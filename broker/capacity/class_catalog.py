@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.capacity.fitting import unfit
+from broker.capacity.compatibility import incompatibility
 from broker.capacity.matching import begins_by, ends_at, launchable
 from broker.capacity.model import Inventory, NodeClass, Option, Pool
-from broker.capacity.suits import Suits
+from broker.capacity.type_filter import TypeFilter
 from broker.capacity.types import (
     TENANCY,
     allocatable,
@@ -31,12 +31,12 @@ from broker.capacity.types import (
 )
 from providers.model import CapacityType, Image, InstanceType, Market, Odcr
 
-_PLAIN: Final[tuple[CapacityType, ...]] = ("on-demand", "spot")
+_UNRESERVED: Final[tuple[CapacityType, ...]] = ("on-demand", "spot")
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidateType:
     """A type as a node of one class."""
 
     type: InstanceType
@@ -45,7 +45,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class LiveReservation:
     """A usable reservation of a class as it is now: its node's labels, or why it cannot be launched into."""
 
     odcr: Odcr
@@ -54,15 +54,15 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Offering:
     """The usable reservations of a class in one zone and of one type; their options, if all are accepted."""
 
     zone: str
-    lives: tuple[Live, ...]
+    reservations: tuple[LiveReservation, ...]
     options: tuple[Option, ...]
 
 
-class Plain:
+class UnreservedOptions:
     """Options outside reservations, in order."""
 
     def __init__(self, options: Sequence[Option]) -> None:
@@ -86,7 +86,7 @@ def _numbered(values: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog:
+class ClassCatalog:
     """What all claims of one class choose from, worked out once: types smallest first, options in order.
 
     `imageless` are the types that the class has no image for, `unfit` others that it cannot launch, each with
@@ -94,29 +94,35 @@ class Catalog:
     """
 
     node_class: NodeClass
-    candidates: Mapping[str, Candidate]
+    candidates: Mapping[str, CandidateType]
     imageless: Mapping[str, str]
     unfit: Mapping[str, str]
     zones: Mapping[str, Mapping[str, str]]
-    reserved: tuple[Live, ...]
-    soon: tuple[tuple[Live, datetime], ...]  # those that take no launches yet, and until when they may
-    places: Mapping[str, tuple[Place, ...]]  # by type
-    plain: Mapping[CapacityType, Plain]
-    suits: Suits
+    reserved: tuple[LiveReservation, ...]
+    soon: tuple[
+        tuple[LiveReservation, datetime], ...
+    ]  # those that take no launches yet, and until when they may
+    offerings: Mapping[str, tuple[Offering, ...]]  # by type
+    unreserved: Mapping[CapacityType, UnreservedOptions]
+    type_filter: TypeFilter
     made: dict[tuple[str, ...], Option]
 
 
-def catalog(
+def class_catalog(
     node_class: NodeClass, types: Mapping[str, InstanceType], inventory: Inventory, now: datetime
-) -> Catalog:
+) -> ClassCatalog:
     """What claims of this class choose from now."""
     tenancy = {TENANCY: node_class.tenancy or "default"}
     ordered = sorted(types.values(), key=size_key)
     pictured = {each.name for each in ordered if image_for(node_class, each)}
-    wrong = {each.name: why for each in ordered if each.name in pictured and (why := unfit(each, node_class))}
+    wrong = {
+        each.name: why
+        for each in ordered
+        if each.name in pictured and (why := incompatibility(each, node_class))
+    }
     served = pictured - wrong.keys()
     candidates = {
-        each.name: Candidate(
+        each.name: CandidateType(
             type=each, labels=type_labels(each) | tenancy, allocatable=allocatable(each, node_class)
         )
         for each in ordered
@@ -128,7 +134,7 @@ def catalog(
         for each in node_class.resolved.usable
     )
     made: dict[tuple[str, ...], Option] = {}
-    return Catalog(
+    return ClassCatalog(
         node_class=node_class,
         candidates=candidates,
         imageless={
@@ -145,36 +151,46 @@ def catalog(
             for each in node_class.resolved.pending
             if (by := begins_by(odcr := inventory.odcrs.get(each.id, each), now))
         ),
-        places=_places(reserved, node_class, made),
-        plain={kind: Plain(_plain(kind, candidates, zones, node_class.placement)) for kind in _PLAIN},
-        suits=Suits(
+        offerings=_offerings(reserved, node_class, made),
+        unreserved={
+            kind: UnreservedOptions(_unreserved(kind, candidates, zones, node_class.placement))
+            for kind in _UNRESERVED
+        },
+        type_filter=TypeFilter(
             [each.labels for each in candidates.values()], [each.allocatable for each in candidates.values()]
         ),
         made=made,
     )
 
 
-def _places(
-    reserved: Iterable[Live], node_class: NodeClass, made: dict[tuple[str, ...], Option]
-) -> dict[str, tuple[Place, ...]]:
+def _offerings(
+    reserved: Iterable[LiveReservation], node_class: NodeClass, made: dict[tuple[str, ...], Option]
+) -> dict[str, tuple[Offering, ...]]:
     """Where the reservations of each type are, those apart that cannot be launched into."""
-    lives: dict[str, dict[str, list[Live]]] = defaultdict(lambda: defaultdict(list))
+    reservations: dict[str, dict[str, list[LiveReservation]]] = defaultdict(lambda: defaultdict(list))
     for live in reserved:
         if not live.problem:
-            lives[live.odcr.instance_type][live.odcr.zone].append(live)
+            reservations[live.odcr.instance_type][live.odcr.zone].append(live)
     return {
         name: tuple(
-            Place(zone=zone, lives=tuple(some), options=tuple(of_place(some, some, node_class, made)))
+            Offering(
+                zone=zone,
+                reservations=tuple(some),
+                options=tuple(offering_options(some, some, node_class, made)),
+            )
             for zone, some in zones.items()
         )
-        for name, zones in lives.items()
+        for name, zones in reservations.items()
     }
 
 
-def of_place(
-    good: Sequence[Live], lives: Sequence[Live], node_class: NodeClass, made: dict[tuple[str, ...], Option]
+def offering_options(
+    good: Sequence[LiveReservation],
+    reservations: Sequence[LiveReservation],
+    node_class: NodeClass,
+    made: dict[tuple[str, ...], Option],
 ) -> list[Option]:
-    """The options of one type and zone. `lives` are all there, the `good` those that the claim accepts.
+    """The options of one type and zone. `reservations` are all of them, `good` those that the claim accepts.
 
     An open or group launch could land in any of them, so it is none if that could be one that is not good.
     """
@@ -183,7 +199,11 @@ def of_place(
     found: list[Option] = []
     selection = node_class.selection
     by_match = bool(selection.group_arn) or selection.preference in ("open", "capacity-reservations-only")
-    if by_match and together and len(together) == sum(market_of(live.odcr) == "on-demand" for live in lives):
+    if (
+        by_match
+        and together
+        and len(together) == sum(market_of(live.odcr) == "on-demand" for live in reservations)
+    ):
         placement = "" if selection.group_arn else node_class.placement
         found.append(_option(selection.group_arn, together, made, placement))
         apart = [odcr for odcr in apart if market_of(odcr) != "on-demand"]
@@ -193,10 +213,10 @@ def of_place(
 def _live(
     odcr: Odcr,
     node_class: NodeClass,
-    candidates: Mapping[str, Candidate],
+    candidates: Mapping[str, CandidateType],
     zones: Mapping[str, Mapping[str, str]],
     now: datetime,
-) -> Live:
+) -> LiveReservation:
     problem: tuple[str, str] | None = None
     candidate = candidates.get(odcr.instance_type)
     if not launchable(odcr, now):
@@ -205,11 +225,11 @@ def _live(
         wanted = f"{odcr.instance_type} on platform {odcr.platform}"
         problem = ("PlatformMismatch", f"the class has no image for {wanted}")
     zone = zones.get(odcr.zone) or zone_labels(odcr.zone, odcr.zone_id)
-    return Live(odcr=odcr, labels={**zone, **reservation_labels(odcr)}, problem=problem)
+    return LiveReservation(odcr=odcr, labels={**zone, **reservation_labels(odcr)}, problem=problem)
 
 
-def _plain(
-    kind: CapacityType, candidates: Mapping[str, Candidate], zones: Collection[str], placement: str
+def _unreserved(
+    kind: CapacityType, candidates: Mapping[str, CandidateType], zones: Collection[str], placement: str
 ) -> tuple[Option, ...]:
     """On-demand or spot pools, cheapest first, then smallest; unknown prices come last."""
     market: Market = "spot" if kind == "spot" else "on-demand"
@@ -255,7 +275,7 @@ def _option(
     return made[key]
 
 
-def named(odcr: Odcr, known: Catalog) -> Option:
+def named(odcr: Odcr, known: ClassCatalog) -> Option:
     """The option that names one reservation."""
     return _option(odcr.id, [odcr], known.made)
 

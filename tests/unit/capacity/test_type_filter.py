@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.capacity.requirements import Requirements
-from broker.capacity.suits import Suits
+from broker.capacity.type_filter import TypeFilter
 from broker.capacity.types import lacking
 
 KEYS = ("arch", "cpu", "gpu")
@@ -25,9 +25,9 @@ def test_labels_are_asked_as_for_each_type_alone(
     labels: list[dict[str, str]], required: list[tuple[str, tuple[str, list[str]]]], among: set[str]
 ) -> None:
     requirements = Requirements.of((key, operator, values) for key, (operator, values) in required)
-    suits = Suits(labels, [{}] * len(labels))
+    type_filter = TypeFilter(labels, [{}] * len(labels))
     for _ in range(2):  # the second time from what is remembered
-        got = suits.labelled(requirements, among=among).tolist()
+        got = type_filter.matches_labels(requirements, among=among).tolist()
         assert got == [not requirements.unmet(each, among=among) for each in labels]
 
 
@@ -38,5 +38,5 @@ AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from([0
 def test_requests_are_asked_as_for_each_type_alone(
     amounts: list[dict[str, float]], requests: dict[str, float]
 ) -> None:
-    got = Suits([{}] * len(amounts), amounts).roomy(requests).tolist()
+    got = TypeFilter([{}] * len(amounts), amounts).fits(requests).tolist()
     assert got == [not lacking(requests, each) for each in amounts]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.capacity.fitting import unfit
+from broker.capacity.compatibility import incompatibility
 from broker.capacity.model import Selection
 from broker.capacity.options import options
 from providers.model import NetworkInterface
@@ -70,7 +70,7 @@ BIG = {"interfaces_per_card": (2, 1), "efa_interfaces": 1}
 )
 def test_which_types_a_class_cannot_launch(described: Any, asked: Any, why: str) -> None:
     given = {"name": "m5.large", **described}
-    assert unfit(type_(given.pop("name"), **given), node_class(**asked)) == why
+    assert incompatibility(type_(given.pop("name"), **given), node_class(**asked)) == why
 
 
 @pytest.mark.covers("KRP-14", "KRP-24")

@@ -16,7 +16,7 @@ from broker.capacity.requirements import Requirements
 Yes = NDArray[np.bool_]
 
 
-class Suits:
+class TypeFilter:
     """`labels` and `amounts` are those of the types, in order."""
 
     def __init__(self, labels: Sequence[Mapping[str, str]], amounts: Sequence[Mapping[str, float]]) -> None:
@@ -25,7 +25,7 @@ class Suits:
         self._values: dict[str, dict[str | None, Yes]] = {}
         self._room: dict[str, NDArray[np.float64]] = {}
 
-    def labelled(self, requirements: Requirements, *, among: Collection[str]) -> Yes:
+    def matches_labels(self, requirements: Requirements, *, among: Collection[str]) -> Yes:
         """The types whose labels satisfy the requirements on keys that are `among` these."""
         yes = np.ones(len(self._labels), dtype=bool)
         for key in requirements:
@@ -38,7 +38,7 @@ class Suits:
             yes &= np.logical_or.reduce(allowed) if allowed else False
         return yes
 
-    def roomy(self, requests: Mapping[str, float]) -> Yes:
+    def fits(self, requests: Mapping[str, float]) -> Yes:
         """The types that the requests fit on."""
         yes = np.ones(len(self._amounts), dtype=bool)
         for resource, amount in requests.items():

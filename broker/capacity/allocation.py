@@ -12,10 +12,12 @@ from itertools import chain, islice, repeat
 
 from broker.capacity.flow import Flow
 from broker.capacity.model import Claim, Inventory
-from broker.capacity.problem import Problem, Rank, Taken, Wish
+from broker.capacity.problem import ClaimDemand, Rank, SlotProblem, Taken
 
 
-def deal(problem: Problem, taken: Taken, wishes: Mapping[str, Wish], inventory: Inventory) -> dict[str, str]:
+def allocate(
+    problem: SlotProblem, taken: Taken, wishes: Mapping[str, ClaimDemand], inventory: Inventory
+) -> dict[str, str]:
     """The reservation of each claim (by uid) that has a slot."""
     first = {uid: place for place, uid in enumerate(wishes)}
     served: dict[int, list[str]] = defaultdict(list)
@@ -36,7 +38,7 @@ def deal(problem: Problem, taken: Taken, wishes: Mapping[str, Wish], inventory: 
 def lacking(
     gang: Sequence[Claim],
     rank: Rank,
-    wishes: Mapping[str, Wish],
+    wishes: Mapping[str, ClaimDemand],
     dealt: Mapping[str, str],
     inventory: Inventory,
 ) -> list[str]:
