@@ -12,9 +12,8 @@ from typing import Any
 
 import orjson
 
-from broker.apiserver import deletes, discovery, patching, reads, subresources, writes
+from broker.apiserver import definitions, deletes, discovery, patching, reads, subresources, writes
 from broker.apiserver.admission import admit
-from broker.apiserver.crd import serving
 from broker.apiserver.errors import ApiError, conflict, warning_header
 from broker.apiserver.faults import Faults
 from broker.apiserver.ids import Ids
@@ -52,7 +51,7 @@ class Cluster:
         self.faults.on_drop(self._drop_watches)
         # For the parts of this package; everybody else comes through `handle`.
         self.state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
-        self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = serving.written
+        self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definitions.written
         self.state.registry.convert("events.k8s.io", "v1", "events", show=events.shown, store=events.stored)
         self._streams: set[WatchStream] = set()
         for name in NAMESPACES:

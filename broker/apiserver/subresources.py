@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.apiserver import finalize, reviews, scale
+from broker.apiserver import bindings, evictions, finalize, reviews, scale
 from broker.apiserver.errors import ApiError
-from broker.apiserver.kinds import bindings, evictions
 from broker.apiserver.options import Call
 from broker.apiserver.state import State
 from broker.apiserver.wire import Response

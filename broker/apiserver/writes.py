@@ -16,8 +16,8 @@ from broker.apiserver.errors import (
     problem,
 )
 from broker.apiserver.incoming import read_object
+from broker.apiserver.kind import Kind
 from broker.apiserver.kinds import kind_of
-from broker.apiserver.kinds.base import Kind
 from broker.apiserver.managing import managed, unique_owners
 from broker.apiserver.options import Call
 from broker.apiserver.patching import Change, patching

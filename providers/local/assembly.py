@@ -28,9 +28,9 @@ from moto.ssm.models import ParameterDict
 from providers.local import control_api, groups, images, service_quotas, services, sharing
 from providers.local.ec2 import launches, platforms
 from providers.local.ec2.backend import LocalEC2Backend
-from providers.local.ec2.responses import LocalEC2Response
+from providers.local.ec2.world import LOCK, world
+from providers.local.ec2_responses import LocalEC2Response
 from providers.local.iam import enforcement
-from providers.local.world import LOCK, world
 
 # what can be tagged by its id, beside moto's own
 PREFIXES = {

@@ -43,11 +43,11 @@ from providers.local.control_bodies import (
     read,
 )
 from providers.local.ec2.errors import UNDOCUMENTED
+from providers.local.ec2.launch_needs import ON_DEMAND, SPOT
 from providers.local.ec2.ledger import BLOCK
-from providers.local.ec2.matching import ON_DEMAND, SPOT
 from providers.local.ec2.quotas import QUOTAS, Key, quota_of
-from providers.local.ec2.slots import PoolKey
-from providers.local.world import LOCK, world
+from providers.local.ec2.reservations import PoolKey
+from providers.local.ec2.world import LOCK, world
 
 ROOT = "/moto-api/odcr/"
 POOLED = (ON_DEMAND, SPOT, BLOCK)

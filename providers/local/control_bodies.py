@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from providers.local.ec2.matching import ON_DEMAND
-from providers.local.world import World
+from providers.local.ec2.launch_needs import ON_DEMAND
+from providers.local.ec2.world import World
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"

@@ -22,8 +22,7 @@ from providers.local.control_bodies import (
 )
 from providers.local.ec2 import block_market, changes, events, zones
 from providers.local.ec2.blocks import Offer
-from providers.local.ec2.reservations import STATES, CapacityReservation
-from providers.local.ec2.slots import Occupant
+from providers.local.ec2.reservations import STATES, CapacityReservation, Occupant
 
 INSTANCE_STATES = ("pending", "running", "stopping", "stopped", "shutting-down", "terminated")
 

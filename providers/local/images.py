@@ -19,7 +19,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter, ParameterDict
 
-from providers.local.world import LOCK
+from providers.local.ec2.world import LOCK
 
 ROOTS = ("/aws/service/eks/optimized-ami", "/aws/service/bottlerocket")
 KUBERNETES = tuple(f"1.{minor}" for minor in range(28, 37))

@@ -12,7 +12,7 @@ from moto.servicequotas import urls
 from moto.servicequotas.models import ServiceQuotasBackend, servicequotas_backends
 
 from providers.local.ec2.quotas import QUOTAS, Key
-from providers.local.world import LOCK, world
+from providers.local.ec2.world import LOCK, world
 
 EC2 = "ec2"
 

@@ -19,8 +19,8 @@ from moto.core.utils import get_service_model
 from moto.moto_api._internal import mock_random
 
 from providers.local.ec2.errors import STATUS
+from providers.local.ec2.world import LOCK, world
 from providers.local.faults import Fault
-from providers.local.world import LOCK, world
 
 CallAction = Callable[[BaseResponse], TYPE_RESPONSE]
 

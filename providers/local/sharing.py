@@ -19,7 +19,7 @@ from moto.ram.models import ResourceAccessManagerBackend, ResourceShare, ram_bac
 from moto.ram.responses import ResourceAccessManagerResponse
 
 from providers.local.ec2.reservations import CapacityReservation
-from providers.local.world import LOCK, world
+from providers.local.ec2.world import LOCK, world
 
 KIND = "capacity-reservation"
 NEW_PATHS = (

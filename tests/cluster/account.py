@@ -12,7 +12,7 @@ from botocore.awsrequest import AWSRequest
 
 from broker.apis import names
 from providers.local.control import Control
-from providers.local.ec2.responses.pipeline import NOW
+from providers.local.ec2_responses.pipeline import NOW
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"

@@ -40,7 +40,7 @@ from broker.settings import Settings
 from providers.aws import clients
 from providers.local import LocalAws
 from providers.local.control import Control
-from providers.local.world import world as aws_world
+from providers.local.ec2.world import world as aws_world
 from tests.cluster import objects
 from tests.cluster.account import ACCOUNT, CLUSTER, REGION, A, Account
 from tests.cluster.stack import Provider

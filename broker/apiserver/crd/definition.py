@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions as objects: their defaults and their checks; see serving.py for what they do.
+"""CustomResourceDefinitions as objects: their defaults and their checks; definitions.py serves them.
 
 Rule: k8s.io/apiextensions-apiserver/pkg/apis/apiextensions (defaults, validation).
 """

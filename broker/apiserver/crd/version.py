@@ -14,7 +14,7 @@ from broker.apiserver import decode as decoding
 from broker.apiserver import names
 from broker.apiserver.crd import lists, rules, schema, structural
 from broker.apiserver.errors import FieldError, Who, go_text, problem
-from broker.apiserver.kinds.base import Kind, Rules, readers
+from broker.apiserver.kind import Kind, Rules, readers
 from broker.apiserver.shape import Shape, custom
 from broker.apiserver.wire import Obj
 

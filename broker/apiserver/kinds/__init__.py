@@ -8,8 +8,7 @@ from functools import lru_cache
 from broker.apiserver import decode as decoding
 from broker.apiserver import names
 from broker.apiserver.errors import FieldError, Who
-from broker.apiserver.kinds import checks
-from broker.apiserver.kinds.base import (
+from broker.apiserver.kind import (
     CHANGED,
     FIXED,
     META,
@@ -21,6 +20,7 @@ from broker.apiserver.kinds.base import (
     ignored,
     readers,
 )
+from broker.apiserver.kinds import checks
 from broker.apiserver.kinds.table import RULES
 from broker.apiserver.resources import Resource
 from broker.apiserver.shape import builtin

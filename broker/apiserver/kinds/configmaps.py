@@ -6,7 +6,7 @@ import base64
 import re
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kinds.base import CHANGED, FIXED, META, VALID, Rules
+from broker.apiserver.kind import CHANGED, FIXED, META, VALID, Rules
 from broker.apiserver.wire import Obj
 
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")

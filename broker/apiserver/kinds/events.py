@@ -6,7 +6,7 @@ Rule: k8s.io/kubernetes/pkg/apis/events/v1 (conversion), pkg/apis/core/validatio
 from __future__ import annotations
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kinds.base import Rules
+from broker.apiserver.kind import Rules
 from broker.apiserver.names import dns_subdomain, qualified
 from broker.apiserver.wire import Obj
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kinds.base import FIXED, VALID, Rules
+from broker.apiserver.kind import FIXED, VALID, Rules
 from broker.apiserver.kinds.checks import not_negative
 from broker.apiserver.wire import Obj
 

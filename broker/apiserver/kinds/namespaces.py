@@ -5,7 +5,7 @@ Rule: k8s.io/kubernetes/pkg/registry/core/namespace (strategy.go).
 
 from __future__ import annotations
 
-from broker.apiserver.kinds.base import Rules
+from broker.apiserver.kind import Rules
 from broker.apiserver.names import dns_label
 from broker.apiserver.wire import Obj
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kinds.base import CHANGED, FIXED, META, STATUS, VALID, Rules
+from broker.apiserver.kind import CHANGED, FIXED, META, STATUS, VALID, Rules
 from broker.apiserver.kinds.checks import label_name, resource_value, taint_effect
 from broker.apiserver.names import label_value
 from broker.apiserver.wire import Obj

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.apiserver.errors import FieldError, problem
+from broker.apiserver.kind import CHANGED, FIXED, META, STATUS, VALID, Rules
 from broker.apiserver.kinds import pod_defaults
-from broker.apiserver.kinds.base import CHANGED, FIXED, META, STATUS, VALID, Rules
 from broker.apiserver.kinds.checks import label_name
 from broker.apiserver.kinds.pod_checks import spec_problems, tolerations
 from broker.apiserver.names import dns_subdomain

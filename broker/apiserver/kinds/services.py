@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 
 from broker.apiserver.errors import FieldError, problem, supported
-from broker.apiserver.kinds.base import Rules
+from broker.apiserver.kind import Rules
 from broker.apiserver.names import dns_1035_label
 from broker.apiserver.wire import Obj
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kinds.base import Rules
+from broker.apiserver.kind import Rules
 from broker.apiserver.names import dns_subdomain, path_segment
 from broker.apiserver.wire import Obj
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.apiserver.crd import definition
+from broker.apiserver.kind import Rules
 from broker.apiserver.kinds import (
     budgets,
     configmaps,
@@ -16,7 +17,6 @@ from broker.apiserver.kinds import (
     webhooks,
     workloads,
 )
-from broker.apiserver.kinds.base import Rules
 
 RULES: dict[str, Rules] = {
     **simple.RULES,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from broker.apiserver.errors import FieldError, problem, supported
-from broker.apiserver.kinds.base import Rules
+from broker.apiserver.kind import Rules
 from broker.apiserver.names import dns_subdomain
 from broker.apiserver.wire import Obj
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.apiserver.errors import FieldError, problem, supported
-from broker.apiserver.kinds.base import Rules
+from broker.apiserver.kind import Rules
 from broker.apiserver.kinds.checks import label_selector, not_negative
 from broker.apiserver.kinds.pod_checks import spec_problems
 from broker.apiserver.kinds.pod_defaults import spec_defaults

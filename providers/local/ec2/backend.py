@@ -18,13 +18,12 @@ from moto.ec2.utils import filter_reservations
 
 from providers.local.ec2 import errors, events, fleets, lag, launches, request, templates
 from providers.local.ec2.fleet_filling import check_reserved
+from providers.local.ec2.launch_needs import SPOT, Target
 from providers.local.ec2.launches import Launch
 from providers.local.ec2.lookups import QuickLookups
-from providers.local.ec2.matching import SPOT, Target
 from providers.local.ec2.placement_groups import PlacementGroup
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.slots import Occupant
-from providers.local.world import LOCK, World, world
+from providers.local.ec2.reservations import CapacityReservation, Occupant
+from providers.local.ec2.world import LOCK, World, world
 
 ENDED = ("terminated", "shutting-down")
 

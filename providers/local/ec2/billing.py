@@ -9,14 +9,14 @@ The payer that both accounts need is not simulated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from providers.local.ec2 import checks, errors
 from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.records import BillingRequest
 from providers.local.ec2.reservations import CapacityReservation
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 ANSWER_WITHIN = timedelta(hours=12)
 SHOWN_FOR = timedelta(hours=24)
@@ -29,14 +29,6 @@ MESSAGES = {
     "revoked": "The owner took the billing back",
     "expired": "The request was not answered within 12 hours",
 }
-
-
-@dataclass(eq=False, kw_only=True)
-class BillingRequest:
-    reservation: CapacityReservation
-    consumer: str
-    status: str
-    updated: datetime
 
 
 def ask(world: World, reservation: CapacityReservation, account_id: str, consumer: str | None) -> None:

@@ -17,7 +17,7 @@ from providers.local.ec2 import block_market, checks, errors, life
 from providers.local.ec2.blocks import Extension, ExtensionOffer
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.reservations import CapacityReservation
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 OFFER_ID = re.compile(r"^cbe-[0-9a-f]{8}(?:[0-9a-f]{9})?$")
 EARLIEST, LATEST = timedelta(days=56), timedelta(hours=1)

@@ -26,9 +26,8 @@ from providers.local.clock import aware
 from providers.local.ec2 import changes, errors, life, prices, zones
 from providers.local.ec2.blocks import Block, Offer
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.reservations import ENDED, CapacityReservation
-from providers.local.ec2.slots import PoolKey
-from providers.local.world import World
+from providers.local.ec2.reservations import ENDED, CapacityReservation, PoolKey
+from providers.local.ec2.world import World
 
 OFFER_ID = re.compile(r"^cb-[0-9a-f]{8}(?:[0-9a-f]{9})?$")
 MOST_IN_A_BLOCK = 64

@@ -17,7 +17,7 @@ from providers.local.clock import aware
 from providers.local.ec2 import checks, errors, future, life, quotes, zones
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.reservations import PLATFORMS, CapacityReservation
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 # EC2 API Reference, CancelCapacityReservation. A pending one becomes active, delayed or failed first.
 CANCELLABLE = frozenset({"active", "assessing", "scheduled", "delayed"})

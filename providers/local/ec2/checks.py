@@ -14,8 +14,8 @@ from typing import Any
 from providers.local.clock import aware
 from providers.local.ec2 import errors
 from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.launch_needs import ON_DEMAND
 from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.matching import ON_DEMAND
 from providers.local.ec2.reservations import CapacityReservation
 
 TYPE_NAME = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+")

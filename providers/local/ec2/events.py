@@ -15,8 +15,7 @@ from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.slots import Occupant
+from providers.local.ec2.reservations import CapacityReservation, Occupant
 from providers.local.notices import Notices, moment
 
 Sent = dict[str, Any]

@@ -17,13 +17,13 @@ from moto.ec2.models.instances import Reservation
 
 from providers.local.ec2 import errors, fleet_launch, matching
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.matching import ONLY, Target, Want
+from providers.local.ec2.launch_needs import ON_DEMAND, ONLY, Target, Want
 from providers.local.ec2.pools import Pool
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 RESERVATIONS_FIRST = "use-capacity-reservations-first"
 RESERVED_MARKET = {
-    "on-demand-capacity-reservation": matching.ON_DEMAND,
+    "on-demand-capacity-reservation": ON_DEMAND,
     "capacity-block": "capacity-block",
     "interruptible-capacity-reservation": "interruptible-capacity-reservation",
 }
@@ -100,7 +100,7 @@ def _reserved(
     if (options.get("ReservedCapacityFallbackOptions") or {}).get("MarketTypes"):
         for pool in ordered:
             assert pool.want is not None
-            want = replace(pool.want, market=matching.ON_DEMAND, target=Target("none"))
+            want = replace(pool.want, market=ON_DEMAND, target=Target("none"))
             _attempt(run, filling, pool, want)
 
 
@@ -131,7 +131,7 @@ def _leads_to(world: World, want: Want) -> bool:
     if want.target.reservation_id:
         known = world.ledger.in_scope(want.account_id, want.region).get(want.target.reservation_id)
         return known is None or known.market == want.market
-    return bool(want.target.group) or want.market == matching.ON_DEMAND
+    return bool(want.target.group) or want.market == ON_DEMAND
 
 
 def _named_targets(options: Mapping[str, Any]) -> list[Target]:

@@ -11,10 +11,10 @@ from moto.ec2.models.instances import Reservation
 
 from providers.local.ec2 import launches, templates
 from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.launch_needs import SPOT, Want
 from providers.local.ec2.launches import Launch
-from providers.local.ec2.matching import SPOT, Want
 from providers.local.ec2.pools import Pool
-from providers.local.world import world
+from providers.local.ec2.world import world
 
 ROOT_GIB = 8
 

@@ -19,7 +19,7 @@ from providers.local.ec2 import errors, fleet_launch, pools
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.fleet_filling import Fill, Filling, check_reserved, way_to_fill
 from providers.local.ec2.pools import Pool
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 OVERRIDES = 300
 KINDS = ("on-demand", "spot", "capacity-block", "reserved-capacity")

@@ -22,10 +22,10 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from providers.local.clock import aware
 from providers.local.ec2 import errors, events
 from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.launch_needs import ON_DEMAND
 from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.matching import ON_DEMAND
 from providers.local.ec2.reservations import CapacityReservation
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 AHEAD = (timedelta(days=5), timedelta(days=120))
 LEAST_VCPUS = 32

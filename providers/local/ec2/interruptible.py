@@ -16,7 +16,6 @@ of the running instances go first is not documented: here the newest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -24,25 +23,14 @@ from moto.ec2.utils import random_id
 
 from providers.local.ec2 import checks, errors, events
 from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.records import Allocation
 from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.slots import Occupant
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 NOTICE = timedelta(minutes=2)
 MOST_AT_ONCE = 1000
 ADHOC = "adhoc"
 OVER = ("canceled", "failed")
-
-
-@dataclass(eq=False, kw_only=True)
-class Allocation:
-    source: CapacityReservation
-    lent: CapacityReservation
-    target: int
-    at_zero: str = "default"
-    status: str = "active"
-    leaving: list[Occupant] = field(default_factory=list)
-    asked_back: int = 0  # of the reclamation that is under way
 
 
 def of(world: World, source: CapacityReservation) -> Allocation | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from moto.ec2.models.instances import InstanceState, Reservation
 
-from providers.local.ec2.slots import Glimpse, Occupant
+from providers.local.ec2.reservations import Glimpse, Occupant
 
 
 class Instance:

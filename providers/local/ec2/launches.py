@@ -19,11 +19,10 @@ from moto.ec2.utils import filter_iam_instance_profiles
 
 from providers.local.ec2 import errors, matching, placement_groups, platforms, templates, zones
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.matching import ON_DEMAND, Target, Want
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.slots import Occupant
+from providers.local.ec2.launch_needs import ON_DEMAND, ONLY, RESERVED_MARKETS, Target, Want
+from providers.local.ec2.reservations import CapacityReservation, Occupant
 from providers.local.ec2.templates import LaunchData
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 Run = Callable[..., Reservation]
 
@@ -77,7 +76,7 @@ def want_of(
 def facts_of(launch: Launch) -> dict[str, Any]:
     """What a fault at the launch stage can be matched with."""
     want, target = launch.want, launch.want.target
-    reserved = bool(target.reservation_id or target.group or target.preference == matching.ONLY)
+    reserved = bool(target.reservation_id or target.group or target.preference == ONLY)
     return {
         "InstanceType": want.instance_type,
         "AvailabilityZone": want.zone,
@@ -102,7 +101,7 @@ def find_places(world: World, launch: Launch) -> list[CapacityReservation | None
     )
     # what runs in a reservation counts with the reservation
     left = world.quotas.left(want.account_id, want.region, want.instance_type, want.market)
-    if left is None or found.count(None) <= left or want.market in matching.RESERVED_MARKETS:
+    if left is None or found.count(None) <= left or want.market in RESERVED_MARKETS:
         return found
     allowed = [place for place in found if place is not None] + [None] * left
     if len(allowed) < launch.at_least:

@@ -20,9 +20,8 @@ from typing import Any
 
 from providers.local.clock import Clock
 from providers.local.ec2 import errors, matching
-from providers.local.ec2.matching import ON_DEMAND, SPOT, Target, Want
-from providers.local.ec2.reservations import ENDED, ID, CapacityReservation
-from providers.local.ec2.slots import Glimpse, Occupant, PoolKey, Slots
+from providers.local.ec2.launch_needs import ID, ON_DEMAND, SPOT, Target, Want
+from providers.local.ec2.reservations import ENDED, CapacityReservation, Glimpse, Occupant, PoolKey, Slots
 
 BLOCK = "capacity-block"
 REMEMBERED = timedelta(minutes=10)

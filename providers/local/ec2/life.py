@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from providers.local.ec2 import events
 from providers.local.ec2.reservations import CapacityReservation
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 NOTICE = timedelta(minutes=10)  # before the drain
 CAN_EXPIRE = frozenset({"active", "pending", "scheduled", "delayed"})

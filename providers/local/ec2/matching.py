@@ -15,90 +15,30 @@ the oldest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Protocol
 
 from providers.local.ec2 import errors
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.reservations import ID, CapacityReservation
-
-if TYPE_CHECKING:
-    from providers.local.ec2.ledger import Ledger
-
-ON_DEMAND = "on-demand"
-SPOT = "spot"
-ONLY = "capacity-reservations-only"
-PREFERENCES = frozenset({ONLY, "open", "none"})
-RESERVED_MARKETS = frozenset({"capacity-block", "interruptible-capacity-reservation"})
-MARKETS = RESERVED_MARKETS | {ON_DEMAND, SPOT}
+from providers.local.ec2.launch_needs import ON_DEMAND, RESERVED_MARKETS, SPOT, Want
+from providers.local.ec2.reservations import CapacityReservation
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A CapacityReservationSpecification that holds only combinations EC2 accepts."""
-
-    preference: str | None = None
-    reservation_id: str | None = None
-    group: str | None = None
+class CapacityLookup(Protocol):
+    """The reservations and free capacity of local AWS, as matching reads them from the ledger."""
 
     @property
-    def spills(self) -> bool:
-        """Whether a launch that finds no room in a reservation runs On-Demand."""
-        return self.reservation_id is None and self.preference != ONLY
+    def codes(self) -> Mapping[str, str]: ...
 
-    @classmethod
-    def of(cls, specification: Mapping[str, Any] | None, codes: Mapping[str, str]) -> Target:
-        specification = specification or {}
-        preference = specification.get("CapacityReservationPreference") or None
-        wanted = specification.get("CapacityReservationTarget") or {}
-        reservation_id = wanted.get("CapacityReservationId") or None
-        group = wanted.get("CapacityReservationResourceGroupArn") or None
-        if preference is not None and preference not in PREFERENCES:
-            raise errors.invalid(
-                "CapacityReservationPreference",
-                preference,
-                f"Valid values: {', '.join(sorted(PREFERENCES))}.",
-            )
-        if reservation_id and group:
-            raise errors.combination(
-                "CapacityReservationTarget takes CapacityReservationId or "
-                "CapacityReservationResourceGroupArn, not both"
-            )
-        if (reservation_id or group) and preference not in (None, ONLY):
-            raise Ec2Error(
-                codes["target-with-preference"],
-                f"CapacityReservationPreference {preference} can't be specified together with a "
-                f"CapacityReservationTarget; only {ONLY} can",
-            )
-        if reservation_id and not ID.match(reservation_id):
-            raise errors.reservation_malformed(reservation_id)
-        return cls(preference, reservation_id, group)
+    def now(self) -> datetime: ...
 
-    def shown(self) -> dict[str, Any]:
-        """As DescribeInstances shows it; an instance that asked for nothing shows `open`."""
-        out: dict[str, Any] = {}
-        if self.preference or not (self.reservation_id or self.group):
-            out["CapacityReservationPreference"] = self.preference or "open"
-        if self.reservation_id:
-            out["CapacityReservationTarget"] = {"CapacityReservationId": self.reservation_id}
-        if self.group:
-            out["CapacityReservationTarget"] = {"CapacityReservationResourceGroupArn": self.group}
-        return out
+    def find(self, account_id: str, region: str, reservation_id: str) -> CapacityReservation: ...
 
+    def in_scope(self, account_id: str, region: str) -> Mapping[str, CapacityReservation]: ...
 
-@dataclass(frozen=True, slots=True)
-class Want:
-    """What an instance needs of the place that it runs in."""
+    def same_shape(self, instance_type: str, zone: str) -> Iterable[CapacityReservation]: ...
 
-    account_id: str
-    region: str
-    instance_type: str
-    zone: str
-    platform: str
-    tenancy: str = "default"
-    placement_group_arn: str | None = None
-    market: str = ON_DEMAND
-    target: Target = Target()
+    def free(self, capacity_type: str, instance_type: str, zone: str) -> int | None: ...
 
 
 def fits(want: Want, reservation: CapacityReservation) -> bool:
@@ -123,27 +63,27 @@ def _same_placement(want: Want, reservation: CapacityReservation) -> bool:
     return reservation.placement_group_arn == want.placement_group_arn
 
 
-def candidates(ledger: Ledger, want: Want) -> list[CapacityReservation]:
+def candidates(capacity: CapacityLookup, want: Want) -> list[CapacityReservation]:
     """The usable reservations that this launch may run in, the first to be taken first."""
     target = want.target
     if want.market == SPOT:
         return []
     if target.reservation_id:
-        reservation = _targeted(ledger, want, target.reservation_id)
+        reservation = _targeted(capacity, want, target.reservation_id)
         return [reservation] if fits(want, reservation) else []
     if target.group:
-        now = ledger.now()
-        members = _members(ledger, want, target.group)
+        now = capacity.now()
+        members = _members(capacity, want, target.group)
         found = [r for r in members if fits(want, r) and not r.is_draining(now)]
         return sorted(found, key=lambda reservation: reservation.placement_group_arn is not None)
     if target.preference == "none" or want.market in RESERVED_MARKETS:
         return []
-    same_shape: Iterable[CapacityReservation] = ledger.same_shape(want.instance_type, want.zone)
+    same_shape: Iterable[CapacityReservation] = capacity.same_shape(want.instance_type, want.zone)
     return [r for r in same_shape if r.match_criteria == "open" and fits(want, r)]
 
 
-def _targeted(ledger: Ledger, want: Want, reservation_id: str) -> CapacityReservation:
-    reservation = ledger.find(want.account_id, want.region, reservation_id)
+def _targeted(capacity: CapacityLookup, want: Want, reservation_id: str) -> CapacityReservation:
+    reservation = capacity.find(want.account_id, want.region, reservation_id)
     if reservation.state == "scheduled":
         raise Ec2Error(
             "InvalidCapacityReservationState.PendingActivation",
@@ -157,28 +97,28 @@ def _targeted(ledger: Ledger, want: Want, reservation_id: str) -> CapacityReserv
         )
     if not reservation.usable:
         raise Ec2Error(
-            ledger.codes["id-target-not-usable"],
+            capacity.codes["id-target-not-usable"],
             f"The capacity reservation {reservation_id} is in the {reservation.state} state",
         )
     if not reservation.launchable:
         raise Ec2Error(
-            ledger.codes["id-target-not-usable"],
+            capacity.codes["id-target-not-usable"],
             f"The launch status of capacity reservation {reservation_id} is unlaunchable",
         )
-    if reservation.is_draining(ledger.now()):
+    if reservation.is_draining(capacity.now()):
         raise Ec2Error(
-            ledger.codes["block-draining"],
+            capacity.codes["block-draining"],
             f"The Capacity Block {reservation_id} ends soon; EC2 is terminating what runs in it",
         )
     if reservation.market != want.market:
         raise Ec2Error(
-            ledger.codes["market-type-mismatch"],
+            capacity.codes["market-type-mismatch"],
             f"The capacity reservation {reservation_id} takes launches of market type {reservation.market}, "
             f"not {want.market}",
         )
     if not fits(want, reservation):
         raise Ec2Error(
-            ledger.codes["id-target-mismatch"],
+            capacity.codes["id-target-mismatch"],
             "The requested reservation does not have sufficient compatible and available capacity for this "
             f"request: {reservation_id} is {reservation.instance_type}, {reservation.platform}, "
             f"{reservation.tenancy} in {reservation.zone}, the launch is {want.instance_type}, "
@@ -187,22 +127,22 @@ def _targeted(ledger: Ledger, want: Want, reservation_id: str) -> CapacityReserv
     return reservation
 
 
-def _members(ledger: Ledger, want: Want, group: str) -> list[CapacityReservation]:
+def _members(capacity: CapacityLookup, want: Want, group: str) -> list[CapacityReservation]:
     from providers.local import groups  # the EC2 part starts first
 
     try:
         arns = groups.members(want.account_id, want.region, group)
     except LookupError as unknown:
         raise Ec2Error(
-            ledger.codes["group-unknown"], f"The resource group '{group}' does not exist"
+            capacity.codes["group-unknown"], f"The resource group '{group}' does not exist"
         ) from unknown
-    by_id = ledger.in_scope(want.account_id, want.region)
+    by_id = capacity.in_scope(want.account_id, want.region)
     found = (by_id.get(arn.rpartition("/")[2]) for arn in arns)
     return [reservation for reservation in found if reservation is not None]
 
 
 def place(
-    ledger: Ledger, want: Want, *, at_least: int, at_most: int, spill: bool = True
+    capacity: CapacityLookup, want: Want, *, at_least: int, at_most: int, spill: bool = True
 ) -> list[CapacityReservation | None]:
     """A reservation (or None: outside any) for each of `at_least` to `at_most` instances, or EC2's refusal.
 
@@ -210,19 +150,19 @@ def place(
     """
     if want.market in RESERVED_MARKETS and not (want.target.reservation_id or want.target.group):
         raise Ec2Error(
-            ledger.codes["market-type-without-target"],
+            capacity.codes["market-type-without-target"],
             f"Market type {want.market} needs a CapacityReservationTarget",
         )
     chosen: list[CapacityReservation | None] = []
-    for reservation in candidates(ledger, want):
+    for reservation in candidates(capacity, want):
         chosen += [reservation] * min(reservation.available, at_most - len(chosen))
     if spill and want.target.spills and want.market not in RESERVED_MARKETS:
-        free = ledger.free(SPOT if want.market == SPOT else ON_DEMAND, want.instance_type, want.zone)
+        free = capacity.free(SPOT if want.market == SPOT else ON_DEMAND, want.instance_type, want.zone)
         rest = at_most - len(chosen)
         chosen += [None] * (rest if free is None else max(0, min(free, rest)))
     if len(chosen) >= at_least:
         return chosen
-    raise refusal(want, ledger.codes)
+    raise refusal(want, capacity.codes)
 
 
 def refusal(want: Want, codes: Mapping[str, str]) -> Ec2Error:

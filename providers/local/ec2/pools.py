@@ -13,11 +13,11 @@ from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 
-from providers.local.ec2 import errors, launches, matching, prices, requirements, templates, zones
+from providers.local.ec2 import errors, launches, prices, requirements, templates, zones
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.matching import ON_DEMAND, SPOT, Want
+from providers.local.ec2.launch_needs import ON_DEMAND, SPOT, Want
 from providers.local.ec2.templates import LaunchData
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 # how a fleet's default capacity type fixes the market type; the others leave it to the template
 MARKET = {"spot": SPOT, "capacity-block": "capacity-block"}
@@ -110,7 +110,7 @@ def _chosen(
         return [override]
     rest = {key: value for key, value in override.items() if key != "InstanceRequirements"}
     merged = templates.of_override(backend, data, rest)
-    zone = launches.want_of(world, backend, merged, MARKET.get(kind) or matching.ON_DEMAND).zone
+    zone = launches.want_of(world, backend, merged, MARKET.get(kind) or ON_DEMAND).zone
     image = backend.amis.get(merged.get("ImageId"))
     architecture = image.architecture if image is not None else None
     offered = [

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.launch_needs import ON_DEMAND, SPOT, Want
 from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.matching import ON_DEMAND, SPOT, Want
 from providers.local.ec2.reservations import CapacityReservation
 
 COUNTED = frozenset({"assessing", "scheduled", "pending", "active", "delayed"})

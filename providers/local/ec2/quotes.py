@@ -12,40 +12,22 @@ not started grows is not documented: here it is the whole commitment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from moto.ec2.utils import random_id
 
 from providers.local.clock import aware
 from providers.local.ec2 import checks, errors, future
 from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.records import Kind, Quote
 from providers.local.ec2.reservations import CapacityReservation
-from providers.local.world import World
+from providers.local.ec2.world import World
 
 VALID = timedelta(hours=24)
 LAST_HOUR = timedelta(hours=1)
 LATEST = timedelta(days=30)  # after the start that was first asked for
 WIND_DOWN = "commitment-wind-down"
-
-Kind = Literal["cancellation", "date-change"]
-
-
-@dataclass(kw_only=True)
-class Quote:
-    id: str
-    kind: Kind
-    reservation: CapacityReservation
-    created: datetime
-    expires: datetime
-    state_then: str
-    start_then: datetime | None
-    new_start: datetime | None = None
-    used: bool = False
-
-    def state(self, now: datetime) -> str:
-        return "expired" if self.used or now >= self.expires else "active"
 
 
 def for_cancellation(world: World, reservation: CapacityReservation, account_id: str) -> Quote:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,49 +21,15 @@ from moto.ec2.utils import random_id
 from providers.local.clock import aware
 from providers.local.ec2 import changes, checks, errors, life, zones
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.matching import ON_DEMAND
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.world import World
+from providers.local.ec2.launch_needs import ON_DEMAND
+from providers.local.ec2.records import Part, ReservationFleet
+from providers.local.ec2.world import World
 
 RETRY = timedelta(minutes=15)
 STANDING = frozenset({"active", "partially_fulfilled"})
 WEIGHTS = (0.001, 99.999)
 # what every fleet has, and the only value that EC2 takes for it
 ONLY = {"AllocationStrategy": "prioritized", "Tenancy": "default", "InstanceMatchCriteria": "open"}
-
-
-@dataclass(eq=False, kw_only=True)
-class Part:
-    """One instance type of a fleet."""
-
-    spec: Mapping[str, Any]
-    member: CapacityReservation | None = None
-
-    @property
-    def weight(self) -> float:
-        return float(self.spec.get("Weight") or 1)
-
-    @property
-    def fulfilled(self) -> float:
-        return self.member.total * self.weight if self.member is not None and self.member.usable else 0.0
-
-
-@dataclass(eq=False, kw_only=True)
-class ReservationFleet:
-    id: str
-    arn: str
-    zone: str
-    target: float
-    created: datetime
-    end: datetime | None
-    tags: Mapping[str, str]
-    parts: list[Part]
-    backend: zones.HasZones
-    state: str = "submitted"
-
-    @property
-    def fulfilled(self) -> float:
-        return sum(part.fulfilled for part in self.parts)
 
 
 def create(

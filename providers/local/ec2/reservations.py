@@ -9,16 +9,13 @@ compute capacity with EC2 On-Demand Capacity Reservations" and "Capacity Blocks 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
-from providers.local.ec2.slots import Slots
+from providers.local.ec2.launch_needs import Want
 
 ReservationType = Literal["default", "capacity-block"]
-
-ID = re.compile(r"^cr-[0-9a-f]{8}(?:[0-9a-f]{9})?$")
 
 PLATFORMS = frozenset(
     {
@@ -64,6 +61,45 @@ USABLE = frozenset({"active", "pending"})
 DRAIN = timedelta(minutes=30)  # of a Capacity Block, before its end
 ULTRASERVER_DRAIN = timedelta(minutes=60)
 ENDED = frozenset({"expired", "cancelled", "failed", "payment-failed", "unsupported"})
+
+
+@dataclass(eq=False)
+class Slots:
+    """The instances in a reservation, or in a pool of one capacity type, instance type and zone."""
+
+    occupants: dict[str, Occupant] = field(default_factory=dict)
+    lingering: int = 0  # slots whose instance has ended and that EC2 has not freed yet
+
+    @property
+    def used(self) -> int:
+        return len(self.occupants) + self.lingering
+
+
+class PoolKey(NamedTuple):
+    """Capacity outside reservations; a zone's name says its Region."""
+
+    capacity_type: str
+    instance_type: str
+    zone: str
+
+
+class Glimpse(NamedTuple):
+    """What DescribeInstances shows of an instance at one moment."""
+
+    at: datetime
+    state: str
+    code: int
+    reservation_id: str | None
+
+
+@dataclass(eq=False)
+class Occupant:
+    """A moto instance, what it asked for, and where it runs (nowhere while it is stopped)."""
+
+    instance: Any
+    want: Want
+    where: CapacityReservation | PoolKey | None = None
+    history: list[Glimpse] = field(default_factory=list)
 
 
 class View(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 from moto.ec2.utils import parse_user_data
 
 from providers.local.ec2 import errors, zones
-from providers.local.ec2.matching import MARKETS, ON_DEMAND, SPOT, Target
+from providers.local.ec2.launch_needs import MARKETS, ON_DEMAND, SPOT, Target
 
 LaunchData = dict[str, Any]
 

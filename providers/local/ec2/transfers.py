@@ -15,9 +15,8 @@ from moto.ec2.utils import random_id
 from providers.local.ec2 import checks, errors, life
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.slots import Slots
-from providers.local.world import World
+from providers.local.ec2.reservations import CapacityReservation, Slots
+from providers.local.ec2.world import World
 
 ALIKE = (
     "instance_type",

@@ -15,9 +15,9 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE
 
 from providers.local.ec2 import launches, templates
-from providers.local.ec2.matching import SPOT
+from providers.local.ec2.launch_needs import SPOT
+from providers.local.ec2.world import world
 from providers.local.iam.needs import Need, Params, Where, pass_role, requested, tagged
-from providers.local.world import world
 
 # Parameters that name one thing or several, by their own ids.
 _NAMED = (

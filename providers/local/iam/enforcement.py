@@ -22,11 +22,11 @@ from moto.sqs.responses import SQSResponse
 from moto.ssm.responses import SimpleSystemManagerResponse
 from moto.utilities.utils import get_partition
 
+from providers.local.ec2.world import world
 from providers.local.iam import needs
 from providers.local.iam.needs import Need, Where
 from providers.local.iam.policies import allows
 from providers.local.services import params_of
-from providers.local.world import world
 
 Needs = Callable[[], Iterable[Need]]
 

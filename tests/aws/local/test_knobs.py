@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from providers.local.control import ControlError
-from providers.local.ec2.responses.pipeline import NOW
+from providers.local.ec2_responses.pipeline import NOW
 from tests.aws.local.kit import (
     LINUX,
     OTHER_ZONE,

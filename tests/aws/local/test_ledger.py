@@ -12,10 +12,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from providers.local.ec2 import changes, matching
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.matching import ON_DEMAND, Target, Want
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.slots import Occupant, PoolKey
-from providers.local.world import World
+from providers.local.ec2.launch_needs import ON_DEMAND, Target, Want
+from providers.local.ec2.reservations import CapacityReservation, Occupant, PoolKey
+from providers.local.ec2.world import World
 
 ACCOUNT, REGION, ZONE = "123456789012", "us-east-1", "us-east-1a"
 TYPES = ("m5.large", "c5.large")

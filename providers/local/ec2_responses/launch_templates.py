@@ -8,8 +8,8 @@ from moto.core.responses import ActionResult
 from moto.ec2.exceptions import InvalidLaunchTemplateIdNotFound
 
 from providers.local.ec2 import pages, templates
-from providers.local.ec2.responses.pipeline import Pipeline
-from providers.local.world import world
+from providers.local.ec2.world import world
+from providers.local.ec2_responses.pipeline import Pipeline
 
 STACK_TAGS = "aws:cloudformation:"
 

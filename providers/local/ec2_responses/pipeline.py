@@ -20,10 +20,10 @@ from moto.moto_api._internal import mock_random
 from providers.local import services
 from providers.local.ec2 import idempotency, request, shapes, templates
 from providers.local.ec2.errors import Ec2Error
+from providers.local.ec2.world import LOCK, SEES_NOW, World, world
 from providers.local.faults import Fault
 from providers.local.iam import ec2 as ec2_needs
 from providers.local.iam import enforcement
-from providers.local.world import LOCK, SEES_NOW, World, world
 
 NOW = "X-Local-Aws-Now"  # a header: describe calls of this caller have no lag
 REQUEST_ID = re.compile("(<request_?id>)[^<]*<", re.IGNORECASE)

@@ -7,9 +7,9 @@ from typing import Any
 from moto.core.responses import ActionResult
 
 from providers.local.ec2 import answers, errors, pages, reservation_fleets
-from providers.local.ec2.reservation_fleets import ReservationFleet
-from providers.local.ec2.responses.reservations import CapacityReservations
-from providers.local.world import world
+from providers.local.ec2.records import ReservationFleet
+from providers.local.ec2.world import world
+from providers.local.ec2_responses.reservations import CapacityReservations
 
 KIND = "capacity-reservation-fleet"
 FILTERS: dict[str, pages.Value[ReservationFleet]] = {

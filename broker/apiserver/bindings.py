@@ -10,7 +10,7 @@ from typing import Any
 from broker.apiserver.decode import decode
 from broker.apiserver.errors import ApiError, Who, bad_request, conflict, not_found
 from broker.apiserver.incoming import body
-from broker.apiserver.kinds.base import with_condition
+from broker.apiserver.kind import with_condition
 from broker.apiserver.options import Call
 from broker.apiserver.route import route
 from broker.apiserver.shape import builtin

@@ -5,9 +5,9 @@ from __future__ import annotations
 from moto.core.responses import ActionResult
 
 from providers.local.ec2 import answers, billing, checks, pages
-from providers.local.ec2.billing import BillingRequest
-from providers.local.ec2.responses.reservations import CapacityReservations
-from providers.local.world import world
+from providers.local.ec2.records import BillingRequest
+from providers.local.ec2.world import world
+from providers.local.ec2_responses.reservations import CapacityReservations
 
 OWNER, CONSUMER = "odcr-owner", "unused-reservation-billing-owner"
 FILTERS: dict[str, dict[str, pages.Value[BillingRequest]]] = {

@@ -17,10 +17,10 @@ from providers.local.ec2 import (
     reservations,
     transfers,
 )
-from providers.local.ec2.quotes import Quote
+from providers.local.ec2.records import Quote
 from providers.local.ec2.reservations import CapacityReservation, View
-from providers.local.ec2.responses.pipeline import Pipeline
-from providers.local.world import world
+from providers.local.ec2.world import world
+from providers.local.ec2_responses.pipeline import Pipeline
 
 # filter -> what of a reservation, as describe shows it, it is compared with
 FILTERS: dict[str, pages.Value[tuple[CapacityReservation, View]]] = {

@@ -8,7 +8,7 @@ from moto.core.responses import ActionResult
 
 from providers.local.ec2 import answers, errors, pages, requirements, zones
 from providers.local.ec2.fleets import InstantFleet
-from providers.local.ec2.responses.pipeline import Pipeline
+from providers.local.ec2_responses.pipeline import Pipeline
 
 
 class Instances(Pipeline):

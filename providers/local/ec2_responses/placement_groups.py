@@ -8,8 +8,8 @@ from moto.core.responses import ActionResult, EmptyResult
 
 from providers.local.ec2 import answers, errors, pages, placement_groups
 from providers.local.ec2.placement_groups import PlacementGroup
-from providers.local.ec2.responses.pipeline import Pipeline
-from providers.local.world import world
+from providers.local.ec2.world import world
+from providers.local.ec2_responses.pipeline import Pipeline
 
 FILTERS: dict[str, pages.Value[PlacementGroup]] = {
     "group-name": lambda group: group.name,

@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 
 from broker.apiserver import writes
+from broker.apiserver.bindings import BOUND, posted
 from broker.apiserver.deletes import delete
 from broker.apiserver.errors import ApiError, Who, conflict, forbidden, not_found
 from broker.apiserver.incoming import body
-from broker.apiserver.kinds.base import with_condition
-from broker.apiserver.kinds.bindings import BOUND, posted
+from broker.apiserver.kind import with_condition
 from broker.apiserver.options import Call, DeleteOptions, options_of
 from broker.apiserver.route import route
 from broker.apiserver.selectors import matches

@@ -5,8 +5,8 @@ from __future__ import annotations
 from moto.core.responses import ActionResult
 
 from providers.local.ec2 import answers, interruptible
-from providers.local.ec2.responses.reservations import CapacityReservations
-from providers.local.world import world
+from providers.local.ec2.world import world
+from providers.local.ec2_responses.reservations import CapacityReservations
 
 
 class InterruptibleAllocations(CapacityReservations):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from moto.core.base_backend import BackendDict, BaseBackend
 
@@ -20,14 +19,9 @@ from providers.local.ec2.errors import UNDOCUMENTED
 from providers.local.ec2.idempotency import Replies
 from providers.local.ec2.ledger import Ledger
 from providers.local.ec2.quotas import Quotas
+from providers.local.ec2.records import Allocation, BillingRequest, Quote, ReservationFleet
 from providers.local.faults import Faults
 from providers.local.notices import Notices
-
-if TYPE_CHECKING:
-    from providers.local.ec2.billing import BillingRequest
-    from providers.local.ec2.interruptible import Allocation
-    from providers.local.ec2.quotes import Quote
-    from providers.local.ec2.reservation_fleets import ReservationFleet
 
 LOCK = threading.RLock()
 SEES_NOW: ContextVar[bool] = ContextVar(

@@ -9,8 +9,8 @@ from moto.core.responses import ActionResult
 
 from providers.local.ec2 import answers, block_extensions, block_market, blocks, errors, pages
 from providers.local.ec2.blocks import Block, Extension
-from providers.local.ec2.responses.reservations import CapacityReservations, moment
-from providers.local.world import world
+from providers.local.ec2.world import world
+from providers.local.ec2_responses.reservations import CapacityReservations, moment
 
 KIND = "capacity-block"
 

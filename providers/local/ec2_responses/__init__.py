@@ -1,0 +1,26 @@
+"""The EC2 actions of local AWS that moto doesn't have, or answers otherwise than EC2; one method an action.
+
+moto finds a method by the action's name in snake case. The way of every call is in `pipeline`.
+"""
+
+from __future__ import annotations
+
+from providers.local.ec2_responses.billing import BillingAssignments
+from providers.local.ec2_responses.capacity_blocks import CapacityBlocks
+from providers.local.ec2_responses.instances import Instances
+from providers.local.ec2_responses.interruptible import InterruptibleAllocations
+from providers.local.ec2_responses.launch_templates import LaunchTemplates
+from providers.local.ec2_responses.placement_groups import PlacementGroups
+from providers.local.ec2_responses.reservation_fleets import CapacityReservationFleets
+
+
+class LocalEC2Response(
+    CapacityBlocks,
+    InterruptibleAllocations,
+    CapacityReservationFleets,
+    BillingAssignments,
+    Instances,
+    LaunchTemplates,
+    PlacementGroups,
+):
+    """Each of its parents goes on to moto's own EC2Response."""
