@@ -346,7 +346,7 @@ def main() -> None:
     except Exception as error:
         from broker.commands import troubles  # only when something went wrong: it knows both SDKs
 
-        if not isinstance(error, troubles.OF_THE_WORLD):
+        if not isinstance(error, troubles.EXPECTED_ERRORS):
             raise
         _fail(*(error.problems if isinstance(error, BadOptions) else [troubles.told(error)]))
 

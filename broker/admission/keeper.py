@@ -35,7 +35,7 @@ CHANGES: Final = (
     "(!has(oldObject.metadata.annotations) || !(key in oldObject.metadata.annotations))))"
 )
 SECONDS: Final = 5  # that an API server waits for an answer
-OURS: Final = {names.MANAGED_BY: NAME}
+BROKER_LABELS: Final = {names.MANAGED_BY: NAME}
 ATTEMPTS: Final = 5
 
 Json = dict[str, Any]
@@ -66,7 +66,7 @@ class Keeper:
         wanted = [webhook(self.address, kept.bundle)]
         if found is not None and _holds(found.get("webhooks"), wanted):
             return kept
-        meta: Json = {"name": NAME, "labels": OURS}
+        meta: Json = {"name": NAME, "labels": BROKER_LABELS}
         if found is not None:
             meta["resourceVersion"] = found["metadata"]["resourceVersion"]
         self.client.apply(ValidatingWebhookConfiguration.KIND, {"metadata": meta, "webhooks": wanted})
@@ -81,7 +81,7 @@ class Keeper:
         return _ours("ValidatingWebhookConfiguration", found)
 
     def _secret(self) -> Kept:
-        meta: Json = {"name": SECRET, "namespace": self.namespace, "labels": OURS}
+        meta: Json = {"name": SECRET, "namespace": self.namespace, "labels": BROKER_LABELS}
         try:
             found = self.client.get(Secret.KIND, SECRET, namespace=self.namespace)
         except NotFound:
@@ -141,10 +141,12 @@ def service(name: str, namespace: str) -> tuple[Json, tuple[str, ...]]:
 
 def _ours(kind: str, found: Json) -> Json:
     labels = found["metadata"].get("labels") or {}
-    if any(labels.get(name) != value for name, value in OURS.items()):
+    if any(labels.get(name) != value for name, value in BROKER_LABELS.items()):
         name = found["metadata"]["name"]
         raise Foreign(
-            409, "Foreign", f"{kind} {name} is not the broker's (no label {OURS}): delete or rename it"
+            409,
+            "Foreign",
+            f"{kind} {name} is not the broker's (no label {BROKER_LABELS}): delete or rename it",
         )
     return found
 

@@ -24,10 +24,10 @@ from broker.admission.reads import RecentReads
 from broker.admission.review import NotAReview, answer
 from broker.admission.rules import KINDS, Rules
 from broker.kube.batch import Batcher
-from broker.kube.bugs import contained
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.metrics import REGISTRY
+from broker.kube.panics import guarded
 from broker.kube.singleton import Singleton
 from broker.web import WebServer
 
@@ -133,7 +133,7 @@ class Webhook:
 
     def _answer(self, body: Any) -> web.Response:
         kind = _kind(body)
-        with contained("webhook", kind=kind):
+        with guarded("webhook", kind=kind):
             try:
                 reply = answer(body, self._rules)
             except NotAReview as error:

@@ -160,7 +160,7 @@ class Entitlements:
         return self.names.get(queue, queue)
 
 
-NOBODYS: Final = Entitlements()
+NO_ENTITLEMENTS: Final = Entitlements()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from broker.capacity.class_catalog import CandidateType, ClassCatalog, class_catalog
-from broker.capacity.entitlement import NOBODYS, RESERVED_FOR_OTHERS, Entitlements
+from broker.capacity.entitlement import NO_ENTITLEMENTS, RESERVED_FOR_OTHERS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped
 from broker.capacity.options import choose, soon, suitable, tenancy, wanted
 from broker.capacity.requirements import Requirements
@@ -81,7 +81,7 @@ class OptionCatalog:
         shortages: Shortages,
         now: datetime,
         *,
-        entitlements: Entitlements = NOBODYS,
+        entitlements: Entitlements = NO_ENTITLEMENTS,
     ) -> None:
         self._node_classes = node_classes
         self._types = types

@@ -20,7 +20,7 @@ from datetime import datetime
 from broker.capacity import reasons
 from broker.capacity.allocation import allocate, lacking
 from broker.capacity.class_catalog import FOREVER
-from broker.capacity.entitlement import NOBODYS, Entitlements, Lot
+from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements, Lot
 from broker.capacity.flow import Flow
 from broker.capacity.lending import Lent, lend, rationed
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
@@ -41,7 +41,7 @@ def plan(
     now: datetime,
     *,
     launched: Mapping[str, int] | None = None,
-    entitlements: Entitlements = NOBODYS,
+    entitlements: Entitlements = NO_ENTITLEMENTS,
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
 ) -> Plan:

@@ -23,7 +23,7 @@ from broker.commands.decision import because
 from broker.commands.explain_options import Outlook, outlook
 from broker.commands.output import short
 from broker.controllers.nodeclaim.report import ATTEMPTS
-from broker.controllers.nodeclaim.status import OURS, instance_id
+from broker.controllers.nodeclaim.status import BROKER_CONDITIONS, instance_id
 from broker.controllers.preemption.once import Entitle
 from broker.kube.client import Client
 from broker.kube.errors import NotFound
@@ -114,7 +114,7 @@ def document(one: NodeClaim, found: Outlook | None) -> dict[str, Any]:
         "node": one.status.node_name,
         "conditions": [
             {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
-            for type_ in OURS
+            for type_ in BROKER_CONDITIONS
             if (c := condition(one.status.conditions, type_))
         ],
         "attempts": attempts(one),
@@ -137,7 +137,7 @@ def headline(one: NodeClaim) -> list[str]:
             f"  instance {instance_id(one)} ({one.status.provider_id}), "
             f"node {one.status.node_name or '(none yet)'}"
         )
-    for type_ in OURS:
+    for type_ in BROKER_CONDITIONS:
         if found := condition(one.status.conditions, type_):
             text = f"  {type_}={found.status} {found.reason}"
             lines.append(f"{text}: {found.message}" if found.message else text)

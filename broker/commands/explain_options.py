@@ -17,7 +17,7 @@ from typing import Any
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.capacity.answers import launched, scopes, spilled
-from broker.capacity.entitlement import NOBODYS
+from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.model import (
     DEFAULT_OVERHEAD,
     Attempt,
@@ -77,7 +77,7 @@ def outlook(
         return Outlook(decision=unplanned(found.refused.get(one.name, "it is being deleted")).sentence)
     types = provider.instance_types()
     shortages = remembered(every, found.inventory, now)
-    entitlements = NOBODYS
+    entitlements = NO_ENTITLEMENTS
     if entitle is not None:
         objects = {each.name: each for each in waiting}
         by_uid = {each.uid: objects[each.name] for each in found.waiting}

@@ -15,7 +15,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Object
-from broker.capacity.entitlement import NOBODYS
+from broker.capacity.entitlement import NO_ENTITLEMENTS
 from broker.capacity.model import DEFAULT_OVERHEAD, Claim, Inventory, NodeClass, Overhead, Plan, Solution
 from broker.capacity.options import capacity_types
 from broker.capacity.plan import plan
@@ -78,7 +78,7 @@ def rows(
     classes = [o for o in given if isinstance(o, EC2NodeClass)]
     found = considered(classes, claims, provider, now=now, where=where, overhead=overhead)
     types = provider.instance_types()
-    entitlements = NOBODYS
+    entitlements = NO_ENTITLEMENTS
     if entitle is not None:
         named = {each.uid: each for each in claims}
         waiting = {each.uid: named[each.uid] for each in found.waiting}

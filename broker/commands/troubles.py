@@ -11,11 +11,11 @@ from broker.kube.errors import ApiError, Forbidden, NotFound, Unavailable
 from broker.kube.transports import ConfigurationError
 from providers.model import ErrorClass, ProviderError
 
-OF_THE_WORLD = (ApiError, ConfigurationError, ProviderError, BadManifest, ValueError)
+EXPECTED_ERRORS = (ApiError, ConfigurationError, ProviderError, BadManifest, ValueError)
 
 
 def told(error: Exception) -> str:
-    """One of OF_THE_WORLD, in a line."""
+    """One of EXPECTED_ERRORS, in a line."""
     return " ".join(_told(error).split())
 
 

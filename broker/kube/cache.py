@@ -21,10 +21,10 @@ from prometheus_client import Gauge
 from pydantic import ValidationError
 
 from broker.apis.meta import Object
-from broker.kube.bugs import contained
 from broker.kube.lean import decode
 from broker.kube.metrics import REGISTRY
-from broker.kube.remains import Remains
+from broker.kube.panics import guarded
+from broker.kube.partial import PartialObject
 from broker.text import shortened
 
 T = TypeVar("T", bound=Object)
@@ -46,12 +46,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T]):
-    """One object of a list, decoded; `remains` where it cannot be."""
+    """One object of a list, decoded; `partial` where it cannot be."""
 
     key: str
     version: int
     value: T | None
-    remains: Remains | None = None
+    partial: PartialObject | None = None
 
 
 class Cache(Generic[T]):
@@ -75,9 +75,9 @@ class Cache(Generic[T]):
         self._writes = threading.RLock()  # held while handlers run, so that they hear changes in order
         self._lock = threading.Lock()  # held for moments: readers never wait for a handler
         self._objects: dict[str, T] = {}
-        self._broken: dict[str, Remains] = {}
+        self._broken: dict[str, PartialObject] = {}
         self._left_out: dict[str, tuple[T, str]] = {}  # those of them that were decoded; the key that follows
-        self._reporters: list[Callable[[Remains], None]] = []
+        self._reporters: list[Callable[[PartialObject], None]] = []
         self._versions: dict[str, int] = {}  # key → version, of objects and broken ones
         self._gone: dict[str, int] = {}  # key → version at which our own write ended it
         self._found: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._indexes}
@@ -109,15 +109,15 @@ class Cache(Generic[T]):
     def broken(self) -> Mapping[str, str]:
         """Key → what is wrong with it."""
         with self._lock:
-            return {key: remains.error for key, remains in self._broken.items()}
+            return {key: partial.error for key, partial in self._broken.items()}
 
     @property
-    def remains(self) -> Sequence[Remains]:
+    def left_out(self) -> Sequence[PartialObject]:
         """What is known of each object that is kept out."""
         with self._lock:
             return tuple(self._broken.values())
 
-    def on_left_out(self, reporter: Callable[[Remains], None]) -> None:
+    def on_left_out(self, reporter: Callable[[PartialObject], None]) -> None:
         """Calls `reporter` for each object that is kept out from now on."""
         self._reporters.append(reporter)
 
@@ -126,7 +126,7 @@ class Cache(Generic[T]):
         known = self._objects.get(value.key) if isinstance(value, self._model) else None
         return known is not None and known.metadata.resource_version == value.metadata.resource_version
 
-    def leave_out(self, value: Object, error: str, now: float) -> Remains | None:
+    def leave_out(self, value: Object, error: str, now: float) -> PartialObject | None:
         """Keeps the object out as it is, until it changes or comes back; None if it is not here.
 
         The caller reports what is returned.
@@ -135,18 +135,18 @@ class Cache(Generic[T]):
             known = self._objects.get(value.key) if self.holds(value) else None
             if known is None:
                 return None
-            remains = Remains.of_object(known, error, now)
+            partial = PartialObject.of_object(known, error, now)
             keys = iter(self._objects)
             follows = next((next(keys, "") for key in keys if key == known.key), "")
-            self._put(Read(known.key, self._versions[known.key], None, remains), report=False)
+            self._put(Read(known.key, self._versions[known.key], None, partial), report=False)
             self._left_out[known.key] = known, follows
-            return remains
+            return partial
 
-    def bring_back(self, remains: Remains) -> None:
+    def bring_back(self, partial: PartialObject) -> None:
         """Takes back the object that was left out, to its old place, unless it has changed since."""
-        key = remains.key
+        key = partial.key
         with self._writes:
-            if self._broken.get(key) is not remains or key not in self._left_out:
+            if self._broken.get(key) is not partial or key not in self._left_out:
                 return
             value, follows = self._left_out[key]
             self._put(Read(key, self._versions[key], value))
@@ -165,9 +165,9 @@ class Cache(Generic[T]):
 
     def readmit(self, before: float) -> None:
         """Takes back the objects that were left out before this time of the monotonic clock."""
-        for remains in self.remains:
-            if remains.since is not None and remains.since < before:
-                self.bring_back(remains)
+        for partial in self.left_out:
+            if partial.since is not None and partial.since < before:
+                self.bring_back(partial)
 
     def on_change(self, handler: Handler[T]) -> None:
         """Calls `handler(old, new)` after each change, and now for each object that is here."""
@@ -267,10 +267,10 @@ class Cache(Generic[T]):
             self.progress(version)
 
     def _put(self, read: Read[T], *, report: bool = True) -> None:
-        key, new, remains = read.key, read.value, read.remains
+        key, new, partial = read.key, read.value, read.partial
         entries = {} if new is None else self._values(key, new)
         if entries is None and new is not None:
-            remains = Remains.of_object(new, "an index cannot read it; see the log", 0.0)
+            partial = PartialObject.of_object(new, "an index cannot read it; see the log", 0.0)
             new, entries = None, {}
         with self._lock:
             old = self._objects.pop(key, None)
@@ -278,21 +278,21 @@ class Cache(Generic[T]):
             self._versions[key] = read.version
             self._broken.pop(key, None)
             self._left_out.pop(key, None)
-            if remains is not None:
-                self._broken[key] = remains
+            if partial is not None:
+                self._broken[key] = partial
             if new is not None:
                 self._objects[key] = new
                 for name, values in (entries or {}).items():
                     for value in values:
                         self._found[name].setdefault(value, {})[key] = new
         self._measure()
-        if remains is not None and report:
+        if partial is not None and report:
             log.warning(
-                "object left out: it cannot be decoded", kind=self._kind, object=key, error=remains.error
+                "object left out: it cannot be decoded", kind=self._kind, object=key, error=partial.error
             )
             for reporter in self._reporters:
-                with contained("left out", kind=self._kind, object=key):
-                    reporter(remains)
+                with guarded("left out", kind=self._kind, object=key):
+                    reporter(partial)
         if old is not None or new is not None:
             self._tell(self._handlers, key, old, new)
 
@@ -317,10 +317,10 @@ class Cache(Generic[T]):
             )
         except Exception as error:  # noqa: BLE001 such as RecursionError: nothing in an object may stop the stream
             said = f"{type(error).__name__}: {error}"
-        return Read(key, version, None, Remains.of_raw(self._model.KIND, raw, said))
+        return Read(key, version, None, PartialObject.of_raw(self._model.KIND, raw, said))
 
     def _values(self, key: str, new: T) -> dict[str, frozenset[str]] | None:
-        with contained("index", kind=self._kind, object=key):
+        with guarded("index", kind=self._kind, object=key):
             return {name: frozenset(values(new)) for name, values in self._indexes.items()}
         return None
 
@@ -337,7 +337,7 @@ class Cache(Generic[T]):
 
     def _tell(self, handlers: Iterable[Handler[T]], key: str, old: T | None, new: T | None) -> None:
         for handler in [*handlers]:
-            with contained("handler", kind=self._kind, object=key):
+            with guarded("handler", kind=self._kind, object=key):
                 handler(old, new)
 
     @property

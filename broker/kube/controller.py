@@ -16,18 +16,18 @@ import structlog
 from prometheus_client import Counter, Histogram
 from urllib3.exceptions import HTTPError
 
-from broker.kube.bugs import contained
 from broker.kube.clock import Clock
-from broker.kube.culprit import Failure
 from broker.kube.errors import ApiError, Conflict, TooManyRequests
 from broker.kube.metrics import REGISTRY
+from broker.kube.panics import guarded
 from broker.kube.queue import K, ShutDown, WorkQueue
+from broker.kube.suspects import Panic
 
 Errors = tuple[type[Exception], ...]
-Run = Callable[[], Failure | None]
+Run = Callable[[], Panic | None]
 # Leaves out of the caches what the run failed on, and runs it again, until it fails on nothing that is there;
 # the failure that is left. The text is the key of the object that the run is about, which stays in any case.
-Isolate = Callable[[Failure, Run, str], Failure | None]
+Isolate = Callable[[Panic, Run, str], Panic | None]
 SYNC_POLL = 0.1
 
 # What may go wrong outside; callers add their provider's error.
@@ -35,7 +35,7 @@ EXPECTED: Errors = (ApiError, OSError, HTTPError)
 
 RECONCILES = Counter(
     "capacity_broker_reconciles",
-    "Reconciles by result: done, again (asked to come back), error (expected), bug.",
+    "Reconciles by result: done, again (asked to come back), error (expected), panic.",
     ["controller", "result"],
     registry=REGISTRY,
 )
@@ -46,7 +46,7 @@ SECONDS = Histogram(
 log = structlog.get_logger(__name__)
 
 
-def isolate_nothing(failure: Failure, _run: Run, _about: str) -> Failure | None:
+def isolate_nothing(failure: Panic, _run: Run, _about: str) -> Panic | None:
     """For a loop that runs by itself."""
     return failure
 
@@ -59,7 +59,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReconcileOutcome:
     """How one call of a reconcile went; `wait` is what the other side asked for after a failure."""
 
     failed: bool
@@ -76,31 +76,31 @@ def attempt(
     isolate: Isolate = isolate_nothing,
     about: str = "",
     **context: Any,
-) -> Outcome:
+) -> ReconcileOutcome:
     """Calls `work`, measures it, and says how it went.
 
     If it failed on an object, `isolate` leaves that object out and calls `work` again.
     """
     began = clock.monotonic()
-    outcome = Outcome(failed=True)
+    outcome = ReconcileOutcome(failed=True)
 
     seen: set[object] = set()
 
-    def run() -> Failure | None:
+    def run() -> Panic | None:
         nonlocal outcome
-        outcome = Outcome(failed=True)
-        with contained(name, seen, **context) as bug:
+        outcome = ReconcileOutcome(failed=True)
+        with guarded(name, seen, **context) as guard:
             outcome = _call(name, work, expected, context)
-        return bug.failure
+        return guard.panic
 
-    failure = run()
-    if failure is not None:
-        with contained("isolation", **context):
-            failure = isolate(failure, run, about)
+    panic = run()
+    if panic is not None:
+        with guarded("isolation", **context):
+            panic = isolate(panic, run, about)
     SECONDS.labels(name).observe(clock.monotonic() - began)
     result = (
-        "bug"
-        if failure is not None
+        "panic"
+        if panic is not None
         else "error"
         if outcome.failed
         else "done"
@@ -111,16 +111,20 @@ def attempt(
     return outcome
 
 
-def _call(name: str, work: Callable[[], Result | None], expected: Errors, context: dict[str, Any]) -> Outcome:
+def _call(
+    name: str, work: Callable[[], Result | None], expected: Errors, context: dict[str, Any]
+) -> ReconcileOutcome:
     try:
         again = work()
     except Conflict as error:  # someone was faster; the next look sees what they wrote
         log.debug("conflict, looking again", controller=name, error=str(error), **context)
-        return Outcome(failed=True)
+        return ReconcileOutcome(failed=True)
     except expected as error:
         log.warning("failed, trying again", controller=name, error=str(error), **context)
-        return Outcome(failed=True, wait=error.retry_after if isinstance(error, TooManyRequests) else 0.0)
-    return Outcome(failed=False, again=None if again is None else again.requeue_after)
+        return ReconcileOutcome(
+            failed=True, wait=error.retry_after if isinstance(error, TooManyRequests) else 0.0
+        )
+    return ReconcileOutcome(failed=False, again=None if again is None else again.requeue_after)
 
 
 class Controller(Generic[K]):

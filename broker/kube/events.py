@@ -22,12 +22,12 @@ from prometheus_client import Counter
 
 from broker.apis.core import Event
 from broker.apis.meta import Object
-from broker.kube.bugs import contained
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import timestamp
 from broker.kube.errors import ApiError, NotFound, TooManyRequests, Unavailable
 from broker.kube.metrics import REGISTRY
+from broker.kube.panics import guarded
 
 EVENT = Event.KIND
 DEDUPE = 120.0
@@ -190,7 +190,7 @@ class Recorder:
             for said in ready:
                 if not self._turn():
                     return  # what waits is `stop`'s to write
-                with contained("events", object=said.about.name):
+                with guarded("events", object=said.about.name):
                     self._send(said)
 
     def _turn(self) -> bool:

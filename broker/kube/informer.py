@@ -16,12 +16,12 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from broker.kube.backoff import Backoff, Random
-from broker.kube.bugs import contained
 from broker.kube.cache import Cache, Handler, Indexes, T, number, version_of
 from broker.kube.client import Client, Watch
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError, Expired, NotFound, TooManyRequests
 from broker.kube.metrics import REGISTRY
+from broker.kube.panics import guarded
 
 FIRST, LONGEST = 0.1, 30.0  # seconds of back-off
 ABSENT = 60.0  # at most between two looks for a kind that need not be there
@@ -123,10 +123,10 @@ class Informer(Generic[T]):
         backoff = Backoff(first=FIRST, longest=LONGEST, random=self._random)
         while not self._stop.is_set():
             began, at_least = self._clock.monotonic(), 0.0
-            with contained("informer", kind=self._kind.resource) as bug:
+            with guarded("informer", kind=self._kind.resource) as guard:
                 at_least = self.follow()
-            if bug.error:
-                self._revision, self.error = "", f"bug: {bug.error}"
+            if guard.error:
+                self._revision, self.error = "", f"panic: {guard.error}"
             if self._clock.monotonic() - began >= HEALTHY:
                 backoff.reset()
             self._clock.wait(self._stop, backoff.next(at_least=at_least))

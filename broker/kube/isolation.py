@@ -26,10 +26,10 @@ from broker.apis.meta import Kind, Object
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Run
-from broker.kube.culprit import Failure
 from broker.kube.events import Recorder, Reference
 from broker.kube.metrics import REGISTRY
-from broker.kube.remains import Remains
+from broker.kube.partial import PartialObject
+from broker.kube.suspects import Panic
 
 REASON: Final = "LeftOut"
 TRIED: Final = 16  # suspects of one failure that are left out by turns
@@ -59,7 +59,7 @@ class Isolation:
         for cache in self._caches:
             cache.on_left_out(self._report)
 
-    def search(self, failure: Failure, run: Run, about: str) -> Failure | None:
+    def search(self, failure: Panic, run: Run, about: str) -> Panic | None:
         """Runs it until it fails on nothing that can be left out; the failure that is left.
 
         `about`: the key of the object whose reconcile it is. It backs off by itself, and stops no other.
@@ -68,7 +68,7 @@ class Isolation:
         if waits:
             self._searching.acquire()
         try:
-            left: Failure | None = failure
+            left: Panic | None = failure
             if waits or self._known(failure):  # another pass may have left out what this one failed on
                 left = run()
             if left is None or self._known(left):
@@ -76,7 +76,7 @@ class Isolation:
             search = _Search(self._caches, run, about, self._clock.monotonic())
             left = search.through(left)
             for out in search.left_out:
-                if any(each is remains for cache, remains in out.left for each in cache.remains):
+                if any(each is partial for cache, partial in out.left for each in cache.left_out):
                     self._report(out.left[0][1])
             return left
         finally:
@@ -86,35 +86,35 @@ class Isolation:
         """Whether the object was in a cache and is left out from now on."""
         now = self._clock.monotonic()
         found = [cache.leave_out(suspect, _because(error), now) for cache in self._caches]
-        for remains in filter(None, found):
-            self._report(remains)
+        for partial in filter(None, found):
+            self._report(partial)
         return any(found)
 
-    def _known(self, failure: Failure) -> bool:
+    def _known(self, failure: Panic) -> bool:
         """Whether a suspect is left out already."""
         uids = {uid for each in failure.suspects if (uid := getattr(each, "uid", ""))}
-        return any(remains.uid in uids for cache in self._caches for remains in cache.remains)
+        return any(partial.uid in uids for cache in self._caches for partial in cache.left_out)
 
     def readmit(self) -> None:
         """Takes back what was left out long enough ago."""
         for cache in self._caches:
             cache.readmit(self._clock.monotonic() - RETRY)
 
-    def _report(self, remains: Remains) -> None:
-        if remains.since is not None:
+    def _report(self, partial: PartialObject) -> None:
+        if partial.since is not None:
             _log.warning(
-                "object left out: a pass failed on it", kind=remains.kind.resource, object=remains.key
+                "object left out: a pass failed on it", kind=partial.kind.resource, object=partial.key
             )
-        LEFT_OUT.labels(remains.kind.resource, "decoding" if remains.since is None else "pass").inc()
+        LEFT_OUT.labels(partial.kind.resource, "decoding" if partial.since is None else "pass").inc()
         about = Reference(
-            api_version=remains.kind.api_version,
-            kind=remains.kind.kind,
-            name=remains.name,
-            namespace=remains.namespace,
-            uid=remains.uid,
+            api_version=partial.kind.api_version,
+            kind=partial.kind.kind,
+            name=partial.name,
+            namespace=partial.namespace,
+            uid=partial.uid,
         )
         message = (
-            f"the broker takes no account of this {remains.kind.kind} until it is changed: {remains.error}"
+            f"the broker takes no account of this {partial.kind.kind} until it is changed: {partial.error}"
         )
         self._recorder.event(about, "Warning", REASON, message)
 
@@ -125,7 +125,7 @@ class _Out:
 
     where: Where
     value: Any
-    left: Sequence[tuple[Cache[Any], Remains]]  # more than one where several caches have it
+    left: Sequence[tuple[Cache[Any], PartialObject]]  # more than one where several caches have it
     sure: bool
 
 
@@ -141,7 +141,7 @@ class _Search:
         self._alike: dict[Where, Kind] = {}  # failures of several objects, and of which kind these may be
         self.left_out: list[_Out] = []
 
-    def through(self, failure: Failure | None) -> Failure | None:
+    def through(self, failure: Panic | None) -> Panic | None:
         """Leaves out one object after another; the failure that is left."""
         goes_on = True
         while failure is not None and goes_on and self._runs < RUNS:
@@ -154,9 +154,9 @@ class _Search:
                 goes_on, failure = self._by_turns(suspects, failure)
         return failure if failure is not None else self._spare()
 
-    def _spare(self) -> Failure | None:
+    def _spare(self) -> Panic | None:
         """Brings back what the pass would do as well with, of what it was not sure of."""
-        failure: Failure | None = None
+        failure: Panic | None = None
         unsure = [out for out in self.left_out if not out.sure]
         one_by_one = len(unsure) <= TRIED
         for (where, _, _), some in groupby(unsure, key=lambda o: (o.where, one_by_one and o, o.value.KIND)):
@@ -170,7 +170,7 @@ class _Search:
                 self._leave_out(out.value, failure)
         return failure and self._again()
 
-    def _by_turns(self, suspects: Sequence[Any], failure: Failure) -> tuple[bool, Failure | None]:
+    def _by_turns(self, suspects: Sequence[Any], failure: Panic) -> tuple[bool, Panic | None]:
         """Leaves out the one without which the pass does not fail so; whether to go on, and how it ended."""
         there = {value.uid for value in suspects}
         remembered: list[Any] = []  # the pass still has them from elsewhere, and forgets them before long
@@ -207,36 +207,36 @@ class _Search:
             self._give_up(failure)
         return False, failure
 
-    def _leave_out(self, found: Any, failure: Failure, *, sure: bool = True) -> bool:
+    def _leave_out(self, found: Any, failure: Panic, *, sure: bool = True) -> bool:
         left = [
-            (cache, remains)
+            (cache, partial)
             for cache in self._caches
-            if (remains := cache.leave_out(found, _because(failure.error), self._now)) is not None
+            if (partial := cache.leave_out(found, _because(failure.error), self._now)) is not None
         ]
         if left:
             self.left_out.append(_Out(failure.where, found, left, sure))
         return bool(left)
 
-    def _again(self) -> Failure | None:
+    def _again(self) -> Panic | None:
         self._runs += 1
         return self._run()
 
-    def _alone(self, failure: Failure, suspects: Sequence[Any]) -> bool:
+    def _alone(self, failure: Panic, suspects: Sequence[Any]) -> bool:
         """Whether the innermost code had the first of the suspects in its hands, and no other object."""
         return failure.nearest == 1 and bool(suspects) and _named(failure, suspects[0])
 
-    def _give_up(self, failure: Failure) -> None:
+    def _give_up(self, failure: Panic) -> None:
         """Brings back what was left out for a failure that goes on without it."""
         like = failure.where if self._found(failure) else failure.where[:1]
         self._bring_back([out for out in self.left_out if out.where[: len(like)] == like])
 
     def _bring_back(self, some: Sequence[_Out]) -> None:
         for out in some:
-            for cache, remains in out.left:
-                cache.bring_back(remains)
+            for cache, partial in out.left:
+                cache.bring_back(partial)
         self.left_out = [out for out in self.left_out if out not in some]
 
-    def _found(self, failure: Failure) -> list[Any]:
+    def _found(self, failure: Panic) -> list[Any]:
         """The suspects that are in a cache, up to the one that the pass is about."""
         texts = {text for text in failure.suspects if isinstance(text, str)}
         uids = {uid for each in failure.suspects if (uid := getattr(each, "uid", ""))}
@@ -258,7 +258,7 @@ class _Search:
         return found
 
 
-def _named(failure: Failure, value: Any) -> bool:
+def _named(failure: Panic, value: Any) -> bool:
     return any(getattr(each, "uid", "") == value.uid for each in failure.suspects)
 
 

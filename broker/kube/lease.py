@@ -16,11 +16,11 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from broker.kube.backoff import Random
-from broker.kube.bugs import contained
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError
 from broker.kube.metrics import REGISTRY
+from broker.kube.panics import guarded
 from broker.kube.tenure import Candidate
 
 LEADING = Gauge(
@@ -168,7 +168,7 @@ class Elector:
     def _renewals(self, lost: Lost, ended: threading.Event) -> None:
         while not self._clock.wait(ended, self._renew * (0.9 + 0.2 * self._random())):
             held = False
-            with contained("lease", lease=self._name):
+            with guarded("lease", lease=self._name):
                 held = self._try(self._candidate.renew)
             with self._changed:
                 if not held:

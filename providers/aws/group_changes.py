@@ -31,7 +31,7 @@ CONFIGURATION: Sequence[GroupConfigurationItemUnionTypeDef] = (
         "Parameters": [{"Name": "allowed-resource-types", "Values": ["AWS::EC2::CapacityReservation"]}],
     },
 )
-OURS = "capacity-broker.io/"
+BROKER_TAG_PREFIX = "capacity-broker.io/"
 
 
 def create(aws: Aws, *, name: str, tags_: Mapping[str, str], cluster: tags.Owner) -> ReservationGroup:
@@ -118,7 +118,7 @@ def _adopted(aws: Aws, name: str, labels: Mapping[str, str]) -> ReservationGroup
 def _require_ours(aws: Aws, arn: str, labels: Mapping[str, str], *, operation: str) -> None:
     carried = group_tags(aws, arn)
     for key, value in sorted(labels.items()):
-        if key.startswith(OURS) and carried.get(key) != value:
+        if key.startswith(BROKER_TAG_PREFIX) and carried.get(key) != value:
             raise errors.misconfigured(
                 "ForeignGroup",
                 f"group {arn} does not carry the tag {key}={value} (but {carried.get(key)!r}), so it is "

@@ -395,7 +395,7 @@ def test_no_cluster_is_one_line_and_exit_2(
     ],
 )
 def test_what_goes_wrong_outside_is_one_line_with_the_way_out(error: Exception, words: str) -> None:
-    assert isinstance(error, troubles.OF_THE_WORLD)
+    assert isinstance(error, troubles.EXPECTED_ERRORS)
     said = troubles.told(error)
     assert words in said
     assert "\n" not in said

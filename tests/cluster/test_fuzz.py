@@ -15,8 +15,8 @@ import pytest
 
 from broker.apis import names
 from broker.apis.meta import Object
-from broker.kube.bugs import BUGS
 from broker.kube.errors import ApiError
+from broker.kube.panics import PANICS
 from tests.cluster.everything import bodies, put
 from tests.cluster.stack import Stack
 from tests.kueue.definitions import install, ready, uninstall
@@ -101,7 +101,7 @@ def _bugs() -> Counter[str]:
     return Counter(
         {
             sample.labels["where"]: int(sample.value)
-            for metric in BUGS.collect()
+            for metric in PANICS.collect()
             for sample in metric.samples
             if sample.name.endswith("_total")
         }

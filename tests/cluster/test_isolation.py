@@ -22,7 +22,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.nodeclaim.registration import REGISTRATION_TIMEOUT
 from broker.kube import cache, controller, lean, singleton
-from broker.kube.controller import Outcome, Result, attempt
+from broker.kube.controller import ReconcileOutcome, Result, attempt
 from broker.kube.errors import ApiError
 from broker.kube.isolation import LEFT_OUT, REASON
 from broker.kube.singleton import Singleton
@@ -153,7 +153,7 @@ class Walk:
         self.caches: Sequence[cache.Cache[Any]] = ()
         self.fails: dict[tuple[str, str], tuple[str, str]] = {}  # object → which pass fails on it, and how
 
-    def attempt(self, name: str, work: Callable[[], Result | None], **more: Any) -> Outcome:
+    def attempt(self, name: str, work: Callable[[], Result | None], **more: Any) -> ReconcileOutcome:
         def reads_first() -> Result | None:
             self.read(name)
             return work()

@@ -27,7 +27,7 @@ from tests.faults.test_odcr_life import RESERVED as TRAINING
 from tests.faults.test_odcr_life import Team
 from tests.faults.walk import account
 
-OURS = {"capacity-broker.io/cluster": CLUSTER}
+OWN_TAGS = {"capacity-broker.io/cluster": CLUSTER}
 THEIRS = {"capacity-broker.io/cluster": "elsewhere"}
 LOOPS = (
     *("inventory", "nodeclass", "finalizer", "templates", "profiles", "launch", "nodeclaim"),
@@ -107,7 +107,7 @@ def test_all_that_the_broker_does_is_allowed(
         owner="gpu",
         overrides=[Override(instance_type="m5.large", zone=A, subnet_id=owner.subnets[A])],
         market="on-demand",
-        tags=OURS,
+        tags=OWN_TAGS,
     )
     assert guard.refused == []
     never = {statement["Sid"] for statement in guard.statements} - guard.used
@@ -144,12 +144,12 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
             InstanceIds=[theirs.ours, theirs.instance]
         ),
         "tags of an instance": lambda: ec2.create_tags(Resources=[theirs.instance], Tags=pairs({"a": "b"})),
-        "an instance made ours": lambda: ec2.create_tags(Resources=[theirs.instance], Tags=pairs(OURS)),
+        "an instance made ours": lambda: ec2.create_tags(Resources=[theirs.instance], Tags=pairs(OWN_TAGS)),
         "an instance of ours made theirs": lambda: ec2.create_tags(
             Resources=[theirs.ours], Tags=pairs(THEIRS)
         ),
         "tags of an interface": lambda: ec2.create_tags(Resources=["eni-1"], Tags=pairs({"a": "b"})),
-        "a reservation made ours": lambda: ec2.create_tags(Resources=[theirs.odcr], Tags=pairs(OURS)),
+        "a reservation made ours": lambda: ec2.create_tags(Resources=[theirs.odcr], Tags=pairs(OWN_TAGS)),
         "marks of another cluster": lambda: ec2.delete_tags(
             Resources=[theirs.odcr], Tags=[{"Key": "capacity-broker.io/advised/elsewhere/gpu"}]
         ),
@@ -158,11 +158,11 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
         "untagged template": lambda: ec2.create_launch_template(
             LaunchTemplateName="x", LaunchTemplateData={"ImageId": owner.image}
         ),
-        "launch by their template": lambda: ec2.create_fleet(**fleet("theirs", OURS)),
+        "launch by their template": lambda: ec2.create_fleet(**fleet("theirs", OWN_TAGS)),
         "launch untagged": lambda: ec2.create_fleet(**fleet("ours", {})),
         "launch tagged for another": lambda: ec2.create_fleet(**fleet("ours", THEIRS)),
-        "launch with another role": lambda: ec2.create_fleet(**fleet("ours-with-their-role", OURS)),
-        "launch into their group": lambda: ec2.create_fleet(**fleet("ours-into-their-group", OURS)),
+        "launch with another role": lambda: ec2.create_fleet(**fleet("ours-with-their-role", OWN_TAGS)),
+        "launch into their group": lambda: ec2.create_fleet(**fleet("ours-into-their-group", OWN_TAGS)),
         "members into their group": lambda: groups.group_resources(Group="theirs", ResourceArns=[theirs.arn]),
         "members out of their group": lambda: groups.ungroup_resources(
             Group="theirs", ResourceArns=[theirs.arn]
@@ -177,9 +177,9 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
             InstanceProfileName=PROFILE, RoleName="nodes"
         ),
         "their profile made ours": lambda: profiles.tag_instance_profile(
-            InstanceProfileName=PROFILE, Tags=pairs(OURS)
+            InstanceProfileName=PROFILE, Tags=pairs(OWN_TAGS)
         ),
-        "their group made ours": lambda: groups.tag(Arn=theirs.group, Tags=OURS),
+        "their group made ours": lambda: groups.tag(Arn=theirs.group, Tags=OWN_TAGS),
         "untagged profile": lambda: profiles.create_instance_profile(InstanceProfileName="x"),
     }
     done = []
@@ -193,8 +193,8 @@ def test_nothing_of_anybody_else_is_allowed(local_aws: LocalAws, owner: Owner, g
             done.append(what)
     assert done == []
     # The same with what is ours: it is for whose it is that they were refused.
-    ec2.create_fleet(**fleet("ours", OURS))
-    ec2.create_fleet(**fleet("ours-into-a-named-group", OURS))
+    ec2.create_fleet(**fleet("ours", OWN_TAGS))
+    ec2.create_fleet(**fleet("ours-into-a-named-group", OWN_TAGS))
     ec2.create_tags(Resources=[theirs.ours], Tags=pairs({"a": "b"}))
     ec2.terminate_instances(InstanceIds=[theirs.ours])
     profiles.add_role_to_instance_profile(InstanceProfileName=OUR_PROFILE, RoleName="nodes")
@@ -286,7 +286,9 @@ def test_without_manage_reservations_nothing_is_reserved(local_aws: LocalAws, ow
     ec2 = limited(guard, local_aws.endpoint)("ec2")
     bought = {"InstanceType": P5, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": A, "InstanceCount": 1}
     with pytest.raises(ClientError, match="ec2:CreateCapacityReservation"):
-        ec2.create_capacity_reservation(**bought, TagSpecifications=specified("capacity-reservation", OURS))
+        ec2.create_capacity_reservation(
+            **bought, TagSpecifications=specified("capacity-reservation", OWN_TAGS)
+        )
 
 
 class Other:
@@ -308,17 +310,17 @@ class Other:
                 MaxCount=1,
                 TagSpecifications=specified("instance", tags),
             )["Instances"][0]["InstanceId"]
-            for tags in (THEIRS, OURS)
+            for tags in (THEIRS, OWN_TAGS)
         ]
         self.instance, self.ours = made
-        profiles.create_instance_profile(InstanceProfileName=OUR_PROFILE, Tags=pairs(OURS))
+        profiles.create_instance_profile(InstanceProfileName=OUR_PROFILE, Tags=pairs(OWN_TAGS))
         plain = {"ImageId": owner.image}
         for name, tags, data in (
             ("theirs", THEIRS, plain),
-            ("ours", OURS, plain),
-            ("ours-with-their-role", OURS, plain | {"IamInstanceProfile": {"Name": PROFILE}}),
-            ("ours-into-their-group", OURS, plain | into("theirs")),
-            ("ours-into-a-named-group", OURS, plain | into("training")),
+            ("ours", OWN_TAGS, plain),
+            ("ours-with-their-role", OWN_TAGS, plain | {"IamInstanceProfile": {"Name": PROFILE}}),
+            ("ours-into-their-group", OWN_TAGS, plain | into("theirs")),
+            ("ours-into-a-named-group", OWN_TAGS, plain | into("training")),
         ):
             ec2.create_launch_template(
                 LaunchTemplateName=name,

@@ -18,7 +18,7 @@ from typing import Self
 PATIENCE = 120.0
 LOOK = 0.05
 # No configuration, and no credentials but those that are given.
-NOBODYS = {
+NO_CREDENTIALS = {
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -89,7 +89,7 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "KUBE", "BROKER_"))
     }
-    return {**kept, **NOBODYS, **environment}
+    return {**kept, **NO_CREDENTIALS, **environment}
 
 
 def until(done: Callable[[], object], what: str, *, patience: float = PATIENCE, look: float = LOOK) -> None:

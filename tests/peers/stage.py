@@ -41,7 +41,7 @@ from providers.model import Instance
 from tests.cluster.account import CLUSTER, REGION, Account
 from tests.controlplane import server
 from tests.controlplane.server import ControlPlane, free_port
-from tests.peers.programs import NOBODYS, Program, ProgramError, until
+from tests.peers.programs import NO_CREDENTIALS, Program, ProgramError, until
 
 BUILT = Path(__file__).resolve().parents[2] / ".cache" / "peers" / "bin"
 KARPENTER, BROKER, MACHINES = "karpenter", "broker", "machines"
@@ -322,7 +322,9 @@ def _own_credentials() -> Iterator[None]:
     with mock.patch.dict(os.environ):
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]
-        os.environ.update(AWS_ACCESS_KEY_ID="AKIATEST000000000000", AWS_SECRET_ACCESS_KEY="local", **NOBODYS)
+        os.environ.update(
+            AWS_ACCESS_KEY_ID="AKIATEST000000000000", AWS_SECRET_ACCESS_KEY="local", **NO_CREDENTIALS
+        )
         yield
 
 

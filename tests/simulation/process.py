@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.apiserver.store import Compacted
 from broker.app import LEASE, Broker
-from broker.kube.bugs import contained
 from broker.kube.client import Client
 from broker.kube.controller import Controller
 from broker.kube.errors import ApiError
 from broker.kube.informer import Informer
 from broker.kube.lease import NotLeading
+from broker.kube.panics import guarded
 from broker.kube.singleton import Singleton
 from broker.kube.tenure import Candidate
 from providers.aws.listings import Listing
@@ -220,9 +220,9 @@ class Process:
         if vars(informer)["_revision"]:
             collection = self.world.cluster.state.store.collection(f"{kind.plural}.{kind.group}")
             self._of(informer).seen = collection.end
-        with contained("informer") as bug:
+        with guarded("informer") as guard:
             wait = informer.follow()
-        failed = bool(bug.error or informer.error or informer.missing)
+        failed = bool(guard.error or informer.error or informer.missing)
         again = ABSENT if informer.missing else max(wait, LOOK_AGAIN)
         self._of(informer).due = self.clock.monotonic() + again if failed else 0.0
 

@@ -14,10 +14,10 @@ import pytest
 
 from broker.controllers.nodeclaim.writers import MANY, Writers
 from broker.controllers.reservations.each import each
-from broker.kube.bugs import contained
 from broker.kube.clock import FakeClock
 from broker.kube.controller import attempt
 from broker.kube.errors import Forbidden
+from broker.kube.panics import guarded
 from providers.aws import retry
 from providers.model import ErrorClass, ProviderError
 
@@ -87,12 +87,12 @@ def test_a_bug_in_a_reconcile() -> None:
 
 
 def test_a_contained_bug_is_told_in_words() -> None:
-    with contained("test") as bug:
+    with guarded("test") as guard:
         raise ZeroDivisionError("by nothing")
-    assert bug.error == "by nothing"
-    with contained("test") as bug:
+    assert guard.error == "by nothing"
+    with guarded("test") as guard:
         raise KeyboardInterruptAlike
-    assert bug.error == "KeyboardInterruptAlike"
+    assert guard.error == "KeyboardInterruptAlike"
 
 
 class KeyboardInterruptAlike(Exception):

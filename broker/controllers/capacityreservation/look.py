@@ -23,7 +23,7 @@ from broker.controllers.capacityreservation.others import Kin, OthersKeeper
 from broker.controllers.capacityreservation.sources import Reservation, Sources, reserved_of
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.reads import OmeReads
-from broker.kube import search
+from broker.kube import bisection
 from broker.kube.cache import Cache
 from broker.quota.model import UNLIMITED, Amounts, FlavorResource
 from broker.quota.resolve import Names, UnresolvedName
@@ -115,7 +115,7 @@ class Look:
         seen = self._seen(holdings, flavors, now)
         self._steadied, machines = steady(self._steadied, seen.machines, moment, self._steady_seconds)
         claimants = _claimants(reservations, judged)
-        shared = search.judged(
+        shared = bisection.bisected(
             lambda some: shares(some, machines, sold=verdicts.SOLD), claimants, lambda one: str(one.reserved)
         )
         common, own = _outs(machines)

@@ -23,7 +23,7 @@ from providers.model import Odcr
 
 Json = dict[str, Any]
 
-OURS: Final = frozenset((*RESERVATION_CONDITIONS, SPEC_NORMALIZED))
+BROKER_CONDITIONS: Final = frozenset((*RESERVATION_CONDITIONS, SPEC_NORMALIZED))
 MESSAGE: Final = 2000
 # An object may not be larger than etcd takes; who comes after these by name is added up.
 MOST_USERS: Final = 2000
@@ -78,7 +78,7 @@ def body(
 def same(before: ReservationStatus, made: Json) -> bool:
     """Whether the object says this already; conditions of others are theirs."""
     written_before = before.model_copy(
-        update={"conditions": tuple(each for each in before.conditions if each.type in OURS)}
+        update={"conditions": tuple(each for each in before.conditions if each.type in BROKER_CONDITIONS)}
     )
     old = written_before.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
     old["conditions"] = [condition_body(each) for each in written_before.conditions]
@@ -91,7 +91,7 @@ def patch(before: ReservationStatus, made: Json) -> Json:
     Server-side apply would work out which of thousands of fields are whose, all of which are ours.
     """
     gone = {name: None for name in _filled(before.wire()) if name not in made}
-    theirs = [condition_body(each) for each in before.conditions if each.type not in OURS]
+    theirs = [condition_body(each) for each in before.conditions if each.type not in BROKER_CONDITIONS]
     return {**gone, **made, "conditions": [*made["conditions"], *theirs]}
 
 
@@ -99,7 +99,7 @@ def conditions(
     before: Iterable[Condition], said: Iterable[ConditionUpdate], generation: int, now: datetime
 ) -> list[Json]:
     updates = tuple(said)
-    mine = [each for each in before if each.type in OURS]
+    mine = [each for each in before if each.type in BROKER_CONDITIONS]
     after = set_conditions(mine, *updates, now=now, observed_generation=generation, message_limit=MESSAGE)
     by_type = {each.type: each for each in after}
     return [condition_body(by_type[update.type]) for update in updates]

@@ -18,7 +18,7 @@ from broker.reservations.conditions import QueueState, Trouble
 
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
 # What keeps a deleted reservation's purchases from being given back.
-STUCK = frozenset(
+DELETION_BLOCKERS = frozenset(
     {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
 )
 # Why a flavor means no instances of EC2's, which is no trouble where nothing is to be bought.
@@ -63,7 +63,7 @@ def sources(
         found += kueue.left(reserved)
         if not holdings.settled(reserved, uid=one.uid):
             state = holdings.state(reserved)
-            stuck = "; ".join(each.message for each in state.problems if each.reason in STUCK)
+            stuck = "; ".join(each.message for each in state.problems if each.reason in DELETION_BLOCKERS)
             found.append(stuck or state.detail or "its EC2 reservations are looked at")
         return found
 

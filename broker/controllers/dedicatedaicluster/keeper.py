@@ -42,7 +42,7 @@ from broker.controllers.preemption.spared import borrows, places, spared, unowne
 from broker.controllers.reservations.each import each
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
-from broker.kube.remains import Remains
+from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.joint import GROWTH, JointDecision, QuotaState
 from broker.quota.model import AdmittedWorkload, Amounts, FlavorResource
@@ -68,7 +68,7 @@ class Pass:
     size: Callable[[object], Size]  # by reservation
     owners: Mapping[str, Reserved]  # of EC2's reservations
     waiting: int = machines.AT_ONCE  # claims of one cluster that may be without an instance at a time
-    left_out: Mapping[str, Sequence[Remains]] = field(default_factory=dict)  # claims that cannot be read
+    left_out: Mapping[str, Sequence[PartialObject]] = field(default_factory=dict)  # unreadable claims
 
     def settled(self, one: Asking) -> Amounts | None:
         """What of its quota a cluster's instances stand for; None where that is all of it, or nothing."""
@@ -139,11 +139,11 @@ class ClusterKeeper:
         claims: dict[str, list[NodeClaim]] = defaultdict(list)
         drawing = []
         # Before and after the claims, since one may be left out or readmitted meanwhile.
-        remains = {each.uid: each for each in shared.claims.remains}
+        partial = {each.uid: each for each in shared.claims.left_out}
         listed = shared.claims.list()
-        remains |= {each.uid: each for each in shared.claims.remains}
+        partial |= {each.uid: each for each in shared.claims.left_out}
         for claim in listed:
-            remains.pop(claim.uid, None)
+            partial.pop(claim.uid, None)
             if names.DRAWS_FROM in claim.annotations:
                 drawing.append(claim)
             if uid := cluster_of(claim)[0]:
@@ -173,7 +173,7 @@ class ClusterKeeper:
                 sum(odcr.total for odcr in shared.inventory.snapshot().odcrs.values()),
             ),
             left_out={
-                one.uid: [each for each in remains.values() if machines.claim_of(one, each)]
+                one.uid: [each for each in partial.values() if machines.claim_of(one, each)]
                 for one in self._cache.list()
             },
         )

@@ -27,7 +27,7 @@ from broker.controllers.kueue.ownership import short
 from broker.controllers.nodeclaim.ownership import KIND
 from broker.controllers.nodeclaim.status import is_true
 from broker.kube.conditions import owner_reference
-from broker.kube.remains import Remains
+from broker.kube.partial import PartialObject
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import ACCELERATORS, Sized, supply
 from broker.text import InvalidText, decode_whole
@@ -52,7 +52,7 @@ class Change:
 def change(
     sizes: Mapping[str, int],
     claims: Sequence[NodeClaim],
-    left_out: Sequence[Remains] = (),
+    left_out: Sequence[PartialObject] = (),
     *,
     waiting: int = AT_ONCE,
 ) -> Change:
@@ -79,7 +79,7 @@ def change(
     return Change(make=tuple(make), end=tuple(end))
 
 
-def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim | Remains]) -> bool:
+def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim | PartialObject]) -> bool:
     """Whether there are more claims of a flavor than it comes to, those on their way out included."""
     counts = Counter(flavor_name(each) for each in claims)
     return any(value > sizes.get(flavor, 0) for flavor, value in counts.items())
@@ -102,12 +102,12 @@ def name(cluster: DedicatedAICluster, at: int) -> str:
     return f"{head}-{cluster.uid[:8]}-{at}"
 
 
-def claim_of(cluster: DedicatedAICluster, remains: Remains) -> bool:
+def claim_of(cluster: DedicatedAICluster, partial: PartialObject) -> bool:
     """Whether what is left out is a claim of the cluster, by its name."""
-    return remains.name == name(cluster, number(remains))
+    return partial.name == name(cluster, number(partial))
 
 
-def number(claim: NodeClaim | Remains) -> int:
+def number(claim: NodeClaim | PartialObject) -> int:
     tail = claim.name.rpartition("-")[2]
     try:
         return decode_whole(tail, least=0, most=_HIGHEST)
@@ -115,7 +115,7 @@ def number(claim: NodeClaim | Remains) -> int:
         return -1
 
 
-def flavor_name(claim: NodeClaim | Remains) -> str:
+def flavor_name(claim: NodeClaim | PartialObject) -> str:
     return claim.annotations.get(names.TAG_FLAVOR, "")
 
 

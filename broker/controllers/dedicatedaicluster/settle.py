@@ -24,7 +24,7 @@ from broker.controllers.dedicatedaicluster.machines import AT_ONCE, Change, chan
 from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted
 from broker.controllers.nodeclaim.status import is_true
 from broker.kube.conditions import ConditionUpdate
-from broker.kube.remains import Remains
+from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import Amounts, Reason
 from broker.quota.resolve import UnresolvedName
@@ -78,13 +78,13 @@ class Facts:
     verdict: AdmissionDecision | None = None
     eviction: Evicted | None = None
     claims: Sequence[NodeClaim] = ()
-    left_out: Sequence[Remains] = ()
+    left_out: Sequence[PartialObject] = ()
     down: Collection[str] = ()
     kept: Callable[[Amounts], Amounts] = lambda held: held
     waiting: int = AT_ONCE
 
     @property
-    def there(self) -> Sequence[NodeClaim | Remains]:
+    def there(self) -> Sequence[NodeClaim | PartialObject]:
         return (*self.claims, *self.left_out)
 
     @property

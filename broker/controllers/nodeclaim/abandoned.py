@@ -49,7 +49,7 @@ class AbandonedNodes:
         node = self._nodes.get(name)
         if node is None or MARK not in node.annotations:
             return None
-        held = {remains.provider_id for remains in self._claims.remains}
+        held = {partial.provider_id for partial in self._claims.left_out}
         if node.spec.provider_id in held or self._claims.by(BY_PROVIDER_ID, node.spec.provider_id):
             return None
         id_ = node.spec.provider_id.rpartition("/")[2]

@@ -32,12 +32,12 @@ from broker.controllers.nodeclaim.status import (
 )
 from broker.controllers.nodeclaim.translate import asked_tenancy
 from broker.controllers.nodeclass.resolve import LaunchClass
-from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import ApiError
+from broker.kube.panics import guarded
 from broker.oncall.journal import Journal
 from providers.model import Instance, InstanceType, LaunchError
 
@@ -120,7 +120,7 @@ class Binder:
 
         def bind(told: Told) -> bool:
             pair, story = told
-            with contained("bind", claim=pair.claim.name, instance=pair.instance.id):
+            with guarded("bind", claim=pair.claim.name, instance=pair.instance.id):
                 return self.bind(pair.claim.name, pair.claim.uid, pair.instance, ready, types, story)
             return False
 

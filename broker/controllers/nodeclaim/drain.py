@@ -18,7 +18,7 @@ from broker.apis.core import Pod, Toleration
 from broker.text import InvalidText, decode_duration
 
 NO_SCHEDULE = "NoSchedule"
-STUCK = timedelta(minutes=1)
+STUCK_AFTER = timedelta(minutes=1)
 STATIC_POD = "kubernetes.io/config.mirror"
 CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
 
@@ -57,7 +57,7 @@ def _holds_up(pod: Pod, now: datetime) -> bool:
     ended a minute ago (Karpenter's IsStuckTerminating)."""
     if pod.status.phase in ("Succeeded", "Failed") or STATIC_POD in pod.annotations or _owned_by(pod, "Node"):
         return False
-    if pod.metadata.deletion_timestamp and now - pod.metadata.deletion_timestamp > STUCK:
+    if pod.metadata.deletion_timestamp and now - pod.metadata.deletion_timestamp > STUCK_AFTER:
         return False
     return not any(map(_tolerates_drain, pod.spec.tolerations))
 

@@ -50,7 +50,7 @@ _log = structlog.get_logger("launch")
 NOT_RECORDED = "LaunchNotRecorded"
 # A call that was made is answered again for its token, unless it is turned away before anybody looks at that;
 # any other refusal of a repeat says that there is nothing to repeat.
-AT_THE_DOOR = (ErrorClass.TRANSIENT, ErrorClass.THROTTLING, ErrorClass.PERMISSION)
+RETRYABLE_BEFORE_ACCEPTANCE = (ErrorClass.TRANSIENT, ErrorClass.THROTTLING, ErrorClass.PERMISSION)
 
 
 class Executor:
@@ -111,7 +111,7 @@ class Executor:
             _log.warning("not launched: another process may lead by now", error=str(error))
             return Answered(group=group, dealt=Distribution(), errors=())
         except ProviderError as error:
-            uncertain = error.lost and error.class_ in AT_THE_DOOR
+            uncertain = error.lost and error.class_ in RETRYABLE_BEFORE_ACCEPTANCE
             if not uncertain:
                 self.calls.answered(launch)
                 self.calls.done(launch)
@@ -138,7 +138,7 @@ class Executor:
         try:
             result = self._provider.launch(request)
         except ProviderError as error:
-            if error.class_ not in AT_THE_DOOR:
+            if error.class_ not in RETRYABLE_BEFORE_ACCEPTANCE:
                 self.calls.answered(call.launch)
             raise
         self.calls.answered(call.launch)

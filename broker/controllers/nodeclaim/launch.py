@@ -40,12 +40,12 @@ from broker.controllers.nodeclaim.work import Pass
 from broker.controllers.nodeclaim.writers import MANY, Writers
 from broker.controllers.nodeclass.controller import NodeClassController
 from broker.controllers.nodeclass.resolve import LaunchClass, Unresolved
-from broker.kube.bugs import contained
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
-from broker.kube.culprit import Contained, Failure
 from broker.kube.errors import ApiError
+from broker.kube.panics import guarded
+from broker.kube.suspects import DeferredPanic, Panic
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, InstanceType, ProviderError
 
@@ -113,7 +113,7 @@ class Launcher:
             launched=launched,
         )
         self._standstill = Standstill()
-        self._failed: dict[Failure, Collection[str]] = {}  # of calls of this pass, and their claims
+        self._failed: dict[Panic, Collection[str]] = {}  # of calls of this pass, and their claims
         self._untold = False  # whether a claim could not be told in this pass
         self._launching: frozenset[str] = frozenset()
         self._unsure: frozenset[str] | None = None  # claims whose last call has no answer yet
@@ -192,8 +192,8 @@ class Launcher:
         failed, self._failed = self._failed, {}
         for uid in (uid for uids in failed.values() for uid in uids):
             self._outcomes.holds.drop(uid)
-        for failure in failed:
-            raise Contained(failure)
+        for panic in failed:
+            raise DeferredPanic(panic)
 
     def _waits_for_call(self) -> frozenset[str]:
         return self._executor.calls.waiting(self._claims.list())
@@ -379,10 +379,10 @@ class Launcher:
 
     def _call(self, group: launches.LaunchGroup, ready: LaunchClass) -> Answered:
         """One call; a bug in it is not the bug of the others, whose instances are to be told of."""
-        with contained("launch", nodeclass=group.node_class, claims=group.count) as bug:
+        with guarded("launch", nodeclass=group.node_class, claims=group.count) as guard:
             return self._executor.launch(group, ready)
-        if bug.failure is not None and bug.failure.suspects:
-            self._failed[bug.failure] = {a.claim.uid for a in group.assignments}
+        if guard.panic is not None and guard.panic.suspects:
+            self._failed[guard.panic] = {a.claim.uid for a in group.assignments}
         return Answered(group=group, dealt=launches.Distribution(), errors=(), uncertain=True)
 
     def _given_back(self, answers: Sequence[Answered]) -> list[Answered]:

@@ -104,8 +104,8 @@ class Leftovers:
 
     def _without_owner(self, orphans: Sequence[Instance]) -> Sequence[Instance]:
         """Those that no claim that is left out has, or was being launched for: these are still its own."""
-        left_out = self._claims.remains
-        ids = {remains.provider_id.rpartition("/")[2] for remains in left_out}
+        left_out = self._claims.left_out
+        ids = {partial.provider_id.rpartition("/")[2] for partial in left_out}
         launches = self._of_left_out()
         return [
             each for each in orphans if each.id not in ids and each.tags.get(names.TAG_LAUNCH) not in launches
@@ -114,7 +114,7 @@ class Leftovers:
     def _of_left_out(self) -> set[str]:
         """The calls that were made for claims that are left out."""
         launched = self._calls.by_claim()
-        return {launch for remains in self._claims.remains for launch in launched.get(remains.uid, ())}
+        return {launch for partial in self._claims.left_out for launch in launched.get(partial.uid, ())}
 
     def _adopt(
         self, work: Pass, orphans: Sequence[Instance], hold: Hold, unknown: Collection[str]

@@ -47,7 +47,7 @@ from providers.model import ProviderError, TemplateRef
 
 LONGEST = 60.0  # between two tries at one object, however often it failed
 # Annotations that only the broker writes: no reason to look at a claim again.
-OURS = frozenset({names.LAUNCH, ATTEMPTS})
+BROKER_ANNOTATIONS = frozenset({names.LAUNCH, ATTEMPTS})
 
 
 class NodeClaimLoops:
@@ -284,5 +284,5 @@ class NodeClaimLoops:
 
 def _asked(claim: NodeClaim) -> tuple[object, ...]:
     """What of a waiting claim decides whether and how it is launched."""
-    annotations = {key: value for key, value in claim.annotations.items() if key not in OURS}
+    annotations = {key: value for key, value in claim.annotations.items() if key not in BROKER_ANNOTATIONS}
     return claim.spec, claim.labels, annotations, claim.status.provider_id

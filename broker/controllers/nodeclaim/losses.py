@@ -30,7 +30,7 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.events import Recorder
-from broker.kube.remains import Remains
+from broker.kube.partial import PartialObject
 from broker.oncall.metrics import REGISTRY
 
 # More than both, from one listing, are too many to believe.
@@ -177,7 +177,7 @@ def _ready(claim: NodeClaim) -> str:
     )
 
 
-def _unread(claim: NodeClaim, node: Remains) -> str:
+def _unread(claim: NodeClaim, node: PartialObject) -> str:
     return (
         f"EC2 does not list instance {instance_id(claim)}, but node {node.name} is left out, so it is not "
         f"known whether it is Ready: the claim is kept until the broker can read the Node: {node.error}"

@@ -17,12 +17,12 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import NOBODYS, Entitlements
+from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
+from broker.kube.bisection import bisected
 from broker.kube.clock import Clock
-from broker.kube.search import judged
 from broker.oncall.metrics import REGISTRY
 from providers.model import InstanceType
 
@@ -79,7 +79,7 @@ class Free:
         inventory: Inventory,  # noqa: ARG002
         types: Mapping[str, InstanceType],  # noqa: ARG002
     ) -> Entitlements:
-        return NOBODYS
+        return NO_ENTITLEMENTS
 
     def planned(self, made: Plan) -> None:
         """Nobody is to be told."""
@@ -94,11 +94,11 @@ def solved(
     now: datetime,
     *,
     launched: Mapping[str, int],
-    entitlements: Entitlements = NOBODYS,
+    entitlements: Entitlements = NO_ENTITLEMENTS,
     seconds: float,
     clock: Clock,
 ) -> Plan:
-    """As `capacity.plan`, within so many seconds, and told. Raises Guilty with the claim that it fails on."""
+    """As `capacity.plan`, within so many seconds, and logged. Raises CulpritFound with the claim at fault."""
 
     def solve(claims: Sequence[Claim]) -> Plan:
         return plan(
@@ -114,7 +114,7 @@ def solved(
             timer=clock.monotonic,
         )
 
-    made = judged(solve, [*waiting])
+    made = bisected(solve, [*waiting])
     _tell(made)
     return made
 

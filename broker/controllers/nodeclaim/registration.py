@@ -29,7 +29,7 @@ from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, changed, owner_reference
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
-from broker.kube.remains import Remains
+from broker.kube.partial import PartialObject
 from broker.text import quantities
 
 BY_PROVIDER_ID = "providerID"
@@ -138,7 +138,9 @@ class Registration:
         )
         write(self._client, self._claims, claim, change, now=self._clock.now())
 
-    def _without_node(self, claim: NodeClaim, found: list[Node], left_out: Remains | None) -> Result | None:
+    def _without_node(
+        self, claim: NodeClaim, found: list[Node], left_out: PartialObject | None
+    ) -> Result | None:
         if is_true(claim, names.REGISTERED_CONDITION):
             return None  # the instance's own end is noticed where instances are watched
         now = self._clock.now()
@@ -213,29 +215,29 @@ def first_of(claims: Cache[NodeClaim], claim: NodeClaim) -> NodeClaim:
     return min(having, key=_age, default=claim)
 
 
-def nodes_of(nodes: Cache[Node], claim: NodeClaim) -> tuple[list[Node], Remains | None]:
-    """The claim's Nodes, and the remains of one that is left out of the cache."""
+def nodes_of(nodes: Cache[Node], claim: NodeClaim) -> tuple[list[Node], PartialObject | None]:
+    """The claim's Nodes, and the one that is left out of the cache."""
     return nodes_at(nodes, claim.status.provider_id, name=claim.status.node_name)
 
 
-def nodes_at(nodes: Cache[Node], id_: str, *, name: str) -> tuple[list[Node], Remains | None]:
-    """The Nodes with this providerID, and the remains of one that is left out of the cache.
+def nodes_at(nodes: Cache[Node], id_: str, *, name: str) -> tuple[list[Node], PartialObject | None]:
+    """The Nodes with this providerID, and the one that is left out of the cache.
 
     Of a Node that is left out nobody knows whether it is Ready or deleted, nor whether its pods may go. The
-    remains are read before and after the Nodes, since a Node may be left out or readmitted meanwhile.
+    These are read before and after the Nodes, since a Node may be left out or readmitted meanwhile.
     """
     before = _left_out(nodes, id_, name)
     found = nodes.by(BY_PROVIDER_ID, id_ or "-")
     return found, before or _left_out(nodes, id_, name)
 
 
-def _left_out(nodes: Cache[Node], id_: str, name: str) -> Remains | None:
+def _left_out(nodes: Cache[Node], id_: str, name: str) -> PartialObject | None:
     """By the providerID, or by the name if the Node's providerID cannot be read."""
     return next(
         (
-            remains
-            for remains in nodes.remains
-            if (remains.provider_id == id_ if remains.provider_id else remains.name == name)
+            partial
+            for partial in nodes.left_out
+            if (partial.provider_id == id_ if partial.provider_id else partial.name == name)
         ),
         None,
     )
@@ -247,7 +249,7 @@ def is_ready(node: Node) -> bool:
     return ready is not None and ready.status == "True"
 
 
-def _unread(node: Remains) -> ConditionUpdate:
+def _unread(node: PartialObject) -> ConditionUpdate:
     return ConditionUpdate(
         type=names.REGISTERED_CONDITION,
         status="Unknown",

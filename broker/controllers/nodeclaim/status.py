@@ -24,7 +24,7 @@ from broker.kube.conditions import ConditionUpdate, changed, condition_body, set
 from broker.kube.errors import Conflict
 from providers.model import Instance
 
-OURS = (
+BROKER_CONDITIONS = (
     names.LAUNCHED,
     names.REGISTERED_CONDITION,
     names.INITIALIZED_CONDITION,
@@ -60,7 +60,7 @@ def body(
     claim: NodeClaim, *changes: ConditionUpdate, now: datetime, fields: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The apply body after these changes; None where it would change nothing."""
-    said: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in OURS)
+    said: tuple[Condition, ...] = tuple(c for c in claim.status.conditions if c.type in BROKER_CONDITIONS)
     mine = set_conditions(
         said,
         *changes,

@@ -29,7 +29,7 @@ from broker.kube.conditions import ConditionUpdate, remove_finalizer
 from broker.kube.controller import Result
 from broker.kube.errors import NotFound, TooManyRequests
 from broker.kube.events import Recorder
-from broker.kube.remains import Remains
+from broker.kube.partial import PartialObject
 from broker.text import InvalidText, decode_duration
 from providers.model import ProviderError
 
@@ -87,7 +87,7 @@ class Termination:
         self._release_claim(claim)
         return None
 
-    def _unread(self, claim: NodeClaim, node: Remains) -> bool:
+    def _unread(self, claim: NodeClaim, node: PartialObject) -> bool:
         """Whether a Node that is left out is waited for: its pods may still run, and may not be evicted."""
         seen = self._terminations.look(instance_id(claim))
         ended = seen is not None and seen.instance is not None and not seen.instance.alive

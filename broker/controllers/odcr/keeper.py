@@ -24,12 +24,12 @@ from broker.controllers.odcr.parting import Parting
 from broker.controllers.odcr.stops import StopEvents
 from broker.controllers.odcr.view import HoldingState, HoldingsView
 from broker.controllers.ome.reads import OmeReads
+from broker.kube.bisection import bisected
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.events import Recorder
-from broker.kube.search import judged
 from broker.option_rules import listed
 from broker.quota.usage import Reserved
 from broker.reservations.desired import Change, FlavorCount, HoldingsPlan, Regroup, Terms, Wish
@@ -177,7 +177,7 @@ class HoldingsKeeper:
                 holders={id_: record.reserved for id_, record in self._ledger.held.items()},
             )
 
-        holdings = judged(whose, [*readings.values()], _object)
+        holdings = bisected(whose, [*readings.values()], _object)
         no_room = self._no_room()
         self._ungrouped = {}
         like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
@@ -241,7 +241,7 @@ class HoldingsKeeper:
                 lost=missing(self._ledger.held, inventory.odcrs),
             )
 
-        return judged(planned, managed, _object)
+        return bisected(planned, managed, _object)
 
     def _wish(
         self,

@@ -25,8 +25,8 @@ from broker.controllers.preemption.entitler import Entitler
 from broker.controllers.preemption.nominated import nominated, want
 from broker.controllers.preemption.reclaim import Reclaimer
 from broker.controllers.reservations.each import each
+from broker.kube.bisection import bisected_among
 from broker.kube.controller import Result
-from broker.kube.search import searched
 from broker.quota import part
 from broker.quota.entitled import AdmissionPhase
 from broker.quota.joint import JointDecision, QuotaState, SlotState, WaitingClaim, decide
@@ -139,12 +139,12 @@ def _decided(
     waiting: Sequence[WaitingClaim],
     nominated: Collection[str],
 ) -> JointDecision:
-    """As `joint.decide`. Raises Guilty with the name of the one that it fails on."""
+    """As `joint.decide`. Raises CulpritFound with the name of the one that it fails on."""
 
     def among(some: Sequence[str]) -> JointDecision:
         return decide(*part.only({*some}, quota, places, waiting), nominated=nominated)
 
-    return searched(
+    return bisected_among(
         lambda: decide(quota, places, waiting, nominated=nominated),
         among,
         lambda: part.names(quota, places, waiting),

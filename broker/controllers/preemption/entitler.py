@@ -18,7 +18,7 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import KEPT, NOBODYS, WHY_KEPT, Awaited, Entitlements
+from broker.capacity.entitlement import KEPT, NO_ENTITLEMENTS, WHY_KEPT, Awaited, Entitlements
 from broker.capacity.model import Inventory, Plan
 from broker.controllers.dedicatedaicluster.admission import Held
 from broker.controllers.preemption.nominated import nominated
@@ -98,7 +98,7 @@ class Entitler:
             self._planned = {uid: odcr_id for uid, odcr_id in self._planned.items() if uid not in claims}
         seen = self._sight.look(inventory, types, planning=claims.keys(), given=self._given())
         if seen is None:
-            return NOBODYS
+            return NO_ENTITLEMENTS
         draws, barred, called = self._sight.draws(claims.values())
         given = self._sight.entitled(seen)
         owners = {uid: cluster_of(each) for uid, each in claims.items()}

@@ -31,9 +31,9 @@ from broker.controllers.preemption.promised import holdings as holding_of
 from broker.controllers.preemption.spared import spared
 from broker.controllers.preemption.terms import Said, TermsReader
 from broker.controllers.preemption.unexplained import Unexplained
+from broker.kube.bisection import bisected_among
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
-from broker.kube.search import searched
 from broker.quota import part
 from broker.quota.joint import SlotState
 from broker.quota.lots import CLAIM, SlotHolder
@@ -212,14 +212,14 @@ class Sight:
         )
 
     def entitled(self, seen: Seen) -> Entitlements:
-        """What follows for plans, but for whose each claim is. Raises Guilty with whom it fails on."""
+        """What follows for plans, but for whose each claim is. Raises CulpritFound with whom it fails on."""
 
         def among(some: Sequence[str]) -> Entitlements:
             _, places, _ = part.only({*some}, None, seen.places)
             said = [one for one in seen.said if one.reserved.queue in some]
             return self._entitled(replace(seen, places=places or seen.places, said=said))
 
-        return searched(lambda: self._entitled(seen), among, lambda: part.names(None, seen.places))
+        return bisected_among(lambda: self._entitled(seen), among, lambda: part.names(None, seen.places))
 
     def _entitled(self, seen: Seen) -> Entitlements:
         now, said = self.clock.now(), seen.said

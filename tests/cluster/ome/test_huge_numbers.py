@@ -15,8 +15,8 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.kube.bugs import BUGS
 from broker.kube.errors import ApiError
+from broker.kube.panics import PANICS
 from tests.cluster.everything import GPU, bodies, put
 from tests.cluster.ome.dedicated import World
 from tests.cluster.stack import Stack
@@ -77,7 +77,7 @@ def _everything(stack: Stack) -> Iterator[tuple[type[Object], Json]]:
 
 
 def _bugs() -> float:
-    samples = [each for metric in BUGS.collect() for each in metric.samples]
+    samples = [each for metric in PANICS.collect() for each in metric.samples]
     return sum(each.value for each in samples if each.name.endswith("_total"))
 
 

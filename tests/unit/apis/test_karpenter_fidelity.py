@@ -40,14 +40,14 @@ COMPARED = (
     "x-kubernetes-map-type",
 )
 
-OURS = "a field of ours"
+BROKER_FIELD = "a field of ours"
 OLDER = "v1beta1 allowed it, and both versions share a schema"
 VALUES = "Karpenter puts the limit on the list, where it means nothing; here it is on each value"
 DIFFERENT = {
-    ".spec.capacityReservationSpec": OURS,
-    ".status.capacityReservationMisfits": OURS,
-    ".status.capacityReservations[].totalInstanceCount": OURS,
-    ".status.capacityReservations[].availableInstanceCount": OURS,
+    ".spec.capacityReservationSpec": BROKER_FIELD,
+    ".status.capacityReservationMisfits": BROKER_FIELD,
+    ".status.capacityReservations[].totalInstanceCount": BROKER_FIELD,
+    ".status.capacityReservations[].availableInstanceCount": BROKER_FIELD,
     ".status.capacityReservations[].state enum": "pending is ours",
     ".spec required": OLDER,
     ".spec.amiFamily enum": OLDER,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.kube.bugs import BUGS
 from broker.kube.cache import Cache
+from broker.kube.panics import PANICS
 from tests.support.kube_server import Json, Server, Thing, thing
 
 INDEXES = {"color": lambda obj: obj.colors}
@@ -151,13 +151,13 @@ def test_an_undecodable_object_is_logged_once_for_each_version(capsys: pytest.Ca
 
 def test_a_handlers_bug_is_counted_and_the_other_handlers_hear() -> None:
     c, _ = cache()
-    before = BUGS.labels("handler")._value.get()
+    before = PANICS.labels("handler")._value.get()
     c.on_change(lambda old, new: [][0])
     heard: list[str] = []
     c.on_change(lambda old, new: heard.append("second"))
     c.apply("ADDED", versioned(1))
     assert heard == ["second"]
-    assert BUGS.labels("handler")._value.get() == before + 1
+    assert PANICS.labels("handler")._value.get() == before + 1
 
 
 def test_an_index_that_fails_leaves_the_object_out() -> None:
@@ -293,7 +293,7 @@ TestCacheModel = CacheModel.TestCase
 def test_an_object_that_is_left_out_comes_back_changed_or_after_a_while() -> None:
     c, heard = cache()
     reported: list[str] = []
-    c.on_left_out(lambda remains: reported.append(f"{remains.key}: {remains.error}"))
+    c.on_left_out(lambda partial: reported.append(f"{partial.key}: {partial.error}"))
     c.replace([versioned(1, size=1), versioned(2, "b", size=2)], 2)
     a = c.find("default/a")
     assert a is not None and c.leave_out(a, "poison", 100.0)

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from urllib3.exceptions import ProtocolError
 
-from broker.kube.bugs import BUGS
 from broker.kube.clock import FakeClock
 from broker.kube.controller import RECONCILES, Controller, Result
 from broker.kube.errors import Conflict, TooManyRequests, Unavailable
+from broker.kube.panics import PANICS
 from broker.kube.queue import WorkQueue
 
 
@@ -86,12 +86,12 @@ def test_an_expected_failure_comes_back_later_each_time_and_is_forgotten_by_a_su
 def test_a_bug_is_shown_with_its_traceback_counted_and_backs_off(capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     world.fail["a"] = ZeroDivisionError("division by zero")
-    bugs, before = BUGS.labels("test")._value.get(), count("bug")
+    bugs, before = PANICS.labels("test")._value.get(), count("panic")
     world.step("a")
     said = capsys.readouterr().out
     assert "ZeroDivisionError" in said
     assert "key=a" in said
-    assert (BUGS.labels("test")._value.get(), count("bug")) == (bugs + 1, before + 1)
+    assert (PANICS.labels("test")._value.get(), count("panic")) == (bugs + 1, before + 1)
     world.step("b")
     assert world.calls == {"a": 1, "b": 1}
     world.clock.advance(1)

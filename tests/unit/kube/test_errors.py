@@ -8,7 +8,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from broker.kube import bugs, errors, informer, lease, queue
+from broker.kube import errors, informer, lease, panics, queue
 from broker.kube.errors import ApiError, Expired, Forbidden, Invalid, TooManyRequests, from_reply, from_status
 from broker.kube.metrics import REGISTRY
 
@@ -65,7 +65,7 @@ def test_an_invalid_object_names_its_fields() -> None:
 
 
 def test_the_runtimes_metrics_show_in_another_registry() -> None:
-    assert {module.REGISTRY for module in (bugs, informer, lease, queue)} == {REGISTRY}
+    assert {module.REGISTRY for module in (panics, informer, lease, queue)} == {REGISTRY}
     process = CollectorRegistry()
     process.register(REGISTRY)
     shown = generate_latest(process).decode()
@@ -73,7 +73,7 @@ def test_the_runtimes_metrics_show_in_another_registry() -> None:
         "queue_depth",
         "cache_staleness_seconds",
         "watch_failures_total",
-        "bugs_total",
+        "panics_total",
         "lists_total",
     ):
         assert f"# HELP capacity_broker_kube_{name} " in shown

@@ -9,7 +9,7 @@ import pytest
 
 from broker.controllers.ome import deciding
 from broker.controllers.preemption import sight
-from broker.kube.culprit import Guilty
+from broker.kube.suspects import CulpritFound
 from broker.quota import part
 from broker.quota.joint import QuotaState, SlotState, WaitingClaim
 from tests.unit.quota.rounds import World
@@ -72,7 +72,7 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
             nonlocal bad
             for bad in {*part.names(quota, places, waiting)} - tried:
                 monkeypatch.setattr(deciding, "decide", judge)
-                with pytest.raises(Guilty) as caught:
+                with pytest.raises(CulpritFound) as caught:
                     deciding._decided(quota, places, waiting, more["nominated"])
                 assert caught.value.suspect == bad
                 tried.add(bad)
@@ -98,7 +98,7 @@ def test_whose_slots_fail_a_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> No
                 return real(self, seen)
 
             monkeypatch.setattr(sight.Sight, "_entitled", fails)
-            with pytest.raises(Guilty) as caught:
+            with pytest.raises(CulpritFound) as caught:
                 self.entitled(seen)
             assert caught.value.suspect == bad
             tried.add(bad)

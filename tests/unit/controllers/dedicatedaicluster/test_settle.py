@@ -16,7 +16,7 @@ from broker.controllers.dedicatedaicluster import report
 from broker.controllers.dedicatedaicluster.admission import Held, held
 from broker.controllers.dedicatedaicluster.settle import Facts, Settled, leaving, preempted, settle
 from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted
-from broker.kube.remains import Remains
+from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import FlavorResource, Reason
 from broker.quota.resolve import UnresolvedName
@@ -317,7 +317,7 @@ def test_what_was_written_is_not_written_again() -> None:
 
 
 def test_claim_that_is_left_out_counts_as_one_that_stays() -> None:
-    lost = Remains.of_object(claim(0), "poison", 0.0)
+    lost = PartialObject.of_object(claim(0), "poison", 0.0)
     one = cluster(holds=16, state="ACTIVE")
     found = settled(one, verdict=admitted(16), left_out=(lost,))
     assert made(found) == ([1], [])

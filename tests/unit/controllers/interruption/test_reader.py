@@ -11,8 +11,8 @@ import pytest
 from broker.controllers.interruption.reader import QueueReader
 from broker.kube.clock import FakeClock
 from broker.kube.controller import Run
-from broker.kube.culprit import Failure
 from broker.kube.errors import Conflict, Unavailable
+from broker.kube.suspects import Panic
 from providers.model import Notice, NoticeKind, QueueMessage
 
 
@@ -121,7 +121,7 @@ def test_a_bug_on_an_object_leaves_that_object_out_and_the_message_is_answered_f
             raise ZeroDivisionError
         answered.append(message.receipt)
 
-    def isolate(failure: Failure, run: Run, about: str) -> Failure | None:
+    def isolate(failure: Panic, run: Run, about: str) -> Panic | None:
         assert failure.error and not about
         poison.clear()
         return run()

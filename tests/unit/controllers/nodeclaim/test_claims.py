@@ -172,7 +172,7 @@ LAUNCHED = ConditionUpdate(type=names.LAUNCHED, status="True", reason="Launched"
 
 def applied(one: NodeClaim, body: dict[str, Any]) -> NodeClaim:
     """The claim after the API server took the body: only what is ours is replaced."""
-    theirs = [c.wire() for c in one.status.conditions if c.type not in status.OURS]
+    theirs = [c.wire() for c in one.status.conditions if c.type not in status.BROKER_CONDITIONS]
     mine = body["status"]
     return NodeClaim.decode({**one.wire(), "status": {**mine, "conditions": [*theirs, *mine["conditions"]]}})
 

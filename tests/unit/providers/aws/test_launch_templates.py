@@ -320,7 +320,7 @@ def _described(tags: str) -> str:
     return answer("DescribeLaunchTemplates", f"<launchTemplates><item>{item}</item></launchTemplates>")
 
 
-OURS = (
+OWN_TAGS = (
     "<tagSet><item><key>capacity-broker.io/cluster</key><value>blue</value></item>"
     "<item><key>capacity-broker.io/nodeclass</key><value>gpu</value></item></tagSet>"
 )
@@ -331,7 +331,7 @@ def test_a_template_that_is_there_already_is_adopted() -> None:
     wire = Wire(aws)
     template = Template(image_id="ami-1")
     wire.reply("CreateLaunchTemplate", (400, refusal("InvalidLaunchTemplateName.AlreadyExistsException")))
-    wire.reply("DescribeLaunchTemplates", (200, _described(OURS).format(name(template))))
+    wire.reply("DescribeLaunchTemplates", (200, _described(OWN_TAGS).format(name(template))))
     ref = aws.ensure_template(template, owner="gpu")
     assert (ref.id, ref.owner, ref.name) == ("lt-1", "gpu", name(template))
     aws.ensure_template(template, owner="gpu")
@@ -352,7 +352,7 @@ def test_a_foreign_template_of_the_same_name_is_not_taken() -> None:
 def test_a_template_with_a_foreign_name_is_neither_listed_nor_deleted() -> None:
     aws = provider()
     wire = Wire(aws)
-    wire.reply("DescribeLaunchTemplates", (200, _described(OURS).format("karpenter.k8s.aws/123")))
+    wire.reply("DescribeLaunchTemplates", (200, _described(OWN_TAGS).format("karpenter.k8s.aws/123")))
     assert aws.templates() == []
     with pytest.raises(ValueError, match="not the broker's"):
         aws.delete_template(TemplateRef(name="karpenter.k8s.aws/123", id="lt-1"))

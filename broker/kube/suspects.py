@@ -17,7 +17,7 @@ LONGEST = 512  # characters of a text that may be the name of an object
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Failure:
+class Panic:
     """`where` is the same for failures of the same code with the same type of exception.
 
     `suspects`, the likeliest first: Objects, values that have the uid of one, and texts that may name one.
@@ -30,7 +30,7 @@ class Failure:
     nearest: int = 0
 
 
-class Guilty(Exception):
+class CulpritFound(Exception):
     """The code has found by itself what it fails on; raise it `from` the error."""
 
     def __init__(self, suspect: object) -> None:
@@ -38,30 +38,30 @@ class Guilty(Exception):
         self.suspect = suspect
 
 
-class Contained(Exception):
+class DeferredPanic(Exception):
     """A failure that was contained until its pass had done the rest, and is raised then."""
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.error)
-        self.failure = failure
+    def __init__(self, panic: Panic) -> None:
+        super().__init__(panic.error)
+        self.panic = panic
 
 
-def failure(error: Exception) -> Failure:
+def panic_of(error: Exception) -> Panic:
     """What is known of the failure; nothing here holds a frame."""
-    if isinstance(error, Contained):
-        return error.failure
-    cause = error.__cause__ if isinstance(error, Guilty) else error
+    if isinstance(error, DeferredPanic):
+        return error.panic
+    cause = error.__cause__ if isinstance(error, CulpritFound) else error
     said = str(cause) or type(cause).__name__
     try:
         return _read(error, type(cause).__name__, said)
     except Exception:  # noqa: BLE001 whatever the variables hold must not hide the failure itself
-        return Failure(error=said, where=(type(cause).__name__,))
+        return Panic(error=said, where=(type(cause).__name__,))
 
 
-def _read(error: Exception, type_: str, said: str) -> Failure:
+def _read(error: Exception, type_: str, said: str) -> Panic:
     frames = [*_frames(error.__traceback__)]
     first: tuple[object, ...] = ()
-    found: list[object] = [error.suspect] if isinstance(error, Guilty) else []
+    found: list[object] = [error.suspect] if isinstance(error, CulpritFound) else []
     nearest = len(found)
     for frame, at in frames:
         values = frame.f_locals
@@ -76,7 +76,7 @@ def _read(error: Exception, type_: str, said: str) -> Failure:
     if not first and frames:
         first = (frames[0][0].f_code.co_filename, frames[0][0].f_code.co_name)
     unique = {each if isinstance(each, str) else id(each): each for each in found}
-    return Failure(error=said, where=(type_, *first), suspects=tuple(unique.values()), nearest=nearest)
+    return Panic(error=said, where=(type_, *first), suspects=tuple(unique.values()), nearest=nearest)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:

@@ -10,7 +10,7 @@ from broker.apis.meta import Kind, Object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
+class PartialObject:
     """The object's identity, why it is left out, and what it holds, as far as each can be read.
 
     `provider_id`: of a claim its status has it, of a Node its spec; empty if it cannot be read.

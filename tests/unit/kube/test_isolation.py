@@ -10,12 +10,12 @@ import pytest
 
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
+from broker.kube.bisection import bisected
 from broker.kube.cache import Cache
 from broker.kube.clock import FakeClock
-from broker.kube.controller import Outcome, attempt
+from broker.kube.controller import ReconcileOutcome, attempt
 from broker.kube.events import Recorder, Reference
 from broker.kube.isolation import REASON, Isolation
-from broker.kube.search import judged
 
 BAD = "bad"
 
@@ -45,7 +45,7 @@ class World:
         self.isolation = Isolation((self.nodes, self.claims), self.events, clock=FakeClock())
         self.done: list[str] = []
 
-    def runs(self, work: Callable[[World], None], *, about: str = "") -> Outcome:
+    def runs(self, work: Callable[[World], None], *, about: str = "") -> ReconcileOutcome:
         def once() -> None:
             self.done.clear()
             work(self)
@@ -116,7 +116,7 @@ def by_numbers_alone(world: World) -> None:
         return total([len(each.labels["size"]) for each in claims])
 
     claims = world.claims.list()
-    judged(judge, claims)
+    bisected(judge, claims)
     world.done += [each.name for each in claims]
 
 

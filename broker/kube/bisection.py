@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from broker.kube.culprit import Guilty
+from broker.kube.suspects import CulpritFound
 
 P = TypeVar("P")
 R = TypeVar("R")
 
 
-def judged(
+def bisected(
     judge: Callable[[Sequence[P]], R], parts: Sequence[P], suspect: Callable[[P], object] = lambda part: part
 ) -> R:
-    """`judge(parts)`; if that fails on one of the parts, raises Guilty with its suspect, from the error.
+    """`judge(parts)`; if one of the parts makes it fail, raises CulpritFound with its suspect.
 
     `judge` has no effects, so it is tried with ever fewer of the parts: as often as their number has bits.
     """
-    return searched(lambda: judge(parts), judge, lambda: parts, suspect)
+    return bisected_among(lambda: judge(parts), judge, lambda: parts, suspect)
 
 
-def searched(
+def bisected_among(
     whole: Callable[[], R],
     among: Callable[[Sequence[P]], object],
     parts: Callable[[], Sequence[P]],
@@ -30,12 +30,12 @@ def searched(
     """`whole()`, which is `among` all of the parts; these are asked for only if it fails."""
     try:
         return whole()
-    except Guilty:
+    except CulpritFound:
         raise
     except Exception as error:
-        if (guilty := _first_bad(among, parts(), type(error))) is None:
+        if (culprit := _first_bad(among, parts(), type(error))) is None:
             raise
-        raise Guilty(suspect(guilty)) from error
+        raise CulpritFound(suspect(culprit)) from error
 
 
 def _first_bad(

@@ -12,11 +12,11 @@ from typing import Self
 import structlog
 from prometheus_client import Counter
 
-from broker.kube.culprit import Failure, failure
 from broker.kube.metrics import REGISTRY
+from broker.kube.suspects import Panic, panic_of
 
-BUGS = Counter(
-    "capacity_broker_kube_bugs",
+PANICS = Counter(
+    "capacity_broker_kube_panics",
     "Exceptions that no code expected, by where they were caught; each is logged with its traceback.",
     ["where"],
     registry=REGISTRY,
@@ -25,7 +25,7 @@ BUGS = Counter(
 log = structlog.get_logger(__name__)
 
 
-class contained:  # noqa: N801 it reads as a statement: `with contained("handler", object=key):`
+class guarded:  # noqa: N801 it reads as a statement: `with guarded("handler", object=key):`
     """Runs a block whose bug goes no further; `error` tells of it afterwards, in words, and `failure` what it
     may be about.
 
@@ -35,12 +35,12 @@ class contained:  # noqa: N801 it reads as a statement: `with contained("handler
 
     def __init__(self, where: str, seen: set[object] | None = None, **context: object) -> None:
         """`seen`: where failures were that are known already; these are neither logged nor counted again."""
-        self.failure: Failure | None = None
+        self.panic: Panic | None = None
         self._where, self._seen, self._context = where, set() if seen is None else seen, context
 
     @property
     def error(self) -> str:
-        return self.failure.error if self.failure is not None else ""
+        return self.panic.error if self.panic is not None else ""
 
     def __enter__(self) -> Self:
         return self
@@ -50,10 +50,10 @@ class contained:  # noqa: N801 it reads as a statement: `with contained("handler
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        self.failure = failure(error)
-        if self.failure.where in self._seen:
+        self.panic = panic_of(error)
+        if self.panic.where in self._seen:
             return True
-        self._seen.add(self.failure.where)
-        BUGS.labels(self._where).inc()
+        self._seen.add(self.panic.where)
+        PANICS.labels(self._where).inc()
         log.error("a bug in the broker, contained", where=self._where, exc_info=error, **self._context)
         return True
