@@ -1,7 +1,7 @@
-"""From counts back to claims: who gets which reservation's slot, and who keeps a gang from launching.
+"""Turns counts back into claims: the slot of each claim, and the claims that keep a gang from launching.
 
-Invariant: of interchangeable claims those that come first are served, and claims with the same choice of
-slots take them in order, the best first; no reservation is given beyond its room.
+Invariant: of interchangeable claims the first are served, and claims with the same slots take them in order,
+the best first; no reservation exceeds its room.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from broker.capacity.problem import ClaimDemand, Rank, SlotProblem, Taken
 
 
 def allocate(
-    problem: SlotProblem, taken: Taken, wishes: Mapping[str, ClaimDemand], inventory: Inventory
+    problem: SlotProblem, taken: Taken, demands: Mapping[str, ClaimDemand], inventory: Inventory
 ) -> dict[str, str]:
     """The reservation of each claim (by uid) that has a slot."""
-    first = {uid: place for place, uid in enumerate(wishes)}
+    first = {uid: place for place, uid in enumerate(demands)}
     served: dict[int, list[str]] = defaultdict(list)
     for bundle, count in zip(problem.bundles, taken.served, strict=True):
         served[bundle.reach] += bundle.claims[: int(count)]
@@ -38,14 +38,14 @@ def allocate(
 def lacking(
     gang: Sequence[Claim],
     rank: Rank,
-    wishes: Mapping[str, ClaimDemand],
+    demands: Mapping[str, ClaimDemand],
     dealt: Mapping[str, str],
     inventory: Inventory,
 ) -> list[str]:
-    """The claims of a gang (by name) for which no slot is left by those who come before it."""
-    before = Counter(odcr_id for uid, odcr_id in dealt.items() if wishes[uid].rank < rank)
-    must = [claim for claim in gang if not wishes[claim.uid].rank.falls_back]
-    edges = {claim.uid: tuple(wishes[claim.uid].slots) for claim in must}
+    """The claims of a gang (by name) for which earlier claims leave no slot."""
+    before = Counter(odcr_id for uid, odcr_id in dealt.items() if demands[uid].rank < rank)
+    must = [claim for claim in gang if not demands[claim.uid].rank.falls_back]
+    edges = {claim.uid: tuple(demands[claim.uid].slots) for claim in must}
     room = {each: inventory.free(each) - before[each] for slots in edges.values() for each in slots}
     flow = Flow(edges, room)
     return [claim.name for claim in must if not flow.add(claim.uid)]

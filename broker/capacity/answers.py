@@ -1,9 +1,9 @@
-"""What the broker does about a refusal: one answer for each class of error.
+"""The broker's response to a refusal: one policy for each class of error.
 
-Invariant: an answer marks only what the error is about. A quota or a subnet never marks a reservation. A
-throttled or failed call marks nothing, nor does a limit that is no vCPU quota. A wrong or forbidden request
-stops the claim instead of being tried elsewhere. A refusal of the whole call is answered as one of a single
-pool. Condition reasons are Karpenter's where it has one for the case.
+Invariant: a policy marks only the resource that the error is about. A quota or a subnet never marks a
+reservation. A throttled or failed call marks nothing, nor does a limit other than a vCPU quota. An invalid
+or forbidden request stops the claim instead of being tried elsewhere. A refused call is handled like the
+refusal of a single pool. Condition reasons are Karpenter's, if it has one for the case.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from broker.capacity.model import Inventory, Option, Pool
 from broker.capacity.shortages import Scope, Shortages, class_scope, placement_scope, quota_scope
 from providers.model import ErrorClass, LaunchError, ProviderError
 
-SPILLED: Final = "SpilledToOnDemand"  # no code of EC2's: it launches elsewhere without a word
+SPILLED: Final = "SpilledToOnDemand"  # no code of EC2's: it launches elsewhere without an error
 
 Marks = Literal["capacity", "class", "placement", "subnet", "quota", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPolicy:
-    """`marks`: what is remembered as short. `elsewhere`: the claim's other options may be tried at once.
-    `stops`: the claim waits for somebody to change something. `repeats`: the same call is made again, later.
-    `refresh`: EC2 is to be described anew first. `sweep`: launch templates that nothing uses are deleted now.
-    `reason` is the condition's, `by_code`: with the error's own code instead. `quiet`: no event, since it
-    passes by itself. `next_step` is a sentence.
-    """
+    """`marks`: the resource that is remembered as short. `elsewhere`: the claim's other options are tried at
+    once. `stops`: the claim waits until the configuration changes. `repeats`: the same call is made again
+    later. `refresh`: EC2 is described again first. `sweep`: unused launch templates are deleted now.
+    `reason` is the condition's; with `by_code` it is the error's own code. `quiet`: no event, since the
+    condition passes by itself. `next_step` is a sentence."""
 
     marks: Marks
     reason: str
@@ -62,7 +61,7 @@ ANSWERS: Final[Mapping[ErrorClass, ErrorPolicy]] = {
         elsewhere=True,
         refresh=True,
         reason="ReservationNotUsable",
-        next_step="reservations are described anew; the claim's other options are tried",
+        next_step="reservations are described again; the claim's other options are tried",
     ),
     ErrorClass.NOT_OFFERED: ErrorPolicy(
         marks="capacity",
@@ -122,7 +121,7 @@ ANSWERS: Final[Mapping[ErrorClass, ErrorPolicy]] = {
         marks="nothing",
         repeats=True,
         reason="InternalError",
-        next_step="EC2 had trouble of its own; the same call is made again with the same token",
+        next_step="EC2 failed; the same call is made again with the same token",
     ),
     ErrorClass.TEMPLATE_GONE: ErrorPolicy(
         marks="nothing",
@@ -162,15 +161,17 @@ ANSWERS: Final[Mapping[ErrorClass, ErrorPolicy]] = {
 
 
 def answer(class_: ErrorClass, *, option: Option | None = None, code: str = "") -> ErrorPolicy:
-    """What to do about an error of this class. With the option, a spot limit is called by its name; with the
-    code, any other limit by its code."""
-    found = ANSWERS[class_]
+    """The policy for an error of this class.
+
+    With the option, a spot limit is reported by its name; with the code, any other limit by its code.
+    """
+    policy = ANSWERS[class_]
     if class_ is ErrorClass.QUOTA and option is not None and option.pool.capacity_type == "spot":
-        return replace(found, reason="SpotQuotaExceeded")
-    if found.by_code and code:
+        return replace(policy, reason="SpotQuotaExceeded")
+    if policy.by_code and code:
         # A condition's reason has no full stop, a code may have.
-        return replace(found, reason=code.replace(".", ""))
-    return found
+        return replace(policy, reason=code.replace(".", ""))
+    return policy
 
 
 def scopes(
@@ -181,11 +182,11 @@ def scopes(
     subnet_id: str = "",
     spills: bool = False,
 ) -> tuple[Scope, ...]:
-    """What an error of this class about this option marks as short; empty where it marks nothing.
+    """The scopes that an error of this class marks as short for this option; empty if it marks nothing.
 
-    `node_class`: the class that was launched from.
-    A group or an open match that is full means that all its reservations of the type and zone are.
-    `spills`: EC2 was free to go on to On-Demand, so its refusal is about that pool too.
+    `node_class`: the class of the launch. A full group or open match means that all its reservations of
+    the type and zone are full. `spills`: EC2 could go on to On-Demand, so its refusal covers that pool
+    too.
     """
     match ANSWERS[class_].marks:
         case "nothing":
@@ -210,7 +211,7 @@ def scopes(
 
 
 def _plain(pool: Pool) -> Pool:
-    """The pool that EC2 goes on to by itself."""
+    """The on-demand pool that EC2 falls back to by itself."""
     return replace(pool, capacity_type="on-demand", reservation="")
 
 
@@ -225,7 +226,7 @@ def remember(
     subnet_id: str = "",
     spills: bool = False,
 ) -> Shortages:
-    """The shortages after this error about this option; `subnet_id` where the error does not name it."""
+    """The shortages after this error about this option; `subnet_id` if the error does not name it."""
     about = error.subnet_id if isinstance(error, LaunchError) and error.subnet_id else subnet_id
     for scope in scopes(error.class_, option, node_class=node_class, subnet_id=about, spills=spills):
         free = inventory.free(scope.key) if scope.kind == "reservation" else 0
@@ -243,7 +244,7 @@ def launched(
     node_class: str = "",
     subnet_id: str = "",
 ) -> Shortages:
-    """The shortages after a launch of this option that came to run in `reservation_id` (or in none)."""
+    """The shortages after a launch of this option into `reservation_id` (or into none)."""
     through: list[Scope] = [quota_scope(option.pool), class_scope(node_class, option.pool)]
     if placed := placement_scope(option.pool):
         through.append(placed)
@@ -257,7 +258,7 @@ def launched(
 
 
 def spilled(shortages: Shortages, option: Option, *, now: datetime) -> Shortages:
-    """The shortages after EC2 passed the option's reservations by, which means that they are full."""
+    """The shortages after EC2 launched outside the option's reservations, which means that they are full."""
     for scope in scopes(ErrorClass.RESERVATION_FULL, option):
         shortages = shortages.record(scope, class_=ErrorClass.RESERVATION_FULL, code=SPILLED, now=now)
     return shortages
@@ -266,15 +267,18 @@ def spilled(shortages: Shortages, option: Option, *, now: datetime) -> Shortages
 def learn(
     shortages: Shortages,
     group: LaunchGroup,
-    dealt: Distribution,
+    distribution: Distribution,
     errors: Iterable[LaunchError],
     *,
     inventory: Inventory,
     now: datetime,
 ) -> Shortages:
-    """The shortages after a call. What launched comes first: a pool that gave some and refused the rest is
-    short, and so are reservations that EC2 passed by."""
-    for pair in dealt.pairs:
+    """The shortages after a call. Launches are applied first.
+
+    A pool that gave some instances and refused the rest is short, and so are reservations that EC2
+    passed over.
+    """
+    for pair in distribution.pairs:
         instance = pair.instance
         option = group.option(instance.instance_type, instance.zone)
         shortages = launched(
@@ -284,7 +288,7 @@ def learn(
             node_class=group.node_class,
             subnet_id=instance.subnet_id,
         )
-    for option in dict.fromkeys(passed_by(group, dealt)):
+    for option in dict.fromkeys(passed_by(group, distribution)):
         shortages = spilled(shortages, option, now=now)
     for error in errors:
         shortages = remember(
@@ -300,27 +304,27 @@ def learn(
     return shortages
 
 
-def full(group: LaunchGroup, dealt: Distribution, errors: Iterable[LaunchError]) -> frozenset[str]:
-    """The reservations that a call showed to have no free slot, whatever was believed of them."""
+def full(group: LaunchGroup, distribution: Distribution, errors: Iterable[LaunchError]) -> frozenset[str]:
+    """The reservations that a call showed to be full, even if the inventory differs."""
     short = [
         group.option(error.instance_type, error.zone)
         for error in errors
         if error.class_ in (ErrorClass.RESERVATION_FULL, ErrorClass.RESERVATION_GONE)
     ]
-    return frozenset(id_ for option in (*short, *passed_by(group, dealt)) for id_ in option.odcr_ids)
+    return frozenset(id_ for option in (*short, *passed_by(group, distribution)) for id_ in option.odcr_ids)
 
 
-def passed_by(group: LaunchGroup, dealt: Distribution) -> list[Option]:
-    """The options whose reservations EC2 put a launch outside of: into none at all."""
+def passed_by(group: LaunchGroup, distribution: Distribution) -> list[Option]:
+    """The options for which EC2 launched an instance outside every reservation."""
     return [
         group.option(pair.instance.instance_type, pair.instance.zone)
-        for pair in dealt.pairs
+        for pair in distribution.pairs
         if pair.spilled and not pair.instance.reservation_id
     ]
 
 
 def foremost(errors: Iterable[LaunchError]) -> LaunchError | None:
-    """The error that says most about why a claim did not launch: what a person must mend comes first."""
+    """The error to report for a claim. If there are several, one that needs action is shown first."""
     return min(errors, key=lambda error: (_FOREMOST.index(error.class_), error.code), default=None)
 
 

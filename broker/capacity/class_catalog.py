@@ -1,7 +1,7 @@
-"""What the claims of one class choose from, worked out once: types, places, and options outside reservations.
+"""The options of one class's claims, computed once: types, offerings, and options outside reservations.
 
-Invariant: types come smallest first and options in order; each option is made once, so that two claims with
-the same option have the same object; a reservation that cannot be launched into now gives none.
+Invariant: types come smallest first and options in order. Each option is created once, so two claims with
+the same option share the object. A reservation that cannot be launched into now yields no option.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class CandidateType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReservation:
-    """A usable reservation of a class as it is now: its node's labels, or why it cannot be launched into."""
+    """A usable reservation of a class in its current state: its node labels, or the reason against a
+    launch."""
 
     odcr: Odcr
     labels: Mapping[str, str]
@@ -55,7 +56,8 @@ class LiveReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offering:
-    """The usable reservations of a class in one zone and of one type; their options, if all are accepted."""
+    """The usable reservations of a class in one zone and of one type, and their options if all are
+    accepted."""
 
     zone: str
     reservations: tuple[LiveReservation, ...]
@@ -63,7 +65,7 @@ class Offering:
 
 
 class UnreservedOptions:
-    """Options outside reservations, in order."""
+    """Options outside reservations, on-demand or spot, in order."""
 
     def __init__(self, options: Sequence[Option]) -> None:
         self.options = tuple(options)
@@ -71,7 +73,7 @@ class UnreservedOptions:
         self._zones = _numbered(option.pool.zone for option in options)
 
     def among(self, types: Collection[str], zones: Collection[str]) -> list[Option]:
-        """Those of these types in these zones."""
+        """The options of these types in these zones."""
         yes = np.ones(len(self.options), dtype=bool)
         for (names, places), wanted in ((self._types, types), (self._zones, zones)):
             yes &= np.array([name in wanted for name in names], dtype=bool)[places]
@@ -79,7 +81,7 @@ class UnreservedOptions:
 
 
 def _numbered(values: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct values, and for each value its place among them."""
+    """The distinct values, and for each value its position among them."""
     places: dict[str, int] = {}
     numbers = [places.setdefault(value, len(places)) for value in values]
     return [*places], np.array(numbers, dtype=np.int64)
@@ -87,10 +89,10 @@ def _numbered(values: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCatalog:
-    """What all claims of one class choose from, worked out once: types smallest first, options in order.
+    """The options of all claims of one class, computed once: types smallest first, options in order.
 
-    `imageless` are the types that the class has no image for, `unfit` others that it cannot launch, each with
-    the reason. Each option is `made` once.
+    `imageless` are types without an image in the class, `unfit` other types that it cannot launch, each
+    with the reason. `made` keeps each option, so that it is created once.
     """
 
     node_class: NodeClass
@@ -101,7 +103,7 @@ class ClassCatalog:
     reserved: tuple[LiveReservation, ...]
     soon: tuple[
         tuple[LiveReservation, datetime], ...
-    ]  # those that take no launches yet, and until when they may
+    ]  # not launchable yet, with the latest time until they are
     offerings: Mapping[str, tuple[Offering, ...]]  # by type
     unreserved: Mapping[CapacityType, UnreservedOptions]
     type_filter: TypeFilter
@@ -111,7 +113,7 @@ class ClassCatalog:
 def class_catalog(
     node_class: NodeClass, types: Mapping[str, InstanceType], inventory: Inventory, now: datetime
 ) -> ClassCatalog:
-    """What claims of this class choose from now."""
+    """The catalog of this class now."""
     tenancy = {TENANCY: node_class.tenancy or "default"}
     ordered = sorted(types.values(), key=size_key)
     pictured = {each.name for each in ordered if image_for(node_class, each)}
@@ -166,7 +168,7 @@ def class_catalog(
 def _offerings(
     reserved: Iterable[LiveReservation], node_class: NodeClass, made: dict[tuple[str, ...], Option]
 ) -> dict[str, tuple[Offering, ...]]:
-    """Where the reservations of each type are, those apart that cannot be launched into."""
+    """The reservations of each type by zone, without those that cannot be launched into."""
     reservations: dict[str, dict[str, list[LiveReservation]]] = defaultdict(lambda: defaultdict(list))
     for live in reserved:
         if not live.problem:
@@ -192,7 +194,7 @@ def offering_options(
 ) -> list[Option]:
     """The options of one type and zone. `reservations` are all of them, `good` those that the claim accepts.
 
-    An open or group launch could land in any of them, so it is none if that could be one that is not good.
+    An open or group launch could land in any of them. It is no option if one of them is not good.
     """
     together = [live.odcr for live in good if market_of(live.odcr) == "on-demand"]
     apart = [live.odcr for live in good]
@@ -248,7 +250,7 @@ def _unreserved(
 
 
 def image_for(node_class: NodeClass, type_: InstanceType, odcr: Odcr | None = None) -> Image | None:
-    """The class's first image that serves the type, on the reservation's platform if it is to run in one."""
+    """The class's first image that serves the type, and the reservation's platform if one is given."""
     return next(
         (
             image

@@ -1,8 +1,8 @@
-"""Instance types that a class cannot launch whatever a claim asks for: EC2 refuses them, or no node joins.
+"""Instance types that a class can never launch: EC2 refuses them, or no node joins.
 
-Invariant: network cards that EC2 did not describe leave no type out. A type without a hypervisor, as bare
-metal, is not Nitro here, and one of which EC2 names no EFA has none.
-The checks are Karpenter's (pkg/providers/instancetype/compatibility).
+Invariant: a type whose network cards EC2 does not describe is not excluded. A type without a hypervisor,
+such as bare metal, is not Nitro here, and one without a described EFA has none. The checks are Karpenter's
+(pkg/providers/instancetype/compatibility).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from providers.model import InstanceType
 
 
 def incompatibility(type_: InstanceType, node_class: NodeClass) -> str:
-    """Why the class cannot launch this type; empty where it can."""
+    """Why the class cannot launch this type; empty if it can."""
     if node_class.family == "AL2023" and type_.name.startswith("a1."):
         return "AL2023 does not run on a1 instances"
     if node_class.tracks_connections and type_.hypervisor != "nitro":

@@ -1,12 +1,11 @@
-"""Matching takers to slots so that no usable slot stays idle.
+"""Matches takers to slots so that no usable slot stays idle.
 
-Invariant: after `add` has been called for every taker in order of importance, the number of takers matched is
-the largest that any assignment reaches, no slot holds more than it has room for, and a taker is only left out
-for takers added before it. (Augmenting paths in a bipartite graph; the sets of takers that can be matched
-together form a transversal matroid, for which greedy in order of weight is optimal: Edmonds and Fulkerson,
-1965.)
+Invariant: `add` is called for every taker in order of importance. Then as many takers are matched as in any
+assignment, no slot exceeds its room, and a taker is left out only in favour of takers added before it.
 
-Takers of one kind have equal edges and are counted, not listed, so a thousand equal ones cost as one.
+The method is augmenting paths in a bipartite graph. The sets of takers that can be matched together form a
+transversal matroid, and for a matroid greedy in order of weight is optimal (Edmonds and Fulkerson, 1965).
+Takers of one kind have equal edges and are counted, so a thousand equal takers cost as one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ S = TypeVar("S", bound=Hashable)
 
 
 class FlowState(NamedTuple, Generic[K, S]):
-    """What `restore` goes back to."""
+    """The state that `restore` returns to."""
 
     room: dict[S, int]
     held: dict[S, dict[K, int]]
@@ -28,7 +27,7 @@ class FlowState(NamedTuple, Generic[K, S]):
 
 
 class Flow(Generic[K, S]):
-    """`edges` gives each kind its slots, the preferred first; `room` is how many each slot takes."""
+    """`edges` gives each kind its slots, the preferred first; `room` is the capacity of each slot."""
 
     def __init__(self, edges: Mapping[K, Sequence[S]], room: Mapping[S, int]) -> None:
         self._edges = edges
@@ -39,7 +38,7 @@ class Flow(Generic[K, S]):
         self.filled: S | None = None  # the slot that holds one more since the last match
 
     def add(self, kind: K) -> bool:
-        """Matches one more taker of this kind if that is possible without leaving out another."""
+        """Matches one more taker of this kind if that leaves out no other taker."""
         if kind in self._closed:
             return False
         slots = self._edges[kind]
@@ -63,19 +62,19 @@ class Flow(Generic[K, S]):
         return True
 
     def taken(self, kind: K) -> dict[S, int]:
-        """Slots that takers of this kind hold, the preferred first."""
+        """The slots that takers of this kind hold, the preferred first."""
         return {slot: count for slot in self._edges[kind] if (count := self._held[slot].get(kind, 0))}
 
     def narrow(self, slot: S, room: int) -> None:
-        """The slot takes at most so many more."""
+        """Limits the slot to at most `room` more takers."""
         self._room[slot] = min(self._room[slot], max(0, room))
 
     def holds(self, slot: S) -> int:
-        """How many takers the slot has."""
+        """The number of takers in the slot."""
         return sum(self._held[slot].values())
 
     def left(self, slot: S) -> int:
-        """Room that nobody took."""
+        """The free room of the slot."""
         return self._room[slot]
 
     def state(self) -> FlowState[K, S]:
@@ -99,7 +98,7 @@ class Flow(Generic[K, S]):
             del held[kind]
 
     def _path(self, kind: K) -> list[tuple[K, S, S | None]]:
-        """The shortest way to make room: (who, takes which slot, leaves which), from the newcomer on."""
+        """The shortest way to make room, from the newcomer on: (taker, slot it takes, slot it leaves)."""
         reached: dict[S, tuple[K, S | None]] = {}
         seen = {kind}
         queue: deque[tuple[K, S | None]] = deque([(kind, None)])
@@ -115,7 +114,7 @@ class Flow(Generic[K, S]):
                     if holder not in seen:
                         seen.add(holder)
                         queue.append((holder, slot))
-        # Nobody who was reached can move, now or after any later match: they need not be asked again.
+        # No reached taker can move, now or after any later match: they are not searched again.
         self._closed |= seen
         return []
 

@@ -1,13 +1,14 @@
-"""Which gangs launch, by branch and bound: all of a gang or none of it.
+"""Chooses the gangs that launch, by branch and bound: all of a gang or none of it.
 
-Invariant: the gangs chosen fit together, and with them the objective is the best that any choice reaches,
-level by level: most claims in reservations by priority, most claims launched, least on-demand cost, smallest
-instances, soonest ends. Only gangs are decided here; who gets which slot follows from them (see `network`).
+Invariant: the chosen gangs fit together, and no other choice reaches a better objective. The objective is
+compared level by level: most claims in reservations by priority, most claims launched, least on-demand cost,
+smallest instances, soonest ends. Only gangs are decided here; the slots follow from them (see `network`).
 
-Gangs of equal needs are counted together, so that a hundred of eight nodes each are one number to find. A
-part of the search says how many of each kind launch at least and at most. Its bound is the network's optimum
-with those at least served first and the rest taken apart into single claims: no choice in that part is
-better, level by level. It is divided at a kind that the network leaves in pieces. (Land and Doig, 1960.)
+Gangs of equal needs are counted together, so a hundred gangs of eight nodes each are one number to find. A
+part of the search bounds the number of launched gangs of each kind, from below and above. Its own bound is
+the network's optimum with the lower numbers served first and all other gangs split into single claims. No
+choice in that part is better, level by level. The part is divided at a kind that the network leaves in
+pieces. (Land and Doig, 1960.)
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ Objective = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangChoice:
-    """The gangs that launch; `proven` when no other choice is better."""
+    """The gangs that launch; `proven` if no other choice is better."""
 
     gangs: frozenset[str]
     proven: bool
 
 
 class _Part(NamedTuple):
-    """A gang's claims of one need. Those that `must` have no other way than a slot."""
+    """A gang's claims of one need. Claims that `must` can only launch into a slot."""
 
     reach: int
     must: bool
@@ -48,7 +49,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GangKind:
-    """Gangs of equal needs, those that come first first."""
+    """Gangs of equal needs, in the order in which they launch."""
 
     priority: int  # negated
     parts: tuple[_Part, ...]
@@ -72,10 +73,10 @@ class _ClaimClass(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A part of the search: how many gangs of each kind launch at least and at most, and what that comes to.
+    """A part of the search: the least and the most launched gangs of each kind, and the resulting objective.
 
-    `bound` is None where so many do not fit. `counts` gangs launch whole in the network's optimum; `reached`
-    is its objective if that is all there is of gangs in it. `split` is the kind to divide at, if any.
+    `bound` is None if so many do not fit. `counts` gangs launch whole in the network's optimum;
+    `reached` is its objective if no other gang is in it. `split` is the kind to divide at, if any.
     """
 
     least: tuple[int, ...]
@@ -87,7 +88,7 @@ class _Node(NamedTuple):
 
 
 def rivals(problem: SlotProblem, undecided: Iterable[str], *, present: Collection[str]) -> list[str]:
-    """These gangs and those of the present that share a slot with them, however far around."""
+    """The undecided gangs and the present gangs that share a slot with them, directly or through others."""
     named, before = set(undecided), 0
     while len(named) != before:
         before = len(named)
@@ -106,7 +107,7 @@ def choose(
     until: float,
     timer: Callable[[], float],
 ) -> GangChoice:
-    """The best choice among rivals that `timer` leaves time for; at worst those that are `fitting`."""
+    """The best choice among rivals in the time that `timer` leaves; at worst the `fitting` gangs."""
     search = _GangSearch(problem, gangs)
     counts = tuple(sum(gang in fitting for gang in kind.gangs) for kind in search.kinds)
     best = search.node(least=counts, most=counts)
@@ -131,7 +132,7 @@ def choose(
 
 
 class _GangSearch:
-    """The problem of some gangs and all that share slots with them."""
+    """The problem of some gangs and all others that share slots with them."""
 
     def __init__(self, problem: SlotProblem, gangs: Sequence[str]) -> None:
         reached = _reached(problem, gangs)
@@ -140,21 +141,29 @@ class _GangSearch:
             problem, bundles=(), arc_reach=problem.arc_reach[arcs], arc_slot=problem.arc_slot[arcs]
         )
         self.kinds = _kinds(problem, gangs)
-        self._lots = _claim_classes(problem, reached, self.kinds)
-        self._priorities = sorted({lot.priority for lot in self._lots})
+        self._classes = _claim_classes(problem, reached, self.kinds)
+        self._priorities = sorted({each.priority for each in self._classes})
 
     def node(self, *, least: tuple[int, ...], most: tuple[int, ...]) -> _Node:
         """The network's optimum in this part of the search."""
         reaches: list[int] = []
         at_most: list[int] = []
         order: list[tuple[object, ...]] = []
-        for lot in self._lots:
-            alone = lot.kind is None
-            low, high = (0, 1) if lot.kind is None else (least[lot.kind], most[lot.kind])
-            sure = 0 if alone or lot.falls_back else low * lot.claims
-            rank = (lot.priority, lot.falls_back, -lot.cost, alone, lot.kind or 0)
-            reaches += [lot.reach, lot.reach]
-            at_most += [sure, high * lot.claims - sure]
+        for claim_class in self._classes:
+            alone = claim_class.kind is None
+            low, high = (
+                (0, 1) if claim_class.kind is None else (least[claim_class.kind], most[claim_class.kind])
+            )
+            sure = 0 if alone or claim_class.falls_back else low * claim_class.claims
+            rank = (
+                claim_class.priority,
+                claim_class.falls_back,
+                -claim_class.cost,
+                alone,
+                claim_class.kind or 0,
+            )
+            reaches += [claim_class.reach, claim_class.reach]
+            at_most += [sure, high * claim_class.claims - sure]
             order += [(False, *rank), (True, *rank)]
         taken = give(
             self._problem,
@@ -166,19 +175,19 @@ class _GangSearch:
             return _Node(least, most, None)
         served = (taken.served[::2] + taken.served[1::2]).tolist()
         counts, pieces = list(most), set()
-        for lot, count in zip(self._lots, served, strict=True):
-            if lot.kind is not None and not lot.falls_back:
-                counts[lot.kind] = min(counts[lot.kind], count // lot.claims)
-        for lot, count in zip(self._lots, served, strict=True):
-            if lot.kind is not None:
-                whole = counts[lot.kind] * lot.claims
-                if count > whole or (count < whole and not lot.falls_back):
-                    pieces.add(lot.kind)
+        for claim_class, count in zip(self._classes, served, strict=True):
+            if claim_class.kind is not None and not claim_class.falls_back:
+                counts[claim_class.kind] = min(counts[claim_class.kind], count // claim_class.claims)
+        for claim_class, count in zip(self._classes, served, strict=True):
+            if claim_class.kind is not None:
+                whole = counts[claim_class.kind] * claim_class.claims
+                if count > whole or (count < whole and not claim_class.falls_back):
+                    pieces.add(claim_class.kind)
         bound = self._objective(taken, served, launched=most, paying=least)
         if pieces:
             return _Node(least, most, bound, tuple(counts), None, min(pieces))
         reached = self._objective(taken, served, launched=counts, paying=counts)
-        # Gangs that leave claims to fall back cost something: fewer of them may be better, or may not.
+        # Gangs whose claims fall back cost something, so fewer of them may be better.
         paying = (place for place, kind in enumerate(self.kinds) if kind.pays and least[place] < most[place])
         return _Node(least, most, bound, tuple(counts), reached, next(paying) if reached != bound else None)
 
@@ -193,7 +202,7 @@ class _GangSearch:
         return [(node.least, fewer), (more, node.most)]
 
     def first(self, counts: Sequence[int]) -> frozenset[str]:
-        """So many gangs of each kind."""
+        """The first gangs of each kind, as many as counted."""
         return frozenset(
             gang for kind, count in zip(self.kinds, counts, strict=True) for gang in kind.gangs[:count]
         )
@@ -201,17 +210,18 @@ class _GangSearch:
     def _objective(
         self, taken: Taken, served: Sequence[int], *, launched: Sequence[int], paying: Sequence[int]
     ) -> Objective:
-        """Larger when better. Of each kind so many gangs are `launched`, so many `paying` for the rest."""
+        """The objective: larger is better. Of each kind, `launched` gangs launch and `paying` gangs pay for
+        fallbacks."""
         by_priority = dict.fromkeys(self._priorities, 0)
         running = saved = 0
-        for lot, count in zip(self._lots, served, strict=True):
-            by_priority[lot.priority] += count
-            if not lot.falls_back:
+        for claim_class, count in zip(self._classes, served, strict=True):
+            by_priority[claim_class.priority] += count
+            if not claim_class.falls_back:
                 running += count
-            elif lot.kind is not None:
-                running += launched[lot.kind] * lot.claims
-                saved -= lot.cost * paying[lot.kind] * lot.claims
-            saved += lot.cost * count
+            elif claim_class.kind is not None:
+                running += launched[claim_class.kind] * claim_class.claims
+                saved -= claim_class.cost * paying[claim_class.kind] * claim_class.claims
+            saved += claim_class.cost * count
         used = (
             -int((taken.flow * ranks[self._problem.arc_slot]).sum())
             for ranks in (self._problem.sizes, self._problem.ends)
@@ -257,7 +267,7 @@ def _cost(bundle: Bundle) -> int:
 
 
 def _reached(problem: SlotProblem, gangs: Iterable[str]) -> NDArray[np.bool_]:
-    """The reaches that share a slot with these gangs', however far around."""
+    """The reaches that share a slot with these gangs, directly or through others."""
     reached = np.zeros(problem.reaches, dtype=bool)
     for gang in gangs:
         reached[[problem.bundles[place].reach for place in problem.gangs[gang]]] = True

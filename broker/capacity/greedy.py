@@ -1,10 +1,12 @@
-"""Slots given out in one pass, for when there is no time for better.
+"""Assigns slots in one pass, if there is no time for a better solver.
 
-Invariant: the bundles are served in order of rank, each from the best slots that are left, a gang that binds
-whole or not at all; nothing given is taken back. Let G be the size of the largest gang that binds, or 1. Then
-no plan has more than 1 + G times as many claims in reservations, at any priority and above: whatever another
-plan serves and this one does not (a claim, or a gang of at most G) found a slot that it needs taken by one
-that came before, and each slot taken stands in the way of at most one of them.
+Invariant: bundles are served in order of rank, each from the best slots left, a binding gang whole or not at
+all; an assigned slot is never taken back.
+
+Let G be the size of the largest binding gang, or 1. Then no plan has more than 1 + G times as many claims in
+reservations, at any priority and above. Take anything that another plan serves and this one does not: a
+claim, or a gang of at most G. An earlier claim took a slot that it needs. Each taken slot stands in the way
+of at most one of them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from broker.capacity.problem import Ints, SlotProblem, Taken
 
 
 def solve(problem: SlotProblem) -> tuple[Taken, frozenset[str]]:
-    """What is given out, and the gangs that launch."""
+    """The assigned slots, and the gangs that launch."""
     room = problem.room.copy()
     starts = np.searchsorted(problem.arc_reach, np.arange(problem.reaches + 1))
     place = starts[:-1].copy()  # each reach's first arc that may have room: slots only fill up
@@ -62,12 +64,12 @@ def bound(problem: SlotProblem, taken: Taken) -> int:
 
 
 def ceiling(problem: SlotProblem) -> int:
-    """No plan at all gives more claims a slot: there are no more claims, or no more slots."""
+    """An upper bound for every plan: the number of claims or the number of slots."""
     return int(min(problem.counts.sum(), problem.room.sum()))
 
 
 def fits(problem: SlotProblem, gang: str, room: Ints) -> Mapping[int, int] | None:
-    """How many go over which arc when the gang's claims that need a slot all get one; None if they cannot."""
+    """The flow over each arc if all claims of the gang that need a slot get one; None if they cannot."""
     starts = np.searchsorted(problem.arc_reach, np.arange(problem.reaches + 1))
     needs: dict[int, int] = defaultdict(int)
     for place in problem.gangs[gang]:

@@ -1,9 +1,9 @@
-"""From assignments to fleet calls, and from a fleet's answer back to claims.
+"""Turns assignments into fleet calls, and a fleet's response back into results for claims.
 
 Invariant: no call holds two entries of one instance type and zone (EC2 refuses the whole call:
-InvalidFleetConfig, "duplicate instance pools"), none mixes markets or reservation targets, none asks for more
-than 1,000 instances; every instance of an answer goes to exactly one claim or is returned as surplus; and
-whether an instance is reserved is read from EC2's description of it, never from what was asked for.
+InvalidFleetConfig, "duplicate instance pools"). No call mixes markets or reservation targets, or requests
+more than 1,000 instances. Every returned instance goes to exactly one claim or is surplus. Whether an
+instance is reserved is read from EC2's description of it, never from the request.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _WAVES: Final = {"id": 0, "group": 1, "open": 2, "plain": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchGroup:
-    """One fleet call: the claims it is for, in order, and everything about it that decisions settle.
+    """One fleet call: its claims, in order, and all its decided parameters.
 
-    `minimum` > 0: all or nothing below that count. `wave`: calls of a lower wave are made first, so that a
-    group or an open match does not take the slot that another launch names. `spills`: EC2 may go on to
-    On-Demand itself.
+    `minimum` > 0: all or nothing below that count. `wave`: calls of a lower wave are made first, so that
+    a group or an open match does not take the slot that another launch names. `spills`: EC2 may fall
+    back to On-Demand itself.
     """
 
     node_class: str
@@ -60,7 +60,7 @@ class LaunchGroup:
     wave: int = 0
     gang: str = ""
     minimum: int = 0
-    tenancy: str = ""  # empty: the class's
+    tenancy: str = ""  # empty: that of the class
 
     @property
     def count(self) -> int:
@@ -71,7 +71,7 @@ class LaunchGroup:
         return self.capacity_type == "reserved" and self.target.preference == "open"
 
     def option(self, instance_type: str, zone: str) -> Option:
-        """The option that an override (or an error about it) stands for."""
+        """The option of an override, or of an error about it."""
         first = self.assignments[0]
         for option in (first.option, *first.rest):
             if (option.pool.instance_type, option.pool.zone) == (instance_type, zone) and (
@@ -81,13 +81,13 @@ class LaunchGroup:
         return first.option
 
     def subnet(self, instance_type: str, zone: str) -> str:
-        """The subnet that was asked for this type and zone; the first one's where the call names neither."""
+        """The requested subnet for this type and zone; the first one's if the call does not name them."""
         asked = (each for each in self.overrides if (each.instance_type, each.zone) == (instance_type, zone))
         return next(asked, self.overrides[0]).subnet_id
 
 
 class LaunchedClaim(NamedTuple):
-    """A claim and its instance. `spilled`: it was to be in a reservation, and EC2 shows it elsewhere."""
+    """A claim and its instance. `spilled`: EC2 shows it outside the planned reservation."""
 
     assignment: Assignment
     instance: Instance
@@ -99,12 +99,12 @@ class LaunchedClaim(NamedTuple):
 
     @property
     def unwanted(self) -> bool:
-        """The claim takes reserved capacity alone, and this is none."""
+        """Whether the claim accepts reserved capacity alone, and the instance is not reserved."""
         return self.spilled and not (self.instance.reservation_id or on_demand_too(self.claim.requirements))
 
 
 class LeftOver(NamedTuple):
-    """A claim that got no instance, and the refusals that were given."""
+    """A claim without an instance, and the refusals."""
 
     assignment: Assignment
     errors: tuple[LaunchError, ...]
@@ -116,7 +116,7 @@ class LeftOver(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """A fleet's answer, dealt out. `surplus` are instances that nobody asked for."""
+    """The instances of a fleet's response by claim. `surplus` are instances beyond the request."""
 
     pairs: tuple[LaunchedClaim, ...] = ()
     left: tuple[LeftOver, ...] = ()
@@ -124,7 +124,7 @@ class Distribution:
 
 
 class _Key(NamedTuple):
-    """Assignments that one call can serve."""
+    """The common parameters of assignments that one call can serve."""
 
     wave: int
     node_class: str
@@ -146,13 +146,13 @@ def group(
     shortages: Shortages,
     now: datetime,
 ) -> list[LaunchGroup]:
-    """Equal assignments as one call each, in the order in which the calls are to be made."""
+    """Groups equal assignments into one call each, in the order of the calls."""
     waiting = sorted(assignments, key=lambda each: order(each.claim))
     keys: dict[tuple[object, ...], _Key] = {}
     members: dict[_Key, list[Assignment]] = defaultdict(list)
     for assignment in waiting:
         claim = assignment.claim
-        # A plan gives equal claims one and the same tuple of further options, so its identity will do.
+        # A plan gives equal claims the same tuple of further options, so its identity identifies it.
         alike = (claim.node_class, claim.requirements, assignment.option, id(assignment.rest))
         if alike not in keys:
             node_class = node_classes[claim.node_class].of_tenancy(tenancy(claim.requirements))
@@ -183,7 +183,7 @@ def group(
 
 
 def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
-    """Gives the instances to the claims in order; who gets none is left over with the refusals."""
+    """Gives the instances to the claims in order; the others are left over with the refusals."""
     asked = {(override.instance_type, override.zone): rank for rank, override in enumerate(group.overrides)}
     wanted = set(group.assignments[0].option.odcr_ids)
 
@@ -196,9 +196,9 @@ def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
         place = asked.get((instance.instance_type, instance.zone), len(asked))
         return (outside(instance), not instance.described, place, instance.id)
 
-    dealt = sorted(result.instances, key=rank)
-    usable = [each for each in dealt if (each.instance_type, each.zone) in asked]
-    strange = [each for each in dealt if (each.instance_type, each.zone) not in asked]
+    instances = sorted(result.instances, key=rank)
+    usable = [each for each in instances if (each.instance_type, each.zone) in asked]
+    unrequested = [each for each in instances if (each.instance_type, each.zone) not in asked]
     pairs = tuple(
         LaunchedClaim(assignment, instance, spilled=outside(instance))
         for assignment, instance in zip(group.assignments, usable, strict=False)
@@ -213,12 +213,12 @@ def distribute(group: LaunchGroup, result: LaunchResult) -> Distribution:
     return Distribution(
         pairs=pairs,
         left=tuple(LeftOver(each, errors) for each in group.assignments[len(pairs) :]),
-        surplus=(*usable[len(pairs) :], *strange),
+        surplus=(*usable[len(pairs) :], *unrequested),
     )
 
 
 def refused(group: LaunchGroup, error: ProviderError) -> Distribution:
-    """A call that was refused as a whole says of every pool that it asked what a pool's error would say."""
+    """Applies the refusal of a whole call to every requested pool."""
     errors = tuple(
         LaunchError(
             code=error.code,
@@ -234,10 +234,10 @@ def refused(group: LaunchGroup, error: ProviderError) -> Distribution:
 
 
 def undone(distributions: Iterable[Distribution]) -> tuple[LaunchedClaim, ...]:
-    """The pairs of gangs that did not launch whole: their instances are to be terminated."""
-    dealt = list(distributions)
-    broken = {each.claim.gang for distribution in dealt for each in distribution.left if each.claim.gang}
-    return tuple(pair for distribution in dealt for pair in distribution.pairs if pair.claim.gang in broken)
+    """The instances of gangs that did not launch whole, with their claims: they are terminated."""
+    given = list(distributions)
+    broken = {each.claim.gang for distribution in given for each in distribution.left if each.claim.gang}
+    return tuple(pair for distribution in given for pair in distribution.pairs if pair.claim.gang in broken)
 
 
 def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, InstanceType]) -> _Key:
@@ -268,7 +268,8 @@ def _key(assignment: Assignment, node_class: NodeClass, types: Mapping[str, Inst
 def _pools(
     assignment: Assignment, node_class: NodeClass, image: Image, types: Mapping[str, InstanceType]
 ) -> tuple[Pool, ...]:
-    """What one call may ask: a reserved option alone, any other with the claim's further ones of its kind."""
+    """The pools of one call: a reserved option alone, otherwise also the claim's further options of its
+    kind."""
     first = assignment.option.pool
     if first.capacity_type == "reserved":
         return (first,)
@@ -314,7 +315,7 @@ def _overrides(
 
 
 def _preference(subnet: Subnet, shortages: Shortages, now: datetime) -> tuple[bool, int, str]:
-    """A subnet that did not run out lately, then the one with most addresses."""
+    """The sort key of subnets: those that did not recently run out, then the most addresses."""
     return (
         shortages.get(Scope("subnet", subnet.id), now) is not None,
         -subnet.available_addresses,

@@ -1,11 +1,12 @@
-"""Which reservations a class's selection means, and which of them a launch can use.
+"""Resolves a class's selection to reservations, and finds those that a launch can use.
 
-Invariant: every reservation that a selection names is in exactly one of `usable`, `pending` and `misfits`,
-and none is usable that EC2 would refuse or end: EC2 matches on instance type, platform, zone and tenancy, and
-wants a reservation in a placement group or on an Outpost launched into there (EC2 User Guide, "Launch
+Invariant: every selected reservation is in exactly one of `usable`, `pending` and `misfits`, and EC2 neither
+refuses nor ends a launch into a usable one. EC2 matches on instance type, platform, zone and tenancy. A
+reservation in a placement group or on an Outpost requires a launch into that (EC2 User Guide, "Launch
 instances into Capacity Reservations in a group", "Using Capacity Reservation in placement groups with a
 Capacity Reservation group", "Capacity Blocks").
-What depends on the claim (instance type, resources, labels) is decided in `options`.
+
+Conditions of the claim (instance type, resources, labels) are checked in `options`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _ENDED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LaunchPlace:
-    """Where and with what a class launches, as far as EC2 compares it with a reservation."""
+    """The properties of a class's launches that EC2 compares with a reservation."""
 
     zones: frozenset[str]
     platforms: frozenset[str]
@@ -64,10 +65,10 @@ def resolve(
     outposts: Collection[str] = (),
     now: datetime,
 ) -> Resolved:
-    """What the selection finds now, each list ordered by id.
+    """The current result of the selection, each list ordered by id.
 
-    `zones` are those of the class's subnets outside Outposts, `outposts` the ARNs of the Outposts that its
-    other subnets are on, `platforms` the PlatformDetails of its images.
+    `zones` are those of the class's subnets outside Outposts, `outposts` the ARNs of the Outposts of its
+    other subnets, `platforms` the PlatformDetails of its images.
     """
     place = _LaunchPlace(
         zones=frozenset(zones),
@@ -101,7 +102,7 @@ def resolve_class(
     now: datetime,
     platforms: Collection[str] | None = None,
 ) -> Resolved:
-    """`resolve` for a class whose subnets are known, and its images or else their `platforms`."""
+    """`resolve` for a class with known subnets, and its images or else their `platforms`."""
     return resolve(
         node_class.selection,
         inventory,
@@ -116,22 +117,27 @@ def resolve_class(
 
 
 def ends_at(odcr: Odcr) -> datetime | None:
-    """When launches into it must stop: its end, or for a block the time at which its nodes drain."""
+    """The last moment for launches into it: its end, or for a block the start of its drain."""
     if odcr.end is None or odcr.reservation_type != "capacity-block":
         return odcr.end
     return odcr.end - (ULTRASERVER_DRAIN if odcr.ultraserver else BLOCK_DRAIN)
 
 
 def launchable(odcr: Odcr, now: datetime) -> bool:
-    """Whether EC2 would launch into it at this moment, fit and room apart."""
+    """Whether EC2 would launch into it now, apart from match and room."""
     return _state_misfit(odcr, now) is None and odcr.state not in _STARTING
 
 
 def begins_by(odcr: Odcr, now: datetime) -> datetime | None:
-    """Until when it is worth waiting for a reservation that takes no launches yet: EC2 makes it launchable
-    within five minutes of its creation or start. None if that is further away, or is over."""
+    """The time until which a launch should wait for a reservation that is not launchable yet.
+
+    EC2 makes it launchable within five minutes of its creation or start. None if that is further away,
+    or past.
+    """
     if odcr.state == "active":
-        return now + PENDING_MOST  # so it became since the class was resolved, which is resolved again now
+        return (
+            now + PENDING_MOST
+        )  # it became active after the class was resolved, which is resolved again now
     if odcr.state not in ("pending", "scheduled") or (odcr.state == "scheduled" and odcr.start is None):
         return None
     moments = [each for each in (odcr.created, odcr.start) if each is not None]
@@ -141,7 +147,7 @@ def begins_by(odcr: Odcr, now: datetime) -> datetime | None:
 
 
 def _selected(selection: Selection, inventory: Inventory, account_id: str) -> tuple[list[Odcr], list[Misfit]]:
-    """The reservations meant, and those that are meant by name but cannot be seen."""
+    """The selected reservations, and those that are named but not visible."""
     if selection.reservation_id:
         return _by_ids([selection.reservation_id], inventory, account_id)
     if selection.group_arn:
@@ -157,7 +163,7 @@ def _selected(selection: Selection, inventory: Inventory, account_id: str) -> tu
     if selection.terms:
         return _by_terms(selection.terms, inventory, account_id)
     if selection.preference in ("open", "capacity-reservations-only"):
-        # Nobody named these one by one, so the ones that are over are no news.
+        # These are not named one by one, so ended ones are not reported.
         return [o for o in inventory.odcrs.values() if o.match_criteria == "open" and not _over(o)], []
     return [], []
 
@@ -250,8 +256,8 @@ def _place_misfit(odcr: Odcr, place: _LaunchPlace, *, by_group: bool) -> Misfit 
         return misfit("PlatformMismatch", "platform", odcr.platform, place.platforms, "class has no image")
     if odcr.tenancy != place.tenancy:
         found = misfit("TenancyMismatch", "tenancy", odcr.tenancy, [place.tenancy], "class has none")
-        way = f"claims whose {TENANCY} must be {odcr.tenancy} are launched into it"
-        return replace(found, message=f"{found.message} unless a claim asks otherwise: {way}")
+        way = f"claims that require {TENANCY} {odcr.tenancy} are launched into it"
+        return replace(found, message=f"{found.message} unless a claim requires otherwise: {way}")
     if odcr.outpost_arn:
         if odcr.outpost_arn not in place.outposts:
             nothing = "class has no subnet on an Outpost"

@@ -1,7 +1,7 @@
 """The values that the decisions about instances take and return.
 
-Nothing here does anything: claims and what they accept, classes and what they resolved to, pools, the plan,
-and the one record of what was tried.
+Only data: claims and their requirements, classes and their resolved resources, pools, the plan, and the one
+record of an attempt.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class ReservationTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which reservations a class asks for.
+    """The reservations that a class selects.
 
-    Exactly one of: a preference, an id, a group ARN, or Karpenter's selector terms; all empty means that the
-    class names none, and instances opt out of open matching as Karpenter's do.
+    Exactly one of: a preference, an id, a group ARN, or Karpenter's selector terms. If all are empty the
+    class selects none, and its instances opt out of open matching as Karpenter's do.
     """
 
     preference: Preference | None = None
@@ -53,9 +53,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A reservation that was selected and cannot be used, and why.
+    """A selected reservation that cannot be used, and the reason.
 
-    `code` is EC2's own where EC2 said it; `reason` is CamelCase, `message` a sentence with both values.
+    `code` is EC2's own, if it gave one; `reason` is CamelCase, `message` a sentence with both values.
     """
 
     id: str
@@ -66,7 +66,8 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What a class's selection found: usable reservations, those that start soon, those that do not fit."""
+    """The result of a class's selection: usable reservations, those that start soon, those that do not
+    fit."""
 
     usable: tuple[Odcr, ...] = ()
     pending: tuple[Odcr, ...] = ()
@@ -75,7 +76,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """An eviction threshold: an amount in base units, or, when `percent` is set, a share of the capacity."""
+    """An eviction threshold: an amount in base units, or, if `percent` is set, a share of the capacity."""
 
     amount: float = 0.0
     percent: float | None = None
@@ -83,7 +84,8 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubelet:
-    """The kubelet settings of a class that change what a node can hold; amounts are in base units."""
+    """The kubelet settings of a class that change a node's allocatable resources; amounts are in base
+    units."""
 
     max_pods: int | None = None
     pods_per_core: int | None = None
@@ -94,7 +96,8 @@ class Kubelet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What of every instance pods cannot have, as Karpenter's settings of the same names say it."""
+    """The part of every instance that pods cannot use, as Karpenter's settings of the same names define
+    it."""
 
     vm_memory_percent: float = 0.075
     reserved_enis: int = 0
@@ -102,10 +105,11 @@ class Overhead:
     def __post_init__(self) -> None:
         if not 0 <= self.vm_memory_percent < 1:
             raise ValueError(
-                f"--vm-memory-overhead-percent is a share from 0 to below 1, not {self.vm_memory_percent}"
+                "--vm-memory-overhead-percent must be a share from 0 to below 1, "
+                f"not {self.vm_memory_percent}"
             )
         if self.reserved_enis < 0:
-            raise ValueError(f"--reserved-enis is a count from 0 on, not {self.reserved_enis}")
+            raise ValueError(f"--reserved-enis must be a count of at least 0, not {self.reserved_enis}")
 
 
 DEFAULT_OVERHEAD = Overhead()
@@ -113,15 +117,16 @@ DEFAULT_OVERHEAD = Overhead()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClass:
-    """A class as launches need it: its selection, what that resolved to, where and with what it launches.
+    """A class as launches need it: its selection, the resolved reservations, its subnets, images and
+    settings.
 
-    `not_ready` says why nothing may be launched from it now; empty means that it is ready.
+    `not_ready` is the reason why nothing may be launched from it now; empty if it is ready.
     """
 
     name: str
     selection: Selection
     resolved: Resolved = Resolved()
-    dedicated: Resolved = Resolved()  # what it resolved to for claims that require dedicated tenancy
+    dedicated: Resolved = Resolved()  # its reservations for claims that require dedicated tenancy
     subnets: tuple[Subnet, ...] = ()
     images: tuple[Image, ...] = ()
     tenancy: str = "default"
@@ -139,16 +144,22 @@ class NodeClass:
     not_ready: str = ""
 
     def of_tenancy(self, tenancy: str) -> NodeClass:
-        """The class as claims that insist on a tenancy (empty: on none) launch from it: EC2 runs nothing in a
-        reservation of another tenancy."""
+        """The class for claims that require a tenancy (empty: for claims that require none).
+
+        EC2 places no instance into a reservation of another tenancy.
+        """
         if tenancy in ("", self.tenancy):
             return self
         return replace(self, tenancy=tenancy, resolved=self.dedicated)
 
     @property
     def placement(self) -> str:
-        """What sets its launches apart from others of the same type and zone: EC2 may have room for the one
-        and none for the other. Empty: nothing does."""
+        """The tenancy and placement group, if they set its launches apart from others of the same type and
+        zone.
+
+        EC2 may have room for one kind of launch and none for the other. Empty: nothing sets them
+        apart.
+        """
         tenancy = "" if self.tenancy == "default" else self.tenancy
         return ",".join(filter(None, (tenancy, self.placement_group_arn.rpartition("/")[2])))
 
@@ -157,9 +168,9 @@ class NodeClass:
 class Claim:
     """A NodeClaim that waits for an instance. Higher `priority` first; `gang` launches all or none.
 
-    `gang_size` is how many claims the gang is to have, if that is declared: it waits until they exist.
-    `requests` are in base units: cores, bytes, counts. Claims with unequal `template` (what their nodes are
-    told at start) never share a call.
+    `gang_size`: the declared number of claims of the gang, if any; it waits until they exist. `requests`
+    are in base units: cores, bytes, counts. Claims with unequal `template` (their nodes' settings at
+    start) never share a call.
     """
 
     name: str
@@ -176,10 +187,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Pool:
-    """What a launch draws from. Two launches of equal pools draw from the same room.
+    """The source of a launch. Launches from equal pools use the same room.
 
-    `reservation` is an ODCR's id, a group's ARN, or empty for an open match or plain capacity; these two are
-    of one `placement` (a placement group, a tenancy), since what refuses one such launch may serve another.
+    `reservation` is an ODCR's id, a group's ARN, or empty for an open match or unreserved capacity. Open
+    matches and unreserved capacity belong to one `placement` (a placement group, a tenancy): a refusal
+    of one placement does not apply to another.
     """
 
     capacity_type: CapacityType
@@ -200,7 +212,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A pool that a claim could take, and what a launch into it must say.
+    """A pool that a claim could use, and the parameters of a launch into it.
 
     `odcr_ids` are the reservations that give the pool its room (several for a group or an open match).
     `ends` is the soonest end among them.
@@ -215,7 +227,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """An option that was considered and not taken, and why; `class_`: of a refusal still remembered."""
+    """An option that was considered and not taken, and the reason; `class_`: that of a remembered refusal."""
 
     pool: Pool
     reason: str
@@ -225,7 +237,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A claim and the option it is to be launched into now; `rest` are its remaining options in order."""
+    """A claim and the option for its launch now; `rest` are its remaining options in order."""
 
     claim: Claim
     option: Option
@@ -234,7 +246,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unplaced:
-    """A claim with nothing to launch into now. `retry_at` is when a remembered shortage ends, if one does."""
+    """A claim without an option to launch into now. `retry_at`: the end of a remembered shortage, if there
+    is one."""
 
     claim: Claim
     reason: str
@@ -245,11 +258,11 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """How a plan's slots were given out, and how good that is.
+    """The solver of a plan, and the quality of its result.
 
-    `reserved` claims have a slot; no better plan has more than `bound`. `needs` and `ways` are the size of
-    what was solved: bundles of interchangeable claims, and pairs of needs and slots. `note` says what kept it
-    from being optimal.
+    `reserved` claims have a slot; no plan has more than `bound`. `needs` and `ways` are the size of the
+    problem: bundles of interchangeable claims, and pairs of needs and slots. `note`: why it is not
+    optimal.
     """
 
     solver: str = "nothing to solve"
@@ -263,24 +276,24 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """How much more, as a share of the best there might be, another plan could have in reservations."""
+        """The share of the possible claims in reservations that another plan could have beyond this one."""
         return 1 - self.reserved / self.bound if self.bound else 0.0
 
     def __str__(self) -> str:
         quality = "optimal" if self.optimal else f"not proven optimal, gap at most {self.gap:.1%}"
         size = f"{self.needs} needs, {self.ways} ways"
-        told = (
+        summary = (
             f"{self.solver}: {self.reserved} claims in reservations, {quality}, {self.seconds:.3f} s ({size})"
         )
-        return f"{told}; {self.note}" if self.note else told
+        return f"{summary}; {self.note}" if self.note else summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Claims assigned to pools; `skipped` tells for each claim (by uid) the better options it did not get.
+    """Claims assigned to pools; `skipped` are the better options that each claim (by uid) did not get.
 
-    `awaited`: claims (by uid) that wait to have slots of their reservation back, which others hold; `kept`:
-    the reservation of each claim that keeps a free slot meanwhile, since others of its gang wait.
+    `awaited`: claims (by uid) that wait for slots of their reservation that others hold. `kept`: the
+    reservation of each claim that keeps a free slot while others of its gang wait.
     """
 
     assignments: tuple[Assignment, ...] = ()
@@ -293,7 +306,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """EC2's reservations and groups as last described, less what was launched since.
+    """EC2's reservations and groups as last described, less the launches since.
 
     `debits` are launches into a reservation that the description does not show yet, by reservation id;
     `credits` are instances that have ended in one since.
@@ -306,30 +319,30 @@ class Inventory:
     described: datetime | None = None
 
     def free(self, odcr_id: str) -> int:
-        """Slots that may be planned: EC2's available count, and what came free, less what was taken."""
+        """The slots that may be planned: EC2's available count plus credits, less debits."""
         odcr = self.odcrs.get(odcr_id)
         if odcr is None or odcr.unlaunchable:
             return 0
-        # The description may show what came free already.
+        # The description may already include the freed slots.
         room = min(odcr.total, odcr.available + self.credits.get(odcr_id, 0))
         return max(0, room - self.debits.get(odcr_id, 0))
 
 
 class Outcome(StrEnum):
-    """What came of an attempt."""
+    """The outcome of an attempt."""
 
     LAUNCHED = "Launched"
-    REFUSED = "Refused"  # EC2 answered no
-    SKIPPED = "Skipped"  # never asked: shortage remembered, no room, does not fit
-    ADOPTED = "Adopted"  # an instance of ours without a claim was taken instead
-    SPILLED = "Spilled"  # launched, but EC2 did not put it into the reservation it was meant for
+    REFUSED = "Refused"  # by EC2
+    SKIPPED = "Skipped"  # not requested: shortage remembered, no room, does not fit
+    ADOPTED = "Adopted"  # it took an existing instance without a claim instead
+    SPILLED = "Spilled"  # launched, but outside the planned reservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One thing tried for one claim: written once, read by status, events, metrics, journal and explain.
+    """One attempt for one claim: written once, read by status, events, metrics, journal and explain.
 
-    `also` are further pools that had the same answer at the same moment.
+    `also` are further pools with the same result at the same moment.
     """
 
     claim: str

@@ -1,11 +1,11 @@
-"""Slots given out by a minimum-cost flow: exact, since without gangs the constraints are a network's.
+"""Assigns slots by a minimum-cost flow, which is exact: without gangs, the constraints are those of a
+network.
 
-Invariant: whoever weighs most has a slot unless only those that weigh more make that impossible, and the
-slots used are the best that can be used by so many. Both hold at once: in a bipartite graph the takers of an
-optimal set and the slots of an optimal set can be matched with each other (Mendelsohn and Dulmage, 1958), and
-both kinds of set are the bases of a matroid, whose optimum follows from the order of the weights alone
-(Edmonds and Fulkerson, 1965). So places in an order serve as costs, numbers stay small, and no level of the
-objective is approximate.
+Invariant: a taker goes without a slot only if takers of larger weight make that necessary, and so many
+takers cannot use better slots. Both hold at once: in a bipartite graph, the takers of an optimal set can be
+matched with the slots of an optimal set (Mendelsohn and Dulmage, 1958). Both kinds of set are bases of a
+matroid, and its optimum follows from the order of the weights alone (Edmonds and Fulkerson, 1965). So
+positions in an order serve as costs, numbers stay small, and no level of the objective is approximate.
 
 The solver is OR-tools' SimpleMinCostFlow, a cost-scaling push-relabel on integers.
 """
@@ -20,15 +20,16 @@ from ortools.graph.python import min_cost_flow
 
 from broker.capacity.problem import Ints, SlotProblem, Taken
 
-ARCS_PER_SECOND: Final = 500_000  # what a slow core solves; a problem beyond its time is not begun
+ARCS_PER_SECOND: Final = 500_000  # the speed of a slow core; a problem that takes longer is not begun
 
 
 class SolverFailed(Exception):
-    """The solver gave no answer, or one that does not hold."""
+    """The solver returned no result, or an invalid one."""
 
 
 def solve(problem: SlotProblem, *, at_most: Ints, first: frozenset[str] = frozenset()) -> Taken:
-    """At most so many of each bundle, in order of rank; what these gangs must have comes before all."""
+    """At most `at_most` claims of each bundle, in order of rank; claims that these gangs must place come
+    first."""
     order = [(not (each.must and each.gang in first), each.rank) for each in problem.bundles]
     reaches = np.array([each.reach for each in problem.bundles], dtype=np.int64)
     taken = give(problem, reaches=reaches, at_most=at_most, weights=weights(order))
@@ -38,13 +39,13 @@ def solve(problem: SlotProblem, *, at_most: Ints, first: frozenset[str] = frozen
 
 
 def weights(order: Sequence[Any]) -> Ints:
-    """A weight for each place in an order, the first the largest; equal places weigh the same."""
+    """A weight for each position in an order, the first the largest; equal positions weigh the same."""
     places = {key: place for place, key in enumerate(sorted(set(order), reverse=True), start=1)}
     return np.array([places[key] for key in order], dtype=np.int64)
 
 
 def give(problem: SlotProblem, *, reaches: Ints, at_most: Ints, weights: Ints) -> Taken:
-    """Slots for takers given by their reach, number and weight."""
+    """Assigns slots to takers, given by their reach, number and weight."""
     total = int(at_most.sum())
     slots, source = len(problem.room), problem.reaches + len(problem.room)
     sink = source + 1
@@ -53,7 +54,7 @@ def give(problem: SlotProblem, *, reaches: Ints, at_most: Ints, weights: Ints) -
         np.full(len(reaches), source),
         reaches,
         at_most,
-        -(slots + 1) * weights,  # more than any difference between slots: they never cost a taker its place
+        -(slots + 1) * weights,  # exceeds any difference between slots, so slots never decide between takers
     )
     arcs = flow.add_arcs_with_capacity_and_unit_cost(
         problem.arc_reach,

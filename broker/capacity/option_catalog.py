@@ -1,9 +1,9 @@
-"""What the claims of one plan choose from, each part worked out once.
+"""The options of all claims of one plan, each part computed once.
 
-Invariant: claims that share their options are interchangeable: the same options suit them, and each option is
-usable by the same reservations. An option is usable when a reservation of it has room and is not short, or,
-outside reservations, when nothing about it is short. Where reservations belong to somebody, claims that draw
-from the same one share their options, and the slots of others are apart from the rest.
+Invariant: claims that share a `CandidateOptions` are interchangeable: they have the same options, usable
+through the same reservations. A reserved option is usable if one of its reservations has room and is not
+short, any other option if nothing about it is short. Of owned reservations, claims of the same queue share
+their options, and the slots of other owners are kept apart.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from broker.capacity.requirements import Requirements
 from broker.capacity.shortages import Shortage, Shortages
 from providers.model import InstanceType, Odcr
 
-MOST_WITHHELD: Final = 20  # of what a claim may not go into; more is noise
+MOST_WITHHELD: Final = 20  # of the reservations closed to a claim; more is noise
 
 
 class _Need(NamedTuple):
-    """What makes claims interchangeable: the same suits them, whatever the numbers it follows from."""
+    """The properties of interchangeable claims. Claims with different numbers may share the same types."""
 
     node_class: str
     requirements: Requirements
@@ -36,7 +36,7 @@ class _Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OptionState:
-    """An option as it stands: the reservations through which it may be asked, or why not and until when."""
+    """The current state of an option: its open reservations, or the refusal and its end."""
 
     slots: tuple[str, ...] = ()
     refused: Skipped | None = None
@@ -45,11 +45,11 @@ class _OptionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateOptions:
-    """A need's options as they stand: which may be asked, by which reservations, and why not the others.
+    """The current options of a need: which are usable, through which reservations, and why not the others.
 
-    `lent` are slots of other owners, apart from `slots`; `own` are the reservations (by id) of the owner that
-    it draws from, whether they have room or not, and `others` those that it may borrow from; `withheld` are
-    those that it may not go into; `soon` those that take no launches yet, and the time by which they may.
+    `lent` are slots of other owners, apart from `slots`. `own` are the reservations (by id) of its
+    queue, with or without room; `others` those that it may borrow from; `withheld` those that it may not
+    use. `soon` are reservations that are not launchable yet, with the latest time until they are.
     """
 
     options: tuple[Option, ...]
@@ -66,12 +66,12 @@ class CandidateOptions:
     soon: tuple[tuple[Odcr, datetime], ...] = ()
 
     def drawing(self, odcr_id: str) -> Option:
-        """The option that draws from a reservation."""
+        """The option that uses a reservation."""
         return self.slots.get(odcr_id) or self.lent[odcr_id]
 
 
 class OptionCatalog:
-    """What the claims of one plan choose from, each part worked out once."""
+    """The options of all claims of one plan, each part computed once."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class OptionCatalog:
         return self._known[key]
 
     def candidates(self, claim: Claim) -> CandidateOptions:
-        """The same object for claims that are interchangeable."""
+        """The options of a claim: the same object for interchangeable claims."""
         queue = self._entitlements.draws.get(claim.uid, "") if self._owned else ""
         exact = (claim.node_class, claim.requirements, frozenset(claim.requests.items()), queue)
         if exact in self._exact:
@@ -180,28 +180,28 @@ class OptionCatalog:
         return whose
 
     def _may_wait(self, queue: str, odcr_id: str) -> bool:
-        """Whether a reservation is the queue's own, within its quota, or belongs to nobody."""
+        """Whether the reservation is unowned, or the queue's own within its quota."""
         right = self._entitlements.right(queue, odcr_id)
         if right != "own":
             return right not in (None, "lent")
         return self._entitlements.limit(queue, self._entitlements.lots[odcr_id]) is None
 
     def _limit(self, option: Option, queue: str) -> Skipped | None:
-        """Why quota or limits leave nothing of the option to this queue now."""
+        """Why quota or limits leave the queue nothing of the option now."""
         found = self._entitlements.limit(queue, self._entitlements.lots[option.odcr_ids[0]])
         return found and Skipped(pool=option.pool, reason=found[0], message=f"{option.pool}: {found[1]}")
 
     def _withheld(
         self, claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog, queue: str
     ) -> Iterator[Skipped]:
-        """The reservations that would do, and are not for this queue."""
+        """The reservations that match the claim but not its queue."""
         for pool, odcr_id in wanted(claim, suited, known):
             if self._entitlements.right(queue, odcr_id) is None:
                 message = f"{pool}: {self._entitlements.why_not(queue, odcr_id)}"
                 yield Skipped(pool=pool, reason=RESERVED_FOR_OTHERS, message=message)
 
     def _calm(self, known: ClassCatalog) -> bool:
-        """Whether nothing outside reservations is short, so that none of it needs a look."""
+        """Whether nothing outside reservations is short, so that none of it is checked."""
         key = (known.node_class.name, known.node_class.tenancy)
         if key not in self._calms:
             unreserved = (option for some in known.unreserved.values() for option in some.options)
@@ -209,7 +209,7 @@ class OptionCatalog:
         return self._calms[key]
 
     def _state(self, option: Option, known: ClassCatalog) -> _OptionState:
-        """Whether the option may be asked, through which reservations, and if not, why and until when."""
+        """The state of an option, computed once."""
         # A class's catalog makes each option once, and reservations as long as this does.
         if (state := self._states.get(id(option))) is None:
             state = self._states[id(option)] = self._option_state(option, known)

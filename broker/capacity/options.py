@@ -1,10 +1,10 @@
-"""What a claim could be launched into, in the order in which it is tried.
+"""The options of a claim, in the order in which they are tried.
 
 Invariant: every option satisfies the claim's requirements and requests, and its room comes only from
 reservations that are usable now. The claim's karpenter.sh/capacity-type requirement is the fallback policy:
-reserved first, then on-demand, spot last and only where it is asked for; no requirement means reserved, then
-on-demand. Reserved options run from the smaller instance to the larger, then from the soonest-ending
-reservation on; the rest by price.
+reserved first, then on-demand, and spot last if it is requested. Without the requirement, reserved and
+on-demand are allowed. Reserved options run from the smaller instance to the larger, then by the soonest end;
+the rest by price.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from providers.model import CapacityType, InstanceType, Odcr
 
 _ORDER: Final[tuple[CapacityType, ...]] = ("reserved", "on-demand", "spot")
 
-# What comes with the zone and the kind of capacity; the type alone decides the rest.
+# Labels of the zone and the capacity type; the type alone decides the rest.
 _PLACE_KEYS: Final = frozenset(
     {CAPACITY_TYPE, RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE, REGION, ZONE, ZONE_ID}
 )
 _ODCR_KEYS: Final = frozenset({RESERVATION_ID, RESERVATION_INTERRUPTIBLE, RESERVATION_TYPE})
 _TYPE_KEYS: Final = WELL_KNOWN - _PLACE_KEYS
 
-# Whose a reservation is, for a claim that may go into it; None where it may not.
+# The owner of a reservation that the claim may use; None if it may not.
 Whose = Callable[[Odcr], str | None]
 
 
@@ -63,29 +63,28 @@ def capacity_types(requirements: Requirements) -> tuple[CapacityType, ...]:
 
 
 def tenancy(requirements: Requirements) -> str:
-    """The tenancy that a claim insists on: dedicated if its requirement leaves no other. Empty if it launches
-    with its class's, as claims do that do not mention it."""
+    """The tenancy that a claim requires: dedicated if it allows no other; empty if the class decides."""
     only = TENANCY in requirements and not requirements.allows(TENANCY, "default")
     return "dedicated" if only and requirements.allows(TENANCY, "dedicated") else ""
 
 
 def on_demand_too(requirements: Requirements) -> bool:
-    """Whether an instance in no reservation will do: on-demand is accepted, and no reservation required."""
+    """Whether the claim accepts an instance outside every reservation."""
     return "on-demand" in capacity_types(requirements) and _bare(requirements)
 
 
 def any_reservation(requirements: Requirements) -> bool:
-    """Whether EC2 may count the instance in whichever reservation it finds."""
+    """Whether EC2 may count the instance in any matching reservation."""
     return "reserved" in capacity_types(requirements) and _unchoosy(requirements)
 
 
 def _bare(requirements: Requirements) -> bool:
-    """Whether an instance may have none of the labels of a reservation."""
+    """Whether an instance may lack every label of a reservation."""
     return not requirements.unmet({}, among=_ODCR_KEYS)
 
 
 def _unchoosy(requirements: Requirements) -> bool:
-    """Whether nothing is asked of the reservation itself."""
+    """Whether the claim has no requirement on the reservation itself."""
     return not any(key in requirements for key in _ODCR_KEYS)
 
 
@@ -105,7 +104,7 @@ def options(
 def suitable(
     requirements: Requirements, requests: Mapping[str, float], known: ClassCatalog
 ) -> tuple[CandidateType, ...]:
-    """The types that the requests fit on and whose labels satisfy the requirements, whatever the place."""
+    """The types that have room for the requests and labels that satisfy the requirements, in any zone."""
     yes = known.type_filter.matches_labels(requirements, among=_TYPE_KEYS) & known.type_filter.fits(requests)
     return tuple(compress(known.candidates.values(), yes.tolist()))
 
@@ -117,7 +116,7 @@ def choose(
     *,
     whose: Whose | None = None,
 ) -> tuple[Option, ...]:
-    """Options in order, among the types that suit. With `whose`, none is of two owners."""
+    """Options in order, of the given types. With `whose`, no option spans two owners."""
     kinds = capacity_types(requirements)
     chosen: list[Option] = []
     if "reserved" in kinds:
@@ -141,7 +140,7 @@ def unreserved_kinds(requirements: Requirements, node_class: NodeClass) -> tuple
 
 
 def misfits(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) -> Iterator[Skipped]:
-    """The reservations of the class that the claim cannot go into, each with the reason."""
+    """The reservations of the class that the claim cannot use, each with the reason."""
     kinds = capacity_types(claim.requirements)
     names = {each.type.name for each in suited}
     for odcr in known.node_class.resolved.pending:
@@ -169,9 +168,9 @@ def offered(
     instance_type: str,
     zone: str,
 ) -> Option | None:
-    """The option of a claim that draws from this pool, whether it has room or not; None if it has none.
+    """The option of a claim that uses this pool, with or without room; None if there is none.
 
-    An option of one reservation is found also where launches go by group or by open match.
+    An option of one reservation is found even if launches go by group or by open match.
     """
     suited = [
         each
@@ -200,13 +199,13 @@ def offered(
 
 def _takes(claim: Claim, kinds: Sequence[CapacityType]) -> str:
     if kinds:
-        return f"the claim takes {' or '.join(kinds)} only"
+        return f"the claim accepts only {' or '.join(kinds)}"
     asked = claim.requirements.describe(CAPACITY_TYPE)
     return f"{CAPACITY_TYPE} of the claim is {asked}, which leaves none of {', '.join(_ORDER)}"
 
 
 def wanted(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) -> Iterator[tuple[Pool, str]]:
-    """The reservations of the class that suit the claim, each with its id."""
+    """The reservations of the class that match the claim, each with its id."""
     if "reserved" not in capacity_types(claim.requirements):
         return
     names = {each.type.name for each in suited}
@@ -219,7 +218,7 @@ def wanted(claim: Claim, suited: Sequence[CandidateType], known: ClassCatalog) -
 def soon(
     requirements: Requirements, suited: Sequence[CandidateType], known: ClassCatalog
 ) -> Iterator[tuple[Odcr, datetime]]:
-    """The reservations of the class that would suit and take no launches yet, and until when they may."""
+    """The matching reservations that are not launchable yet, and the latest time until they are."""
     if "reserved" not in capacity_types(requirements):
         return
     names = {each.type.name for each in suited}
@@ -230,7 +229,7 @@ def soon(
 
 
 def unsuited(claim: Claim, instance_type: str, known: ClassCatalog) -> str:
-    """Why a type does not suit a claim."""
+    """Why a type does not match a claim."""
     candidate = known.candidates.get(instance_type)
     if candidate is None:
         why = known.imageless.get(instance_type) or known.unfit.get(instance_type)
@@ -243,7 +242,10 @@ def unsuited(claim: Claim, instance_type: str, known: ClassCatalog) -> str:
 
 
 def dropped(claim: Claim, known: ClassCatalog) -> dict[str, int]:
-    """How many types each requirement (with what it leaves), and each request, excludes; the most first."""
+    """The number of types that each requirement (with its remaining values) and each request excludes.
+
+    The largest number comes first.
+    """
     left_out = {"image": len(known.imageless), "the class": len(known.unfit)}
     counts = Counter({key: count for key, count in left_out.items() if count})
     for each in known.candidates.values():
@@ -257,7 +259,7 @@ def dropped(claim: Claim, known: ClassCatalog) -> dict[str, int]:
 def _reserved(
     requirements: Requirements, suited: Iterable[str], known: ClassCatalog, whose: Whose | None
 ) -> list[Option]:
-    # Of the reservations of one place all suit or none, unless something is asked of the reservation itself.
+    # All reservations of an offering match or none, unless the claim requires something of the reservation.
     alike = _unchoosy(requirements)
     zones: dict[str, bool] = {}
     found: list[Option] = []
@@ -283,7 +285,8 @@ def _reserved(
 def _by_owner(
     good: Sequence[LiveReservation], place: Offering, known: ClassCatalog, whose: Whose | None
 ) -> list[Option]:
-    """The options of one place; a launch that EC2 matches itself is none where it could miss its owner."""
+    """The options of one offering. A launch that EC2 matches itself is no option if it could miss its
+    owner."""
     if whose is None:
         return offering_options(good, place.reservations, known.node_class, known.made)
     owners: dict[str, list[LiveReservation]] = {}

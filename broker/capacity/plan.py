@@ -1,13 +1,14 @@
-"""Claims that wait at one moment, assigned together.
+"""Assigns the claims that wait at one moment to pools, together.
 
-Invariant: no reservation is planned beyond its free slots, by whichever way it is reached (id, group, open
-match); a gang is assigned whole or not at all; and the result does not depend on the order in which anything
-is given. Among all such assignments this one is the best, in this order: most claims in reservations, the
-higher priority first; fewest claims that wait; least on-demand cost; smallest instances; soonest-ending
-reservations; then the older claim before the newer. Where time was too short for that, `Plan.solution` says
-so, and how far from it the plan can be. Where reservations belong to somebody, this is so of what is left to
-each by `entitlements`; what owners leave of theirs is lent afterwards (see `lending`). A claim that would
-be launched outside reservations waits, if a reservation that begins within minutes has a slot for it.
+Invariant: no reservation is planned beyond its free slots, by id, group or open match. A gang is assigned
+whole or not at all. The result does not depend on the order of the input.
+
+Of all such assignments this one is the best, in this order: most claims in reservations, the higher priority
+first; fewest claims that wait; least on-demand cost; smallest instances; soonest-ending reservations; the
+older claim before the newer. If time is too short, `Plan.solution` records that, and how far the plan may be
+from the best. For owned reservations this holds within the share that `entitlements` leave each queue;
+unused slots of owners are lent afterwards (see `lending`). A claim that would launch outside reservations
+waits if a reservation that begins within minutes has a slot for it.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ def plan(
     seconds: float = SECONDS,
     timer: Callable[[], float] = float,
 ) -> Plan:
-    """Who is launched into what now, and why the others are not.
+    """Assigns each claim to an option now, or gives the reason why it waits.
 
-    `launched` counts the claims of each gang that have their instance. `timer` tells the seconds that have
-    passed since some moment, and solving takes at most `seconds`; without a timer no time passes.
+    `launched` counts the claims of each gang that have their instance. `timer` returns seconds since
+    some moment, and solving takes at most `seconds`; without a timer no time passes.
     """
     waiting = sorted(claims, key=order)
     catalog = OptionCatalog(node_classes, types, inventory, shortages, now, entitlements=entitlements)
@@ -64,34 +65,39 @@ def plan(
     for name, gang in gangs.items():
         if found := _hopeless(gang, candidates_by_claim, (launched or {}).get(name, 0)):
             broken[name] = found
-    wishes = _wishes(waiting, candidates_by_claim, gangs, broken, entitlements)
-    room = rationed(wishes, entitlements, inventory) if entitlements.owned else inventory
-    problem = problem_of(wishes, room, types)
+    demands = _demands(waiting, candidates_by_claim, gangs, broken, entitlements)
+    room = rationed(demands, entitlements, inventory) if entitlements.owned else inventory
+    problem = problem_of(demands, room, types)
     solved = solve(problem, seconds=seconds, timer=timer)
     absent = solved.absent
-    if firm := frozenset(wishes[uid].gang for uid in entitlements.nominated.keys() & wishes.keys()) & absent:
-        # A gang that others leave for keeps what is free for it already, whoever else waits.
-        room = _kept_for(firm, wishes, room)
-        rest = {uid: wish for uid, wish in wishes.items() if wish.gang not in firm}
+    if (
+        nominated_gangs := frozenset(
+            demands[uid].gang for uid in entitlements.nominated.keys() & demands.keys()
+        )
+        & absent
+    ):
+        # A nominated gang keeps the slots that are already free for it, before all other claims.
+        room = _kept_for(nominated_gangs, demands, room)
+        rest = {uid: demand for uid, demand in demands.items() if demand.gang not in nominated_gangs}
         problem = problem_of(rest, room, types)
         solved = solve(problem, seconds=seconds, timer=timer)
-        absent = solved.absent | firm
-    dealt = allocate(problem, solved.taken, wishes, room)
+        absent = solved.absent | nominated_gangs
+    dealt = allocate(problem, solved.taken, demands, room)
     lent, solution = Lent(), solved.solution
     named = {claim.uid: claim for claim in waiting}
     if entitlements.owned:
-        lent = lend(named, wishes, candidates_by_claim, entitlements, inventory, dealt=dealt, absent=absent)
+        lent = lend(named, demands, candidates_by_claim, entitlements, inventory, dealt=dealt, absent=absent)
         dealt |= lent.dealt
         if more := len(lent.dealt):
             solver = f"{solution.solver}, then lending" if problem.bundles else "lending"
             reserved, bound = solution.reserved + more, solution.bound + more
             solution = replace(solution, solver=solver, reserved=reserved, bound=bound)
     for name in sorted(absent - lent.whole):
-        rank = min(wishes[claim.uid].rank for claim in gangs[name])
-        broken[name] = _Broken(lacking=lacking(gangs[name], rank, wishes, dealt, room))
+        rank = min(demands[claim.uid].rank for claim in gangs[name])
+        broken[name] = _Broken(lacking=lacking(gangs[name], rank, demands, dealt, room))
     chosen: dict[str, Option] = {}
     for claim in waiting:
-        if claim.uid in wishes and claim.gang not in broken and claim.uid not in lent.awaited:
+        if claim.uid in demands and claim.gang not in broken and claim.uid not in lent.awaited:
             candidates = candidates_by_claim[claim.uid]
             option = candidates.drawing(dealt[claim.uid]) if claim.uid in dealt else candidates.unreserved
             if option is not None:
@@ -120,7 +126,7 @@ def plan(
         unplaced[uid] = reasons.reclaiming(
             named[uid], candidates_by_claim[uid], awaited, entitlements, inventory
         )
-    assignments, skipped = _told(waiting, chosen, candidates_by_claim, catalog, inventory)
+    assignments, skipped = _explained(waiting, chosen, candidates_by_claim, catalog, inventory)
     return Plan(
         assignments=assignments,
         unplaced=tuple(unplaced[claim.uid] for claim in waiting if claim.uid in unplaced),
@@ -132,13 +138,13 @@ def plan(
 
 
 def order(claim: Claim) -> tuple[int, datetime, str, str]:
-    """Claims in this order: higher priority first, then older, then by name."""
+    """The sort key of claims: higher priority first, then older, then by name."""
     return (-claim.priority, claim.created or FOREVER, claim.name, claim.uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Broken:
-    """Why a gang does not launch: the claims (by name) that found nothing, or what else is amiss."""
+    """Why a gang does not launch: the claims (by name) without an option, or another reason."""
 
     lacking: Sequence[str] = ()
     message: str = ""
@@ -156,7 +162,7 @@ def _gangs(waiting: Iterable[Claim]) -> dict[str, list[Claim]]:
 def _hopeless(
     gang: Sequence[Claim], candidates_by_claim: Mapping[str, CandidateOptions], launched: int
 ) -> _Broken | None:
-    """Why a gang cannot launch whatever the others do."""
+    """Why a gang cannot launch, independently of other claims."""
     size = max(claim.gang_size for claim in gang)
     if len(gang) + launched < size:
         exist = f"{len(gang)} wait" + (f" and {launched} have launched" if launched else "")
@@ -169,17 +175,20 @@ def _possible(candidates: CandidateOptions | None) -> bool:
     return candidates is not None and bool(candidates.usable)
 
 
-def _wishes(
+def _demands(
     waiting: Iterable[Claim],
     candidates_by_claim: Mapping[str, CandidateOptions],
     gangs: Mapping[str, Sequence[Claim]],
     broken: Mapping[str, _Broken],
     entitlements: Entitlements,
 ) -> dict[str, ClaimDemand]:
-    """What is to be solved. A gang stands where its first claim does, and binds if one may not fall back.
-    Claims that others left for come first, and may take what is lent to them beside the slots of owners.
-    Claims for which quota is held come before others of their priority; before all others, if none of their
-    reservation may preempt another there: the order in which slots would be taken back."""
+    """The demands to be solved.
+
+    A gang ranks with its first claim, and binds if one of its claims may not fall back. Nominated
+    claims come first, and may take the slots lent to them together with the owners. Claims with held
+    quota come before others of their priority. They come before all others if their reservation's
+    claims may not preempt one another: that is the order in which slots would be taken back.
+    """
     dearest = max(
         (
             each.unreserved.price
@@ -203,7 +212,7 @@ def _wishes(
     most = max((each.priority for each in waiting), default=0)
     first = {gang for gang, some in gangs.items() if any(claim.uid in nominated for claim in some)}
     lends = _Lends(entitlements) if nominated else None
-    wishes: dict[str, ClaimDemand] = {}
+    demands: dict[str, ClaimDemand] = {}
     for claim in waiting:
         if claim.uid not in candidates_by_claim or claim.gang in broken:
             continue
@@ -228,23 +237,23 @@ def _wishes(
         slots: Collection[str] = candidates.slots
         if lends is not None and claim.uid in nominated:
             slots = (*slots, *lends.to(claim.uid, candidates))
-        wishes[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang)
-    return wishes
+        demands[claim.uid] = ClaimDemand(slots=slots, rank=rank, gang=gang)
+    return demands
 
 
-def _kept_for(gangs: frozenset[str], wishes: Mapping[str, ClaimDemand], inventory: Inventory) -> Inventory:
+def _kept_for(gangs: frozenset[str], demands: Mapping[str, ClaimDemand], inventory: Inventory) -> Inventory:
     """The inventory without the free slots that these gangs can use."""
     debits = Counter(inventory.debits)
-    for wish in wishes.values():
-        if wish.gang in gangs:
+    for demand in demands.values():
+        if demand.gang in gangs:
             left = replace(inventory, debits=debits)
-            if slot := next((each for each in wish.slots if left.free(each) > 0), ""):
+            if slot := next((each for each in demand.slots if left.free(each) > 0), ""):
                 debits[slot] += 1
     return replace(inventory, debits=debits)
 
 
 class _Lends:
-    """Slots of other owners that claims may take together with the owners, since others left for them."""
+    """Slots of other owners that nominated claims may take together with the owners."""
 
     def __init__(self, entitlements: Entitlements) -> None:
         self._entitlements = entitlements
@@ -252,8 +261,10 @@ class _Lends:
         self._borrow = dict(entitlements.borrow)
 
     def to(self, uid: str, candidates: CandidateOptions) -> Sequence[str]:
-        """Of the lot that others left for it in, or, where that is not known, of the first that still lends
-        to the claim, by the limits of both."""
+        """Slots of the lot that the claim is nominated for, or else of the first that still lends to it.
+
+        The limits of both the owner and the borrower apply.
+        """
         queue, place = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
         for lot in dict.fromkeys(self._entitlements.lots[each] for each in candidates.lent):
             limit = Lot(queue, lot.flavor)
@@ -273,8 +284,10 @@ def _pending(
     broken: Mapping[str, _Broken],
     awaited: Collection[str],
 ) -> dict[str, tuple[Odcr, datetime]]:
-    """Claims without a slot for which a reservation that begins within minutes has one, and until when they
-    wait for it: what is launched beside it on demand would be paid for twice."""
+    """Claims without a slot that wait for a reservation, which begins within minutes, and until when.
+
+    An on-demand instance launched in the meantime would be paid for twice.
+    """
 
     def waits(claim: Claim) -> bool:
         if (
@@ -284,7 +297,7 @@ def _pending(
         ):
             return False
         if claim.gang in broken and broken[claim.gang].message:
-            return False  # it is not there yet
+            return False  # the gang is not complete yet
         return claim.uid not in chosen or chosen[claim.uid].pool.capacity_type != "reserved"
 
     claims = [claim for claim in waiting if waits(claim)]
@@ -297,7 +310,7 @@ def _pending(
     return {claim.uid: found[next(iter(flow.taken(claim.uid)))] for claim in held}
 
 
-def _told(
+def _explained(
     waiting: Iterable[Claim],
     chosen: Mapping[str, Option],
     candidates_by_claim: Mapping[str, CandidateOptions],
@@ -305,7 +318,7 @@ def _told(
     inventory: Inventory,
 ) -> tuple[tuple[Assignment, ...], dict[str, tuple[Skipped, ...]]]:
     """The assignments, and for each claim the better options that it did not get."""
-    told: dict[tuple[int, int], tuple[tuple[Option, ...], tuple[Skipped, ...]]] = {}
+    explained: dict[tuple[int, int], tuple[tuple[Option, ...], tuple[Skipped, ...]]] = {}
     assignments: list[Assignment] = []
     skipped: dict[str, tuple[Skipped, ...]] = {}
     for claim in waiting:
@@ -313,9 +326,9 @@ def _told(
             continue
         candidates = candidates_by_claim[claim.uid]
         key = (id(candidates), id(option))
-        if key not in told:
-            told[key] = reasons.passed(claim, candidates, option, catalog.known(claim), inventory)
-        rest, better = told[key]
+        if key not in explained:
+            explained[key] = reasons.passed(claim, candidates, option, catalog.known(claim), inventory)
+        rest, better = explained[key]
         assignments.append(Assignment(claim=claim, option=option, rest=rest))
         if better:
             skipped[claim.uid] = better

@@ -1,12 +1,13 @@
-"""What waits and what there is, in numbers: claims of equal needs are counted together, so are equal slots.
+"""The waiting claims and the free slots in numbers: equal claims are counted together, and so are equal
+slots.
 
-Invariant: a bundle's claims are interchangeable (the same slots, the same rank), and so are the reservations
-of one slot class (the same claims reach them, the same size of instance, the same end). Nothing here depends
-on the order in which anything was given.
+Invariant: the claims of a bundle are interchangeable: they have the same slots and the same rank. So are the
+reservations of a slot class: they have the same claims, instance size and end. The result does not depend on
+the order of the input.
 
-Rank, best first: priority (above all: claims that others left for); claims that quota is held for; claims
-that have no other way than a slot; those that would cost most on demand; the older; then gang by gang. Slot
-classes, best first: the smaller instance, then the sooner end.
+Rank, best first: priority (nominated claims above all); claims with held quota; claims without another way
+than a slot; the dearest on demand; the older; then gang by gang. Slot classes, best first: the smaller
+instance, then the sooner end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Ints = NDArray[np.int64]
 
 
 class Rank(NamedTuple):
-    """Who comes first where slots run out: the smaller tuple. `cost` is that of the way without a slot."""
+    """The order of claims if slots run out, the smaller first. `cost` is that of the option without a
+    slot."""
 
     priority: int  # negated
     unheld: bool  # no quota is held for it
@@ -42,7 +44,7 @@ class Rank(NamedTuple):
 
 
 class ClaimDemand(NamedTuple):
-    """One claim's: the slots that it can use, its rank, and the gang that launches with it or not at all."""
+    """A claim's usable slots, its rank, and the gang that launches with it or not at all."""
 
     slots: Collection[str]
     rank: Rank
@@ -51,7 +53,7 @@ class ClaimDemand(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Interchangeable claims. `gang` is empty unless it binds: unless one of its claims has no other way."""
+    """Interchangeable claims. `gang` is empty unless the gang binds: one of its claims cannot fall back."""
 
     reach: int
     rank: Rank
@@ -64,7 +66,7 @@ class Bundle:
 
     @property
     def must(self) -> bool:
-        """Whether its gang cannot launch without slots for all of these."""
+        """Whether its gang needs slots for all of these claims to launch."""
         return bool(self.gang) and not self.rank.falls_back
 
 
@@ -72,7 +74,7 @@ class Bundle:
 class SlotProblem:
     """Bundles reach slot classes through reaches: arc i joins `arc_reach[i]` and `arc_slot[i]`.
 
-    Bundles and slot classes are in order, the best first; arcs by reach, then by slot class.
+    Bundles and slot classes are ordered, the best first; arcs by reach, then by slot class.
     """
 
     bundles: tuple[Bundle, ...]
@@ -90,7 +92,7 @@ class SlotProblem:
 
     @cached_property
     def gangs(self) -> dict[str, tuple[int, ...]]:
-        """The bundles of each gang that binds, gangs in order of rank."""
+        """The bundles of each binding gang, gangs in order of rank."""
         found: dict[str, list[int]] = defaultdict(list)
         for place, bundle in enumerate(self.bundles):
             if bundle.gang:
@@ -104,7 +106,7 @@ class SlotProblem:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Taken:
-    """How many of each bundle have a slot, and how many go over each arc."""
+    """The number of served claims of each bundle, and the flow over each arc."""
 
     served: Ints
     flow: Ints
@@ -114,7 +116,7 @@ class Taken:
         return int(self.served.sum())
 
     def problems(self, problem: SlotProblem) -> str:
-        """What is wrong with it; empty when nothing is."""
+        """The first violated constraint; empty if there is none."""
         if (self.flow < 0).any() or (self.served < 0).any() or (self.served > problem.counts).any():
             return "a count is out of its range"
         used = np.bincount(problem.arc_slot, weights=self.flow, minlength=len(problem.room))
@@ -127,18 +129,19 @@ class Taken:
 
 
 def problem_of(
-    wishes: Mapping[str, ClaimDemand], inventory: Inventory, types: Mapping[str, InstanceType]
+    demands: Mapping[str, ClaimDemand], inventory: Inventory, types: Mapping[str, InstanceType]
 ) -> SlotProblem:
-    """Wishes by claim (uid), those that come first first. Claims without slots and gang are left out."""
+    """The problem of these demands by claim (uid), in order. Claims with neither slots nor gang are left
+    out."""
     reaches: dict[tuple[str, ...], int] = {}
-    known: dict[int, int] = {}  # identity of a set of slots that many wishes share → its reach
+    known: dict[int, int] = {}  # identity of a set of slots that many demands share → its reach
     grouped: dict[tuple[int, Rank, str], list[str]] = defaultdict(list)
-    for uid, wish in wishes.items():
-        if (reach := known.get(id(wish.slots))) is None:
-            slots = tuple(wish.slots)
-            reach = known[id(wish.slots)] = reaches.setdefault(slots, len(reaches))
-        if wish.slots or wish.gang:
-            grouped[reach, wish.rank, wish.gang].append(uid)
+    for uid, demand in demands.items():
+        if (reach := known.get(id(demand.slots))) is None:
+            slots = tuple(demand.slots)
+            reach = known[id(demand.slots)] = reaches.setdefault(slots, len(reaches))
+        if demand.slots or demand.gang:
+            grouped[reach, demand.rank, demand.gang].append(uid)
     order = _canonical(reaches)
     bundles = sorted(
         (
@@ -167,7 +170,7 @@ def problem_of(
 
 
 class _Class(NamedTuple):
-    """What makes slots interchangeable, in order of preference."""
+    """The properties of interchangeable slots, in order of preference."""
 
     size: tuple[int, bool, int, int]
     end: datetime
@@ -175,14 +178,14 @@ class _Class(NamedTuple):
 
 
 def _canonical(reaches: Mapping[tuple[str, ...], int]) -> dict[int, int]:
-    """Reaches by their slots, whatever they were numbered when they were met."""
+    """Numbers reaches by their slots, independently of the order of the input."""
     return {reaches[slots]: place for place, slots in enumerate(sorted(reaches))}
 
 
 def _matrix(
     reaches: Mapping[tuple[str, ...], int], order: Mapping[int, int], ids: Sequence[str]
 ) -> NDArray[np.bool_]:
-    """Who reaches what: a row a reach, a column a reservation."""
+    """The reservations that each reach can use: a row for a reach, a column for a reservation."""
     place = {odcr_id: number for number, odcr_id in enumerate(ids)}
     matrix = np.zeros((len(reaches), len(ids)), dtype=bool)
     for slots, reach in reaches.items():
@@ -208,7 +211,7 @@ def _classes(
 
 
 def _ranks(values: Iterable[Hashable]) -> Ints:
-    """Each value's place among the distinct values."""
+    """The position of each value among the distinct values."""
     given = list(values)
     places = {value: place for place, value in enumerate(sorted(set(given)))}  # type: ignore[type-var]
     return np.array([places[value] for value in given], dtype=np.int64)

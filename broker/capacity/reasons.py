@@ -1,7 +1,7 @@
-"""What a claim is told: why not a better option, and why nothing at all.
+"""The reasons reported for a claim: why it did not get a better option, or any option.
 
-Invariant: whatever is said names the numbers it follows from; a claim that waits is told the one reason that
-would have to change first.
+Invariant: each message contains the numbers that it follows from. A waiting claim reports the one reason
+that would have to change first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.capacity.options import dropped, misfits, unreserved_kinds
 from broker.capacity.types import ZONE
 from providers.model import Odcr
 
-MOST_TOLD: Final = 20  # of what a claim was not given; more is noise
+MOST_REPORTED: Final = 20  # of the options a claim did not get; more is noise
 
 
 def passed(
@@ -28,19 +28,20 @@ def passed(
 ) -> tuple[tuple[Option, ...], tuple[Skipped, ...]]:
     """The options after this one, and the better ones that the claim did not get.
 
-    A claim that leaves the reservations is told of those of its class that do not suit it, too.
+    A claim launched outside reservations also reports the reservations of its class that do not match
+    it.
     """
     rest = candidates.usable[_place(option, candidates.usable) + 1 :]
     better = islice(candidates.options, _place(option, candidates.options))
-    skipped = list(islice(_why_not(better, candidates, inventory), MOST_TOLD))
+    skipped = list(islice(_why_not(better, candidates, inventory), MOST_REPORTED))
     if option.pool.capacity_type != "reserved":
         unfit = chain(candidates.withheld, misfits(claim, candidates.suited, known))
-        skipped += islice(unfit, MOST_TOLD - len(skipped))
+        skipped += islice(unfit, MOST_REPORTED - len(skipped))
     return rest, tuple(skipped)
 
 
 def _place(option: Option, among: Sequence[Option]) -> int:
-    """Where the option is; by identity, since a plan has each option once."""
+    """The position of the option; by identity, since a plan has each option once."""
     return next(place for place, each in enumerate(among) if each is option)
 
 
@@ -54,12 +55,12 @@ def _why_not(
 def unplaced(
     claim: Claim, candidates: CandidateOptions, known: ClassCatalog, inventory: Inventory
 ) -> Unplaced:
-    told = chain(
+    reported = chain(
         _why_not(candidates.options, candidates, inventory),
         candidates.withheld,
         misfits(claim, candidates.suited, known),
     )
-    skipped = tuple(islice(told, MOST_TOLD))
+    skipped = tuple(islice(reported, MOST_REPORTED))
     retry_at = candidates.retry_at
     if not candidates.options:
         reason, message = _nothing(claim, candidates, known, skipped)
@@ -80,7 +81,7 @@ def reclaiming(
     entitlements: Entitlements,
     inventory: Inventory,
 ) -> Unplaced:
-    """Why a claim waits although it may fall back, or for whom: somebody gives a slot to it."""
+    """Why a claim waits although it may fall back, or waits for a slot that is being given back."""
     lot, held = awaited.lot, ", ".join(awaited.odcr_ids)
     owner, queue = entitlements.name(lot.owner), entitlements.name(awaited.queue)
     if lot.owner == awaited.queue and entitlements.of(lot).quota > 0:
@@ -93,12 +94,12 @@ def reclaiming(
             f"{queue} has no slot of flavor {lot.flavor} left for it, and one of lower priority has one of "
             f"{owner} ({held}); the claim waits until that is given back"
         )
-    skipped = tuple(islice(_why_not(candidates.options, candidates, inventory), MOST_TOLD))
+    skipped = tuple(islice(_why_not(candidates.options, candidates, inventory), MOST_REPORTED))
     return Unplaced(claim=claim, reason=RECLAIMING, message=message, skipped=skipped)
 
 
 def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
-    """Why a claim waits for a reservation that takes no launches yet."""
+    """Why a claim waits for a reservation that is not launchable yet."""
     message = (
         f"reservation {odcr.id} ({odcr.instance_type} in {odcr.zone}) is about to begin, and EC2 makes it "
         f"launchable within five minutes: before {by:%Y-%m-%dT%H:%M:%SZ} nothing is launched beside it"
@@ -109,7 +110,7 @@ def pending(waits: Unplaced, odcr: Odcr, by: datetime) -> Unplaced:
 def _nothing(
     claim: Claim, candidates: CandidateOptions, known: ClassCatalog, skipped: Sequence[Skipped]
 ) -> tuple[str, str]:
-    """Why there is no option at all."""
+    """Why the claim has no option."""
     considered = len(known.candidates) + len(known.imageless) + len(known.unfit)
     if not candidates.suited:
         why = ", ".join(f"{key} excludes {count}" for key, count in dropped(claim, known).items())
@@ -117,7 +118,7 @@ def _nothing(
     message = f"{len(candidates.suited)} of {considered} instance types suit, but "
     if unreserved_kinds(claim.requirements, known.node_class):
         zones = ", ".join(sorted(known.zones))
-        message += f"none is offered in a zone of the class ({zones}) that the claim takes"
+        message += f"none is offered in a zone of the class ({zones}) that the claim accepts"
         message += f" ({claim.requirements.describe(ZONE)})"
         return "NoCompatibleInstanceTypes", message
     message += "the class has no reservation that the claim can use"
@@ -134,7 +135,7 @@ def _taken(option: Option, inventory: Inventory) -> Skipped:
 
 
 def refusal(claim: Claim, node_classes: Mapping[str, NodeClass]) -> Unplaced | None:
-    """Why a claim is not even considered."""
+    """Why a claim is excluded before planning."""
     node_class = node_classes.get(claim.node_class)
     if node_class is None:
         message = f"EC2NodeClass {claim.node_class or '(no name)'} does not exist"
@@ -157,7 +158,7 @@ def gang_incomplete(
     unplaced: Mapping[str, Unplaced],
     message: str = "",
 ) -> dict[str, Unplaced]:
-    """The claims of a gang wait for those that found nothing, which keep their own reason."""
+    """Makes the claims of a gang wait for those without an option, which keep their own reason."""
     shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
     nothing = f"nothing for {shown}" if lacking else "its slots went to claims that make better use of them"
     retries = [

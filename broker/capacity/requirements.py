@@ -1,9 +1,9 @@
-"""What a claim accepts, as label requirements.
+"""The label values that a claim accepts.
 
-Invariant: a `Requirements` is exactly the set of label values that satisfy every requirement it was made of
-(several on one key intersect), whatever their order. Operators and their meaning are those of a NodeClaim's
+Invariant: a `Requirements` is exactly the set of label values that satisfy all its requirements, in any
+order (several on one key intersect). Operators and their meaning are those of a NodeClaim's
 `spec.requirements`: In, NotIn, Exists, DoesNotExist of Kubernetes node selectors, and Gt, Lt, Gte, Lte on
-whole numbers. A label that is missing satisfies NotIn and DoesNotExist and nothing else.
+whole numbers. A missing label satisfies NotIn and DoesNotExist and nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.text import InvalidText, decode_whole, shortened
 
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
 
-# Other names of these labels, which a claim may carry: Kubernetes' from before they were stable, and the EBS
+# Other names of these labels, which a claim may use: Kubernetes' from before they were stable, and the EBS
 # driver's on volumes (karpenter pkg/apis/v1/labels.go, its AWS provider's pkg/operator).
 _RENAMED: Final = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
@@ -28,14 +28,14 @@ _RENAMED: Final = {
     "beta.kubernetes.io/instance-type": "node.kubernetes.io/instance-type",
 }
 _MOST: Final = 10**18 - 1
-# kubernetes.io, "Labels and Selectors", syntax and character set; what a claim asks for becomes its label.
+# kubernetes.io, "Labels and Selectors", syntax and character set; a claim's value becomes its node's label.
 _LONGEST: Final = 63
 _LONGEST_PREFIX: Final = 253
 _VALUE: Final = re.compile(rf"(?=.{{0,{_LONGEST}}}\Z)([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", re.ASCII)
 
 
 class InvalidRequirement(ValueError):
-    """A requirement that no claim may carry: unknown operator, or values that do not go with it."""
+    """A malformed requirement: unknown operator, or values that do not go with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """The states that one label may be in: absent, or with a value.
+    """The allowed states of one label: absent, or with a value.
 
-    `among` None means any value; only then do `except_` and the bounds (inclusive) say something.
+    `among` None means any value; only then do `except_` and the bounds (inclusive) apply.
     """
 
     absent: bool
@@ -135,7 +135,7 @@ _ANYTHING: Final = _Allowed(absent=True, among=None)
 
 
 class Requirements:
-    """Requirements on labels, intersected by key. Immutable; equal when they allow the same."""
+    """Requirements on labels, intersected by key. Immutable; equal if they allow the same values."""
 
     __slots__ = ("_by_key", "_hash", "_written")
 
@@ -152,16 +152,16 @@ class Requirements:
 
     @classmethod
     def of(cls, requirements: Iterable[tuple[str, str, Sequence[str]]]) -> Requirements:
-        """From (key, operator, values). Raises InvalidRequirement, naming the first that is malformed."""
+        """From (key, operator, values). Raises InvalidRequirement, naming the first malformed one."""
         return cls(Requirement(key, operator, tuple(values)) for key, operator, values in requirements)
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, str]) -> Requirements:
-        """One In for each label: what a node selector means."""
+        """One In for each label, as a node selector."""
         return cls(Requirement(key, "In", (value,)) for key, value in labels.items())
 
     def __iter__(self) -> Iterator[str]:
-        """The keys that something is required of, sorted."""
+        """The keys with a requirement, sorted."""
         return iter(self._by_key)
 
     def __contains__(self, key: object) -> bool:
@@ -182,7 +182,7 @@ class Requirements:
         return "Requirements(" + "; ".join(f"{key} {self.describe(key)}" for key in self) + ")"
 
     def __and__(self, other: Requirements) -> Requirements:
-        """What satisfies both."""
+        """The requirements of both."""
         both = Requirements()
         both._by_key = dict(self._by_key)
         both._written = dict(self._written)
@@ -199,24 +199,25 @@ class Requirements:
         return allowed.absent if value is None else allowed.takes(value)
 
     def values(self, key: str) -> frozenset[str] | None:
-        """The values that are left for a label; None where they cannot be listed, or nothing is required."""
+        """The remaining values of a label; None if they cannot be listed, or without a requirement."""
         return self._by_key.get(key, _ANYTHING).among
 
     def single(self, key: str) -> str | None:
-        """The only value left, if there is exactly one and the label must be there."""
+        """The only remaining value, if there is exactly one and the label is required."""
         allowed = self._by_key.get(key, _ANYTHING)
         if allowed.absent or allowed.among is None or len(allowed.among) != 1:
             return None
         return next(iter(allowed.among))
 
     def labels(self) -> dict[str, str]:
-        """Labels that follow from the requirements alone: those with one value left."""
+        """Labels that follow from the requirements alone: those with one remaining value."""
         return {key: value for key in self if (value := self.single(key)) is not None}
 
     def accepts(self, labels: Mapping[str, str], *, among: Collection[str] | None = None) -> str | None:
-        """None when these labels satisfy every requirement, else the first reason in key order.
+        """None if these labels satisfy every requirement, else the first reason in key order.
 
-        With `among`, only requirements on those keys count: the rest are labels that the claim brings itself.
+        With `among`, only requirements on those keys count: the other labels are set by the claim
+        itself.
         """
         unmet = self.unmet(labels, among=among)
         if not unmet:
@@ -241,7 +242,7 @@ class Requirements:
         ]
 
     def describe(self, key: str) -> str:
-        """What is left for a label, in words."""
+        """The remaining values of a label, in words."""
         return str(self._by_key.get(key, _ANYTHING))
 
 

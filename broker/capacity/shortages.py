@@ -1,15 +1,15 @@
-"""Pools that just refused, remembered until a time.
+"""Pools that recently refused a launch, remembered until a time.
 
-Invariant: a pool that refused is not asked again before its time, and a pool that goes on refusing is asked
-ever more rarely: three minutes, doubled at each repeat up to thirty. A shortage of a reservation ends earlier
-only when a description of EC2's taken after the refusal shows slots that were not there at the refusal.
-What is not offered at all waits for hours; an account's vCPU limit waits a quarter of an hour. Where there is
-a reservation its type is offered: a refusal there is forgotten as soon as any other.
+Invariant: a pool that refused is not requested before its time, and repeated refusals lengthen the wait:
+three minutes, doubled at each repeat up to thirty. A shortage of a reservation ends earlier only if a later
+description of EC2's shows slots that were not there at the refusal. A type that is not offered waits for
+hours, an account's vCPU limit a quarter of an hour. A type with a reservation is offered, so a refusal there
+ends as any other.
 
-A shortage belongs to what refused: a reservation, a (capacity type, instance type, zone), such a pool as one
-class asks for it, a placement group in a zone, a subnet, a quota.
-What refuses a launch in a placement group or of a tenancy is that type and zone for the same group and
-tenancy alone, as in Karpenter's cache of unavailable offerings (pkg/cache/unavailableofferings.go).
+The scope of a shortage is the resource that refused: a reservation, a (capacity type, instance type, zone),
+such a pool as one class requests it, a placement group in a zone, a subnet, a quota. A refusal in a
+placement group or of a tenancy covers that type and zone for the same group and tenancy alone, as in
+Karpenter's cache of unavailable offerings (pkg/cache/unavailableofferings.go).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ScopeKind = Literal["reservation", "pool", "class", "placement", "subnet", "quot
 
 @dataclass(frozen=True, slots=True, order=True)
 class Scope:
-    """What a refusal is about, and so how far it reaches."""
+    """The resource that a refusal is about."""
 
     kind: ScopeKind
     key: str
@@ -64,8 +64,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """A scope that refused, in EC2's words. `step` counts repeats; `free` is the room a reservation was
-    thought to have."""
+    """A scope that refused, with EC2's code and message.
+
+    `step` counts repeats; `free` is the room that the reservation was expected to have.
+    """
 
     scope: Scope
     class_: ErrorClass
@@ -77,7 +79,7 @@ class Shortage:
     message: str = ""
 
     def view(self, now: datetime) -> dict[str, object]:
-        """For metrics and pages: plain values."""
+        """Its values as plain types, for metrics and pages."""
         return {
             "scope": str(self.scope),
             "kind": self.scope.kind,
@@ -94,7 +96,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Shortages:
-    """Every shortage that is remembered. Immutable: each change gives new ones."""
+    """Every remembered shortage. Immutable: each change returns a new object."""
 
     by_scope: Mapping[Scope, Shortage] = field(default_factory=dict)
 
@@ -108,11 +110,11 @@ class Shortages:
         free: int = 0,
         message: str = "",
     ) -> Shortages:
-        """After a refusal. `free` is the room that the inventory still showed in a reservation; `message` is
+        """After a refusal. `free`: the room that the inventory still showed in a reservation; `message`:
         EC2's.
 
-        A refusal while the shortage lasts is an answer to a call made before it: it tells nothing new.
-        Classes that say nothing about the scope (throttling, permission, ...) are refused with ValueError.
+        A refusal during a shortage answers an earlier call and adds nothing. Classes that do not
+        concern the scope (throttling, permission, ...) raise ValueError.
         """
         if class_ not in _REMEMBERED:
             raise ValueError(f"class {class_.value} is no shortage of {scope}; see answers.scopes")
@@ -137,13 +139,13 @@ class Shortages:
         return self._with([shortage], now)
 
     def succeeded(self, scopes: Collection[Scope]) -> Shortages:
-        """After a launch: what it went through is not short, and doubling starts over."""
+        """After a launch: its scopes are not short, and doubling starts over."""
         if not any(scope in self.by_scope for scope in scopes):
             return self
         return Shortages({scope: each for scope, each in self.by_scope.items() if scope not in scopes})
 
     def observed(self, inventory: Inventory, now: datetime) -> Shortages:
-        """After a description: ends the shortages of reservations that have come to have room."""
+        """After a description: ends the shortages of reservations that have room again."""
         if inventory.described is None:
             return self
         changed = []
@@ -160,7 +162,7 @@ class Shortages:
         return self._with(changed, now) if changed else self
 
     def get(self, scope: Scope, now: datetime) -> Shortage | None:
-        """The shortage of exactly this scope, if it lasts."""
+        """The current shortage of exactly this scope."""
         shortage = self.by_scope.get(scope)
         return shortage if shortage is not None and shortage.until > now else None
 
@@ -172,10 +174,11 @@ class Shortages:
         node_class: str = "",
         subnet_ids: Collection[str] = (),
     ) -> Shortage | None:
-        """The shortage that keeps an option from being asked: of those that last, the one that ends last.
+        """The current shortage that blocks an option: of several, the last to end.
 
-        A reserved option is short when all its reservations are. `subnet_ids` are the class's in the option's
-        zone: the option is short when all of them are. `node_class` is the class that is launched from.
+        A reserved option is short if all its reservations are. `subnet_ids` are those of the class
+        in the option's zone: the option is short if all of them are. `node_class` is the class of
+        the launch.
         """
         if not self.by_scope:
             return None
@@ -190,15 +193,15 @@ class Shortages:
         return max((each for each in found if each is not None), key=_ends, default=None)
 
     def open_reservations(self, odcr_ids: Iterable[str], now: datetime) -> tuple[str, ...]:
-        """Those of the reservations that may be asked."""
+        """The reservations that may be requested."""
         return tuple(each for each in odcr_ids if self.get(Scope("reservation", each), now) is None)
 
     def lasting(self, now: datetime) -> Iterator[Shortage]:
-        """Every shortage that lasts, by scope."""
+        """Every current shortage, ordered by scope."""
         return (self.by_scope[scope] for scope in sorted(self.by_scope) if self.by_scope[scope].until > now)
 
     def view(self, now: datetime) -> list[dict[str, object]]:
-        """Every shortage that lasts, as plain values."""
+        """Every current shortage, as plain values."""
         return [shortage.view(now) for shortage in self.lasting(now)]
 
     def _each(self, kind: str, keys: Iterable[str], now: datetime) -> list[Shortage | None]:
@@ -216,12 +219,12 @@ def quota_scope(pool: Pool) -> Scope:
 
 
 def class_scope(node_class: str, pool: Pool) -> Scope:
-    """What a class asks for of the pool: another class may ask for something else of it."""
+    """A class's use of the pool: another class may request other features of it."""
     return Scope("class", f"{node_class}:{pool}")
 
 
 def placement_scope(pool: Pool) -> Scope | None:
-    """The placement group in the zone, which counts instances of every type; None where there is no group."""
+    """The placement group in the zone, which counts instances of every type; None without a group."""
     group = pool.placement.rpartition(",")[2]
     return Scope("placement", f"{group}:{pool.zone}") if group else None
 
@@ -242,7 +245,7 @@ def _length(scope: Scope, class_: ErrorClass, step: int) -> timedelta:
 
 
 def _soonest(each: Collection[Shortage | None]) -> Shortage | None:
-    """When all are short: the one that ends first, since one is enough. Otherwise none."""
+    """The first shortage to end if all are short, since one is enough; otherwise None."""
     lasting = [shortage for shortage in each if shortage is not None]
     return min(lasting, key=_ends) if lasting and len(lasting) == len(each) else None
 
@@ -252,8 +255,10 @@ def _ends(shortage: Shortage) -> tuple[datetime, Scope]:
 
 
 def _misled(known: Shortage | None) -> bool:
-    """Whether slots that EC2 showed ended the shortage before its time, and were refused all the same: as
-    many of them end it no more."""
+    """Whether the shortage ended early because EC2 showed free slots, which were then refused.
+
+    As many free slots do not end it again.
+    """
     if known is None:
         return False
     return known.free > 0 or known.until - known.since < _length(known.scope, known.class_, known.step)

@@ -1,9 +1,9 @@
-"""How slots are given out: exactly where time allows, and it is said what was done and how good it is.
+"""Assigns slots exactly if time allows, and records the solver used and how good its result is.
 
-Invariant: whatever the way, no slot class is used beyond its room and a gang that binds is whole or absent.
-First as if no gang bound (a network, solved exactly); that is the optimum when it happens to leave every gang
-whole, which is the usual case. Else branch and bound chooses among the gangs that compete, and the network is
-solved again with that choice. Without the time for either, one greedy pass.
+Invariant: with any solver, no slot class is used beyond its room, and a binding gang is whole or absent. The
+first try ignores gangs: it is a network, which is solved exactly. Usually that leaves every gang whole, and
+then it is the optimum. Otherwise branch and bound chooses among the competing gangs, and the network is
+solved again with that choice. If there is no time for either, one greedy pass decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Solved:
 
 
 def solve(problem: SlotProblem, *, seconds: float = SECONDS, timer: Callable[[], float]) -> Solved:
-    """The best that `seconds` allow, as told by `timer`."""
+    """The best assignment within `seconds`, measured by `timer`."""
     began = timer()
     if len(problem.arc_slot) > seconds * network.ARCS_PER_SECOND:
         note = f"{len(problem.arc_slot)} ways from claims to slots are too many for {seconds:g} s"
@@ -50,11 +50,11 @@ def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable
         if not alone:
             break
         if timer() - began > seconds:
-            raise network.SolverFailed(f"{seconds:g} s were too short to tell which gangs fit")
+            raise network.SolverFailed(f"{seconds:g} s were too short to find which gangs fit")
         absent |= alone
     if not undecided:
         absent |= {gang for gang in present if not _whole(problem, gang, taken)}
-        return _told(problem, taken, absent, "min-cost flow", True, taken.reserved, timer() - began)
+        return _solved(problem, taken, absent, "min-cost flow", True, taken.reserved, timer() - began)
     ceiling = taken.reserved
     _, fitting = greedy.solve(problem)
     rivals = gangs.rivals(problem, undecided, present=present)
@@ -68,16 +68,16 @@ def _exactly(problem: SlotProblem, seconds: float, began: float, timer: Callable
     note = "" if choice.proven else f"{seconds:g} s were too short to try every choice of gangs"
     bound = taken.reserved if choice.proven else ceiling
     name = "branch and bound over min-cost flows"
-    return _told(problem, taken, absent, name, choice.proven, bound, timer() - began, note)
+    return _solved(problem, taken, absent, name, choice.proven, bound, timer() - began, note)
 
 
 def _greedily(problem: SlotProblem, note: str, seconds: float) -> Solved:
     taken, launch = greedy.solve(problem)
     absent = frozenset(problem.gangs) - launch
-    return _told(problem, taken, absent, "greedy", False, greedy.bound(problem, taken), seconds, note)
+    return _solved(problem, taken, absent, "greedy", False, greedy.bound(problem, taken), seconds, note)
 
 
-def _told(
+def _solved(
     problem: SlotProblem,
     taken: Taken,
     absent: frozenset[str],
@@ -101,7 +101,7 @@ def _told(
 
 
 def _without(problem: SlotProblem, absent: frozenset[str]) -> Ints:
-    """How many of each bundle may have a slot when these gangs do not launch."""
+    """The slots that each bundle may have if these gangs do not launch."""
     return np.where(
         [each.gang in absent if each.gang else False for each in problem.bundles], 0, problem.counts
     )
@@ -116,9 +116,10 @@ def _whole(problem: SlotProblem, gang: str, taken: Taken) -> bool:
 
 
 def _settled(problem: SlotProblem, gang: str, taken: Taken) -> bool:
-    """Whether the network's optimum says of the gang what the optimum with gangs says.
+    """Whether the network's optimum decides about the gang as the optimum with gangs does.
 
-    A gang with claims that could fall back is only settled when whole: absent, it spares their cost, too.
+    A gang with claims that could fall back is settled only when whole: if absent, it saves their cost
+    too.
     """
     places = problem.gangs[gang]
     if _whole(problem, gang, taken):

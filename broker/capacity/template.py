@@ -1,9 +1,9 @@
-"""What a launch says to EC2 about reservations.
+"""The reservation target of a launch.
 
-Invariant: no target is built that EC2 rejects. EC2 accepts a preference together with a target only if it is
-capacity-reservations-only; a target of both an id and a group never; a target on Spot never. A group without
-that preference spills to On-Demand inside EC2, so it is always set with a target, and the broker falls back
-itself (EC2 API Reference, CapacityReservationSpecification).
+Invariant: EC2 rejects no target built here. EC2 accepts a preference together with a target only if it is
+capacity-reservations-only. It rejects a target of both an id and a group, and any target on Spot. A group
+without that preference spills to On-Demand inside EC2. So the preference is always set with a target, and
+the broker falls back itself (EC2 API Reference, CapacityReservationSpecification).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def target_for(
 ) -> ReservationTarget:
     """The CapacityReservationSpecification for launching `option` of a class with this selection.
 
-    Raises ValueError where the option does not follow from the selection: nothing may be launched then.
+    Raises ValueError if the option does not follow from the selection: then nothing may be launched.
     """
     pool = option.pool
     if pool.capacity_type == "reserved":
@@ -51,7 +51,7 @@ def target_for(
 
 
 def check(target: ReservationTarget) -> ReservationTarget:
-    """The target itself, or ValueError where EC2 would reject it."""
+    """Returns the target, or raises ValueError if EC2 would reject it."""
     if target.reservation_id and target.group_arn:
         raise ValueError(
             f"target names both reservation {target.reservation_id} and group {target.group_arn}; name one"

@@ -1,7 +1,7 @@
-"""Which types suit a claim: a requirement is asked once a value of its label, a request once an amount.
+"""The types that match a claim: a requirement is tested once per label value, a request once per amount.
 
-Invariant: the answer is that of asking each type for itself. It is a yes or no for each type, in order, so
-that a thousand claims with needs of their own are a few operations on arrays each.
+Invariant: the result equals a test of each type by itself. It is a boolean for each type, in order, so a
+thousand different claims take a few array operations each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TypeFilter:
         self._room: dict[str, NDArray[np.float64]] = {}
 
     def matches_labels(self, requirements: Requirements, *, among: Collection[str]) -> Yes:
-        """The types whose labels satisfy the requirements on keys that are `among` these."""
+        """The types whose labels satisfy the requirements on the keys `among` these."""
         yes = np.ones(len(self._labels), dtype=bool)
         for key in requirements:
             if key not in among:
@@ -39,7 +39,7 @@ class TypeFilter:
         return yes
 
     def fits(self, requests: Mapping[str, float]) -> Yes:
-        """The types that the requests fit on."""
+        """The types that have room for the requests."""
         yes = np.ones(len(self._amounts), dtype=bool)
         for resource, amount in requests.items():
             if amount > 0:
@@ -49,7 +49,7 @@ class TypeFilter:
         return yes
 
     def _of(self, key: str) -> Mapping[str | None, Yes]:
-        """The types of each value of a label; those without the label under None."""
+        """The types of each value of a label; types without the label under None."""
         if key not in self._values:
             found: dict[str | None, Yes] = {}
             for place, labels in enumerate(self._labels):

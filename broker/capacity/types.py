@@ -1,9 +1,9 @@
-"""What a node of an instance type would be: its labels, its capacity, what pods may use of it.
+"""The node of an instance type: its labels, its capacity, its allocatable resources.
 
-Invariant: labels and amounts are those Karpenter's AWS provider gives the same type and class, so that one
-NodePool means the same to both (karpenter.sh, "Scheduling: well-known labels" and "NodeClasses: kubelet").
-The network's bandwidth alone is EC2's own figure where Karpenter ships a table; of few types they differ.
-Amounts are in base units: cores, bytes, counts.
+Invariant: labels and amounts are those that Karpenter's AWS provider gives the same type and class, so that
+a NodePool means the same to both (karpenter.sh, "Scheduling: well-known labels" and "NodeClasses: kubelet").
+Only the network's bandwidth is EC2's own figure, while Karpenter ships a table; few types differ. Amounts
+are in base units: cores, bytes, counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TENANCY: Final = "karpenter.k8s.aws/instance-tenancy"
 WINDOWS_BUILD: Final = "node.kubernetes.io/windows-build"
 _AWS: Final = "karpenter.k8s.aws/instance-"
 
-# Labels that only the instance decides; a claim's requirement on any other key is a label that it brings.
+# Labels set by the instance alone; a claim's requirement on any other key becomes a label of its node.
 WELL_KNOWN: Final = frozenset(
     {
         INSTANCE_TYPE,
@@ -92,7 +92,7 @@ POD_ENI: Final = "vpc.amazonaws.com/pod-eni"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """How an image family's kubelet is set up."""
+    """The kubelet setup of an image family."""
 
     ephemeral_device: str | None  # None: the last device of the class
     pods_by_interfaces: bool = True
@@ -107,7 +107,7 @@ _FAMILIES: Final[Mapping[str, _Family]] = {
     "Custom": _Family(ephemeral_device=None),
 }
 _GPU_RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "HABANA": "habana.ai/gaudi"}
-# Millicores from, to, and the share of them that kubelet's own work is given.
+# Millicores from, to, and the share of them reserved for the kubelet.
 _CPU_RESERVE: Final = ((0, 1000, 0.06), (1000, 2000, 0.01), (2000, 4000, 0.005), (4000, 1 << 31, 0.0025))
 
 
@@ -188,7 +188,7 @@ def node_labels(
 
 
 def capacity(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
-    """What the node will report as its capacity. Resources that the type has none of are left out."""
+    """The capacity that the node will report. Resources that the type lacks are left out."""
     amounts: dict[str, float] = {
         CPU: float(type_.vcpus),
         MEMORY: _memory(type_, node_class),
@@ -210,7 +210,7 @@ def capacity(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
 
 
 def allocatable(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
-    """What pods may use: capacity less kube-reserved, system-reserved and the eviction thresholds."""
+    """The resources for pods: capacity less kube-reserved, system-reserved and the eviction thresholds."""
     amounts = capacity(type_, node_class)
     kubelet = node_class.kubelet
     for overhead in (
@@ -225,12 +225,12 @@ def allocatable(type_: InstanceType, node_class: NodeClass) -> dict[str, float]:
 
 
 def lacking(requests: Mapping[str, float], amounts: Mapping[str, float]) -> list[str]:
-    """The resources of which more is requested than there is, in order."""
+    """The resources with larger requests than amounts, in order."""
     return sorted(name for name, amount in requests.items() if amount > amounts.get(name, 0.0))
 
 
 def fits(requests: Mapping[str, float], amounts: Mapping[str, float]) -> str | None:
-    """None when the requests fit, else the first resource that does not, with both numbers."""
+    """None if the requests fit, else the first resource that does not, with both numbers."""
     short = lacking(requests, amounts)
     if not short:
         return None
@@ -239,7 +239,7 @@ def fits(requests: Mapping[str, float], amounts: Mapping[str, float]) -> str | N
 
 
 def size_key(type_: InstanceType) -> tuple[int, bool, int, int, str]:
-    """Smaller first; whatever has accelerators, or is bare metal, after what has none."""
+    """Smaller first; types with accelerators, or on bare metal, after all others."""
     accelerators = sum(gpu.count for gpu in type_.gpus) + type_.neurons
     return (accelerators, type_.bare_metal, type_.vcpus, type_.memory_mib, type_.name)
 
@@ -250,7 +250,7 @@ def _memory(type_: InstanceType, node_class: NodeClass) -> float:
 
 
 def _efas(type_: InstanceType, node_class: NodeClass) -> int:
-    """What the class says of interfaces counts instead of what the type could have."""
+    """The number of EFAs: from the class's interfaces if it lists any, else the type's."""
     if node_class.interfaces:
         return sum(each.kind == "efa-only" for each in node_class.interfaces)
     return type_.efa_interfaces
@@ -314,8 +314,8 @@ def _eviction(amounts: Mapping[str, float], node_class: NodeClass) -> dict[str, 
     """Hard thresholds alone: a soft one only warns (kubernetes.io, "Reserve Compute Resources")."""
     overhead = {MEMORY: 100.0 * _MIB, STORAGE: float(math.ceil(amounts[STORAGE] / 10))}
     for signal, resource in (("memory.available", MEMORY), ("nodefs.available", STORAGE)):
-        if said := node_class.kubelet.eviction_hard.get(signal):
-            overhead[resource] = _threshold(said, amounts[resource])
+        if threshold := node_class.kubelet.eviction_hard.get(signal):
+            overhead[resource] = _threshold(threshold, amounts[resource])
     return overhead
 
 

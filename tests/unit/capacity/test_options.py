@@ -259,7 +259,7 @@ def test_requirements_on_reservation_labels_choose_among_them(requirement: Any, 
         ({"types": ["m5.large"]}, "InstanceTypeMismatch", ["m5.xlarge", "one of m5.large"]),
         ({"requests": {"nvidia.com/gpu": 1}}, "InstanceTypeMismatch", ["nvidia.com/gpu: requests 1"]),
         ({"zones": ["us-east-1b"]}, "RequirementsMismatch", ["us-east-1a", "one of us-east-1b"]),
-        ({"kinds": ["on-demand"]}, "CapacityTypeMismatch", ["takes on-demand only"]),
+        ({"kinds": ["on-demand"]}, "CapacityTypeMismatch", ["accepts only on-demand"]),
         ({"kinds": ["reservd"]}, "CapacityTypeMismatch", ["one of reservd", "reserved, on-demand, spot"]),
     ],
 )

@@ -421,7 +421,7 @@ def test_no_zone_of_the_class_says_the_zone() -> None:
     assert waits.reason == "NoCompatibleInstanceTypes"
     assert waits.message == (
         "5 of 5 instance types suit, but none is offered in a zone of the class "
-        "(us-east-1a, us-east-1b, us-east-1c) that the claim takes (one of us-east-1f)"
+        "(us-east-1a, us-east-1b, us-east-1c) that the claim accepts (one of us-east-1f)"
     )
 
 
