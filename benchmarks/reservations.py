@@ -25,13 +25,13 @@ from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
 from broker.controllers.capacityreservation.loop import NAME, reservation_loop
 from broker.controllers.capacityreservation.wire import sources
-from broker.controllers.dedicatedaicluster.view import ClusterView
+from broker.controllers.dedicatedaicluster.view import ClusterUsage
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.kueue.view import KueueView
 from broker.controllers.nodeclaim.termination import BY_NODE
-from broker.controllers.odcr.view import HoldingsView
+from broker.controllers.odcr.view import OwnershipView
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import Shared
+from broker.controllers.ome.shared import ReservationDependencies
 from broker.kube.client import READS, Client, Reply, Request, Stream, Transport
 from broker.kube.clock import SystemClock
 from broker.kube.events import Recorder
@@ -39,7 +39,7 @@ from broker.kube.informer import Informer
 from broker.kube.metrics import REGISTRY
 from broker.kube.transports import InProcessTransport
 from broker.oncall.metrics import tune_collector
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 
 SAMPLE = 10
@@ -79,7 +79,7 @@ class World:
         self.pods = Informer(client, Pod, clock=clock, indexes={BY_NODE: lambda p: [p.spec.node_name]})
         self.informers: list[Informer[Any]] = [self.nodes, self.claims, self.pods, *self.reads.named.values()]
         self.recorder = Recorder(client, "benchmark", clock)
-        shared = Shared(
+        shared = ReservationDependencies(
             client=client,
             provider=nothing,
             reads=self.reads,
@@ -95,10 +95,10 @@ class World:
             replan=lambda: None,
             synced=lambda: self.nodes.synced and self.claims.synced,
         )
-        holdings = HoldingsView()
-        holdings.publish(Holdings(), {}, {})
+        holdings = OwnershipView()
+        holdings.publish(Ownership(), {}, {})
         kueue = KueueView(self.reads)
-        clusters = ClusterView(self.reads.clusters.cache, known=list)
+        clusters = ClusterUsage(self.reads.clusters.cache, known=list)
         self.loop = reservation_loop(shared, sources(holdings, kueue, clusters))
 
     def start(self) -> None:

@@ -27,7 +27,7 @@ from broker.controllers.nodeclass.network import NetworkReader
 from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.ome.loops import OmeLoops
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import Shared
+from broker.controllers.ome.shared import ReservationDependencies
 from broker.controllers.prices import EVERY as PRICES
 from broker.controllers.prices import PriceKeeper
 from broker.controllers.profiles import ProfileSweeper
@@ -157,7 +157,7 @@ class Broker:
         )
         self.informers += reservations.informers
         self.ome = OmeLoops(
-            Shared(
+            ReservationDependencies(
                 client=client,
                 provider=provider,
                 reads=OmeReads(

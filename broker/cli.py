@@ -193,7 +193,7 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
     """What the broker would do with the NodeClaims of these files. Changes nothing. Classes, reservations,
     flavors and cohorts are those of the cluster, with the ones of the files in their places."""
     from broker.commands import drafts, manifests, plan
-    from broker.controllers.preemption.once import entitling
+    from broker.controllers.preemption.once import entitlements_once
     from broker.kube.clock import SystemClock
 
     documents = manifests.read(filename)
@@ -211,7 +211,7 @@ def plan_command(settings: Settings, filename: Files, output: Output = Format.TA
         timer=clock.monotonic,
         where="in the files" if alone else "in the files or the cluster",
         overhead=settings.overhead,
-        entitle=entitling(client, settings, clock),
+        entitle=entitlements_once(client, settings, clock),
     )
     told = plan.told(rows) if output is Format.TABLE else rows
     show(told, columns=plan.COLUMNS, extra=plan.EXTRA, format_=output)
@@ -226,7 +226,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
     """What was tried for a NodeClaim, in order, with EC2's codes and request ids; for one that waits, every
     option that it has now and why it is not taken."""
     from broker.commands import explain
-    from broker.controllers.preemption.once import entitling
+    from broker.controllers.preemption.once import entitlements_once
     from broker.kube.clock import SystemClock
     from broker.kube.version import ServerVersion
 
@@ -238,7 +238,7 @@ def explain_command(settings: Settings, name: Claim, output: Output = Format.TAB
         lambda: _planned_with(settings, kubernetes=ServerVersion(client, clock=SystemClock())()),
         now=SystemClock().now(),
         overhead=settings.overhead,
-        entitle=lambda _: entitling(client, settings, SystemClock()),
+        entitle=lambda _: entitlements_once(client, settings, SystemClock()),
     )
     if output is not Format.TABLE:
         show_one(explain.document(one, found), format_=output)

@@ -26,7 +26,7 @@ KEPT: Final = "?"
 WHY_KEPT: Final = "the quota that it would use is kept for a dedicated cluster that others leave for"
 
 
-class Lot(NamedTuple):
+class SlotPool(NamedTuple):
     """The slots of one flavor that one reservation owns. `owner` is the name of its queue."""
 
     owner: str
@@ -45,7 +45,7 @@ class Borrower(NamedTuple):
     leaves_for: str = ""
 
 
-class Rule(NamedTuple):
+class SlotPreemption(NamedTuple):
     """Whom of lower priority claims of a queue may have leave: `within` their own, and, where they borrow,
     `lower` others that do, up to the threshold."""
 
@@ -54,11 +54,11 @@ class Rule(NamedTuple):
     threshold: int | None = None
 
 
-NO_RULE: Final = Rule()
+NO_PREEMPTION: Final = SlotPreemption()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class SlotAvailability:
     """How many more slots of a lot may be taken.
 
     `quota`: by its owner, were nothing lent; `room`: by all together; `lendable`: of those by others. These
@@ -73,7 +73,7 @@ class Terms:
     borrowers: tuple[Borrower, ...] = ()
 
 
-_NONE: Final = Terms()
+_NONE: Final = SlotAvailability()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +87,23 @@ class Entitlements:
     leave for, and the lot where, as far as that is known: they come before all others.
     """
 
-    lots: Mapping[str, Lot] = field(default_factory=dict)
-    terms: Mapping[Lot, Terms] = field(default_factory=dict)
+    lots: Mapping[str, SlotPool] = field(default_factory=dict)
+    terms: Mapping[SlotPool, SlotAvailability] = field(default_factory=dict)
     draws: Mapping[str, str] = field(default_factory=dict)
-    borrow: Mapping[Lot, int] = field(default_factory=dict)
+    borrow: Mapping[SlotPool, int] = field(default_factory=dict)
     peers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     barred: Mapping[str, str] = field(default_factory=dict)
-    rules: Mapping[str, Rule] = field(default_factory=dict)
+    rules: Mapping[str, SlotPreemption] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
-    nominated: Mapping[str, Lot | None] = field(default_factory=dict)
+    nominated: Mapping[str, SlotPool | None] = field(default_factory=dict)
 
     @property
     def owned(self) -> bool:
         """Whether anything belongs to anybody, or is kept."""
         return bool(self.lots or KEPT in self.barred)
 
-    def of(self, lot: Lot) -> Terms:
+    def of(self, lot: SlotPool) -> SlotAvailability:
         return self.terms.get(lot, _NONE)
 
     def right(self, queue: str, odcr_id: str) -> Right | None:
@@ -135,7 +135,7 @@ class Entitlements:
             return f"{whose}; {draws}, which may not borrow"
         return f"{whose}; {draws}, which is not in its cohort"
 
-    def limit(self, queue: str, lot: Lot) -> tuple[str, str] | None:
+    def limit(self, queue: str, lot: SlotPool) -> tuple[str, str] | None:
         """The reason and the sentence where a claim of this queue may have no more slots of a lot now."""
         terms = self.of(lot)
         slots = f"slots of flavor {lot.flavor}"
@@ -143,7 +143,7 @@ class Entitlements:
             if terms.quota <= 0:
                 return QUOTA_REACHED, f"{self.name(queue)} has no quota left for {slots}"
             return None
-        if self.borrow.get(Lot(queue, lot.flavor), 0) <= 0:
+        if self.borrow.get(SlotPool(queue, lot.flavor), 0) <= 0:
             return BORROWING_LIMIT, f"{self.name(queue)} may borrow no more {slots}"
         if terms.lendable <= 0 and terms.room > 0:
             return LENDING_LIMIT, f"{self.name(lot.owner)} lends no more {slots}"
@@ -151,9 +151,9 @@ class Entitlements:
             return QUOTA_REACHED, f"all {slots} that {self.name(lot.owner)} has quota for are taken"
         return None
 
-    def rule(self, uid: str) -> Rule:
+    def rule(self, uid: str) -> SlotPreemption:
         """What claims of the claim's reservation may preempt."""
-        return self.rules.get(self.draws.get(uid, ""), NO_RULE)
+        return self.rules.get(self.draws.get(uid, ""), NO_PREEMPTION)
 
     def name(self, queue: str) -> str:
         """As people write it."""
@@ -164,10 +164,10 @@ NO_ENTITLEMENTS: Final = Entitlements()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Awaited:
+class NominatedSlot:
     """A slot that a claim waits to have: it may be of any of these reservations of a lot. `queue`: that it
     draws from, the owner's own or another's."""
 
-    lot: Lot
+    lot: SlotPool
     odcr_ids: tuple[str, ...]
     queue: str

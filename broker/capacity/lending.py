@@ -21,7 +21,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import Literal, NamedTuple
 
-from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Rule, Terms
+from broker.capacity.entitlement import (
+    Borrower,
+    Entitlements,
+    NominatedSlot,
+    SlotAvailability,
+    SlotPool,
+    SlotPreemption,
+)
 from broker.capacity.flow import Flow, FlowState
 from broker.capacity.model import Claim, Inventory
 from broker.capacity.option_catalog import CandidateOptions
@@ -48,17 +55,17 @@ class _Left:
 
 
 class _Saved(NamedTuple):
-    """What `Lender` goes back to where a gang cannot be whole."""
+    """What `BorrowAllocator` goes back to where a gang cannot be whole."""
 
     flow: FlowState[_Kind, str]
-    left: dict[Lot, _Left]
-    borrow: dict[Lot, int]
-    borrowers: dict[Lot, list[Borrower]]
+    left: dict[SlotPool, _Left]
+    borrow: dict[SlotPool, int]
+    borrowers: dict[SlotPool, list[Borrower]]
     kept: Counter[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lent:
+class Borrowed:
     """What follows for the claims (by uid) that the plan so far gave no slot.
 
     `dealt`: the reservation of each that has a slot now; `whole`: gangs that launch by that; `awaited`: those
@@ -67,7 +74,7 @@ class Lent:
 
     dealt: Mapping[str, str] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
-    awaited: Mapping[str, Awaited] = field(default_factory=dict)
+    awaited: Mapping[str, NominatedSlot] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -92,7 +99,7 @@ def rationed(
     narrow = {uid: tuple(each for each in wish.slots if each in short) for uid, wish in wishes.items()}
     flow = Flow({slots: slots for slots in narrow.values()}, {each: inventory.free(each) for each in ids})
 
-    def close(lot: Lot) -> None:
+    def close(lot: SlotPool) -> None:
         if left[lot] <= 0:
             for odcr_id in tight[lot]:
                 flow.narrow(odcr_id, 0)
@@ -130,12 +137,12 @@ def lend(
     *,
     dealt: Mapping[str, str],
     absent: frozenset[str],
-) -> Lent:
+) -> Borrowed:
     """What follows for claims without a slot. Those of clusters that hold quota, and neither get nor await
     one, keep what they are entitled to: it is worked out again without them, until there are no more."""
     idle: frozenset[str] = frozenset()
     while True:
-        lent = Lender(
+        lent = BorrowAllocator(
             claims, wishes, prospects, entitlements, inventory, dealt=dealt, absent=absent, idle=idle
         ).run()
         served = dealt.keys() | lent.dealt.keys() | lent.awaited.keys()
@@ -146,7 +153,7 @@ def lend(
         idle |= found
 
 
-class Lender:
+class BorrowAllocator:
     """What those borrow, or wait for, who have no slot so far. `absent` are gangs that lack some."""
 
     def __init__(
@@ -171,7 +178,7 @@ class Lender:
         self._dealt = Counter(dealt.values())
         # Claims that others left for were dealt slots of other owners before this.
         borrowed = Counter(
-            Lot(queue, lot.flavor)
+            SlotPool(queue, lot.flavor)
             for uid, odcr_id in dealt.items()
             if (lot := entitlements.lots.get(odcr_id)) and (queue := entitlements.draws[uid]) != lot.owner
         )
@@ -211,12 +218,12 @@ class Lender:
         self._lent: dict[_Kind, list[str]] = defaultdict(list)
         self._own: dict[str, str] = {}
         self._whole: set[str] = set()
-        self._awaited: dict[str, Awaited] = {}
+        self._awaited: dict[str, NominatedSlot] = {}
         self._keeps: dict[str, str] = {}
         for uid in idle:
             self._promise(uid)
 
-    def run(self) -> Lent:
+    def run(self) -> Borrowed:
         items = _items(self._waiting, self._wishes, gangs=self._absent)
         for gang, uids in sorted(items, key=self._turn):
             if not self._take(gang, uids):
@@ -229,7 +236,7 @@ class Lender:
             for kind, uids in self._lent.items()
             for uid, odcr_id in zip(uids, _units(self._flow.taken(kind)), strict=True)
         }
-        return Lent(
+        return Borrowed(
             dealt=lent | self._own, whole=frozenset(self._whole), awaited=self._awaited, kept=self._keeps
         )
 
@@ -244,7 +251,7 @@ class Lender:
         some = prospect.lent or prospect.own or prospect.others
         return bool(some) or self._wishes[uid].gang in self._absent
 
-    def _after(self, lot: Lot, terms: Terms) -> _Left:
+    def _after(self, lot: SlotPool, terms: SlotAvailability) -> _Left:
         """A lot's terms after what claims got in the plan so far."""
         taken, lent = sum(self._dealt[odcr_id] for odcr_id in self._ids[lot]), self._lent_to[lot]
         room = terms.room - taken
@@ -262,7 +269,7 @@ class Lender:
         lent = self._flow.holds(odcr_id) if odcr_id in self._lendable else 0
         return self._inventory.free(odcr_id) - self._dealt[odcr_id] - self._kept[odcr_id] - lent
 
-    def _kinds_of(self, uid: str, lot: Lot | None = None) -> tuple[_Kind, ...]:
+    def _kinds_of(self, uid: str, lot: SlotPool | None = None) -> tuple[_Kind, ...]:
         """By flavor, so that whoever makes room for another stays within his limit. `lot`: this one alone."""
         flavors: dict[str, list[str]] = defaultdict(list)
         for slot in self._prospects[uid].lent:
@@ -328,7 +335,7 @@ class Lender:
 
     def _borrowed(self, uid: str, kinds: Sequence[_Kind] | None = None) -> _Kind | None:
         for kind in kinds if kinds is not None else self._at_first.get(uid, self._kinds[uid]):
-            limit = Lot(kind.queue, kind.flavor)
+            limit = SlotPool(kind.queue, kind.flavor)
             if self._borrow.get(limit, 0) > 0 and self._flow.add(kind):
                 assert self._flow.filled is not None
                 lot = self._entitlements.lots[self._flow.filled]
@@ -342,7 +349,7 @@ class Lender:
     def _wait(self, gang: str, uids: Sequence[str]) -> None:
         """Slots to have back for these; a gang keeps what else it has found, so that nobody borrows it."""
         before = self._save() if gang else None
-        found: dict[str, Awaited] = {}
+        found: dict[str, NominatedSlot] = {}
         keeps: dict[str, str] = {}
         for uid in uids:
             if gang and (slot := self._keep(uid) or self._keep_lent(uid)):
@@ -357,7 +364,7 @@ class Lender:
         if found:
             self._keeps |= keeps
 
-    def _back(self, uid: str) -> Awaited | None:
+    def _back(self, uid: str) -> NominatedSlot | None:
         queue, prospect = self._entitlements.draws.get(uid, ""), self._prospects[uid]
         lots = (self._entitlements.lots[each] for each in (*prospect.own, *prospect.others))
         for lot in dict.fromkeys(lots):
@@ -386,19 +393,19 @@ class Lender:
                 elif spends:
                     self._borrow[spends] -= 1
                 self._borrowers[lot] = [*borrowers[:place], *borrowers[place + 1 :]]
-                return Awaited(lot=lot, odcr_ids=reach, queue=queue)
+                return NominatedSlot(lot=lot, odcr_ids=reach, queue=queue)
         return None
 
-    def _has_room(self, lot: Lot, queue: str) -> bool:
+    def _has_room(self, lot: SlotPool, queue: str) -> bool:
         left = self._left[lot]
         if lot.owner == queue:
             return left.room > 0
-        return left.lendable > 0 and self._borrow.get(Lot(queue, lot.flavor), 0) > 0
+        return left.lendable > 0 and self._borrow.get(SlotPool(queue, lot.flavor), 0) > 0
 
-    def _gives(self, each: Borrower, uid: str, lot: Lot, queue: str) -> Lot | Literal[False] | None:
+    def _gives(self, each: Borrower, uid: str, lot: SlotPool, queue: str) -> SlotPool | Literal[False] | None:
         """Whether one who holds a slot of a lot gives it to this claim (None: not), and what of the lot's
         quota or of the queue's limit (False: of neither) that takes."""
-        claim, rule = self._claims[uid], self._entitlements.rules.get(queue, Rule())
+        claim, rule = self._claims[uid], self._entitlements.rules.get(queue, SlotPreemption())
         lower = each.priority < claim.priority
         waits = not self._wishes[uid].rank.falls_back
         decided = each.coming and each.leaves_for == claim.name
@@ -411,13 +418,13 @@ class Lender:
             back = self._entitlements.of(lot).reclaim
             gives = each.coming or back == "Any" or (back == "LowerPriority" and lower)
             return lot if gives and left.quota > left.promised else None
-        limit = Lot(queue, lot.flavor)
+        limit = SlotPool(queue, lot.flavor)
         gives = waits and lower and rule.lower and each.queue != lot.owner
         gives = gives and (rule.threshold is None or each.priority <= rule.threshold)
         gives = gives or decided
         return limit if gives and self._borrow.get(limit, 0) > 0 else None
 
-    def _close(self, lot: Lot) -> None:
+    def _close(self, lot: SlotPool) -> None:
         """Nobody borrows more of what is used up, or not lent further."""
         if self._left[lot].lendable <= 0:
             for odcr_id in self._ids[lot]:
@@ -435,9 +442,9 @@ class Lender:
         self._flow.restore(flow)
 
 
-def _lots(entitlements: Entitlements) -> dict[Lot, tuple[str, ...]]:
+def _lots(entitlements: Entitlements) -> dict[SlotPool, tuple[str, ...]]:
     """The reservations of each lot, by id."""
-    found: dict[Lot, list[str]] = defaultdict(list)
+    found: dict[SlotPool, list[str]] = defaultdict(list)
     for odcr_id in sorted(entitlements.lots):
         found[entitlements.lots[odcr_id]].append(odcr_id)
     return {lot: tuple(ids) for lot, ids in found.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from broker.capacity.entitlement import Awaited
+from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.requirements import Requirements
 from providers.model import (
     BlockDevice,
@@ -300,7 +300,7 @@ class Plan:
     unplaced: tuple[Unplaced, ...] = ()
     skipped: Mapping[str, tuple[Skipped, ...]] = field(default_factory=dict)
     solution: Solution = Solution()
-    awaited: Mapping[str, Awaited] = field(default_factory=dict)
+    awaited: Mapping[str, NominatedSlot] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -21,9 +21,9 @@ from datetime import datetime
 from broker.capacity import reasons
 from broker.capacity.allocation import allocate, lacking
 from broker.capacity.class_catalog import FOREVER
-from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements, Lot
+from broker.capacity.entitlement import NO_ENTITLEMENTS, Entitlements, SlotPool
 from broker.capacity.flow import Flow
-from broker.capacity.lending import Lent, lend, rationed
+from broker.capacity.lending import Borrowed, lend, rationed
 from broker.capacity.model import Assignment, Claim, Inventory, NodeClass, Option, Plan, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions, OptionCatalog
 from broker.capacity.problem import ClaimDemand, Rank, problem_of
@@ -83,7 +83,7 @@ def plan(
         solved = solve(problem, seconds=seconds, timer=timer)
         absent = solved.absent | nominated_gangs
     dealt = allocate(problem, solved.taken, demands, room)
-    lent, solution = Lent(), solved.solution
+    lent, solution = Borrowed(), solved.solution
     named = {claim.uid: claim for claim in waiting}
     if entitlements.owned:
         lent = lend(named, demands, candidates_by_claim, entitlements, inventory, dealt=dealt, absent=absent)
@@ -267,7 +267,7 @@ class _Lends:
         """
         queue, place = self._entitlements.draws.get(uid, ""), self._entitlements.nominated.get(uid)
         for lot in dict.fromkeys(self._entitlements.lots[each] for each in candidates.lent):
-            limit = Lot(queue, lot.flavor)
+            limit = SlotPool(queue, lot.flavor)
             if place not in (None, lot):
                 continue
             if self._lendable[lot] > 0 and self._borrow.get(limit, 0) > 0:

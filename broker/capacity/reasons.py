@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Final
 
 from broker.capacity.class_catalog import ClassCatalog
-from broker.capacity.entitlement import RECLAIMING, Awaited, Entitlements
+from broker.capacity.entitlement import RECLAIMING, Entitlements, NominatedSlot
 from broker.capacity.model import Claim, Inventory, NodeClass, Option, Skipped, Unplaced
 from broker.capacity.option_catalog import CandidateOptions
 from broker.capacity.options import dropped, misfits, unreserved_kinds
@@ -77,7 +77,7 @@ def unplaced(
 def reclaiming(
     claim: Claim,
     candidates: CandidateOptions,
-    awaited: Awaited,
+    awaited: NominatedSlot,
     entitlements: Entitlements,
     inventory: Inventory,
 ) -> Unplaced:

@@ -52,7 +52,7 @@ class Seen:
     not known."""
 
     records: Mapping[str, OnDemandCapacityReservationStatus] = field(default_factory=dict)
-    claimants: Sequence[holdings.Claimant] | None = None
+    claimants: Sequence[holdings.OwnershipClaim] | None = None
 
 
 def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
@@ -67,7 +67,7 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
             f"whose slots they are is told by tags alone, and since when they idle is unknown: {error}",
         )
     records = {one.name: one.status for one in map(OnDemandCapacityReservation.decode, items)}
-    claimants: list[holdings.Claimant] = []
+    claimants: list[holdings.OwnershipClaim] = []
     for model in MODELS:
         try:
             found, _version = asked.list(model.KIND)
@@ -80,7 +80,7 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
     return Seen(records=records, claimants=claimants), ""
 
 
-def _claimant(one: wishes.Reservation) -> holdings.Claimant:
+def _claimant(one: wishes.Reservation) -> holdings.OwnershipClaim:
     """Which flavor a reservation is in does not matter to whose it is."""
     flavors = wishes.flavors_of({}, {}, ())
     return wishes.as_decided(one, flavors)
@@ -91,7 +91,7 @@ def rows(provider: CapacityProvider, seen: Seen, *, cluster: str = "", now: date
     CapacityReservations are seen. Raises ProviderError."""
     types, found = provider.instance_types(), provider.reservations()
     claimants = seen.claimants or ()
-    held = holdings.belongs(found, {}, claimants, cluster=cluster, adopters=holdings.ANYBODY)
+    held = holdings.resolve_ownership(found, {}, claimants, cluster=cluster, adopters=holdings.ALL_ADOPTERS)
     ordered = sorted(found, key=lambda o: (o.state != "active", o.instance_type, o.zone, o.id))
     account = provider.account_id()
     return [
@@ -104,7 +104,7 @@ def _row(
     odcr: Odcr,
     cost: float | None,
     seen: Seen,
-    held: holdings.Holdings,
+    held: holdings.Ownership,
     cluster: str,
     now: datetime,
 ) -> dict[str, Any]:

@@ -28,9 +28,12 @@ SUFFICIENT: Final = "ResourcesSufficient"
 PROVISIONED: Final = "ResourcesProvisioned"
 DACS: Final = "DACAssociationsHealthy"
 WORKLOADS: Final = "WorkloadsHealthy"
-OF_ANNOTATIONS: Final = (INVALID, spelling.REASON)  # troubles that whoever wrote the object can mend in it
+ANNOTATION_REASONS: Final = (
+    INVALID,
+    spelling.REASON,
+)  # troubles that whoever wrote the object can mend in it
 # Of what is wrong with queues: what keeps workloads out of them.
-KEPT_OUT: Final = (
+QUEUE_BLOCKERS: Final = (
     "ObjectConflict",
     "QueueRefused",
     "KueueUnavailable",
@@ -69,7 +72,13 @@ REASONS: Final = {
     ),
     PROVISIONED: ("CapacityProvisioned", "Creating", "Updating", "Deleting"),
     DACS: ("AllDACsHealthy", "DACFailed", "Creating"),
-    WORKLOADS: ("AllWorkloadsHealthy", "WorkloadFailed", "PriorityClassNotFound", *KEPT_OUT, "Creating"),
+    WORKLOADS: (
+        "AllWorkloadsHealthy",
+        "WorkloadFailed",
+        "PriorityClassNotFound",
+        *QUEUE_BLOCKERS,
+        "Creating",
+    ),
     SPEC_NORMALIZED: ("Normalized",),
 }
 ACTIVE: Final = "Capacity reservation is active and healthy"
@@ -110,7 +119,7 @@ class QueueState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ReservationFacts:
     """All that is known of one reservation. `deciding`: what counts as lack of capacity where it lacks;
     `pending`: EC2 reservations of it that do not serve yet; `outs`: why machines of its flavors are out;
     `taken`: what of it others use, on nodes (`takers`) as far as these are known; `hindered`: what is wrong
@@ -137,9 +146,9 @@ class Facts:
     left: tuple[str, ...] = ()
 
 
-def obstacles(facts: Facts) -> Iterator[Obstacle]:
+def obstacles(facts: ReservationFacts) -> Iterator[Obstacle]:
     """What stands in the way, what decides first first."""
-    noted = [each.said for each in facts.troubles if each.reason in OF_ANNOTATIONS]
+    noted = [each.said for each in facts.troubles if each.reason in ANNOTATION_REASONS]
     for each in _before_hardware(facts):
         yield replace(each, message="; ".join([each.message, *noted]))
     lacking = short(facts.nominal, facts.share.supplied)
@@ -167,7 +176,7 @@ def obstacles(facts: Facts) -> Iterator[Obstacle]:
         )
 
 
-def _before_hardware(facts: Facts) -> Iterator[Obstacle]:
+def _before_hardware(facts: ReservationFacts) -> Iterator[Obstacle]:
     """What keeps anybody from looking at what is there: the spec, its flavors, its queue."""
     if facts.judged.problems:
         yield Obstacle(kind=ObstacleKind.SPEC, reason="SpecInvalid", message="; ".join(facts.judged.problems))
@@ -190,8 +199,14 @@ def _before_hardware(facts: Facts) -> Iterator[Obstacle]:
         )
 
 
-def verdicts(
-    facts: Facts, state: State, obstacle: Obstacle | None, *, first: bool, was_ready: bool, anew: bool = False
+def condition_updates(
+    facts: ReservationFacts,
+    state: State,
+    obstacle: Obstacle | None,
+    *,
+    first: bool,
+    was_ready: bool,
+    anew: bool = False,
 ) -> tuple[ConditionUpdate, ...]:
     """The conditions in this state. `first`: nothing was written of it before. `anew`: it had failed, and its
     spec is another since."""
@@ -226,7 +241,9 @@ def verdicts(
     return (*made, ConditionUpdate(type=SPEC_NORMALIZED, status="True", reason="Normalized", message=notes))
 
 
-def detail(state: State, obstacle: Obstacle | None, said: Sequence[ConditionUpdate], facts: Facts) -> str:
+def detail(
+    state: State, obstacle: Obstacle | None, said: Sequence[ConditionUpdate], facts: ReservationFacts
+) -> str:
     """One line for people: the state's name, or what is amiss."""
     if state == "Deleting":
         return f"Deleting: {'; '.join(facts.left)}" if facts.left else state
@@ -239,7 +256,9 @@ def detail(state: State, obstacle: Obstacle | None, said: Sequence[ConditionUpda
     return state if wrong is None else f"{wrong.reason}: {wrong.message}"
 
 
-def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: bool) -> ConditionUpdate:
+def _ready(
+    state: State, obstacle: Obstacle | None, facts: ReservationFacts, *, was_ready: bool
+) -> ConditionUpdate:
     if ready(state, obstacle, was_ready=was_ready):
         if state == "Active":
             return ConditionUpdate(type=READY, status="True", reason="ReservationActive", message=ACTIVE)
@@ -255,15 +274,15 @@ def _ready(state: State, obstacle: Obstacle | None, facts: Facts, *, was_ready: 
 
 
 # What stops admission and says nothing about the hardware.
-NOT_OF_HARDWARE: Final = ((ObstacleKind.QUEUE, "ClusterQueueInactive"), (ObstacleKind.SPEC, "QuotaExceeded"))
+ADMISSION_ONLY: Final = ((ObstacleKind.QUEUE, "ClusterQueueInactive"), (ObstacleKind.SPEC, "QuotaExceeded"))
 
 
-def _sufficient(facts: Facts) -> ConditionUpdate:
+def _sufficient(facts: ReservationFacts) -> ConditionUpdate:
     def no(reason: str, message: str) -> ConditionUpdate:
         return ConditionUpdate(type=SUFFICIENT, status="False", reason=reason, message=message)
 
     for each in obstacles(facts):
-        if (each.kind, each.reason) not in NOT_OF_HARDWARE:
+        if (each.kind, each.reason) not in ADMISSION_ONLY:
             return no(each.reason, each.message)
     if lacking := short(facts.nominal, facts.share.supplied):
         said = amounts_missing(facts.nominal, facts.share.supplied, lacking)
@@ -280,7 +299,7 @@ def _sufficient(facts: Facts) -> ConditionUpdate:
     return ConditionUpdate(type=SUFFICIENT, status="True", reason="CapacityAvailable", message=AVAILABLE)
 
 
-def _in_use(facts: Facts) -> str:
+def _in_use(facts: ReservationFacts) -> str:
     told = ", ".join(
         f"flavor {key.flavor}: {written(key.resource, value)} of {written(key.resource, facts.nominal[key])} "
         f"{key.resource} are used by others"
@@ -309,14 +328,14 @@ def _provisioned(state: State, obstacle: Obstacle | None, *, anew: bool) -> Cond
     return ConditionUpdate(type=PROVISIONED, status="False", reason=reason, message=said)
 
 
-def _dacs(facts: Facts) -> ConditionUpdate:
+def _dacs(facts: ReservationFacts) -> ConditionUpdate:
     ill = [each for each in facts.holders if each.kind == "DedicatedAICluster" and not each.healthy]
     if ill:
         return ConditionUpdate(type=DACS, status="False", reason="DACFailed", message=_ailing(ill))
     return ConditionUpdate(type=DACS, status="True", reason="AllDACsHealthy", message=HEALTHY_DACS)
 
 
-def _workloads(facts: Facts) -> ConditionUpdate:
+def _workloads(facts: ReservationFacts) -> ConditionUpdate:
     ill = [each for each in facts.holders if each.kind != "DedicatedAICluster" and not each.healthy]
     if facts.priority_missing:
         said = (
@@ -325,7 +344,7 @@ def _workloads(facts: Facts) -> ConditionUpdate:
         )
         return ConditionUpdate(type=WORKLOADS, status="False", reason="PriorityClassNotFound", message=said)
     for each in facts.hindered:
-        if each.reason in KEPT_OUT:
+        if each.reason in QUEUE_BLOCKERS:
             return ConditionUpdate(type=WORKLOADS, status="False", reason=each.reason, message=each.message)
     if ill:
         return ConditionUpdate(type=WORKLOADS, status="False", reason="WorkloadFailed", message=_ailing(ill))

@@ -12,18 +12,18 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from broker.quota.usage import Reserved
-from broker.reservations.ownership import Problem
+from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import Purchase
-from broker.reservations.sizing import Flavor, Sizing
+from broker.reservations.sizing import InstanceFlavor, Sizing
 from providers.model import UNCHANGED, MatchCriteria, ReservationGroup, Tenancy, Unchanged
 
 # A purchase that the broker may have made and lost sight of is believed to be shown by EC2 after this.
-SETTLE: Final = timedelta(minutes=5)
+LATEST_VISIBLE: Final = timedelta(minutes=5)
 MOST: Final = 1000  # instances that one call may add (CreateCapacityReservation, ModifyCapacityReservation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class PurchaseSpec:
     """What everything that is bought for a reservation has in common. `end`: None is never."""
 
     match_criteria: MatchCriteria = "targeted"
@@ -34,17 +34,17 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class FlavorDemand:
     """Quota of one flavor, in base units; less so many instances of its first type that were `released`."""
 
-    flavor: Flavor
+    flavor: InstanceFlavor
     nominal: Mapping[str, float]
     sizing: Sizing = "accelerator"
     released: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class DesiredCapacity:
     """What one managed CapacityReservation wants of EC2.
 
     `asks` are the flavors that mean something; `flavor_names` all that the spec names: nothing of a flavor
@@ -56,9 +56,9 @@ class Wish:
     """
 
     reserved: Reserved
-    asks: Mapping[str, Ask] = field(default_factory=dict)
+    asks: Mapping[str, FlavorDemand] = field(default_factory=dict)
     flavor_names: tuple[str, ...] = ()
-    terms: Terms = Terms()
+    terms: PurchaseSpec = PurchaseSpec()
     deleted: bool = False
     cancels: bool = False
     ready: bool = True
@@ -85,7 +85,7 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class OdcrChange:
     """A reservation of ours with another count or end. `count` 0 ends it."""
 
     reserved: Reserved
@@ -96,7 +96,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regroup:
+class GroupChange:
     """A reservation's group made the same as what it holds. Both are ids; `drop` deletes the group."""
 
     reserved: Reserved
@@ -123,25 +123,25 @@ class FlavorCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class FulfilmentStatus:
     """How one wish stands. `settled`: deleted, and nothing in EC2 is left to do for it."""
 
     counts: Mapping[str, FlavorCount] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReservationProblem, ...] = ()
     settled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldingsPlan:
+class ProcurementPlan:
     """What to do next. Purchases come one for each flavor: what EC2 answers decides on the rest.
 
     `again` is when a refusal ends that keeps something from being asked for.
     """
 
     purchases: tuple[Purchase, ...] = ()
-    changes: tuple[Change, ...] = ()
-    regroups: tuple[Regroup, ...] = ()
-    outlooks: Mapping[Reserved, Outlook] = field(default_factory=dict)
+    changes: tuple[OdcrChange, ...] = ()
+    regroups: tuple[GroupChange, ...] = ()
+    outlooks: Mapping[Reserved, FulfilmentStatus] = field(default_factory=dict)
     again: datetime | None = None
 
     @property

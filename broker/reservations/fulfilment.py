@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from broker.capacity.model import Inventory
-from broker.reservations.desired import Ask, Change, FlavorCount, Terms, Wish
+from broker.reservations.desired import DesiredCapacity, FlavorCount, FlavorDemand, OdcrChange, PurchaseSpec
 from broker.reservations.ownership import made_here
 from broker.reservations.sizing import needed
 from providers.model import UNCHANGED, InstanceType, Odcr
@@ -24,7 +24,7 @@ UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class FlavorFulfilment:
     """`share` of the quota is held, `active` of it usable now; 1 is enough. `needs`: instances by type."""
 
     needs: Mapping[str, Fraction]
@@ -44,7 +44,7 @@ class Stand:
         """How many of the type are still to be bought."""
         return max(0, math.ceil((1 - self.share) * self.needs[instance_type]))
 
-    def counted(self, ask: Ask, wanted: int) -> FlavorCount:
+    def counted(self, ask: FlavorDemand, wanted: int) -> FlavorCount:
         more = self.more(ask.flavor.instance_types[0])
         held = self.obtained + self.pending
         return FlavorCount(
@@ -55,9 +55,14 @@ class Stand:
         )
 
 
-def stand(
-    ask: Ask, terms: Terms, held: Iterable[Odcr], *, types: Mapping[str, InstanceType], cluster: str
-) -> Stand:
+def fulfilment_of(
+    ask: FlavorDemand,
+    terms: PurchaseSpec,
+    held: Iterable[Odcr],
+    *,
+    types: Mapping[str, InstanceType],
+    cluster: str,
+) -> FlavorFulfilment:
     """Where the flavor stands. `held` have not ended."""
     held = tuple(held)
     kinds = {*ask.flavor.instance_types, *(odcr.instance_type for odcr in held)}
@@ -73,7 +78,7 @@ def stand(
     strays = tuple(odcr for odcr in ours if not _as_made_now(odcr, ask, terms))
     counted = [odcr for odcr in held if odcr not in strays and odcr.state != UNAVAILABLE]
     active = [odcr for odcr in counted if odcr.state == ACTIVE]
-    return Stand(
+    return FlavorFulfilment(
         needs=needs,
         share=_share(counted, needs),
         active=_share(active, needs),
@@ -85,7 +90,9 @@ def stand(
     )
 
 
-def surplus(wish: Wish, ask: Ask, at: Stand, inventory: Inventory) -> list[Change]:
+def surplus(
+    wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment, inventory: Inventory
+) -> list[OdcrChange]:
     """What is given back since the quota is served without it, and ends that are not as they should be."""
     over, changes = at.active - 1, []
     for odcr in sorted(at.placed, key=lambda each: _last_wanted(each, ask), reverse=True):
@@ -103,18 +110,20 @@ def surplus(wish: Wish, ask: Ask, at: Stand, inventory: Inventory) -> list[Chang
             continue
         end = UNCHANGED if back == odcr.total else end
         changes.append(
-            Change(reserved=wish.reserved, odcr_id=odcr.id, count=odcr.total - back, why=why, end=end)
+            OdcrChange(reserved=wish.reserved, odcr_id=odcr.id, count=odcr.total - back, why=why, end=end)
         )
     return changes
 
 
-def given_back(wish: Wish, odcrs: Iterable[Odcr], inventory: Inventory, why: str) -> list[Change]:
+def given_back(
+    wish: DesiredCapacity, odcrs: Iterable[Odcr], inventory: Inventory, why: str
+) -> list[OdcrChange]:
     """Each down to what runs in it; one that nothing runs in ends."""
     changes = []
     for odcr in odcrs:
         used = odcr.total - unused(odcr, inventory)
         if used == 0 or (used < odcr.total and odcr.state == ACTIVE):
-            changes.append(Change(reserved=wish.reserved, odcr_id=odcr.id, count=used, why=why))
+            changes.append(OdcrChange(reserved=wish.reserved, odcr_id=odcr.id, count=used, why=why))
     return changes
 
 
@@ -129,23 +138,23 @@ def _share(odcrs: Iterable[Odcr], needs: Mapping[str, Fraction]) -> Fraction:
     )
 
 
-def _as_made_now(odcr: Odcr, ask: Ask, terms: Terms) -> bool:
+def _as_made_now(odcr: Odcr, ask: FlavorDemand, terms: PurchaseSpec) -> bool:
     return ask.flavor.admits(odcr) and _on(terms, odcr)
 
 
-def _as_asked(odcr: Odcr, ask: Ask, terms: Terms) -> bool:
+def _as_asked(odcr: Odcr, ask: FlavorDemand, terms: PurchaseSpec) -> bool:
     """Whether it is what EC2 would be asked for, though not what the flavor's labels say."""
     flavor = ask.flavor
     placed = odcr.zone in flavor.zones or odcr.zone_id in flavor.zones
     return placed and odcr.instance_type in flavor.instance_types and _on(terms, odcr)
 
 
-def _on(terms: Terms, odcr: Odcr) -> bool:
+def _on(terms: PurchaseSpec, odcr: Odcr) -> bool:
     has = (odcr.match_criteria, odcr.platform, odcr.tenancy)
     return has == (terms.match_criteria, terms.platform, terms.tenancy)
 
 
-def _last_wanted(odcr: Odcr, ask: Ask) -> tuple[int, int, int, str]:
+def _last_wanted(odcr: Odcr, ask: FlavorDemand) -> tuple[int, int, int, str]:
     """What would be bought last is given back first; of alike ones the smallest."""
     zones = ask.flavor.zones
     zone = zones.index(odcr.zone if odcr.zone in zones else odcr.zone_id)

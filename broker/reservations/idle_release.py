@@ -17,7 +17,7 @@ from broker.reservations.ownership import made_here
 from providers.model import Odcr
 
 
-class Idle:
+class IdleTracker:
     """Of one process. `ttl` of zero: nothing is ever released."""
 
     def __init__(self, *, ttl: timedelta, cluster: str) -> None:

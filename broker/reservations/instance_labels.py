@@ -33,7 +33,7 @@ Change = Literal["demoted", "promoted", "moved"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class InstanceLabels:
     """The labels that say what an instance runs in: those to have, and None for those not to have.
 
     `contradicted`: the instance is said to run in a reservation that is said to be over. Of two descriptions
@@ -57,7 +57,7 @@ class Standing:
         return "moved" if was and labels.get(RESERVATION_ID) != self.labels[RESERVATION_ID] else None
 
 
-def standing(instance: Instance, odcr: Odcr | None) -> Standing | None:
+def instance_labels(instance: Instance, odcr: Odcr | None) -> InstanceLabels | None:
     """What EC2's description of an instance, and of the reservation that it names, mean for its labels.
 
     `odcr` is None where no reservation is named, or where the named one was not described. None where nothing
@@ -71,5 +71,5 @@ def standing(instance: Instance, odcr: Odcr | None) -> Standing | None:
     if over:
         bare: dict[str, str | None] = dict.fromkeys(LABELS)
         kind = "spot" if instance.lifecycle == "spot" else "on-demand"
-        return Standing(labels=bare | {CAPACITY_TYPE: kind}, contradicted=bool(instance.reservation_id))
-    return Standing(labels=reservation_labels(odcr)) if odcr is not None else None
+        return InstanceLabels(labels=bare | {CAPACITY_TYPE: kind}, contradicted=bool(instance.reservation_id))
+    return InstanceLabels(labels=reservation_labels(odcr)) if odcr is not None else None

@@ -25,7 +25,7 @@ from broker.capacity.model import Inventory
 from broker.quota.standing import Machine, attribute
 from broker.quota.usage import Reserved
 from broker.reservations.endings import NOTICES
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import ACCELERATORS, supply
 from broker.text import exact
 from providers.model import InstanceType, Odcr
@@ -34,7 +34,7 @@ Flavors = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class MachineSnapshot:
     """`unattributed`: accelerators that count in no flavor, by resource and why. `tied`: the nodes of two
     flavors alike, by flavor."""
 
@@ -43,7 +43,7 @@ class Seen:
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class Hardware:
+class MachineReader:
     """`look` is one look at everything; what did not change is not worked out again. `starting_seconds`: how
     long a node may take to be initialized."""
 
@@ -57,11 +57,11 @@ class Hardware:
         nodes: Iterable[Node],
         claims: Iterable[NodeClaim],
         inventory: Inventory,
-        holdings: Holdings,
+        holdings: Ownership,
         flavors: Flavors,
         types: Mapping[str, InstanceType],
         now: datetime,
-    ) -> Seen:
+    ) -> MachineSnapshot:
         if flavors != self._flavors:
             self._flavors, self._nodes = flavors, {}
         machines: list[Machine] = []
@@ -102,7 +102,7 @@ class Hardware:
                 machines += slots(
                     odcr, flavor, owner, type_, inside[id_], joining[id_], now, starting=self._starting
                 )
-        return Seen(
+        return MachineSnapshot(
             machines=tuple(machines),
             unattributed=unattributed,
             tied={name: tuple(sorted(some)) for name, some in tied.items()},
@@ -190,7 +190,7 @@ def whole(amounts: Mapping[str, float]) -> dict[str, int]:
     return {name: int(value * 1000 if name == CPU else value) for name, value in amounts.items()}
 
 
-def sight(node: Node | None) -> tuple[object, ...] | None:
+def visible_state(node: Node | None) -> tuple[object, ...] | None:
     """What of a node matters here: the rest changes every few minutes."""
     if node is None:
         return None

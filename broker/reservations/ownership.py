@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from broker.quota.usage import Reserved
-from broker.reservations.sizing import Flavor
+from broker.reservations.sizing import InstanceFlavor
 from providers.model import ENDED_STATES, Odcr, ReservationGroup
 
 TAG_RESERVATION: Final = "capacity-broker.io/reservation"
@@ -33,7 +33,7 @@ BROKER: Final = "capacity-broker"  # the value of TAG_MANAGED on what the broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimant:
+class OwnershipClaim:
     """A CapacityReservation as it claims EC2's: by its name in a tag, by id, by a group's ARN.
 
     `flavors` are those that its spec names and that mean something; `flavor_names` all that it names.
@@ -42,7 +42,7 @@ class Claimant:
 
     reserved: Reserved
     flavor_names: tuple[str, ...] = ()
-    flavors: Mapping[str, Flavor] = field(default_factory=dict)
+    flavors: Mapping[str, InstanceFlavor] = field(default_factory=dict)
     ids: frozenset[str] = frozenset()
     group_arn: str = ""
     created: datetime | None = None
@@ -79,12 +79,12 @@ class Adopters:
         return any(entry in (ANY, what) for key in (ANY, namespace) for entry in self.allowed.get(key, ()))
 
 
-NOBODY: Final = Adopters()
-ANYBODY: Final = Adopters({ANY: frozenset({ANY})})
+NO_ADOPTERS: Final = Adopters()
+ALL_ADOPTERS: Final = Adopters({ANY: frozenset({ANY})})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ReservationProblem:
     """Something about a CapacityReservation's holdings that a person should know."""
 
     reason: str
@@ -92,7 +92,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
+class Ownership:
     """What belongs to whom: EC2 reservations that have not ended, in whatever state EC2 shows them.
 
     `refused` are the claims to a reservation that it does not belong to, by its id.
@@ -102,23 +102,23 @@ class Holdings:
     owner: Mapping[str, Reserved] = field(default_factory=dict)
     flavor: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, tuple[Reserved, ...]] = field(default_factory=dict)
-    problems: Mapping[Reserved, tuple[Problem, ...]] = field(default_factory=dict)
+    problems: Mapping[Reserved, tuple[ReservationProblem, ...]] = field(default_factory=dict)
 
     def of(self, reserved: Reserved) -> Mapping[str, tuple[Odcr, ...]]:
         """What a reservation holds, by flavor."""
         return self.odcrs.get(reserved, {})
 
 
-def belongs(
+def resolve_ownership(
     odcrs: Iterable[Odcr],
     groups: Mapping[str, ReservationGroup],
-    reservations: Iterable[Claimant],
+    reservations: Iterable[OwnershipClaim],
     *,
     cluster: str = "",
     unread: Mapping[str, str] | None = None,
-    adopters: Adopters = NOBODY,
+    adopters: Adopters = NO_ADOPTERS,
     holders: Mapping[str, Reserved] | None = None,
-) -> Holdings:
+) -> Ownership:
     """Whose each of EC2's reservations is.
 
     `groups` are those that a claimant names, by ARN; `unread` those of which nothing is known, and why.
@@ -130,7 +130,7 @@ def belongs(
     owner: dict[str, Reserved] = {}
     flavor: dict[str, str] = {}
     lost: dict[str, tuple[Reserved, ...]] = {}
-    problems: dict[Reserved, list[Problem]] = defaultdict(list)
+    problems: dict[Reserved, list[ReservationProblem]] = defaultdict(list)
     held: dict[Reserved, dict[str, list[Odcr]]] = defaultdict(lambda: defaultdict(list))
     for odcr in sorted(odcrs, key=lambda each: each.id):
         seen[odcr.id] = odcr
@@ -155,14 +155,14 @@ def belongs(
         if chosen is not None:
             owner[odcr.id] = chosen
             name = _flavor(odcr, claimants[chosen])
-            if isinstance(name, Problem):
+            if isinstance(name, ReservationProblem):
                 problems[chosen].append(name)
             else:
                 flavor[odcr.id] = name
                 held[chosen][name].append(odcr)
     for each in claimants.values():
         problems[each.reserved] += _absent(each, seen, groups, unread or {})
-    return Holdings(
+    return Ownership(
         odcrs={
             reserved: {name: tuple(some) for name, some in by_flavor.items()}
             for reserved, by_flavor in held.items()
@@ -196,7 +196,7 @@ def named_in(odcr: Odcr) -> Reserved | None:
 
 
 def _named(
-    claimants: Iterable[Claimant],
+    claimants: Iterable[OwnershipClaim],
     groups: Mapping[str, ReservationGroup],
     adopters: Adopters,
     cluster: str,
@@ -218,13 +218,13 @@ def _named(
     return allowed, {id_: some - allowed.get(id_, set()) for id_, some in refused.items()}
 
 
-def _tagged(odcr: Odcr, claimants: Mapping[Reserved, Claimant], cluster: str) -> Reserved | None:
+def _tagged(odcr: Odcr, claimants: Mapping[Reserved, OwnershipClaim], cluster: str) -> Reserved | None:
     """Whose name the reservation carries. Another cluster may have reservations of the same names."""
     reserved = named_in(odcr)
     return reserved if reserved in claimants and not elsewhere(odcr, cluster) else None
 
 
-def _flavor(odcr: Odcr, claimant: Claimant) -> str | Problem:
+def _flavor(odcr: Odcr, claimant: OwnershipClaim) -> str | ReservationProblem:
     """By the reservation's own tag, else by its type and zone."""
     tagged = odcr.tags.get(TAG_FLAVOR, "")
     if tagged in claimant.flavor_names:
@@ -234,36 +234,38 @@ def _flavor(odcr: Odcr, claimant: Claimant) -> str | Problem:
         return fitting[0]
     what = f"{odcr.id} ({odcr.instance_type} in {odcr.zone})"
     if fitting:
-        return Problem(
+        return ReservationProblem(
             reason="FlavorAmbiguous",
             message=f"{what} fits the flavors {' and '.join(fitting)} alike, so it counts in none: give it "
             f"the tag {TAG_FLAVOR}",
         )
     names = ", ".join(claimant.flavor_names) or "(none)"
-    return Problem(
+    return ReservationProblem(
         reason="FlavorUnmatched",
         message=f"{what} fits none of the flavors {names}, so it counts in none: give it the tag "
         f"{TAG_FLAVOR}, or take it away from the reservation",
     )
 
 
-def _disputed(odcr: Odcr, holder: Reserved | None) -> Problem:
+def _disputed(odcr: Odcr, holder: Reserved | None) -> ReservationProblem:
     where = f"belongs to {holder}" if holder else "is kept for the CapacityReservation that its tag names"
-    return Problem(
+    return ReservationProblem(
         reason="ReservationDisputed",
         message=f"{odcr.id} {where} and stays with it: take it out of this reservation's annotations and "
         f"group, or give it the tag {TAG_RESERVATION} with this one's name",
     )
 
 
-def _unallowed(odcr: Odcr, claimant: Reserved, group: ReservationGroup | None, cluster: str) -> Problem:
+def _unallowed(
+    odcr: Odcr, claimant: Reserved, group: ReservationGroup | None, cluster: str
+) -> ReservationProblem:
     where = f"namespace {claimant.namespace}" if claimant.namespace else "cluster-wide reservations"
     mend = f"give it, or its group, the tag {TAG_RESERVATION}={claimant} in AWS"
     if elsewhere(odcr, cluster):
         mend = f"it is {_whose(odcr)}: take it out of this reservation's annotations and group"
     elif group is not None and elsewhere(group, cluster):
         mend = f"its group {group.arn} is {_whose(group)}: take that out of this reservation's annotations"
-    return Problem(
+    return ReservationProblem(
         reason="AdoptionNotAllowed",
         message=f"{odcr.id} is not adopted: {mend}; or have the broker's --adopt-by-annotation allow {where}",
     )
@@ -275,27 +277,27 @@ def _whose(one: Odcr | ReservationGroup) -> str:
 
 
 def _absent(
-    claimant: Claimant,
+    claimant: OwnershipClaim,
     seen: Mapping[str, Odcr],
     groups: Mapping[str, ReservationGroup],
     unread: Mapping[str, str],
-) -> list[Problem]:
+) -> list[ReservationProblem]:
     found = []
     for id_ in sorted(claimant.ids):
         odcr = seen.get(id_)
         if odcr is None or odcr.state in ENDED_STATES:
             state = "EC2 shows this account no" if odcr is None else f"has ended ({odcr.state}):"
             found.append(
-                Problem(
+                ReservationProblem(
                     reason="ReservationNotFound",
                     message=f"{state} reservation {id_}, which the reservation names: correct the annotation",
                 )
             )
     if claimant.group_arn in unread:
-        found.append(Problem(reason="GroupUnreadable", message=unread[claimant.group_arn]))
+        found.append(ReservationProblem(reason="GroupUnreadable", message=unread[claimant.group_arn]))
     elif claimant.group_arn and claimant.group_arn not in groups:
         found.append(
-            Problem(
+            ReservationProblem(
                 reason="GroupNotFound",
                 message=f"group {claimant.group_arn} was not found: correct the annotation",
             )

@@ -20,19 +20,26 @@ from broker.capacity.shortages import Shortage
 from broker.capacity.types import TENANCY
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
+    LATEST_VISIBLE,
     MOST,
-    SETTLE,
-    Ask,
     Caps,
-    Change,
+    DesiredCapacity,
     FlavorCount,
-    HoldingsPlan,
-    Outlook,
-    Regroup,
-    Wish,
+    FlavorDemand,
+    FulfilmentStatus,
+    GroupChange,
+    OdcrChange,
+    ProcurementPlan,
 )
-from broker.reservations.fulfilment import ACTIVE, UNAVAILABLE, Stand, given_back, stand, surplus
-from broker.reservations.ownership import TAG_FLAVOR, Holdings, Problem, made_here
+from broker.reservations.fulfilment import (
+    ACTIVE,
+    UNAVAILABLE,
+    FlavorFulfilment,
+    fulfilment_of,
+    given_back,
+    surplus,
+)
+from broker.reservations.ownership import TAG_FLAVOR, Ownership, ReservationProblem, made_here
 from broker.reservations.purchases import LEDGER, HeldRecord, Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
 from broker.reservations.sizing import size
@@ -43,9 +50,9 @@ DELETION_POLICY = "capacity-broker.io/deletion-policy"
 
 
 def plan(
-    wishes: Iterable[Wish],
+    wishes: Iterable[DesiredCapacity],
     inventory: Inventory,
-    holdings: Holdings,
+    holdings: Ownership,
     *,
     types: Mapping[str, InstanceType],
     refusals: Refusals,
@@ -54,7 +61,7 @@ def plan(
     now: datetime,
     intents: Iterable[PurchaseIntent] = (),
     lost: Iterable[HeldRecord] = (),
-) -> HoldingsPlan:
+) -> ProcurementPlan:
     """The next steps. Of the wishes, those that come first are served first where a cap is short.
 
     `intents`: purchases of which it is not known what became of them; `lost`: what was held and is not
@@ -71,10 +78,10 @@ def plan(
         intents=intents,
         lost=lost,
     )
-    outlooks: dict[Reserved, Outlook] = {}
+    outlooks: dict[Reserved, FulfilmentStatus] = {}
     for wish in wishes:
         outlooks[wish.reserved] = planner.deleted(wish) if wish.deleted else planner.wanted(wish)
-    return HoldingsPlan(
+    return ProcurementPlan(
         purchases=tuple(planner.purchases),
         changes=tuple(planner.changes),
         regroups=tuple(planner.regroups),
@@ -84,7 +91,7 @@ def plan(
 
 
 def observed(
-    wish: Wish, holdings: Holdings, *, types: Mapping[str, InstanceType]
+    wish: DesiredCapacity, holdings: Ownership, *, types: Mapping[str, InstanceType]
 ) -> Mapping[str, FlavorCount]:
     """How many instances there are of each flavor, for a reservation that nothing is bought for."""
     counts = {}
@@ -106,7 +113,7 @@ class _Planner:
     def __init__(
         self,
         inventory: Inventory,
-        holdings: Holdings,
+        holdings: Ownership,
         *,
         types: Mapping[str, InstanceType],
         refusals: Refusals,
@@ -143,11 +150,11 @@ class _Planner:
             if made_here(odcr, cluster):
                 self._made.setdefault(reserved, []).append(odcr)
         self.purchases: list[Purchase] = []
-        self.changes: list[Change] = []
-        self.regroups: list[Regroup] = []
+        self.changes: list[OdcrChange] = []
+        self.regroups: list[GroupChange] = []
         self.again: datetime | None = None
 
-    def wanted(self, wish: Wish) -> Outlook:
+    def wanted(self, wish: DesiredCapacity) -> FulfilmentStatus:
         """A reservation that is there: bought for, trimmed, grouped."""
         if wish.frozen:
             return self._untouched(wish)
@@ -161,7 +168,7 @@ class _Planner:
         for name, ask in wish.asks.items():
             sized = size(ask.flavor, ask.nominal, self._types, sizing=ask.sizing)
             if sized.reason:
-                problems.append(Problem(reason=sized.reason, message=sized.message))
+                problems.append(ReservationProblem(reason=sized.reason, message=sized.message))
             held = self._holdings.of(wish.reserved).get(name, ())
             if not any(amount > 0 for amount in ask.nominal.values()):
                 left_over += [odcr for odcr in held if made_here(odcr, self._cluster)]
@@ -174,7 +181,7 @@ class _Planner:
                 self.changes += given_back(wish, made, self._inventory, "all of it was idle")
                 counts[name] = observed_count(held, 0)
                 continue
-            at = stand(ask, wish.terms, held, types=self._types, cluster=self._cluster)
+            at = fulfilment_of(ask, wish.terms, held, types=self._types, cluster=self._cluster)
             complete = complete and at.complete
             before = len(self.purchases)
             refusal = self._buy(wish, ask, at, problems) if at.share < 1 else None
@@ -199,38 +206,44 @@ class _Planner:
         elif left_over:
             problems.append(_kept(left_over, self._types))
         self._regroup(wish)
-        return Outlook(counts=counts, problems=tuple(problems))
+        return FulfilmentStatus(counts=counts, problems=tuple(problems))
 
-    def deleted(self, wish: Wish) -> Outlook:
+    def deleted(self, wish: DesiredCapacity) -> FulfilmentStatus:
         """A reservation that is deleted: given back, if that is its policy."""
         if not wish.cancels:
-            return Outlook(settled=True)
+            return FulfilmentStatus(settled=True)
         if wish.frozen:
             return self._untouched(wish)
         left = self._made.get(wish.reserved, [])
         changes = given_back(wish, left, self._inventory, "its reservation is deleted")
         self.changes += changes
         if not left and wish.group is not None:
-            self.regroups.append(Regroup(reserved=wish.reserved, drop=True))
+            self.regroups.append(GroupChange(reserved=wish.reserved, drop=True))
         waiting = {odcr.id for odcr in left} - {each.odcr_id for each in changes if not each.count}
-        problems = [Problem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
+        problems = (
+            [ReservationProblem(reason="InstancesRunning", message=_running(waiting))] if waiting else []
+        )
         lost = [record.id for record in self._lost.get(wish.reserved, ()) if record.bought]
         if lost:  # once the object is gone, nothing would give back what EC2 describes again
-            problems.append(Problem(reason="ReservationNotDescribed", message=f"{', '.join(lost)} {_GONE}"))
+            problems.append(
+                ReservationProblem(reason="ReservationNotDescribed", message=f"{', '.join(lost)} {_GONE}")
+            )
         unsure = bool(lost) or wish.reserved in self._intents
         settled = not left and not unsure and wish.groups and wish.group is None
-        return Outlook(problems=tuple(problems), settled=settled)
+        return FulfilmentStatus(problems=tuple(problems), settled=settled)
 
-    def _untouched(self, wish: Wish) -> Outlook:
+    def _untouched(self, wish: DesiredCapacity) -> FulfilmentStatus:
         """Nothing of it is changed until somebody mends it."""
         counts = {
             name: replace(count, wanted=max(0, count.wanted - wish.asks[name].released))
             for name, count in observed(wish, self._holdings, types=self._types).items()
         }
         why = f"nothing is bought, changed or given back: {wish.frozen}"
-        return Outlook(counts=counts, problems=(Problem(reason="PurchaseSkipped", message=why),))
+        return FulfilmentStatus(
+            counts=counts, problems=(ReservationProblem(reason="PurchaseSkipped", message=why),)
+        )
 
-    def _refused(self, wish: Wish, ask: Ask) -> str:
+    def _refused(self, wish: DesiredCapacity, ask: FlavorDemand) -> str:
         """Why nothing is bought for the flavor while the object names what would serve it."""
         for id_, claims in sorted(self._holdings.refused.items()):
             odcr = self._inventory.odcrs[id_]
@@ -240,7 +253,7 @@ class _Planner:
                 return f"{id_} would serve it, and is not adopted although the reservation names it"
         return ""
 
-    def _gone(self, wish: Wish, ask: Ask) -> str:
+    def _gone(self, wish: DesiredCapacity, ask: FlavorDemand) -> str:
         """Why nothing is bought for the flavor while what it had is not described: it may be there."""
         flavor = ask.flavor
         ids = [
@@ -254,7 +267,9 @@ class _Planner:
         ]
         return f"{', '.join(ids)} {_GONE}" if ids else ""
 
-    def _repeated(self, wish: Wish, ask: Ask, at: Stand) -> PurchaseIntent | None:
+    def _repeated(
+        self, wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment
+    ) -> PurchaseIntent | None:
         """A purchase for the flavor whose fate is unknown, if it is wanted just as it was sent."""
         places, terms = set(ask.flavor.places(self._types)), wish.terms
         for intent in self._intents.get(wish.reserved, ()):
@@ -273,15 +288,21 @@ class _Planner:
                 return intent
         return None
 
-    def _unsure(self, wish: Wish, ask: Ask) -> bool:
+    def _unsure(self, wish: DesiredCapacity, ask: FlavorDemand) -> bool:
         """Whether a purchase was sent a moment ago that may serve the flavor, and is not sent again."""
         return any(
-            intent.at + SETTLE > self._now
+            intent.at + LATEST_VISIBLE > self._now
             and (intent.flavor == ask.flavor.name or intent.flavor not in wish.asks)
             for intent in self._intents.get(wish.reserved, ())
         )
 
-    def _buy(self, wish: Wish, ask: Ask, at: Stand, problems: list[Problem]) -> Shortage | None:
+    def _buy(
+        self,
+        wish: DesiredCapacity,
+        ask: FlavorDemand,
+        at: FlavorFulfilment,
+        problems: list[ReservationProblem],
+    ) -> Shortage | None:
         """The next purchase for a flavor, if there can be one; else what EC2 said to it."""
         if not wish.ready:
             return None
@@ -298,7 +319,9 @@ class _Planner:
         if wish.terms.end is not None and wish.terms.end <= self._now:
             why = f"its end, {wish.terms.end:%Y-%m-%dT%H:%M:%SZ}, has passed: set a later one, or none"
         if why:
-            problems.append(Problem(reason="PurchaseSkipped", message=f"flavor {ask.flavor.name}: {why}"))
+            problems.append(
+                ReservationProblem(reason="PurchaseSkipped", message=f"flavor {ask.flavor.name}: {why}")
+            )
             return None
         if repeated is not None:
             self.purchases.append(repeated)
@@ -324,7 +347,9 @@ class _Planner:
                 self.again = min(self.again or lasting.until, lasting.until)
         return refusal
 
-    def _purchase(self, wish: Wish, ask: Ask, at: Stand, name: str, zone: str, count: int) -> None:
+    def _purchase(
+        self, wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment, name: str, zone: str, count: int
+    ) -> None:
         grown = max(
             (
                 odcr
@@ -347,13 +372,13 @@ class _Planner:
             )
         )
 
-    def _regroup(self, wish: Wish) -> None:
+    def _regroup(self, wish: DesiredCapacity) -> None:
         if not wish.groups:
             return
         wanted = {id_ for id_ in self._owned.get(wish.reserved, ()) if id_ in self._holdings.flavor}
         if wish.group is None:
             if wanted:
-                self.regroups.append(Regroup(reserved=wish.reserved, make=True))
+                self.regroups.append(GroupChange(reserved=wish.reserved, make=True))
             return
         members = set(wish.group.member_ids)
         foreign = {
@@ -363,7 +388,7 @@ class _Planner:
         }
         if wanted - members or foreign:
             self.regroups.append(
-                Regroup(
+                GroupChange(
                     reserved=wish.reserved, join=tuple(sorted(wanted - members)), leave=tuple(sorted(foreign))
                 )
             )
@@ -384,7 +409,7 @@ _GONE = (
 )
 
 
-def _unlike(wish: Wish, ask: Ask, at: Stand) -> str:
+def _unlike(wish: DesiredCapacity, ask: FlavorDemand, at: FlavorFulfilment) -> str:
     """Why nothing that is bought would be of the flavor: it would be bought again and again."""
     mend = "in the nodeLabels of its ResourceFlavor"
     if labels := ask.flavor.never_bought:
@@ -403,9 +428,9 @@ def _unlike(wish: Wish, ask: Ask, at: Stand) -> str:
     return ""
 
 
-def _kept(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> Problem:
+def _kept(odcrs: Sequence[Odcr], types: Mapping[str, InstanceType]) -> ReservationProblem:
     told = ", ".join(sorted(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in odcrs))
-    return Problem(
+    return ReservationProblem(
         reason="Retained",
         message=f"{told}: {costs(odcrs, types)}: no longer wanted, and kept since annotation "
         f"{DELETION_POLICY} is Retain: cancel it in EC2, or set the annotation to Cancel",

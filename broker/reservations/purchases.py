@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from broker.quota.usage import Reserved
-from broker.reservations.ownership import Holdings, made_here, named_in
+from broker.reservations.ownership import Ownership, made_here, named_in
 from providers.model import ENDED_STATES, MatchCriteria, Odcr, Tenancy
 
 TAG_PURCHASE: Final = "capacity-broker.io/purchase"
@@ -90,7 +90,7 @@ def still_open(
 def held_now(
     before: Mapping[str, HeldRecord],
     odcrs: Mapping[str, Odcr],
-    holdings: Holdings,
+    holdings: Ownership,
     *,
     cluster: str,
     now: datetime,

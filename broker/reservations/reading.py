@@ -19,14 +19,14 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import Judged, judge
 from broker.apis.reservation_spec import ARN
 from broker.quota.usage import Reserved
-from broker.reservations.desired import Ask, Terms, Wish
-from broker.reservations.ownership import BROKER, Claimant, Problem
-from broker.reservations.sizing import Flavor, FlavorProblem, Sizing, flavor_of
+from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
+from broker.reservations.ownership import BROKER, OwnershipClaim, ReservationProblem
+from broker.reservations.sizing import FlavorProblem, InstanceFlavor, Sizing, flavor_of
 from broker.text import InvalidText, decode_time, quantity, shortened
 from providers.model import InstanceType
 
 Reservation = CapacityReservation | ClusterCapacityReservation
-Flavors = Callable[[str], Flavor | FlavorProblem]
+Flavors = Callable[[str], InstanceFlavor | FlavorProblem]
 
 # Annotation -> what it may say -> what that means; the first is what it means when it is not there.
 _CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -40,22 +40,22 @@ INVALID: Final = "InvalidAnnotation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ParsedReservation:
     """One object as it is read."""
 
     one: Reservation
     reserved: Reserved
     managed: bool
-    claimant: Claimant
-    wish: Wish
-    problems: tuple[Problem, ...] = ()
+    claimant: OwnershipClaim
+    wish: DesiredCapacity
+    problems: tuple[ReservationProblem, ...] = ()
 
 
 def reserved_of(one: Reservation) -> Reserved:
     return Reserved(one.namespace, one.name)
 
 
-def as_decided(one: Reservation, flavors: Flavors) -> Claimant:
+def as_decided(one: Reservation, flavors: Flavors) -> OwnershipClaim:
     """What the object claims by what the broker last decided, which is in its status, for a command.
 
     Its annotations do not tell: which of them the operator allows is a setting of the broker. To be used with
@@ -73,9 +73,9 @@ def flavors_of(
 ) -> Flavors:
     """Each flavor of one pass, worked out once. `known`: node labels by name; None: Kueue is not installed,
     and a flavor that has an instance type's name means that type."""
-    found: dict[str, Flavor | FlavorProblem] = {}
+    found: dict[str, InstanceFlavor | FlavorProblem] = {}
 
-    def look(name: str) -> Flavor | FlavorProblem:
+    def look(name: str) -> InstanceFlavor | FlavorProblem:
         labels = known.get(name) if known is not None else {names.INSTANCE_TYPE: name}
         if labels is None:
             return FlavorProblem(
@@ -86,7 +86,7 @@ def flavors_of(
             )
         return flavor_of(name, labels, types, zones)
 
-    def flavor(name: str) -> Flavor | FlavorProblem:
+    def flavor(name: str) -> InstanceFlavor | FlavorProblem:
         if name not in found:
             found[name] = look(name)
         return found[name]
@@ -94,16 +94,18 @@ def flavors_of(
     return flavor
 
 
-def read(one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Sequence[str] = ()) -> Reading:
+def read(
+    one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Sequence[str] = ()
+) -> ParsedReservation:
     """What the object asks for. The wish lacks what only EC2 knows."""
     reserved = reserved_of(one)
-    problems: list[Problem] = []
+    problems: list[ReservationProblem] = []
     said = {key: _choice(one, key, problems) for key in _CHOICES}
     end = _end(one, problems)
     ids, group_arn = _ids(one, problems), _group_arn(one, problems)
     unknown = spelling.misspelt(one.KIND.kind, one.annotations)
     invalid = bool(problems) or any(each.meant in names.BUYING_TERMS for each in unknown)
-    problems += [Problem(reason=spelling.REASON, message=each.message) for each in unknown]
+    problems += [ReservationProblem(reason=spelling.REASON, message=each.message) for each in unknown]
     sizing: Sizing = "largest" if said[names.SIZING] == "largest" else "accelerator"
     found = [
         (quotas.name, flavors(quotas.name), quotas)
@@ -111,25 +113,25 @@ def read(one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Seq
         for quotas in group.flavors
     ]
     problems += [
-        Problem(reason=flavor.reason, message=flavor.message)
+        ReservationProblem(reason=flavor.reason, message=flavor.message)
         for _, flavor, _ in found
         if isinstance(flavor, FlavorProblem)
     ]
     asks = {
-        name: Ask(
+        name: FlavorDemand(
             flavor=flavor,
             nominal={each.name: quantity(each.nominal_quota) for each in quotas.resources},
             sizing=sizing,
         )
         for name, flavor, quotas in found
-        if isinstance(flavor, Flavor) and not judged.problems
+        if isinstance(flavor, InstanceFlavor) and not judged.problems
     }
     flavor_names = tuple(name for name, _, _ in found)
-    wish = Wish(
+    wish = DesiredCapacity(
         reserved=reserved,
         asks=asks,
         flavor_names=flavor_names,
-        terms=Terms(
+        terms=PurchaseSpec(
             match_criteria="open" if said[names.MATCH_CRITERIA] == "open" else "targeted",
             platform=one.annotations.get(names.PLATFORM, "").strip() or "Linux/UNIX",
             tenancy="dedicated" if said[names.TENANCY] == "dedicated" else "default",
@@ -141,14 +143,14 @@ def read(one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Seq
         ready=names.RESERVED_FINALIZER in one.metadata.finalizers,
         frozen="an annotation of the reservation is not understood: mend it" if invalid else "",
     )
-    return Reading(
+    return ParsedReservation(
         one=one,
         reserved=reserved,
         managed=said[names.RESERVATION_POLICY] == "manage",
-        claimant=Claimant(
+        claimant=OwnershipClaim(
             reserved=reserved,
             flavor_names=flavor_names,
-            flavors={name: flavor for name, flavor, _ in found if isinstance(flavor, Flavor)},
+            flavors={name: flavor for name, flavor, _ in found if isinstance(flavor, InstanceFlavor)},
             ids=ids,
             group_arn=group_arn,
             created=one.metadata.creation_timestamp,
@@ -158,18 +160,18 @@ def read(one: Reservation, judged: Judged, flavors: Flavors, *, cost_labels: Seq
     )
 
 
-def _choice(one: Reservation, key: str, problems: list[Problem]) -> str:
+def _choice(one: Reservation, key: str, problems: list[ReservationProblem]) -> str:
     means = _CHOICES[key]
     given = one.annotations.get(key, "").strip()
     if given in means:
         return means[given]
     if given:
         message = f"annotation {key} is {shortened(given)}: write {' or '.join(means)}"
-        problems.append(Problem(reason=INVALID, message=message))
+        problems.append(ReservationProblem(reason=INVALID, message=message))
     return next(iter(means.values()))
 
 
-def _end(one: Reservation, problems: list[Problem]) -> datetime | None:
+def _end(one: Reservation, problems: list[ReservationProblem]) -> datetime | None:
     given = one.annotations.get(names.END_DATE, "").strip()
     if not given:
         return None
@@ -179,22 +181,22 @@ def _end(one: Reservation, problems: list[Problem]) -> datetime | None:
         message = (
             f"annotation {names.END_DATE} is {shortened(given)}: write a time such as 2027-01-31T00:00:00Z"
         )
-        problems.append(Problem(reason=INVALID, message=message))
+        problems.append(ReservationProblem(reason=INVALID, message=message))
         return None
 
 
-def _ids(one: Reservation, problems: list[Problem]) -> frozenset[str]:
+def _ids(one: Reservation, problems: list[ReservationProblem]) -> frozenset[str]:
     given = [each.strip() for each in one.annotations.get(names.ADOPT_IDS, "").split(",")]
     for each in given:
         if each and not each.startswith("cr-"):
             message = (
                 f"annotation {names.ADOPT_IDS} has {shortened(each)}: write EC2's ids (cr-0123456789abcdef0)"
             )
-            problems.append(Problem(reason=INVALID, message=message))
+            problems.append(ReservationProblem(reason=INVALID, message=message))
     return frozenset(each for each in given if each.startswith("cr-"))
 
 
-def _group_arn(one: Reservation, problems: list[Problem]) -> str:
+def _group_arn(one: Reservation, problems: list[ReservationProblem]) -> str:
     """Only of the right form: AWS is not asked about what cannot be a group's ARN."""
     given = one.annotations.get(names.ADOPT_GROUP, "").strip()
     if not given or re.fullmatch(ARN, given):
@@ -203,7 +205,7 @@ def _group_arn(one: Reservation, problems: list[Problem]) -> str:
         f"annotation {names.ADOPT_GROUP} is {shortened(given)}: write the ARN of a resource group, such as "
         "arn:aws:resource-groups:us-east-1:123456789012:group/NAME"
     )
-    problems.append(Problem(reason=INVALID, message=message))
+    problems.append(ReservationProblem(reason=INVALID, message=message))
     return ""
 
 

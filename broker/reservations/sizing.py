@@ -63,7 +63,7 @@ _GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flavor:
+class InstanceFlavor:
     """A ResourceFlavor as EC2 sees it: these types in these zones, each in order of preference.
 
     A zone is a zone's name, or its id where that is what the flavor's labels say.
@@ -134,7 +134,7 @@ def flavor_of(
     node_labels: Mapping[str, str],
     types: Mapping[str, InstanceType],
     zones: Sequence[str] = (),
-) -> Flavor | FlavorProblem:
+) -> InstanceFlavor | FlavorProblem:
     """The flavor of these node labels. `zones` are the configured ones; none: all that offer the type."""
 
     def problem(reason: str, message: str) -> FlavorProblem:
@@ -163,7 +163,7 @@ def flavor_of(
         return problem("InstanceTypeUnknown", f"no instance type in this region has the labels {told}")
     said = node_labels.get(ZONE) or node_labels.get(ZONE_ID)
     places = (said,) if said else tuple(dict.fromkeys(zones)) or _offering(chosen)
-    made = Flavor(
+    made = InstanceFlavor(
         name=name,
         instance_types=tuple(each.name for each in sorted(chosen, key=_cheapest)),
         zones=places,
@@ -180,7 +180,7 @@ def flavor_of(
 
 
 def size(
-    flavor: Flavor,
+    flavor: InstanceFlavor,
     nominal: Mapping[str, float],
     types: Mapping[str, InstanceType],
     *,
@@ -275,7 +275,7 @@ def _offering(types: Sequence[InstanceType]) -> tuple[str, ...]:
 
 
 def _shortfall(
-    flavor: Flavor,
+    flavor: InstanceFlavor,
     type_: InstanceType,
     count: int,
     by: str,

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from broker.reservations.desired import Ask
+from broker.reservations.desired import FlavorDemand
 from broker.reservations.sizing import size, supply
 from providers.model import InstanceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class SlotQuota:
     """Of one flavor; a limit that is None does not limit."""
 
     quota: int
@@ -24,13 +24,13 @@ class Counted:
     lending_limit: int | None = None
 
 
-def counted(
-    ask: Ask,
+def slot_quota(
+    ask: FlavorDemand,
     types: Mapping[str, InstanceType],
     *,
     borrowing: Mapping[str, float | None],
     lending: Mapping[str, float | None],
-) -> Counted:
+) -> SlotQuota:
     """A flavor's quota and limits, each limit by resource, in base units."""
     sized = size(ask.flavor, ask.nominal, types, sizing=ask.sizing)
     by = sized.by
@@ -38,7 +38,7 @@ def counted(
         given = {name: amount for name, amount in borrowing.items() if amount}
         by = size(ask.flavor, given, types, sizing=ask.sizing).by
     each = supply(types[ask.flavor.instance_types[0]]).get(by, 0.0)
-    return Counted(
+    return SlotQuota(
         quota=sized.count,
         borrowing_limit=_whole(borrowing.get(by), each) if by else _unlimited(borrowing),
         lending_limit=_whole(lending.get(by), each),

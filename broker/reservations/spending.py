@@ -18,7 +18,7 @@ from typing import Protocol
 
 from broker.quota.usage import Reserved
 from broker.reservations.desired import Caps
-from broker.reservations.ownership import Problem, made_here, named_in
+from broker.reservations.ownership import ReservationProblem, made_here, named_in
 from providers.model import ENDED_STATES, InstanceType, Odcr
 
 _CAP, _UNKNOWN = "SpendingCapReached", "PriceUnknown"
@@ -101,14 +101,16 @@ class Spending:
         """How many more may be bought; below 0 if a cap is exceeded already."""
         return min(room for room, _, _ in self._rooms(reserved, instance_type, product, 0))
 
-    def problem(self, reserved: Reserved, instance_type: str, product: Product, wanted: int) -> Problem:
+    def problem(
+        self, reserved: Reserved, instance_type: str, product: Product, wanted: int
+    ) -> ReservationProblem:
         """Why no more than `room` are bought of the `wanted`, and what each option that stops it would have
         to be: the widest scope first."""
         rooms = [each for each in self._rooms(reserved, instance_type, product, wanted) if each[0] < wanted]
         room, reason, _ = min(rooms, key=lambda each: each[0])
         what, price_ = _described(instance_type, product), price(self._types, instance_type, product)
         cost = f"one costs {price_:.2f} dollars an hour, " if price_ else ""
-        return Problem(
+        return ReservationProblem(
             reason=reason,
             message=f"{wanted} more {what} are wanted and {max(0, room)} may be bought: {cost}"
             f"{'; '.join(why for _, _, why in rooms)}; or lower the quota",

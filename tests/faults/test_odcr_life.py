@@ -20,8 +20,8 @@ from broker.apis.core import Event, ResourceQuota
 from broker.apis.crds import KIND as CRD
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ReservationStatus
-from broker.controllers.odcr.act import Actor
-from broker.controllers.odcr.keeper import HoldingsKeeper, Seen
+from broker.controllers.odcr.act import OdcrExecutor
+from broker.controllers.odcr.keeper import OdcrProvisioner, ProvisioningState
 from broker.kube.errors import NotFound
 from broker.quota.usage import Reserved
 from providers.local import LocalAws
@@ -379,15 +379,15 @@ def test_deleted_right_before_a_purchase(fresh: LocalAws, monkeypatch: pytest.Mo
     team = Team(fresh, 0)
     process = team.start()
     process.turn()
-    buy, ended = Actor.buy, threading.Event()
+    buy, ended = OdcrExecutor.buy, threading.Event()
 
-    def late(self: Actor, *given: Any) -> None:
+    def late(self: OdcrExecutor, *given: Any) -> None:
         if not ended.is_set():
             team.end()
             ended.set()
         buy(self, *given)
 
-    monkeypatch.setattr(Actor, "buy", late)
+    monkeypatch.setattr(OdcrExecutor, "buy", late)
     team.ask(2, annotations=CANCEL)
     # Nothing was bought: what EC2 might show of it is not waited for.
     process.until(lambda: ended.is_set() and team.object() is None, "the object is gone", seconds=120.0)
@@ -557,17 +557,19 @@ def test_a_launch_after_the_decision_keeps_its_slot(fresh: LocalAws, monkeypatch
     team.ask(3)
     process.until(lambda: team.quiet({A: 3}), "it is there")
     (made,) = team.made()
-    decided = HoldingsKeeper._act
+    decided = OdcrProvisioner._act
     kept: list[dict[str, int]] = []
 
-    def landing(keeper: HoldingsKeeper, seen: Seen) -> tuple[Seen, Exception | None]:
+    def landing(
+        keeper: OdcrProvisioner, seen: ProvisioningState
+    ) -> tuple[ProvisioningState, Exception | None]:
         for each in ("i-1", "i-2") if not kept else ():
             process.broker.inventory.launched(instance_id=each, odcr_id=made["CapacityReservationId"])
         done = decided(keeper, seen)
         kept.append(team.held())
         return done
 
-    monkeypatch.setattr(HoldingsKeeper, "_act", landing)
+    monkeypatch.setattr(OdcrProvisioner, "_act", landing)
     team.ask_for(1)
     process.until(lambda: team.quiet({A: 1}), "EC2 shows that nothing runs there")
     assert kept[0] == {A: 3}

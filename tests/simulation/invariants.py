@@ -15,7 +15,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.reservations.desired import SETTLE
+from broker.reservations.desired import LATEST_VISIBLE
 from broker.reservations.purchases import LEDGER
 from tests.simulation.setting import BORROWER, BOUGHT, OWNER, PER
 from tests.simulation.world import World, condition, ready
@@ -281,7 +281,7 @@ class Watch:
             and not any(condition(one, "Ready").get("reason") == "CloudReservationPending" for one in asked)
             and not any(map(self._unclear, asked))
             # So long it goes by its own change, whatever EC2 shows.
-            and world.time.seconds - self._changed_at > SETTLE.total_seconds()
+            and world.time.seconds - self._changed_at > LATEST_VISIBLE.total_seconds()
             and {i.id for i in world.instances()} <= {_instance(c) for c in claims}
         )
 

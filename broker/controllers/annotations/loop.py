@@ -16,7 +16,7 @@ from broker.apis.kueue import Namespace
 from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.controllers.annotations.teller import EVERYBODY, Key, Teller, ours
+from broker.controllers.annotations.teller import EVERYBODY, AnnotationReporter, Key, ours
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
@@ -49,7 +49,7 @@ def annotation_loop(
         DedicatedAIClusterProfile.KIND.kind: reads.profiles.cache,
         Namespace.KIND.kind: reads.namespaces.cache,
     }
-    teller = Teller(caches, reserved, recorder=recorder)
+    teller = AnnotationReporter(caches, reserved, recorder=recorder)
 
     def run(keys: Sequence[Key]) -> None:
         teller.run(keys)

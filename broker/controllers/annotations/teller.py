@@ -28,7 +28,7 @@ _WRITTEN: Final = frozenset({names.LAUNCH, names.ATTEMPTS})
 WITHOUT: Final = "no slot that belongs to a reservation is for it"
 
 
-class Teller:
+class AnnotationReporter:
     """`run` takes the objects whose annotations changed. One thread."""
 
     def __init__(

@@ -18,8 +18,8 @@ from broker.apis import names
 from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.controllers.capacityreservation import status
-from broker.controllers.capacityreservation.look import Cloud, Look, View
-from broker.controllers.capacityreservation.marks import Marks
+from broker.controllers.capacityreservation.look import Cloud, ReservationSnapshot, ReservationSnapshotBuilder
+from broker.controllers.capacityreservation.marks import CohortLabels
 from broker.controllers.capacityreservation.metrics import METRICS, Shown
 from broker.controllers.capacityreservation.sources import Reservation, Sources, reserved_of
 from broker.controllers.ome.reads import OmeReads
@@ -33,7 +33,7 @@ from broker.kube.errors import Conflict
 from broker.kube.events import Recorder
 from broker.quota.lifecycle import Limits, State, advance, patience
 from broker.reservations import conditions as verdicts
-from broker.reservations.conditions import Facts
+from broker.reservations.conditions import ReservationFacts
 
 SOON = 1.0  # seconds after a limit was reached by the look of it: Kubernetes' times are whole seconds
 
@@ -41,24 +41,24 @@ _log = structlog.get_logger("reservation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ReconciledReservation:
     """What a reservation's last turn was about, and until when it holds (monotonic)."""
 
     one: Reservation
-    facts: Facts
+    facts: ReservationFacts
     cloud: Cloud
     group_arn: str
     until: float
 
 
-class ReservationKeeper:
+class ReservationController:
     """`run` is one pass; it asks to be called at the next moment that matters."""
 
     def __init__(
         self,
         client: Client,
         reads: OmeReads,
-        look: Look,
+        look: ReservationSnapshotBuilder,
         sources: Sources,
         *,
         clock: Clock,
@@ -72,8 +72,8 @@ class ReservationKeeper:
         self._clock = clock
         self._recorder = recorder
         self._limits = limits
-        self._known: dict[str, Known] = {}  # by uid
-        self._marks = Marks(client)
+        self._known: dict[str, ReconciledReservation] = {}  # by uid
+        self._marks = CohortLabels(client)
 
     def run(self) -> Result | None:
         """Raises ApiError, after every reservation had its turn unless the API server has trouble."""
@@ -97,7 +97,7 @@ class ReservationKeeper:
     def _all(self) -> list[Reservation]:
         return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]
 
-    def _turn(self, one: Reservation, view: View, moment: float) -> float:
+    def _turn(self, one: Reservation, view: ReservationSnapshot, moment: float) -> float:
         """Tells one reservation; until when nothing about it changes by time alone."""
         reserved = reserved_of(one)
         facts, cloud = view.facts[reserved], view.cloud[reserved]
@@ -121,10 +121,14 @@ class ReservationKeeper:
             self._known.pop(one.uid, None)
             return moment  # what follows from the new state is for the next pass
         until = moment + max(left, SOON)
-        self._known[one.uid] = Known(one=one, facts=facts, cloud=cloud, group_arn=group_arn, until=until)
+        self._known[one.uid] = ReconciledReservation(
+            one=one, facts=facts, cloud=cloud, group_arn=group_arn, until=until
+        )
         return until
 
-    def _say(self, one: Reservation, facts: Facts, cloud: Cloud, group_arn: str) -> tuple[Reservation, float]:
+    def _say(
+        self, one: Reservation, facts: ReservationFacts, cloud: Cloud, group_arn: str
+    ) -> tuple[Reservation, float]:
         """The object after its status was written, where it was; seconds until its state may change."""
         now, told = self._clock.now(), one.status
         before = told.capacity_reservation_lifecycle_state
@@ -144,7 +148,7 @@ class ReservationKeeper:
         first = before is None and not one.deleting
         was_ready = ready is not None and ready.status == "True"
         anew = before == "Failed" and state == "Updating"
-        said = verdicts.verdicts(facts, state, obstacle, first=first, was_ready=was_ready, anew=anew)
+        said = verdicts.condition_updates(facts, state, obstacle, first=first, was_ready=was_ready, anew=anew)
         detail = state if first else verdicts.detail(state, obstacle, said, facts)
         made = status.body(
             told,
@@ -208,7 +212,7 @@ class ReservationKeeper:
         self._look.forget(alive)
         self._marks.forget(alive)
 
-    def _measure(self, view: View) -> None:
+    def _measure(self, view: ReservationSnapshot) -> None:
         shown = {}
         for one in self._all():
             facts = view.facts.get(reserved_of(one))

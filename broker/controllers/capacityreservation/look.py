@@ -19,7 +19,7 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_rules import Judged
-from broker.controllers.capacityreservation.others import Kin, OthersKeeper
+from broker.controllers.capacityreservation.others import IsAttributed, UnattributedUseReader
 from broker.controllers.capacityreservation.sources import Reservation, Sources, reserved_of
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.reads import OmeReads
@@ -39,9 +39,9 @@ from broker.quota.standing import (
 )
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions as verdicts
-from broker.reservations.conditions import Facts
-from broker.reservations.machines import Flavors, Hardware, Seen
-from broker.reservations.ownership import Holdings
+from broker.reservations.conditions import ReservationFacts
+from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
+from broker.reservations.ownership import Ownership
 from broker.reservations.queues import queue
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
@@ -55,7 +55,7 @@ Cloud = tuple[tuple[str, Odcr], ...]  # the EC2 reservations behind one, each wi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class JudgedQuota:
     """What a spec comes to, worked out once for each spec."""
 
     judged: Judged
@@ -65,16 +65,16 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ReservationSnapshot:
     """`until`: when something is to be looked at again though nothing changed (monotonic)."""
 
-    facts: Mapping[Reserved, Facts]
+    facts: Mapping[Reserved, ReservationFacts]
     cloud: Mapping[Reserved, Cloud]
     unattributed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     until: float = float("inf")
 
 
-class Look:
+class ReservationSnapshotBuilder:
     """`take` is one look. Of the last it remembers what saves work, and how machines were counted."""
 
     def __init__(
@@ -97,14 +97,14 @@ class Look:
         self._inventory = inventory
         self._sources = sources
         self._steady_seconds = steady_seconds
-        self._hardware = Hardware(starting_seconds=starting_seconds)
-        self.others = OthersKeeper(nodes, pods, steady_seconds=steady_seconds)
+        self._hardware = MachineReader(starting_seconds=starting_seconds)
+        self.others = UnattributedUseReader(nodes, pods, steady_seconds=steady_seconds)
         self._steadied: SteadyMachines | None = None
         self._types: Mapping[str, InstanceType] = {}
-        self._judgements: dict[str, tuple[tuple[int, str], Judgement]] = {}
+        self._judgements: dict[str, tuple[tuple[int, str], JudgedQuota]] = {}
         self._users: dict[str, tuple[list[ReservationHolder], tuple[ReservationHolder, ...], Amounts]] = {}
 
-    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> View:
+    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> ReservationSnapshot:
         sources, holdings = self._sources, self._sources.holdings()
         try:
             self._types = self._provider.instance_types()
@@ -144,7 +144,7 @@ class Look:
             others.use,
             anywhere=others.anywhere,
         )
-        facts: dict[Reserved, Facts] = {}
+        facts: dict[Reserved, ReservationFacts] = {}
         cloud: dict[Reserved, Cloud] = {}
         for one in reservations:
             reserved = reserved_of(one)
@@ -153,7 +153,7 @@ class Look:
             named = sorted({key.flavor for key in mine.nominal})
             users, used = added[reserved]
             priority = one.spec.priority_class_name
-            facts[reserved] = Facts(
+            facts[reserved] = ReservationFacts(
                 judged=mine.judged,
                 refused=refusals.get(reserved, ()),
                 nominal=mine.nominal,
@@ -179,7 +179,7 @@ class Look:
                 left=tuple(left for source in sources.left for left in source(one)) if one.deleting else (),
             )
         due = (began + self._steady_seconds for began in self._steadied.since.values())
-        return View(
+        return ReservationSnapshot(
             facts=facts,
             cloud=cloud,
             unattributed=seen.unattributed,
@@ -201,18 +201,18 @@ class Look:
         self._users = {uid: known for uid, known in self._users.items() if uid in alive}
         self._judgements = {uid: known for uid, known in self._judgements.items() if uid in alive}
 
-    def _flavors(self, judged: Iterable[Judgement]) -> Flavors:
+    def _flavors(self, judged: Iterable[JudgedQuota]) -> Flavors:
         """Node labels by flavor. Without Kueue, a flavor that has an instance type's name means that type."""
         if self._reads.flavors.missing:
             named = {key.flavor for each in judged for key in each.nominal}
             return {name: {names.INSTANCE_TYPE: name} for name in sorted(named) if name in self._types}
         return {flavor.name: flavor.spec.node_labels for flavor in self._reads.flavors.cache.list()}
 
-    def _seen(self, holdings: Holdings, flavors: Flavors, now: datetime) -> Seen:
+    def _seen(self, holdings: Ownership, flavors: Flavors, now: datetime) -> MachineSnapshot:
         inventory, nodes, claims = self._inventory.snapshot(), self._nodes.list(), self._claims.list()
         return self._hardware.look(nodes, claims, inventory, holdings, flavors, self._types, now)
 
-    def _judge(self, one: Reservation) -> Judgement:
+    def _judge(self, one: Reservation) -> JudgedQuota:
         sizing = one.annotations.get(names.SIZING, "")
         version = (one.metadata.generation, sizing)
         known = self._judgements.get(one.uid)
@@ -224,7 +224,7 @@ class Look:
 
 
 def _claimants(
-    reservations: Sequence[Reservation], judged: Mapping[Reserved, Judgement]
+    reservations: Sequence[Reservation], judged: Mapping[Reserved, JudgedQuota]
 ) -> Sequence[EntitledReservation]:
     return [
         EntitledReservation(
@@ -235,7 +235,7 @@ def _claimants(
     ]
 
 
-def _kin(judged: Mapping[Reserved, Judgement]) -> Kin:
+def _kin(judged: Mapping[Reserved, JudgedQuota]) -> IsAttributed:
     """Whether who draws from what is written so is at home on machines of an owner: of its cohort's, too."""
 
     @cache
@@ -267,9 +267,9 @@ def _outs(
     return common, own
 
 
-def _judgement(one: Reservation, judged: Judged, *, largest: bool) -> Judgement:
+def _judgement(one: Reservation, judged: Judged, *, largest: bool) -> JudgedQuota:
     if judged.problems:
-        return Judgement(judged=judged, nominal={}, limit={}, deciding=frozenset())
+        return JudgedQuota(judged=judged, nominal={}, limit={}, deciding=frozenset())
     made = queue(reserved_of(one), judged.spec)
     nominal = {key: quota.nominal for key, quota in made.quotas.items()}
     limit: dict[FlavorResource, int] = {}
@@ -277,7 +277,7 @@ def _judgement(one: Reservation, judged: Judged, *, largest: bool) -> Judgement:
         borrows = judged.spec.allow_borrowing and bool(made.cohort)
         more = UNLIMITED if quota.borrowing_limit is None else quota.borrowing_limit
         limit[key] = quota.nominal + (more if borrows else 0)
-    return Judgement(
+    return JudgedQuota(
         judged=judged, nominal=nominal, limit=limit, deciding=verdicts.deciding(nominal, largest=largest)
     )
 
@@ -292,7 +292,7 @@ def _begins(odcr: Odcr) -> str:
     return f"{odcr.id} is {odcr.state}{when}"
 
 
-def _tied(seen: Seen, named: Sequence[str]) -> list[str]:
+def _tied(seen: MachineSnapshot, named: Sequence[str]) -> list[str]:
     return [
         f"node {node} is of flavor {name} and of another alike, and counts in none"
         for name in named

@@ -13,20 +13,20 @@ from typing import Final
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ClusterQueue, LocalQueue, Workload
-from broker.controllers.capacityreservation.controller import ReservationKeeper
-from broker.controllers.capacityreservation.look import Look
+from broker.controllers.capacityreservation.controller import ReservationController
+from broker.controllers.capacityreservation.look import ReservationSnapshotBuilder
 from broker.controllers.capacityreservation.sources import Reservation, Sources
 from broker.controllers.kueue.view import counts_as, shows
-from broker.controllers.ome.shared import Shared, looked_at
+from broker.controllers.ome.shared import ReservationDependencies, snapshot_loop
 from broker.kube.controller import Result
 from broker.kube.singleton import Singleton
 from broker.quota.lifecycle import Limits
-from broker.reservations.machines import sight
+from broker.reservations.machines import visible_state
 
 NAME = "reservation"
 
 
-class Use:
+class UsageThrottle:
     """Looks at once when the use of quota changes, and then at most once in `EVERY` seconds.
 
     With many workloads a second, a look and a status for each would cost more than admitting them.
@@ -59,11 +59,11 @@ class Use:
 
 
 def reservation_loop(
-    shared: Shared, sources: Sources, *, ready: Callable[[], bool] = lambda: True
+    shared: ReservationDependencies, sources: Sources, *, ready: Callable[[], bool] = lambda: True
 ) -> Singleton[str]:
     """`ready`: whether what the sources say is known yet."""
     settings = shared.settings
-    look = Look(
+    look = ReservationSnapshotBuilder(
         shared.provider,
         shared.reads,
         shared.nodes,
@@ -74,7 +74,7 @@ def reservation_loop(
         steady_seconds=settings.reservation_steady_seconds,
         starting_seconds=settings.reservation_creating_seconds,
     )
-    keeper = ReservationKeeper(
+    keeper = ReservationController(
         shared.client,
         shared.reads,
         look,
@@ -86,8 +86,8 @@ def reservation_loop(
         ),
     )
     reads = shared.reads
-    use = Use(keeper.run)
-    loop = looked_at(
+    use = UsageThrottle(keeper.run)
+    loop = snapshot_loop(
         shared,
         NAME,
         lambda _items: use.run(),
@@ -117,7 +117,7 @@ def reservation_loop(
             dirty()
 
     def node_changed(old: Node | None, new: Node | None) -> None:
-        if sight(old) != sight(new):
+        if visible_state(old) != visible_state(new):
             dirty()
 
     def claim_changed(old: NodeClaim | None, new: NodeClaim | None) -> None:

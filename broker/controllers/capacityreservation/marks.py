@@ -30,7 +30,7 @@ def label_of(cohort: str) -> str:
     return f"{cohort[: LONGEST - 9].rstrip('-._')}-{digest}"
 
 
-class Marks:
+class CohortLabels:
     """Server-side apply without force: the API server knows whose a label is."""
 
     def __init__(self, client: Client) -> None:

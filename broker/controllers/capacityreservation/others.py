@@ -23,14 +23,14 @@ from broker.quota.standing import Machine, UnattributedUsage
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.sizing import ACCELERATORS
 
-Kin = Callable[[str, Reserved | None], bool]
+IsAttributed = Callable[[str, Reserved | None], bool]
 
 _SOLD = frozenset(ACCELERATORS)
 _OVER = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Others:
+class UnattributedUse:
     """`use`: by whose machines they are and what is used; `nodes`: where, as far as that is known, by owner
     and flavor. `anywhere`: whose machines they are on is not known."""
 
@@ -48,7 +48,7 @@ class Others:
         )
 
 
-class OthersKeeper:
+class UnattributedUseReader:
     """`changed` is called when pods that matter come or go."""
 
     def __init__(self, nodes: Cache[Node], pods: Cache[Pod], *, steady_seconds: float) -> None:
@@ -57,7 +57,7 @@ class OthersKeeper:
         self._known: dict[str, Mapping[str, int]] = {}  # by node: what its pods have of its accelerators
         self._stale: set[str] = set()
         self._readers: list[Callable[[], None]] = []
-        self._shown: Others | None = None
+        self._shown: UnattributedUse | None = None
         self._since: float | None = None  # when it began to look otherwise
         pods.on_change(self._changed)
 
@@ -70,10 +70,10 @@ class OthersKeeper:
         claims: Iterable[NodeClaim],
         holders: Iterable[ReservationHolder],
         *,
-        kin: Kin,
+        kin: IsAttributed,
         kueue: bool,
         moment: float,
-    ) -> tuple[Others, float]:
+    ) -> tuple[UnattributedUse, float]:
         """Who uses what, as it is to be told; and until when that holds by itself. `kin`: whether who draws
         from what is written so is at home on the machines of an owner."""
         found = self._find(machines, claims, holders, kin=kin, kueue=kueue)
@@ -92,9 +92,9 @@ class OthersKeeper:
         claims: Iterable[NodeClaim],
         holders: Iterable[ReservationHolder],
         *,
-        kin: Kin,
+        kin: IsAttributed,
         kueue: bool,
-    ) -> Others:
+    ) -> UnattributedUse:
         on = {claim.status.node_name: claim for claim in claims if _says(claim)}
         use: dict[UnattributedUsage, int] = {}
         nodes: dict[tuple[Reserved | None, str], list[str]] = {}
@@ -121,7 +121,7 @@ class OthersKeeper:
             for at, amount in holder.usage.items() if holder.kind == "Workload" else ():
                 if (key := UnattributedUsage(None, at)) in use:
                     use[key] -= amount
-        return Others(
+        return UnattributedUse(
             use={key: amount for key, amount in use.items() if amount > 0},
             nodes={where: tuple(sorted(some)) for where, some in nodes.items()},
             anywhere=kueue,

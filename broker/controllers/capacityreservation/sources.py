@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.conditions import QueueState, Trouble
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 
 Reservation = CapacityReservation | ClusterCapacityReservation
 
@@ -35,7 +35,7 @@ class Sources:
     deleted reservation is still there, in words; none: it may go. `refusals`: why its namespace has no room
     for a reservation. `remedies`: what would bring instances that are missing, where nobody buys them."""
 
-    holdings: Callable[[], Holdings] = Holdings
+    holdings: Callable[[], Ownership] = Ownership
     group_arn: Callable[[Reserved], str] = lambda _: ""
     holders: Sequence[Callable[[], Mapping[Reserved, tuple[ReservationHolder, ...]]]] = field(
         default_factory=lambda: (_nothing,)

@@ -17,7 +17,7 @@ from broker.kube.conditions import ConditionUpdate, condition_body, set_conditio
 from broker.quota.lifecycle import State
 from broker.quota.model import Amounts, FlavorResource
 from broker.quota.standing import associations, beyond, free
-from broker.reservations.conditions import Facts
+from broker.reservations.conditions import ReservationFacts
 from broker.reservations.sizing import ACCELERATORS
 from providers.model import Odcr
 
@@ -36,7 +36,7 @@ def body(
     state: State,
     said: Sequence[ConditionUpdate],
     detail: str,
-    facts: Facts,
+    facts: ReservationFacts,
     cloud: Iterable[tuple[str, Odcr]],
     group_arn: str,
     *,

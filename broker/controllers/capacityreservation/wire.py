@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from broker.apis import names
 from broker.controllers.capacityreservation.sources import Reservation, Sources, reserved_of
-from broker.controllers.dedicatedaicluster.view import ClusterView
+from broker.controllers.dedicatedaicluster.view import ClusterUsage
 from broker.controllers.kueue.ownership import queue_name
 from broker.controllers.kueue.view import KueueView
-from broker.controllers.odcr.view import HoldingsView
+from broker.controllers.odcr.view import OwnershipView
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.conditions import QueueState, Trouble
 
@@ -22,7 +22,7 @@ DELETION_BLOCKERS = frozenset(
     {"InstancesRunning", "PurchaseSkipped", "ChangeRefused", "GroupUnreadable", "ReservationNotDescribed"}
 )
 # Why a flavor means no instances of EC2's, which is no trouble where nothing is to be bought.
-OF_FLAVORS = frozenset(
+FLAVOR_REASONS = frozenset(
     {
         "FlavorNotFound",
         "FlavorNotReserved",
@@ -34,9 +34,9 @@ OF_FLAVORS = frozenset(
 
 
 def sources(
-    holdings: HoldingsView,
+    holdings: OwnershipView,
     kueue: KueueView,
-    clusters: ClusterView,
+    clusters: ClusterUsage,
     *,
     drawing: Callable[[], Mapping[Reserved, tuple[ReservationHolder, ...]]] = dict,
     refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = dict,
@@ -83,7 +83,7 @@ def sources(
     )
 
 
-def _bought(holdings: HoldingsView, reserved: Reserved) -> list[Trouble]:
+def _bought(holdings: OwnershipView, reserved: Reserved) -> list[Trouble]:
     """What is being bought, and what hinders it; and what is wrong with what it says it holds."""
     state = holdings.state(reserved)
     found = []
@@ -101,12 +101,12 @@ def _bought(holdings: HoldingsView, reserved: Reserved) -> list[Trouble]:
     found += [
         Trouble(reason=each.reason, message=each.message)
         for each in state.problems
-        if state.managed or each.reason not in OF_FLAVORS
+        if state.managed or each.reason not in FLAVOR_REASONS
     ]
     return found
 
 
-def _remedies(holdings: HoldingsView, reserved: Reserved) -> list[str]:
+def _remedies(holdings: OwnershipView, reserved: Reserved) -> list[str]:
     """For a reservation that nothing is bought for: what is reserved, and how more comes to be."""
     state = holdings.state(reserved)
     if state.managed:
@@ -116,7 +116,7 @@ def _remedies(holdings: HoldingsView, reserved: Reserved) -> list[str]:
         for name, count in sorted(state.flavors.items())
         if count.obtained < count.wanted
     ]
-    found += [each.message for each in state.problems if each.reason in OF_FLAVORS]
+    found += [each.message for each in state.problems if each.reason in FLAVOR_REASONS]
     return [
         *found,
         f"the broker buys none, since annotation {names.RESERVATION_POLICY} is Observe: set it to Manage, "

@@ -20,7 +20,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ClusterAdmission:
     """Whose quota, since when, how much. `priority`: as it was known last."""
 
     reserved: Reserved
@@ -29,13 +29,13 @@ class Held:
     priority: int = 0
 
 
-def held(cluster: DedicatedAICluster) -> Held | None:
+def held(cluster: DedicatedAICluster) -> ClusterAdmission | None:
     """What the cluster's status says that it holds. Raises ValueError for what nobody here wrote."""
     found = cluster.status.admission
     if found is None:
         return None
     namespace, _, name = found.reservation.rpartition("/")
-    return Held(
+    return ClusterAdmission(
         reserved=Reserved(namespace, name),
         since=found.reserved_at or EPOCH,
         usage={
@@ -47,7 +47,7 @@ def held(cluster: DedicatedAICluster) -> Held | None:
     )
 
 
-def status(one: Held) -> DedicatedAdmission:
+def status(one: ClusterAdmission) -> DedicatedAdmission:
     """As it is written, by the names of flavors and resources."""
     return DedicatedAdmission(
         reservation=str(one.reserved),

@@ -14,7 +14,7 @@ from broker.apis.kueue import ResourceFlavor, ResourceFlavorSpec
 from broker.apis.meta import ObjectMeta
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.room import Room
+from broker.controllers.ome.room import NamespaceQuota
 from broker.quota import flavors
 from broker.quota.usage import Reserved
 
@@ -34,7 +34,7 @@ def judged(reads: OmeReads) -> tuple[Mapping[Reserved, ReservationSpec], Mapping
     """The specs that were judged without problems, and why others, or more, is not to be had."""
     specs: dict[Reserved, ReservationSpec] = {}
     barred: dict[Reserved, str] = {}
-    refusals = Room(reads).refusals()
+    refusals = NamespaceQuota(reads).refusals()
     for reserved, one in reservations(reads).items():
         found = reads.specs.of(one)
         if problems := (*found.problems, *refusals.get(reserved, ())):

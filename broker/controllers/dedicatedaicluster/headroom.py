@@ -13,7 +13,7 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.units import CPU
-from broker.controllers.dedicatedaicluster.admission import Held
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.dedicatedaicluster.drawing import share
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.preemption.nominated import nominated
@@ -27,7 +27,7 @@ from providers.model import InstanceType
 
 def without_room(
     quota: QuotaState,
-    later: Mapping[str, Held],
+    later: Mapping[str, ClusterAdmission],
     claims: Iterable[tuple[NodeClaim, str]],
     *,
     flavors: Mapping[str, ResourceFlavor],

@@ -21,24 +21,24 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import machines, report
-from broker.controllers.dedicatedaicluster.admission import Held, by_flavor
-from broker.controllers.dedicatedaicluster.marks import Marks
-from broker.controllers.dedicatedaicluster.queueing import Queueing
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, by_flavor
+from broker.controllers.dedicatedaicluster.marks import ClusterLabels
+from broker.controllers.dedicatedaicluster.queueing import ClusterQueueing
 from broker.controllers.dedicatedaicluster.settle import (
     PREEMPTED,
+    ClusterFacts,
+    ClusterStatus,
     Evicted,
-    Facts,
-    Settled,
     Size,
     preempted,
     settle,
 )
 from broker.controllers.dedicatedaicluster.sizes import sizes
-from broker.controllers.dedicatedaicluster.wanted import Wanted
-from broker.controllers.dedicatedaicluster.world import Asking, World, look
-from broker.controllers.ome.shared import Shared
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
+from broker.controllers.dedicatedaicluster.world import ClusterSnapshot, ClusterState, look
+from broker.controllers.ome.shared import ReservationDependencies
 from broker.controllers.preemption.promised import cluster_of
-from broker.controllers.preemption.spared import borrows, places, spared, unowned
+from broker.controllers.preemption.spared import borrows, non_preemptible, occupied_queues, unowned
 from broker.controllers.reservations.each import each
 from broker.kube.conditions import remove_finalizer
 from broker.kube.errors import AlreadyExists, Conflict, NotFound
@@ -58,10 +58,10 @@ _log = structlog.get_logger("dedicated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class ClusterPass:
     """What one pass reads."""
 
-    world: World
+    world: ClusterSnapshot
     claims: Mapping[str, list[NodeClaim]]  # by the uid of their cluster
     down: frozenset[str]  # names of nodes that are not ready
     types: Mapping[str, InstanceType]
@@ -70,7 +70,7 @@ class Pass:
     waiting: int = machines.AT_ONCE  # claims of one cluster that may be without an instance at a time
     left_out: Mapping[str, Sequence[PartialObject]] = field(default_factory=dict)  # unreadable claims
 
-    def settled(self, one: Asking) -> Amounts | None:
+    def settled(self, one: ClusterState) -> Amounts | None:
         """What of its quota a cluster's instances stand for; None where that is all of it, or nothing."""
         if one.held is None or one.cluster.status.dac_lifecycle_state not in ("ACTIVE", "UPDATING"):
             return None  # it was never whole: there is nothing that it grew from
@@ -91,15 +91,15 @@ class Pass:
             return None
         return {key: value for key, value in found.items() if value}
 
-    def home(self, one: Asking) -> bool:
+    def home(self, one: ClusterState) -> bool:
         """Whether each of its instances is in a slot of its own reservation."""
         ids = [each.labels.get(names.RESERVATION_ID, "") for each in self.claims.get(one.cluster.uid, ())]
         mine = one.held.reserved if one.held else None
         return bool(ids) and all(self.owners.get(each) == mine for each in ids)
 
-    def at(self, one: Asking) -> frozenset[str]:
+    def at(self, one: ClusterState) -> frozenset[str]:
         """The queues in whose slots its instances are."""
-        return places(self.claims.get(one.cluster.uid, ()), self.owners)
+        return occupied_queues(self.claims.get(one.cluster.uid, ()), self.owners)
 
 
 def down(node: Node) -> bool:
@@ -108,12 +108,12 @@ def down(node: Node) -> bool:
     return names.DEDICATED in node.labels and (ready is None or ready.status != "True")
 
 
-class ClusterKeeper:
+class ClusterController:
     """`observe`, then a decision, then `act` on it."""
 
     def __init__(
         self,
-        shared: Shared,
+        shared: ReservationDependencies,
         *,
         priority: Callable[[str], int | None],
         kueue: Callable[[], bool],
@@ -123,13 +123,13 @@ class ClusterKeeper:
         self._shared = shared
         self._kueue = kueue
         self._owners = owners
-        self._queueing = Queueing(shared.client, shared.reads, shared.clock)
+        self._queueing = ClusterQueueing(shared.client, shared.reads, shared.clock)
         self._client, self._clock = shared.client, shared.clock
         self._cache = shared.reads.clusters.cache
         self._priority = priority
-        self._marks = Marks(shared.client)
+        self._marks = ClusterLabels(shared.client)
 
-    def observe(self) -> Pass | None:
+    def observe(self) -> ClusterPass | None:
         """What one pass reads; None where there is no cluster, or not yet all that Kueue says. Raises
         ProviderError."""
         if not len(self._cache) or (self._kueue() and not self._queueing.known):
@@ -153,15 +153,15 @@ class ClusterKeeper:
             shared.reads,
             drawing,
             priority=self._priority,
-            firm=lambda claim: spared(claim, owns=shared.owns, nodes=shared.nodes, pods=shared.pods),
+            firm=lambda claim: non_preemptible(claim, owns=shared.owns, nodes=shared.nodes, pods=shared.pods),
             home=lambda claim, reserved: not borrows(claim, reserved, owners),
-            at=lambda claim: places((claim,), owners),
+            at=lambda claim: occupied_queues((claim,), owners),
             strategies=settings.strategies,
             apart=lambda claim, reserved: unowned(claim, reserved, owners),
         )
         if self._kueue():
             self._queueing.look()
-        return Pass(
+        return ClusterPass(
             world=world,
             claims=claims,
             down=frozenset(node.name for node in shared.nodes.list() if down(node)),
@@ -183,14 +183,16 @@ class ClusterKeeper:
         """Whether there are clusters, and it is not known yet what Kueue says of them."""
         return bool(len(self._cache)) and self._kueue() and not self._queueing.known
 
-    def quota(self, this: Pass, launching: Iterable[AdmittedWorkload]) -> QuotaState | None:
+    def quota(self, this: ClusterPass, launching: Iterable[AdmittedWorkload]) -> QuotaState | None:
         """What decides about them; None where Kueue does. `launching`: as `World.quota` has it."""
         if self._kueue():
             return None
         homes = [each.cluster.name for each in this.world.asking if this.home(each)]
         return this.world.quota(settled=this.settled, homes=homes, at=this.at, launching=launching)
 
-    def given(self, this: Pass, decided: JointDecision, standing: AdmissionPhase) -> Mapping[str, Held]:
+    def given(
+        self, this: ClusterPass, decided: JointDecision, standing: AdmissionPhase
+    ) -> Mapping[str, ClusterAdmission]:
         """By uid, what clusters of this standing hold from now on, or once others have left, that hold more
         than their status says."""
         found = {}
@@ -203,11 +205,11 @@ class ClusterKeeper:
                 or not isinstance(one.reserved, Reserved)
             ):
                 continue
-            before = one.held or Held(reserved=one.reserved, since=self._clock.now(), usage={})
+            before = one.held or ClusterAdmission(reserved=one.reserved, since=self._clock.now(), usage={})
             found[one.cluster.uid] = replace(before, usage=verdict.usage, priority=one.priority)
         return found
 
-    def act(self, this: Pass, decided: JointDecision | None) -> float | None:
+    def act(self, this: ClusterPass, decided: JointDecision | None) -> float | None:
         """Each cluster's next step; the seconds until the next moment that matters. `decided`: None where
         Kueue decides. Raises ApiError after each had its turn."""
         waits: list[float] = []
@@ -215,11 +217,11 @@ class ClusterKeeper:
         self._marks.forget({one.cluster.uid for one in this.world.asking})
         return min(waits, default=None)
 
-    def _keep(self, this: Pass, decided: JointDecision | None, one: Asking) -> list[float]:
+    def _keep(self, this: ClusterPass, decided: JointDecision | None, one: ClusterState) -> list[float]:
         """One cluster's step; seconds after which it wants another look, whatever happens before."""
         now = self._clock.now()
         verdict, evicted = self._decided(this, decided, one)
-        facts = Facts(
+        facts = ClusterFacts(
             cluster=one.cluster,
             wanted=one.wanted,
             reserved=one.reserved,
@@ -251,7 +253,7 @@ class ClusterKeeper:
         return [] if settled.patience is None else [max(settled.patience, NOT_YET)]
 
     def _decided(
-        self, this: Pass, decided: JointDecision | None, one: Asking
+        self, this: ClusterPass, decided: JointDecision | None, one: ClusterState
     ) -> tuple[AdmissionDecision | None, Evicted | None]:
         """By Kueue, where it is there; else by the broker, over all reservations at once."""
         if decided is None:
@@ -263,7 +265,7 @@ class ClusterKeeper:
             return None, preempted(found, keeps=this.settled(one))
         return decided.verdicts.get(name), None
 
-    def _unseen(self, cluster: DedicatedAICluster, facts: Facts) -> bool:
+    def _unseen(self, cluster: DedicatedAICluster, facts: ClusterFacts) -> bool:
         """Whether the API server has claims of the cluster that the cache does not show."""
         label = f"{names.DEDICATED}={machines.dedicated(cluster)}"
         listed, _ = self._client.list(NodeClaim.KIND, label_selector=label)
@@ -278,7 +280,9 @@ class ClusterKeeper:
             self._shared.claims.observe(raw)
         return bool(unseen)
 
-    def _told(self, cluster: DedicatedAICluster, settled: Settled, one: Asking) -> DedicatedAICluster:
+    def _told(
+        self, cluster: DedicatedAICluster, settled: ClusterStatus, one: ClusterState
+    ) -> DedicatedAICluster:
         """The cluster with our marks and its status."""
         reserved = one.reserved.name if isinstance(one.reserved, Reserved) else ""
         cluster = self._cached(cluster, self._marks.keep(cluster, reserved))
@@ -307,11 +311,22 @@ class ClusterKeeper:
         return DedicatedAICluster.decode(answer)
 
     def _make(
-        self, this: Pass, one: Asking, cluster: DedicatedAICluster, settled: Settled, at: int, flavor: str
+        self,
+        this: ClusterPass,
+        one: ClusterState,
+        cluster: DedicatedAICluster,
+        settled: ClusterStatus,
+        at: int,
+        flavor: str,
     ) -> None:
         """One more claim; that it is there already is an earlier try's, and is seen soon."""
         known, sized = this.world.flavors.get(flavor), settled.sized.get(flavor)
-        if not isinstance(one.wanted, Wanted) or settled.held is None or known is None or sized is None:
+        if (
+            not isinstance(one.wanted, ClusterDemand)
+            or settled.held is None
+            or known is None
+            or sized is None
+        ):
             return  # what it holds is kept as it is, and nothing is added to it
         body = machines.claim(
             cluster,
@@ -329,9 +344,9 @@ class ClusterKeeper:
         except AlreadyExists:
             _log.info("claim is there already", cluster=cluster.name, claim=body["metadata"]["name"])
 
-    def _mended(self, this: Pass, one: Asking, facts: Facts) -> list[NodeClaim]:
+    def _mended(self, this: ClusterPass, one: ClusterState, facts: ClusterFacts) -> list[NodeClaim]:
         """What cannot be launched as it asks, and would ask otherwise if it were made now."""
-        if not (isinstance(one.reserved, Reserved) and isinstance(one.wanted, Wanted)):
+        if not (isinstance(one.reserved, Reserved) and isinstance(one.wanted, ClusterDemand)):
             return []  # what it would ask for is not known
         wanted, flavors = self._node_class(this.world, one), this.world.flavors
         return [
@@ -340,7 +355,7 @@ class ClusterKeeper:
             if machines.mended(each, flavors.get(machines.flavor_name(each)), wanted)
         ]
 
-    def _node_class(self, world: World, one: Asking) -> str:
+    def _node_class(self, world: ClusterSnapshot, one: ClusterState) -> str:
         """By the cluster's own word, its profile's, its reservation's, the setting's."""
         mine = world.reservations.get(one.reserved) if isinstance(one.reserved, Reserved) else None
         for source in (one.cluster, one.profile, mine):

@@ -22,7 +22,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster, NodeLabelRequirement
 from broker.capacity.types import WELL_KNOWN
-from broker.controllers.dedicatedaicluster.wanted import Wanted
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
 from broker.controllers.kueue.ownership import short
 from broker.controllers.nodeclaim.ownership import KIND
 from broker.controllers.nodeclaim.status import is_true
@@ -42,20 +42,20 @@ AT_ONCE: Final = 64  # claims that wait for an instance, where no reservation ha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ClaimChanges:
     """What is to be made, as (number, flavor), and what is to go, in this order."""
 
     make: tuple[tuple[int, str], ...] = ()
     end: tuple[NodeClaim, ...] = ()
 
 
-def change(
+def claim_changes(
     sizes: Mapping[str, int],
     claims: Sequence[NodeClaim],
     left_out: Sequence[PartialObject] = (),
     *,
     waiting: int = AT_ONCE,
-) -> Change:
+) -> ClaimChanges:
     """From the claims there are, those on their way out included, to so many of each flavor.
 
     `waiting`: how many of them may be without an instance at a time. A size is whatever a person typed.
@@ -76,7 +76,7 @@ def change(
         for lowest in islice(numbers, max(0, min(want - len(have), room))):
             make.append((lowest, flavor))
             room -= 1
-    return Change(make=tuple(make), end=tuple(end))
+    return ClaimChanges(make=tuple(make), end=tuple(end))
 
 
 def more_than(sizes: Mapping[str, int], claims: Iterable[NodeClaim | PartialObject]) -> bool:
@@ -128,7 +128,7 @@ def claim(
     cluster: DedicatedAICluster,
     at: int,
     *,
-    wanted: Wanted,
+    wanted: ClusterDemand,
     reserved: Reserved,
     flavor: ResourceFlavor,
     sized: Sized,
@@ -170,7 +170,7 @@ def claim(
     }
 
 
-def _asked(flavor: Mapping[str, str], wanted: Wanted) -> tuple[list[Json], Json]:
+def _asked(flavor: Mapping[str, str], wanted: ClusterDemand) -> tuple[list[Json], Json]:
     """The requirements on what an instance is, and the labels that its node brings."""
     labels: Json = {}
     asked: list[Json] = []
@@ -187,7 +187,7 @@ def _asked(flavor: Mapping[str, str], wanted: Wanted) -> tuple[list[Json], Json]
     return asked, labels
 
 
-def _term(wanted: Wanted, flavor: Mapping[str, str]) -> tuple[NodeLabelRequirement, ...]:
+def _term(wanted: ClusterDemand, flavor: Mapping[str, str]) -> tuple[NodeLabelRequirement, ...]:
     """The first of the required terms that the flavor does not contradict."""
     node = wanted.affinity.node_affinity
     required = node.required_during_scheduling_ignored_during_execution if node else None

@@ -18,7 +18,7 @@ from broker.kube.errors import Conflict
 Json = dict[str, Any]
 
 
-class Marks:
+class ClusterLabels:
     """Server-side apply without force: the API server knows whose a label is."""
 
     def __init__(self, client: Client) -> None:

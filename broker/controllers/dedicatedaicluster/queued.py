@@ -33,7 +33,7 @@ from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import CPU, units, written
 from broker.controllers.dedicatedaicluster.machines import dedicated
 from broker.controllers.dedicatedaicluster.settle import Evicted
-from broker.controllers.dedicatedaicluster.wanted import Wanted
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
 from broker.controllers.kueue.answers import BY_CHECK, refused
 from broker.controllers.kueue.ownership import BROKER
 from broker.controllers.kueue.render import CHECK
@@ -163,7 +163,7 @@ def admitted(workload: Workload) -> bool:
 
 
 def verdict(
-    mine: Sequence[Workload], wanted: Wanted, held: Amounts | None, never: AdmissionDecision | None
+    mine: Sequence[Workload], wanted: ClusterDemand, held: Amounts | None, never: AdmissionDecision | None
 ) -> AdmissionDecision | None:
     """As the broker's own decision would say it: None where there is nothing to decide. `never`: that no
     state of the queues would do."""
@@ -205,7 +205,7 @@ def eviction(mine: Sequence[Workload]) -> Evicted | None:
     return None
 
 
-def lacking(mine: Iterable[Workload], wanted: Wanted) -> Mapping[str, int]:
+def lacking(mine: Iterable[Workload], wanted: ClusterDemand) -> Mapping[str, int]:
     """What none of them asks for yet."""
     total: dict[str, int] = {}
     for each in mine:
@@ -218,7 +218,7 @@ def lacking(mine: Iterable[Workload], wanted: Wanted) -> Mapping[str, int]:
     }
 
 
-def outdated(mine: Iterable[Workload], wanted: Wanted) -> list[Workload]:
+def outdated(mine: Iterable[Workload], wanted: ClusterDemand) -> list[Workload]:
     """Those that wait for more than is wanted now: Workloads do not change, others are made instead."""
     # With quota reserved it may wait for its check, long.
     waiting = [each for each in mine if not counted(each)]
@@ -313,7 +313,7 @@ def body(
     *,
     namespace: str,
     queue: str,
-    wanted: Wanted,
+    wanted: ClusterDemand,
     priority: int,
     apart: bool = False,
 ) -> Json:

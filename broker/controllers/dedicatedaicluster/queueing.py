@@ -16,9 +16,9 @@ from broker.apis import names
 from broker.apis.kueue import LocalQueue, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import queued
-from broker.controllers.dedicatedaicluster.settle import Evicted, Settled
-from broker.controllers.dedicatedaicluster.wanted import Wanted
-from broker.controllers.dedicatedaicluster.world import Asking, World
+from broker.controllers.dedicatedaicluster.settle import ClusterStatus, Evicted
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
+from broker.controllers.dedicatedaicluster.world import ClusterSnapshot, ClusterState
 from broker.controllers.kueue.answers import is_parked
 from broker.controllers.kueue.ownership import BROKER, BY_RESERVATION, queue_name
 from broker.controllers.kueue.render import CHECK
@@ -42,7 +42,7 @@ def holding(reads: OmeReads) -> Collection[tuple[str, str]]:
     }
 
 
-class Queueing:
+class ClusterQueueing:
     """`look` before a pass, then `said` and `act` for each cluster."""
 
     def __init__(self, client: Client, reads: OmeReads, clock: Clock) -> None:
@@ -70,29 +70,31 @@ class Queueing:
         for some in self._mine.values():
             some.sort(key=lambda each: each.name)
 
-    def said(self, one: Asking, world: World) -> tuple[AdmissionDecision | None, Evicted | None]:
+    def said(
+        self, one: ClusterState, world: ClusterSnapshot
+    ) -> tuple[AdmissionDecision | None, Evicted | None]:
         """What Kueue decided about the cluster."""
         mine = self._of(one)
         evicted = queued.eviction(mine) if one.held is not None else None
-        if evicted is not None or one.want is None or not isinstance(one.wanted, Wanted):
+        if evicted is not None or one.want is None or not isinstance(one.wanted, ClusterDemand):
             return None, evicted
         held = None if one.held is None else one.held.usage
         return queued.verdict(mine, one.wanted, held, world.never(one)), None
 
-    def kept(self, one: Asking, held: Amounts) -> Amounts:
+    def kept(self, one: ClusterState, held: Amounts) -> Amounts:
         """What Kueue counts for a cluster that needs only so much."""
         return queued.kept(self._of(one), held)
 
-    def act(self, one: Asking, settled: Settled, *, evicted: bool) -> None:
+    def act(self, one: ClusterState, settled: ClusterStatus, *, evicted: bool) -> None:
         """What follows in Kueue, after the cluster's status says it."""
         mine = [self._readied(each) if queued.unready(each) else each for each in self._of(one)]
-        known = isinstance(one.wanted, Wanted) and isinstance(one.reserved, Reserved)
+        known = isinstance(one.wanted, ClusterDemand) and isinstance(one.reserved, Reserved)
         if one.cluster.deleting or not known or evicted or (one.held is not None and one.leaves):
             if settled.held is None:
                 for each in mine:
                     self._delete(each)
             return
-        if one.barred or not isinstance(one.wanted, Wanted):
+        if one.barred or not isinstance(one.wanted, ClusterDemand):
             return
         for each in mine:
             if queued.sent_back(each) and is_parked(each, CHECK):
@@ -116,7 +118,7 @@ class Queueing:
             for each, back in queued.given_back(mine, settled.held.usage):
                 self._give_back(each, back)
 
-    def _of(self, one: Asking) -> Sequence[Workload]:
+    def _of(self, one: ClusterState) -> Sequence[Workload]:
         """Its Workloads: those in a queue of its reservation."""
         named = (one.reserved, one.held.reserved if one.held else None)
         reservations = [each for each in named if isinstance(each, Reserved)]
@@ -133,7 +135,7 @@ class Queueing:
         return [each for each in mine if not each.deleting and is_in(each)]
 
     def _create(
-        self, one: Asking, mine: Sequence[Workload], amounts: Mapping[str, int], wanted: Wanted
+        self, one: ClusterState, mine: Sequence[Workload], amounts: Mapping[str, int], wanted: ClusterDemand
     ) -> None:
         queue = self._queue(one)
         if queue is None:
@@ -157,7 +159,7 @@ class Queueing:
         except AlreadyExists:
             return
 
-    def _queue(self, one: Asking) -> LocalQueue | None:
+    def _queue(self, one: ClusterState) -> LocalQueue | None:
         """One of the reservation's queues: of its own namespace, or of the first that may use it."""
         found = self._queues(one.reserved) if isinstance(one.reserved, Reserved) else ()
         return min((each for each in found if not each.deleting), key=lambda each: each.key, default=None)

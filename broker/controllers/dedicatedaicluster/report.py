@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster.admission import status
-from broker.controllers.dedicatedaicluster.settle import CONDITIONS, Settled
+from broker.controllers.dedicatedaicluster.settle import CONDITIONS, ClusterStatus
 from broker.kube.conditions import condition_body, set_conditions
 
 Json = dict[str, Any]
@@ -20,7 +20,7 @@ MESSAGE: Final = 2000
 INT32: Final = 2**31 - 1  # the most that OME's definition lets the status say
 
 
-def body(cluster: DedicatedAICluster, settled: Settled, *, now: datetime) -> Json | None:
+def body(cluster: DedicatedAICluster, settled: ClusterStatus, *, now: datetime) -> Json | None:
     """None where the object says all of it already."""
     before = tuple(each for each in cluster.status.conditions if each.type in CONDITIONS)
     after = set_conditions(

@@ -19,9 +19,15 @@ from broker.apis.meta import Condition, condition
 from broker.apis.ome import DedicatedState
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.units import written
-from broker.controllers.dedicatedaicluster.admission import Held, by_flavor, held, told
-from broker.controllers.dedicatedaicluster.machines import AT_ONCE, Change, change, flavor_name, more_than
-from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, by_flavor, held, told
+from broker.controllers.dedicatedaicluster.machines import (
+    AT_ONCE,
+    ClaimChanges,
+    claim_changes,
+    flavor_name,
+    more_than,
+)
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand, DemandError
 from broker.controllers.nodeclaim.status import is_true
 from broker.kube.conditions import ConditionUpdate
 from broker.kube.partial import PartialObject
@@ -64,14 +70,14 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ClusterFacts:
     """What there is to know about a cluster. `barred`: why its reservation gives nothing to anybody.
     `down`: names of nodes that are not ready; `kept`: what counts as held where so much is needed.
     `waiting`: how many of its claims may be without an instance at a time. `left_out`: claims of it that
     cannot be read."""
 
     cluster: DedicatedAICluster
-    wanted: Wanted | Refused
+    wanted: ClusterDemand | DemandError
     reserved: Reserved | UnresolvedName
     priority: int = 0
     barred: str = ""
@@ -98,22 +104,22 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class ClusterStatus:
     """`held` is what the cluster holds from now on; `sized` what that comes to, by flavor."""
 
     state: DedicatedState
     detail: str
     said: tuple[ConditionUpdate, ...]
-    held: Held | None = None
+    held: ClusterAdmission | None = None
     sized: Mapping[str, Sized] = field(default_factory=dict)
-    change: Change = field(default_factory=Change)
+    change: ClaimChanges = field(default_factory=ClaimChanges)
     available: int = 0
     allocated: int = 0
     over: bool = False  # deleted, and nothing left of it
     patience: float | None = None  # seconds until what it says changes by time alone
 
 
-def leaving(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName) -> bool:
+def terminating(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName) -> bool:
     """Whether a cluster that holds quota is on its way to giving it back, for a reason seen before now."""
     now = condition(cluster.status.conditions, PREEMPTED)
     mine = held(cluster)
@@ -121,11 +127,11 @@ def leaving(cluster: DedicatedAICluster, reserved: Reserved | UnresolvedName) ->
     return cluster.deleting or moved or (now is not None and now.status == "True")
 
 
-def settle(facts: Facts, size: Size, *, now: datetime, wait: float) -> Settled:
+def settle(facts: ClusterFacts, size: Size, *, now: datetime, wait: float) -> ClusterStatus:
     """`wait`: seconds after which a cluster that waits for quota has failed; it waits on all the same."""
     cluster, mine = facts.cluster, held(facts.cluster)
     whole = facts.eviction is not None and facts.eviction.keeps is None
-    if mine is not None and (whole or leaving(cluster, facts.reserved)):
+    if mine is not None and (whole or terminating(cluster, facts.reserved)):
         return _leave(facts, mine)
     if cluster.deleting:
         return _leave(facts, None)
@@ -135,14 +141,14 @@ def settle(facts: Facts, size: Size, *, now: datetime, wait: float) -> Settled:
         and verdict.standing is AdmissionPhase.ADMITTED
         and isinstance(facts.reserved, Reserved)
     ):
-        before = mine or Held(reserved=facts.reserved, since=now, usage={})
+        before = mine or ClusterAdmission(reserved=facts.reserved, since=now, usage={})
         mine = replace(before, usage=verdict.usage)
     if mine is None:
         return _wait(facts, now=now, limit=wait)
     return _serve(facts, replace(mine, priority=facts.priority), size)
 
 
-def _leave(facts: Facts, mine: Held | None) -> Settled:
+def _leave(facts: ClusterFacts, mine: ClusterAdmission | None) -> ClusterStatus:
     """Instances first, then quota, then the object."""
     cluster, there = facts.cluster, facts.there
     done = not there
@@ -164,25 +170,25 @@ def _leave(facts: Facts, mine: Held | None) -> Settled:
         )
     said[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=detail)
     held_now = None if done else mine
-    return Settled(
+    return ClusterStatus(
         state=state,
         detail=detail,
         said=tuple(said.values()),
         held=held_now,
-        change=change({}, facts.claims),
+        change=claim_changes({}, facts.claims),
         available=_available(facts.ready),
         allocated=_accelerators(held_now.usage) if held_now else 0,
         over=cluster.deleting and done,
     )
 
 
-def _wait(facts: Facts, *, now: datetime, limit: float) -> Settled:
+def _wait(facts: ClusterFacts, *, now: datetime, limit: float) -> ClusterStatus:
     """It holds nothing: why, and whether anything but others' leaving would help."""
     cluster, verdict = facts.cluster, facts.verdict
     said = _kept(cluster)
     left: float | None = None
     state: DedicatedState = "FAILED"
-    if isinstance(facts.wanted, Refused):
+    if isinstance(facts.wanted, DemandError):
         reason, why = facts.wanted.reason, facts.wanted.message
     elif isinstance(facts.reserved, UnresolvedName):
         reason, why = facts.reserved.reason, f"spec.capacityReservationId: {facts.reserved.message}"
@@ -204,18 +210,18 @@ def _wait(facts: Facts, *, now: datetime, limit: float) -> Settled:
             reason, left = "NotEnoughResources", None
     said[QUOTA_RESERVED] = ConditionUpdate(type=QUOTA_RESERVED, status="False", reason=reason, message=why)
     said[READY] = ConditionUpdate(type=READY, status="False", reason=reason, message=why)
-    return Settled(
+    return ClusterStatus(
         state=state,
         detail=why,
         said=tuple(said.values()),
         # Instances without quota: its status was lost. They go only where quota was decided, and not given.
-        change=change({}, facts.claims) if verdict is not None else Change(),
+        change=claim_changes({}, facts.claims) if verdict is not None else ClaimChanges(),
         available=_available(facts.ready),
         patience=left,
     )
 
 
-def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
+def _serve(facts: ClusterFacts, mine: ClusterAdmission, size: Size) -> ClusterStatus:
     """It holds quota: as many instances as that comes to, and less quota once fewer are left."""
     cluster, claims = facts.cluster, facts.claims
     target = _shrunk(mine.usage, facts.wanted)
@@ -259,19 +265,19 @@ def _serve(facts: Facts, mine: Held, size: Size) -> Settled:
         reason="InstancesReady" if serving else reason,
         message=f"{len(ready)} instances are ready" if serving else detail,
     )
-    return Settled(
+    return ClusterStatus(
         state=state,
         detail=detail or state,
         said=tuple(said.values()),
         held=mine,
         sized=sized,
-        change=change(counts, claims, facts.left_out, waiting=facts.waiting),
+        change=claim_changes(counts, claims, facts.left_out, waiting=facts.waiting),
         available=_available(facts.ready),
         allocated=_accelerators(mine.usage),
     )
 
 
-def _how(facts: Facts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedState, str, str]:
+def _how(facts: ClusterFacts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedState, str, str]:
     """The state of a cluster that holds quota, but for its instances; with reason and detail."""
     verdict = facts.verdict
     if problems:
@@ -280,7 +286,7 @@ def _how(facts: Facts, problems: Sequence[FlavorProblem]) -> tuple[DedicatedStat
     if facts.eviction is not None:
         rest = told(facts.eviction.keeps or {})
         return "UPDATING", facts.eviction.reason, f"{facts.eviction.message}; it keeps {rest}"
-    if isinstance(facts.wanted, Refused):
+    if isinstance(facts.wanted, DemandError):
         return "UPDATING", facts.wanted.reason, f"{facts.wanted.message}; {kept}"
     if isinstance(facts.reserved, UnresolvedName):
         return "UPDATING", facts.reserved.reason, f"{facts.reserved.message}; {kept}"
@@ -304,9 +310,9 @@ def _pending(cluster: DedicatedAICluster) -> DedicatedState:
     return "UPDATING" if been or cluster.status.dac_lifecycle_state in ("ACTIVE", "UPDATING") else "CREATING"
 
 
-def _shrunk(usage: Amounts, wanted: Wanted | Refused) -> Amounts:
+def _shrunk(usage: Amounts, wanted: ClusterDemand | DemandError) -> Amounts:
     """What is still wanted of what it holds."""
-    if isinstance(wanted, Refused):
+    if isinstance(wanted, DemandError):
         return usage
     return {
         key: min(value, wanted.requests.get(key.resource, 0))
@@ -356,7 +362,7 @@ def preempted(eviction: Eviction, *, keeps: Amounts | None = None) -> Evicted:
     )
 
 
-def _unread(facts: Facts) -> str:
+def _unread(facts: ClusterFacts) -> str:
     """The first of its claims that is left out."""
     first = min(facts.left_out, key=lambda each: each.name, default=None)
     return f"; {first.name} is left out: {first.error}" if first is not None else ""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.admission import Held, held
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, held
 from broker.controllers.kueue.ownership import queue_name, short
 from broker.kube.cache import Cache
 from broker.quota.resolve import Names
 from broker.quota.usage import ReservationHolder, Reserved
 
 
-class ClusterView:
+class ClusterUsage:
     """`known`: the reservations there are. `queued`: the ClusterQueues in which clusters (by label)
     hold quota."""
 
@@ -63,7 +63,9 @@ def _could(cluster: DedicatedAICluster, reserved: Reserved) -> bool:
     return given.rpartition("/")[2] == reserved.name
 
 
-def _holder(cluster: DedicatedAICluster, reserved: Reserved, mine: Held | None) -> ReservationHolder:
+def _holder(
+    cluster: DedicatedAICluster, reserved: Reserved, mine: ClusterAdmission | None
+) -> ReservationHolder:
     failed = cluster.status.dac_lifecycle_state == "FAILED"
     return ReservationHolder(
         kind="DedicatedAICluster",

@@ -23,7 +23,7 @@ from broker.quota.flavors import Expression, PodSetRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class DemandError:
     """Why the cluster cannot be what its spec says: `reason` for its condition, `message` for people."""
 
     reason: str
@@ -31,7 +31,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ClusterDemand:
     """`requests` is the total, in whole units (cpu in milli)."""
 
     requests: Mapping[str, int]
@@ -65,29 +65,31 @@ class Wanted:
         )
 
 
-def wanted(cluster: DedicatedAICluster, profile: DedicatedAIClusterProfile | None) -> Wanted | Refused:
+def cluster_demand(
+    cluster: DedicatedAICluster, profile: DedicatedAIClusterProfile | None
+) -> ClusterDemand | DemandError:
     """`profile` is the one that the cluster names; None where there is none of that name, or it names none.
 
     A cluster that holds quota keeps its profile although that is disabled now.
     """
     spec, named = cluster.spec, cluster.spec.profile
     if named and profile is None:
-        return Refused(
+        return DemandError(
             "ProfileNotFound",
             f"spec.profile: there is no DedicatedAIClusterProfile {named}: create it, or name another",
         )
     unit = profile.spec if profile else None
     if unit is not None and unit.disabled and cluster.status.admission is None:
-        return Refused(
+        return DemandError(
             "ProfileDisabled",
             f"spec.profile: DedicatedAIClusterProfile {named} is disabled for new clusters; name another, "
             "or set its spec.disabled to false",
         )
     count = spec.count or (unit.count if unit else None)
     requests = _total(spec.resources, unit.resources if unit else None, count, named)
-    if isinstance(requests, Refused):
+    if isinstance(requests, DemandError):
         return requests
-    return Wanted(
+    return ClusterDemand(
         requests=requests,
         count=count,
         tolerations=spec.tolerations or (unit.tolerations if unit else ()),
@@ -99,20 +101,20 @@ def wanted(cluster: DedicatedAICluster, profile: DedicatedAIClusterProfile | Non
 
 def _total(
     own: ResourceRequirements | None, unit: ResourceRequirements | None, count: int | None, profile: str
-) -> Mapping[str, int] | Refused:
+) -> Mapping[str, int] | DemandError:
     try:
         if own is not None and (asked := _requests(own)):
             total = {name: units(name, text) for name, text in asked.items()}
             return _positive(total, "spec.resources.requests")
         where = f"spec.resources.requests of DedicatedAIClusterProfile {profile}"
         if unit is None:
-            return Refused(
+            return DemandError(
                 "SizeUnknown",
                 "nothing says how large the cluster is: set spec.resources.requests, or spec.profile and "
                 "spec.count (a count alone is a count of nothing)",
             )
         if not count:
-            return Refused(
+            return DemandError(
                 "SizeUnknown",
                 f"spec.count: neither the cluster nor DedicatedAIClusterProfile {profile} says how many "
                 "units it has: set one of them",
@@ -120,14 +122,14 @@ def _total(
         total = {name: units(name, text) * count for name, text in _requests(unit).items()}
         return _positive(total, where)
     except ValueError as error:
-        return Refused("SizeInvalid", f"resources.requests: {error}")
+        return DemandError("SizeInvalid", f"resources.requests: {error}")
 
 
-def _positive(total: Mapping[str, int], where: str) -> Mapping[str, int] | Refused:
+def _positive(total: Mapping[str, int], where: str) -> Mapping[str, int] | DemandError:
     if negative := [name for name, value in sorted(total.items()) if value < 0]:
-        return Refused("SizeInvalid", f"{where}: {negative[0]} is negative; leave it out for none")
+        return DemandError("SizeInvalid", f"{where}: {negative[0]} is negative; leave it out for none")
     found = {name: value for name, value in sorted(total.items()) if value}
-    return found or Refused(
+    return found or DemandError(
         "SizeUnknown", f"{where} asks for nothing: name an amount, such as nvidia.com/gpu"
     )
 

@@ -18,11 +18,11 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.controllers.dedicatedaicluster.admission import Held, held
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, held
 from broker.controllers.dedicatedaicluster.drawing import drawing
 from broker.controllers.dedicatedaicluster.flavors import Reservation, flavors_of, judged, reservations, rule
-from broker.controllers.dedicatedaicluster.settle import leaving
-from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted, wanted
+from broker.controllers.dedicatedaicluster.settle import terminating
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand, DemandError, cluster_demand
 from broker.controllers.ome.reads import OmeReads
 from broker.quota.assign import SharingRules
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, ClusterRequest, entitle, held_of
@@ -35,25 +35,25 @@ from broker.reservations.queues import queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class ClusterState:
     """A cluster, what it wants, and of whom. `barred`: why that reservation gives nothing new."""
 
     cluster: DedicatedAICluster
     profile: DedicatedAIClusterProfile | None
-    wanted: Wanted | Refused
+    wanted: ClusterDemand | DemandError
     reserved: Reserved | UnresolvedName
-    held: Held | None
+    held: ClusterAdmission | None
     barred: str = ""
     priority: int = 0
 
     @property
     def leaves(self) -> bool:
-        return leaving(self.cluster, self.reserved)
+        return terminating(self.cluster, self.reserved)
 
     @property
     def want(self) -> ClusterRequest | None:
         """What it asks for now: all, or more than it holds; None where that is nothing."""
-        if isinstance(self.wanted, Refused) or isinstance(self.reserved, UnresolvedName) or self.barred:
+        if isinstance(self.wanted, DemandError) or isinstance(self.reserved, UnresolvedName) or self.barred:
             return None
         has = held_of(self.held.usage) if self.held else {}
         if self.leaves and (self.held or self.cluster.deleting):
@@ -70,17 +70,17 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ClusterSnapshot:
     """`reservations` are all there are; `specs` those that were judged without problems."""
 
     reservations: Mapping[Reserved, Reservation]
     specs: Mapping[Reserved, ReservationSpec]
     flavors: Mapping[str, ResourceFlavor]
-    asking: Sequence[Asking]
+    asking: Sequence[ClusterState]
     others: Sequence[AdmittedWorkload]
     strategies: Sequence[Strategy] = ()
 
-    def never(self, one: Asking) -> AdmissionDecision | None:
+    def never(self, one: ClusterState) -> AdmissionDecision | None:
         """That a cluster could not have what it wants if nobody held anything; None where it could."""
         if (want := one.want) is None:
             return None
@@ -98,9 +98,9 @@ class World:
     def quota(
         self,
         *,
-        settled: Callable[[Asking], Amounts | None] = lambda _: None,
+        settled: Callable[[ClusterState], Amounts | None] = lambda _: None,
         homes: Collection[str] = (),
-        at: Callable[[Asking], frozenset[str]] = lambda _: frozenset(),
+        at: Callable[[ClusterState], frozenset[str]] = lambda _: frozenset(),
         launching: Iterable[AdmittedWorkload] = (),
     ) -> QuotaState:
         """What decides who gets quota. `settled`: what of a cluster's quota its instances stand for, where
@@ -123,7 +123,7 @@ class World:
 
 
 def _parts(
-    one: Asking, has: Held, settled: Amounts | None, *, home: bool, at: frozenset[str]
+    one: ClusterState, has: ClusterAdmission, settled: Amounts | None, *, home: bool, at: frozenset[str]
 ) -> Iterable[AdmittedWorkload]:
     """A cluster as it holds quota: as one, or with a growth apart, the first to give way."""
     whole = AdmittedWorkload(
@@ -162,7 +162,7 @@ def look(
     at: Callable[[NodeClaim], frozenset[str]] = lambda _: frozenset(),
     apart: Callable[[NodeClaim, Reserved], bool] = lambda *_: False,
     strategies: Sequence[Strategy] = (),
-) -> World:
+) -> ClusterSnapshot:
     """Everything from the caches. `claims`: those that draw from a reservation. `firm`: whether a claim keeps
     what it holds, whoever wants it; `home`: whether its slot is no other reservation's than this; `at`: the
     queue whose slot it is; `apart`: whether it is in a slot that its reservation's quota does not stand
@@ -172,22 +172,22 @@ def look(
     flavors = flavors_of(reads, specs)
     by_name = Names(known)
 
-    def asking(cluster: DedicatedAICluster) -> Asking:
+    def asking(cluster: DedicatedAICluster) -> ClusterState:
         profile = reads.profiles.cache.get(cluster.spec.profile) if cluster.spec.profile else None
-        asked = wanted(cluster, profile)
+        asked = cluster_demand(cluster, profile)
         reserved = by_name.resolve(cluster.spec.capacity_reservation_id)
         mine = None if isinstance(reserved, UnresolvedName) else known[reserved]
-        named = asked.priority_class if isinstance(asked, Wanted) else ""
+        named = asked.priority_class if isinstance(asked, ClusterDemand) else ""
         named_by = named or (mine.spec.priority_class_name if mine else "")
         worth, has = priority(named_by), held(cluster)
-        lost = isinstance(asked, Refused) or (worth is None and (named_by or mine is None))
+        lost = isinstance(asked, DemandError) or (worth is None and (named_by or mine is None))
         if named and worth is None and has is None:
-            asked = Refused(
+            asked = DemandError(
                 "PriorityClassNotFound",
                 f"spec.priorityClassName: there is no WorkloadPriorityClass and no PriorityClass {named}: "
                 "create it, or name another",
             )
-        return Asking(
+        return ClusterState(
             cluster=cluster,
             profile=profile,
             wanted=asked,
@@ -197,7 +197,7 @@ def look(
             priority=has.priority if lost and has else worth or 0,
         )
 
-    return World(
+    return ClusterSnapshot(
         reservations=known,
         specs=specs,
         flavors=flavors,

@@ -24,7 +24,7 @@ from broker.apis.meta import condition
 from broker.controllers.kueue.answers import (
     PARKED,
     WAITS,
-    Answer,
+    CheckAnswer,
     backoff,
     body,
     demands,
@@ -38,8 +38,8 @@ from broker.controllers.kueue.answers import (
 )
 from broker.controllers.kueue.ownership import WAITING, owner_of
 from broker.controllers.kueue.render import CHECK
-from broker.controllers.kueue.room import Pods
-from broker.controllers.kueue.supply import Look, Memo
+from broker.controllers.kueue.room import PodGroup
+from broker.controllers.kueue.supply import DemandCache, SupplySnapshot
 from broker.controllers.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
@@ -47,7 +47,7 @@ from broker.kube.clock import Clock
 from broker.kube.controller import Result
 from broker.kube.errors import Conflict, NotFound
 from broker.quota.usage import ReservationHolder, Reserved
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from providers.base import CapacityProvider
 
@@ -59,14 +59,14 @@ LOOK: Final = 60.0  # seconds until what stays Pending is looked at again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class CheckRejection:
     """Whose instances a workload asked for, and which pods of each flavor."""
 
     reserved: Reserved
-    wanted: Mapping[str, tuple[Pods, ...]]
+    wanted: Mapping[str, tuple[PodGroup, ...]]
 
 
-class Answerer:
+class AdmissionCheckController:
     """`run` is one pass over all that wait. `others`: who holds instances besides Kueue's workloads;
     `strange`: how many slots of EC2's reservations, by id, are nobody's here; `refusals`: reservations for
     which a ResourceQuota has no room."""
@@ -77,11 +77,11 @@ class Answerer:
         reads: OmeReads,
         provider: CapacityProvider,
         *,
-        holdings: Callable[[], Holdings],
+        holdings: Callable[[], Ownership],
         others: Callable[[Reserved], Iterable[ReservationHolder]],
         settings: Settings,
         clock: Clock,
-        strange: Callable[[Holdings], Mapping[str, int]] = lambda _: {},
+        strange: Callable[[Ownership], Mapping[str, int]] = lambda _: {},
         refusals: Callable[[], Collection[Reserved]] = tuple,
     ) -> None:
         self._refusals = refusals
@@ -94,8 +94,8 @@ class Answerer:
         self._settings = settings
         self._clock = clock
         # What was refused, by the workload's uid: after the eviction Kueue no longer shows it.
-        self._refused: dict[str, Refused] = {}
-        self._memo = Memo()
+        self._refused: dict[str, CheckRejection] = {}
+        self._memo = DemandCache()
 
     def run(self, _items: Sequence[str] = ()) -> Result | None:
         holdings = self._holdings()
@@ -105,7 +105,7 @@ class Answerer:
         parked = workloads.by(PARKED, CHECK)
         if not asked and not parked:
             return None
-        look = Look(
+        look = SupplySnapshot(
             self._reads,
             self._provider,
             holdings,
@@ -128,7 +128,7 @@ class Answerer:
         self._forget()
         return Result(requeue_after=due) if due < float("inf") else None
 
-    def _answer(self, workload: Workload, look: Look) -> Answer:
+    def _answer(self, workload: Workload, look: SupplySnapshot) -> CheckAnswer:
         admission = workload.status.admission
         name = admission.cluster_queue if admission else ""
         queue = self._reads.cluster_queues.cache.get(name)
@@ -142,10 +142,10 @@ class Answerer:
         short, used = look.place(reserved, wanted)
         if not short:
             return ready(workload, used, look.labels(used))
-        self._refused[workload.uid] = Refused(reserved=reserved, wanted=wanted)
+        self._refused[workload.uid] = CheckRejection(reserved=reserved, wanted=wanted)
         return retry(short)
 
-    def _park(self, workload: Workload, look: Look) -> float:
+    def _park(self, workload: Workload, look: SupplySnapshot) -> float:
         """Keeps an evicted workload out of Kueue's queue while there is no room; seconds until its turn.
 
         A workload that was refused before this broker led is released: its next refusal is remembered.
@@ -184,7 +184,7 @@ class Answerer:
         except (Conflict, NotFound):
             log.debug("workload changed meanwhile", workload=workload.key)
 
-    def _write(self, workload: Workload, answer: Answer) -> None:
+    def _write(self, workload: Workload, answer: CheckAnswer) -> None:
         self._apply(workload, body(workload, CHECK, answer, self._clock.now()))
 
     def _apply(self, workload: Workload, said: Json) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from broker.apis import names
 from broker.apis.kueue import EVICTED, AdmissionCheckState, CheckState, PodSetAssignment, Workload
 from broker.apis.meta import condition
-from broker.controllers.kueue.room import Pods, Slots, is_accelerated
+from broker.controllers.kueue.room import InstanceSlots, PodGroup, is_accelerated
 from broker.kube.conditions import timestamp
 from broker.text import quantity
 
@@ -42,7 +42,7 @@ RESERVED: Final = {names.CAPACITY_TYPE: "reserved"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CheckAnswer:
     """`updates`: node selectors to add, by pod set: of all pod sets or of none."""
 
     state: CheckState
@@ -50,9 +50,9 @@ class Answer:
     updates: Mapping[str, Mapping[str, str]] | None = None
 
 
-def demands(workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
+def demands(workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
     """What an admission asks of each flavor, less what was given back of it."""
-    found: dict[str, list[Pods]] = {}
+    found: dict[str, list[PodGroup]] = {}
     admission = workload.status.admission
     back = {each.name: each.count for each in workload.status.reclaimable_pods}
     for each in admission.pod_set_assignments if admission else ():
@@ -65,7 +65,7 @@ def demands(workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
             if flavor := each.flavors.get(resource):
                 by_flavor.setdefault(flavor, {})[resource] = quantity(amount) / count
         for flavor, amounts in by_flavor.items():
-            found.setdefault(flavor, []).append(Pods(count=left, each=amounts))
+            found.setdefault(flavor, []).append(PodGroup(count=left, each=amounts))
     if names.DEDICATED in workload.labels:
         # Its pod sets are shares of instances: what these are counted by tells how many.
         found = {
@@ -83,9 +83,9 @@ def assigned(workload: Workload, assignment: PodSetAssignment) -> int:
 
 def ready(
     workload: Workload,
-    slots: Mapping[str, Sequence[Slots]],
+    slots: Mapping[str, Sequence[InstanceSlots]],
     labels: Mapping[str, Mapping[str, str]],
-) -> Answer:
+) -> CheckAnswer:
     """The capacity is there. `slots`: what the workload may use of each flavor of EC2's; `labels`: the
     flavors' own node labels."""
     updates: dict[str, Mapping[str, str]] = {}
@@ -106,12 +106,12 @@ def ready(
         updates = {}
     ids = sorted({one.odcr for some in slots.values() for one in some})
     what = f"reserved instances are there: {', '.join(ids[:5])}" if ids else "no flavor of it is EC2's"
-    return Answer(state="Ready", message=what, updates=updates)
+    return CheckAnswer(state="Ready", message=what, updates=updates)
 
 
-def retry(short: Iterable[str]) -> Answer:
+def retry(short: Iterable[str]) -> CheckAnswer:
     """There is no room. `short`: the shortage of each flavor, in words."""
-    return Answer(state="Retry", message="; ".join(short))
+    return CheckAnswer(state="Retry", message="; ".join(short))
 
 
 def backoff(retried: int) -> int:
@@ -119,11 +119,11 @@ def backoff(retried: int) -> int:
     return min(LONGEST, FIRST << min(max(retried - 1, 0), 16))
 
 
-def pending(why: str) -> Answer:
-    return Answer(state="Pending", message=f"{WAITS}: {why}")
+def pending(why: str) -> CheckAnswer:
+    return CheckAnswer(state="Pending", message=f"{WAITS}: {why}")
 
 
-def shortage(flavor: str, pods: Sequence[Pods], own: Sequence[Slots], *, borrows: bool) -> str:
+def shortage(flavor: str, pods: Sequence[PodGroup], own: Sequence[InstanceSlots], *, borrows: bool) -> str:
     """What is missing of a flavor, in words."""
     wanted = ", ".join(
         f"{each.count} pods of " + ", ".join(f"{amount:g} {name}" for name, amount in each.counted.items())
@@ -134,7 +134,7 @@ def shortage(flavor: str, pods: Sequence[Pods], own: Sequence[Slots], *, borrows
     return f"flavor {flavor}: {has} reserved instances are active, and {where} no room for {wanted}"
 
 
-def body(workload: Workload, check: str, answer: Answer, now: datetime) -> Json:
+def body(workload: Workload, check: str, answer: CheckAnswer, now: datetime) -> Json:
     """For server-side apply to the status, of the workload as it was decided about."""
     said: Json = {
         "name": check,

@@ -20,7 +20,7 @@ from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, condition_body, set_conditions
 from broker.kube.errors import ApiError, NotFound
-from broker.reservations.ownership import Problem
+from broker.reservations.ownership import ReservationProblem
 
 Json = dict[str, Any]
 TERMINATING: Final = "AdmissionCheckTerminating"
@@ -28,7 +28,7 @@ READY: Final = "BrokerRuns"
 MESSAGE: Final = "the capacity broker answers once the reserved instances are there"
 
 
-class CheckKeeper:
+class AdmissionCheckKeeper:
     """`run` makes it so; the properties tell how it is."""
 
     def __init__(self, client: Client, reads: OmeReads, *, clock: Clock) -> None:
@@ -38,31 +38,31 @@ class CheckKeeper:
         self.error: ApiError | None = None  # the answer that keeps the check from being made
 
     @property
-    def problem(self) -> Problem | None:
+    def problem(self) -> ReservationProblem | None:
         """Why queues cannot ask it."""
         found = self._found()
         if found is None or found.spec.controller_name == CONTROLLER:
             return None
         if found.deleting:
-            return Problem(
+            return ReservationProblem(
                 reason=TERMINATING,
                 message=f"AdmissionCheck {CHECK} names the controller {found.spec.controller_name!r} and was "
                 f"deleted; {', '.join(found.metadata.finalizers)} keeps it as long as a ClusterQueue names "
                 "it; the broker makes its own then, and nobody waits for reserved capacity until then",
             )
-        return Problem(
+        return ReservationProblem(
             reason="ObjectConflict",
             message=f"AdmissionCheck {CHECK} is there and names the controller "
             f"{found.spec.controller_name!r}, so nobody waits for reserved capacity: delete or rename it",
         )
 
     @property
-    def terminating(self) -> Problem | None:
+    def terminating(self) -> ReservationProblem | None:
         """That somebody deleted it: it answers on, and is made anew once no queue names it any more."""
         found = self._found()
         if found is None or not found.deleting:
             return None
-        return Problem(
+        return ReservationProblem(
             reason=TERMINATING,
             message=f"AdmissionCheck {CHECK} was deleted; {', '.join(found.metadata.finalizers)} keeps it "
             "as long as a ClusterQueue names it; it is asked all the same, and there is nothing to do",

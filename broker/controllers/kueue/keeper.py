@@ -17,7 +17,7 @@ from broker.apis.kueue import ClusterQueue, LocalQueue, StopPolicy
 from broker.apis.kueue_versions import cluster_queue_spec
 from broker.apis.meta import Object
 from broker.apis.ome_rules import Judged
-from broker.controllers.kueue.check import CheckKeeper
+from broker.controllers.kueue.check import AdmissionCheckKeeper
 from broker.controllers.kueue.cohorts import cycle
 from broker.controllers.kueue.informer import ServedInformer
 from broker.controllers.kueue.ownership import (
@@ -45,7 +45,7 @@ from broker.kube.controller import Result
 from broker.kube.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from broker.kube.events import Recorder, Reference
 from broker.quota.usage import Reserved
-from broker.reservations.ownership import Problem
+from broker.reservations.ownership import ReservationProblem
 from broker.settings import Settings
 
 Json = dict[str, Any]
@@ -64,7 +64,7 @@ ADMISSION: Final = ("Hold", "Off")
 STOPS: Final[tuple[StopPolicy, ...]] = ("None", "Hold", "HoldAndDrain")
 
 
-class QueueKeeper:
+class QueueController:
     """`reconcile` takes a reservation's key."""
 
     def __init__(
@@ -72,7 +72,7 @@ class QueueKeeper:
         client: Client,
         reads: OmeReads,
         view: KueueView,
-        check: CheckKeeper,
+        check: AdmissionCheckKeeper,
         *,
         settings: Settings,
         recorder: Recorder,
@@ -110,11 +110,11 @@ class QueueKeeper:
 
     def _problems(
         self, reserved: Reserved, reservation: Reservation | None
-    ) -> Generator[Problem, None, None]:
+    ) -> Generator[ReservationProblem, None, None]:
         """Does what is to be done, and tells what is in the way. Raises ApiError."""
         if not self._view.present:
             if self._was_present and reservation is not None:
-                yield Problem(reason=REMOVED, message=_removed(reserved))
+                yield ReservationProblem(reason=REMOVED, message=_removed(reserved))
             return
         self._was_present = True
         if reservation is None or reservation.deleting:
@@ -145,11 +145,11 @@ class QueueKeeper:
             )
         )
 
-    def _keep(self, reservation: Reservation, judged: Judged) -> Generator[Problem, None, None]:
+    def _keep(self, reservation: Reservation, judged: Judged) -> Generator[ReservationProblem, None, None]:
         reserved = reserved_of(reservation)
         chosen = reservation.annotations.get(names.ADMISSION, "Hold")
         if chosen not in ADMISSION:
-            yield Problem(
+            yield ReservationProblem(
                 reason="AnnotationInvalid",
                 message=f"annotation {names.ADMISSION} is {chosen!r}: write {' or '.join(ADMISSION)}; it "
                 "counts as Hold",
@@ -161,7 +161,7 @@ class QueueKeeper:
         if check and self._check.terminating:
             yield self._check.terminating
         if ring := cycle(judged.spec.cohort, self._reads.cohorts.cache):
-            yield Problem(
+            yield ReservationProblem(
                 reason="CohortCycle",
                 message=f"cohorts are each other's parents, so Kueue admits nobody: {' in '.join(ring)}; "
                 "change spec.parentName of one of these Cohorts",
@@ -184,7 +184,9 @@ class QueueKeeper:
             if local.namespace not in bound or local.name != local_queue_name(reserved):
                 self._delete(self._reads.local_queues, local)
 
-    def _put(self, informer: ServedInformer[M], wanted: Json, reservation: Reservation) -> Problem | None:
+    def _put(
+        self, informer: ServedInformer[M], wanted: Json, reservation: Reservation
+    ) -> ReservationProblem | None:
         """Makes the object what is wanted; a problem where it is not the broker's, or on its way out."""
         meta, reserved = wanted["metadata"], reserved_of(reservation)
         found = informer.cache.get(meta["name"], meta.get("namespace"))
@@ -192,26 +194,26 @@ class QueueKeeper:
         if found is not None and owner_of(found) != reserved:
             whose = owner_of(found)
             if found.deleting:
-                return Problem(
+                return ReservationProblem(
                     reason=TERMINATING,
                     message=f"{what} was not made for {reserved} and is being deleted; it is kept by "
                     f"{', '.join(found.metadata.finalizers)}; then one is made for {reserved}",
                 )
             if command := lost_mark(found, reserved):
-                return Problem(
+                return ReservationProblem(
                     reason=UNMARKED,
                     message=f"{what} was made for {reserved} and has lost a part of the broker's mark, so it "
                     f"is left as it is: put it back ({command}), or delete the {informer.kind.kind} to have "
                     "it made anew",
                 )
-            return Problem(
+            return ReservationProblem(
                 reason=CONFLICT,
                 message=f"{what} is there and was "
                 + (f"made for {whose}" if whose else "not made by the broker")
                 + f", so it is left alone and {reserved} has none: delete it, or rename the reservation",
             )
         if found is not None and found.deleting:
-            return Problem(
+            return ReservationProblem(
                 reason=TERMINATING,
                 message=f"{what} was deleted and is kept by {', '.join(found.metadata.finalizers)} until no "
                 "workload holds its quota; then it is made anew",
@@ -311,15 +313,15 @@ class QueueKeeper:
         return self._reads.cluster_reservations.cache.get(reserved.name)
 
 
-def _refusal(what: str, error: ApiError) -> Problem:
+def _refusal(what: str, error: ApiError) -> ReservationProblem:
     """An answer of the API server to a write, in its own words: they name the webhook behind it."""
     if isinstance(error, Unavailable | NotFound):
-        return Problem(
+        return ReservationProblem(
             reason=UNAVAILABLE,
             message=f"{what} cannot be written: {error.message}; see whether Kueue's controller runs and its "
             "webhook answers (kubectl get pods -n kueue-system); it stays as it is and is tried again",
         )
-    return Problem(
+    return ReservationProblem(
         reason=REFUSED,
         message=f"{what} is refused by Kueue, or by the rights that the broker has: {error.message}; "
         "it stays as it is until the reservation, or what refuses it, is changed",
@@ -334,12 +336,12 @@ def _removed(reserved: Reserved) -> str:
     )
 
 
-def _stops(reservation: Reservation) -> Generator[Problem, None, StopPolicy]:
+def _stops(reservation: Reservation) -> Generator[ReservationProblem, None, StopPolicy]:
     """What the reservation's own annotation says about admitting, and what is to be told of that."""
     chosen = reservation.annotations.get(names.STOP_POLICY, "None")
     policy = next((each for each in STOPS if each == chosen), None)
     if policy is None:
-        yield Problem(
+        yield ReservationProblem(
             reason="AnnotationInvalid",
             message=f"annotation {names.STOP_POLICY} is {chosen!r}: write {', '.join(STOPS[:-1])} or "
             f"{STOPS[-1]}; it counts as Hold",
@@ -347,7 +349,7 @@ def _stops(reservation: Reservation) -> Generator[Problem, None, StopPolicy]:
         policy = "Hold"
     if policy != "None":
         ends = ", and Kueue evicts those that run" if policy == "HoldAndDrain" else ""
-        yield Problem(
+        yield ReservationProblem(
             reason=STOPPED,
             message=f"annotation {names.STOP_POLICY} is {chosen}: ClusterQueue "
             f"{queue_name(reserved_of(reservation))} admits no workloads{ends}; take the annotation away to "

@@ -12,10 +12,10 @@ from broker.apis import names
 from broker.apis.core import ResourceQuota
 from broker.apis.kueue import ClusterQueue, LocalQueue, Namespace, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.kueue.admission import Answerer
+from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.answers import PARKED, by_parked, demands
-from broker.controllers.kueue.check import CheckKeeper
-from broker.controllers.kueue.keeper import QueueKeeper
+from broker.controllers.kueue.check import AdmissionCheckKeeper
+from broker.controllers.kueue.keeper import QueueController
 from broker.controllers.kueue.ownership import (
     BY_QUEUE,
     WAITING,
@@ -24,11 +24,11 @@ from broker.controllers.kueue.ownership import (
     owner_of,
 )
 from broker.controllers.kueue.render import CHECK
-from broker.controllers.kueue.strangers import Strangers
+from broker.controllers.kueue.strangers import UnattributedInstances
 from broker.controllers.kueue.view import KueueView, reserves
-from broker.controllers.odcr.view import HoldingsView
-from broker.controllers.ome.room import Room
-from broker.controllers.ome.shared import Shared
+from broker.controllers.odcr.view import OwnershipView
+from broker.controllers.ome.room import NamespaceQuota
+from broker.controllers.ome.shared import ReservationDependencies
 from broker.kube.batch import Batcher
 from broker.kube.controller import Controller, Result
 from broker.kube.errors import ApiError
@@ -47,17 +47,17 @@ class KueueLoops:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: ReservationDependencies,
         view: KueueView,
-        holdings: HoldingsView,
+        holdings: OwnershipView,
         *,
         others: Callable[[Reserved], Iterable[ReservationHolder]],
     ) -> None:
         self._reads = reads = shared.reads
-        room = Room(reads)
+        room = NamespaceQuota(reads)
         clock = shared.clock
-        self._check = CheckKeeper(shared.client, reads, clock=clock)
-        keeper = QueueKeeper(
+        self._check = AdmissionCheckKeeper(shared.client, reads, clock=clock)
+        keeper = QueueController(
             shared.client,
             reads,
             view,
@@ -66,7 +66,7 @@ class KueueLoops:
             recorder=shared.recorder,
             refusal=room.refusal,
         )
-        answerer = Answerer(
+        answerer = AdmissionCheckController(
             shared.client,
             reads,
             shared.provider,
@@ -74,7 +74,7 @@ class KueueLoops:
             others=others,
             settings=shared.settings,
             clock=clock,
-            strange=Strangers(shared.nodes, shared.claims, clock=clock).look,
+            strange=UnattributedInstances(shared.nodes, shared.claims, clock=clock).look,
             refusals=room.refusals,
         )
         self._queues = WorkQueue[str]("queues", clock=clock, longest=LONGEST)
@@ -101,7 +101,7 @@ class KueueLoops:
         )
         self._wire(holdings)
 
-    def _wire(self, holdings: HoldingsView) -> None:
+    def _wire(self, holdings: OwnershipView) -> None:
         reads = self._reads
         reads.reservations.on_change(self._reservation_changed)
         reads.cluster_reservations.on_change(self._reservation_changed)

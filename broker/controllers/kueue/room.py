@@ -20,7 +20,7 @@ Left = tuple[tuple[str, float], ...]  # what is left on an instance, by resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slots:
+class InstanceSlots:
     """Instances of one of EC2's reservations: how many, and what each supplies."""
 
     odcr: str
@@ -29,7 +29,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pods:
+class PodGroup:
     """So many equal pods, and what each asks for."""
 
     count: int
@@ -42,7 +42,7 @@ class Pods:
         return {name: asked[name] for name in ACCELERATORS if name in asked} or asked
 
 
-def is_accelerated(pods: Pods) -> bool:
+def is_accelerated(pods: PodGroup) -> bool:
     """Whether they are counted by an accelerator."""
     return any(name in ACCELERATORS for name in pods.counted)
 
@@ -50,23 +50,23 @@ def is_accelerated(pods: Pods) -> bool:
 Placed = list[tuple[Left, Left, int]]  # so many instances, from this to that
 
 
-class Room:
+class InstanceRoom:
     """Free room on instances, filled in the order in which pods come.
 
     Instances with the same left on them are one entry with a count: there are thousands of instances and few
     ways to be filled.
     """
 
-    def __init__(self, slots: Iterable[Slots]) -> None:
+    def __init__(self, slots: Iterable[InstanceSlots]) -> None:
         self._free: Counter[Left] = Counter()
         for each in slots:
             self._free[tuple(sorted(each.each.items()))] += each.count
 
-    def fill(self, pods: Iterable[Pods]) -> Placed:
+    def fill(self, pods: Iterable[PodGroup]) -> Placed:
         """Takes what there is of it: these are there already, or will have it."""
         return [move for each in pods for move in self._take(each)[0]]
 
-    def place(self, pods: Iterable[Pods]) -> Placed | None:
+    def place(self, pods: Iterable[PodGroup]) -> Placed | None:
         """Takes the room for all of them, or for none."""
         done: Placed = []
         for each in sorted(pods, key=lambda one: -max(one.counted.values(), default=0.0)):
@@ -82,7 +82,7 @@ class Room:
         for before, after, count in reversed(placed):
             self._move(after, before, count)
 
-    def _take(self, pods: Pods) -> tuple[Placed, int]:
+    def _take(self, pods: PodGroup) -> tuple[Placed, int]:
         """What was taken, and for how many there was no room. Instances in use come first, so that whole
         ones stay free."""
         asked, left = pods.counted, pods.count

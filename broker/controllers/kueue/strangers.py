@@ -13,21 +13,21 @@ from collections.abc import Mapping
 from broker.apis import names
 from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.preemption.unexplained import Unexplained
+from broker.controllers.preemption.unexplained import UnattributedSlots
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 
 
-class Strangers:
+class UnattributedInstances:
     """`look` tells how many slots of each of EC2's reservations (by id) others have. One thread."""
 
     def __init__(self, nodes: Cache[Node], claims: Cache[NodeClaim], *, clock: Clock) -> None:
         self._nodes, self._claims = nodes, claims
         self._clock = clock
-        self._unexplained = Unexplained()
+        self._unexplained = UnattributedSlots()
 
-    def look(self, holdings: Holdings) -> Mapping[str, int]:
+    def look(self, holdings: Ownership) -> Mapping[str, int]:
         used = {
             odcr.id: odcr.total - odcr.available
             for held in holdings.odcrs.values()

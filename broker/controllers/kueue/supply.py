@@ -19,12 +19,12 @@ from broker.controllers.kueue.answers import demands, shortage
 from broker.controllers.kueue.cohorts import root
 from broker.controllers.kueue.ownership import BY_QUEUE, Reservation, queue_name, reserved_of
 from broker.controllers.kueue.render import CHECK
-from broker.controllers.kueue.room import Placed, Pods, Room, Slots
+from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
 from broker.controllers.kueue.view import reserves
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
 from broker.quota.usage import ReservationHolder, Reserved
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem, flavor_of, supply
 from providers.base import CapacityProvider
 
@@ -34,13 +34,13 @@ _NOT_OURS: Final = frozenset({"FlavorNotReserved", "FlavorWithoutInstanceType"})
 Pool = tuple[frozenset[Reserved], str]  # whose instances, of which flavor
 
 
-class Memo:
+class DemandCache:
     """The demands of workloads, worked out once for each version."""
 
     def __init__(self) -> None:
-        self._demands: dict[str, tuple[str, Mapping[str, tuple[Pods, ...]]]] = {}
+        self._demands: dict[str, tuple[str, Mapping[str, tuple[PodGroup, ...]]]] = {}
 
-    def demands(self, workload: Workload) -> Mapping[str, tuple[Pods, ...]]:
+    def demands(self, workload: Workload) -> Mapping[str, tuple[PodGroup, ...]]:
         known = self._demands.get(workload.key)
         if known is None or known[0] != _version(workload):
             known = self._demands[workload.key] = (_version(workload), demands(workload))
@@ -56,33 +56,33 @@ def _version(one: Object) -> str:
     return f"{one.uid}/{one.metadata.resource_version}"
 
 
-class Look:
+class SupplySnapshot:
     """The instances and who has them, worked out once a pass and as far as it is asked."""
 
     def __init__(
         self,
         reads: OmeReads,
         provider: CapacityProvider,
-        holdings: Holdings,
+        holdings: Ownership,
         others: Callable[[Reserved], Iterable[ReservationHolder]],
         *,
         refusals: Collection[Reserved],
         strange: Mapping[str, int],
         now: datetime,
-        memo: Memo | None = None,
+        memo: DemandCache | None = None,
     ) -> None:
         """`refusals`: reservations for which a ResourceQuota has no room; `strange`: how many slots of EC2's
         reservations, by id, others have."""
         self._strange = strange
         self._now = now
-        self._memo = memo or Memo()
+        self._memo = memo or DemandCache()
         self._reads = reads
         self._types = provider.instance_types()
         self._holdings = holdings
         self._others = others
         self._members: dict[str, set[Reserved]] = {}
         self._borrows: dict[Reserved, str] = {}  # reservation → the root of the tree that it may borrow in
-        self._rooms: dict[Pool, Room] = {}
+        self._rooms: dict[Pool, InstanceRoom] = {}
         reservations: list[Reservation] = [
             *reads.reservations.cache.list(),
             *reads.cluster_reservations.cache.list(),
@@ -100,14 +100,14 @@ class Look:
                     self._borrows[reserved] = tree
 
     def place(
-        self, reserved: Reserved, wanted: Mapping[str, tuple[Pods, ...]]
-    ) -> tuple[list[str], dict[str, tuple[Slots, ...]]]:
+        self, reserved: Reserved, wanted: Mapping[str, tuple[PodGroup, ...]]
+    ) -> tuple[list[str], dict[str, tuple[InstanceSlots, ...]]]:
         """What is short, and where it is not, which instances of each flavor of EC2's it may use."""
         own = frozenset({reserved})
         wider = own.union(self._members.get(self._borrows.get(reserved, ""), ()))
         short: list[str] = []
-        used: dict[str, tuple[Slots, ...]] = {}
-        done: list[tuple[Room, Placed]] = []
+        used: dict[str, tuple[InstanceSlots, ...]] = {}
+        done: list[tuple[InstanceRoom, Placed]] = []
         for flavor, pods in sorted(wanted.items()):
             if not self._waits(flavor, wider):
                 continue
@@ -143,9 +143,9 @@ class Look:
         made = flavor_of(flavor, found.spec.node_labels, self._types)
         return not (isinstance(made, FlavorProblem) and made.reason in _NOT_OURS)
 
-    def _slots(self, whose: frozenset[Reserved], flavor: str) -> tuple[Slots, ...]:
+    def _slots(self, whose: frozenset[Reserved], flavor: str) -> tuple[InstanceSlots, ...]:
         return tuple(
-            Slots(
+            InstanceSlots(
                 odcr=odcr.id,
                 count=max(0, odcr.total - self._strange.get(odcr.id, 0)),
                 each=supply(self._types[odcr.instance_type]),
@@ -155,15 +155,15 @@ class Look:
             if launchable(odcr, self._now) and odcr.instance_type in self._types
         )
 
-    def _room(self, whose: frozenset[Reserved], flavor: str) -> Room:
+    def _room(self, whose: frozenset[Reserved], flavor: str) -> InstanceRoom:
         room = self._rooms.get((whose, flavor))
         if room is None:
-            room = self._rooms[whose, flavor] = Room(self._slots(whose, flavor))
+            room = self._rooms[whose, flavor] = InstanceRoom(self._slots(whose, flavor))
             for reserved in sorted(whose):
                 room.fill(self._there(reserved, flavor))
         return room
 
-    def _there(self, reserved: Reserved, flavor: str) -> Iterable[Pods]:
+    def _there(self, reserved: Reserved, flavor: str) -> Iterable[PodGroup]:
         """What has the reservation's instances already: workloads told so, and the others."""
         for workload in self._reads.workloads.cache.by(BY_QUEUE, queue_name(reserved)):
             if reserves(workload) and not _asked(workload):
@@ -184,16 +184,16 @@ def _asked(workload: Workload) -> bool:
     )
 
 
-def _whole(amounts: Mapping[str, float], slots: Sequence[Slots]) -> Iterable[Pods]:
+def _whole(amounts: Mapping[str, float], slots: Sequence[InstanceSlots]) -> Iterable[PodGroup]:
     """Amounts without pods, as so many of the instance's own size, and the rest."""
-    counted = Pods(count=1, each=amounts).counted
+    counted = PodGroup(count=1, each=amounts).counted
     each = slots[0].each if slots else {}
     size = {name: each[name] for name in counted if each.get(name)}
     if not size:
         return
     full = min(int(counted[name] / size[name]) for name in size)
     if full:
-        yield Pods(count=full, each=size)
+        yield PodGroup(count=full, each=size)
     rest = {name: counted[name] - full * size[name] for name in size}
     if any(amount > 0 for amount in rest.values()):
-        yield Pods(count=1, each=rest)
+        yield PodGroup(count=1, each=rest)

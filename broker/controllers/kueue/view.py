@@ -29,7 +29,7 @@ from broker.controllers.kueue.ownership import BROKER, BY_QUEUE, BY_RESERVATION,
 from broker.controllers.ome.reads import OmeReads
 from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, Reserved
-from broker.reservations.ownership import Problem
+from broker.reservations.ownership import ReservationProblem
 
 STOPPED: Final = "QueueStopped"  # by the reservation's own word
 # Problems that keep no queue from being active.
@@ -43,7 +43,7 @@ class KueueView:
     def __init__(self, reads: OmeReads) -> None:
         self._reads = reads
         self._lock = threading.Lock()
-        self._problems: dict[Reserved, tuple[Problem, ...]] = {}
+        self._problems: dict[Reserved, tuple[ReservationProblem, ...]] = {}
         self._readers: list[Callable[[Reserved], None]] = []
         # A workload and what it holds, worked out once for each version of it; by `id`, which stays its own
         # as long as it is kept here.
@@ -83,12 +83,12 @@ class KueueView:
             return False, why.reason, f"{why.message}; Kueue says {said.reason}: {said.message}"
         return said.status == "True", said.reason, said.message
 
-    def problems(self, reserved: Reserved) -> tuple[Problem, ...]:
+    def problems(self, reserved: Reserved) -> tuple[ReservationProblem, ...]:
         """What keeps the broker from making its queues, or from reading them."""
         with self._lock:
             return self._problems.get(reserved, ())
 
-    def tell(self, reserved: Reserved, problems: Iterable[Problem]) -> bool:
+    def tell(self, reserved: Reserved, problems: Iterable[ReservationProblem]) -> bool:
         """Whether they are others than before."""
         told = tuple(problems)
         with self._lock:

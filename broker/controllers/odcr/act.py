@@ -20,17 +20,17 @@ from prometheus_client import Counter
 from broker.apis import names
 from broker.capacity.model import Inventory
 from broker.controllers.odcr.groups import Groups
-from broker.controllers.odcr.ledger import Ledger, attempt_id
-from broker.controllers.odcr.recent import Recent
+from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
+from broker.controllers.odcr.recent import RecentChanges
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
 from broker.quota.usage import Reserved
-from broker.reservations.desired import Change, Regroup
-from broker.reservations.ownership import Problem
+from broker.reservations.desired import GroupChange, OdcrChange
+from broker.reservations.ownership import ReservationProblem
 from broker.reservations.purchases import TAG_PURCHASE, Purchase, PurchaseIntent
-from broker.reservations.reading import Reading
+from broker.reservations.reading import ParsedReservation
 from broker.reservations.refusals import OF_A_PLACE, Refusals
 from providers.base import CapacityProvider
 from providers.model import ENDED_STATES, ErrorClass, OdcrRequest, ProviderError
@@ -56,11 +56,11 @@ CHANGES = Counter(
 _log = structlog.get_logger("holdings")
 
 
-class Changed(Exception):
+class ObjectChanged(Exception):
     """The object is deleted by now, or is not as it was read: nothing is bought before it is read again."""
 
 
-class Actor:
+class OdcrExecutor:
     """Acts for one process; in one thread."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Actor:
         client: Client,
         provider: CapacityProvider,
         groups: Groups,
-        ledger: Ledger,
+        ledger: PurchaseLedger,
         *,
         clock: Clock,
         recorder: Recorder,
@@ -79,28 +79,28 @@ class Actor:
         self._groups = groups
         self._clock = clock
         self._recorder = recorder
-        self.recent = Recent()
+        self.recent = RecentChanges()
         self.refusals = Refusals()
         self._paused: dict[str, tuple[datetime, Reserved, str]] = {}  # what -> until when, whose, why
 
     # ---- what the next plan needs to know
 
-    def held(self, reading: Reading, now: datetime) -> str:
+    def held(self, reading: ParsedReservation, now: datetime) -> str:
         """Why nothing is bought for it for a while, if EC2 refused what it asked."""
         until, _, why = self._paused.get(_request(reading), (now, None, ""))
         return why if until > now else ""
 
-    def problems(self, reserved: Reserved, now: datetime) -> list[Problem]:
+    def problems(self, reserved: Reserved, now: datetime) -> list[ReservationProblem]:
         """What EC2 refused to do for it, of which nobody else tells."""
         return [
-            Problem(reason="ChangeRefused", message=why)
+            ReservationProblem(reason="ChangeRefused", message=why)
             for what, (until, whose, why) in sorted(self._paused.items())
             if whose == reserved and until > now and not what.startswith("buy ")
         ]
 
     # ---- steps
 
-    def buy(self, purchase: Purchase, reading: Reading, known: Collection[str]) -> None:
+    def buy(self, purchase: Purchase, reading: ParsedReservation, known: Collection[str]) -> None:
         """`known`: the ids of all that EC2 shows. Raises Changed, ApiError, and ProviderError of a class that
         is no answer; others are remembered.
         """
@@ -121,7 +121,7 @@ class Actor:
         where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
         self._tell(reading, "Normal", "InstancesReserved", f"reserved {where}: {odcr}")
 
-    def change(self, change: Change, reading: Reading) -> None:
+    def change(self, change: OdcrChange, reading: ParsedReservation) -> None:
         """Raises like `buy`."""
 
         def call() -> None:
@@ -142,7 +142,7 @@ class Actor:
             reason, done = "ReservationResized", f"{change.odcr_id} is of {change.count} now"
         self._tell(reading, "Normal", reason, f"{done}: {change.why}")
 
-    def regroup(self, step: Regroup, reading: Reading, inventory: Inventory) -> None:
+    def regroup(self, step: GroupChange, reading: ParsedReservation, inventory: Inventory) -> None:
         """Raises like `buy`. `reading`'s wish has the group."""
         group = reading.wish.group
 
@@ -163,7 +163,7 @@ class Actor:
         if self._call(_what(step), step.reserved, "regroup", call):
             _log.info("group kept", reservation=str(step.reserved), joined=step.join, left=step.leave)
 
-    def release(self, reading: Reading, counts: Mapping[str, int]) -> None:
+    def release(self, reading: ParsedReservation, counts: Mapping[str, int]) -> None:
         """Records how many instances fewer are wanted. Raises ApiError."""
         self._ledger.release(reading.one.uid, reading.one.metadata.generation, counts)
         self._ledger.flush()
@@ -172,7 +172,7 @@ class Actor:
 
     # ---- how
 
-    def _require_unchanged(self, reading: Reading) -> None:
+    def _require_unchanged(self, reading: ParsedReservation) -> None:
         """Raises Changed, ApiError. The purchase was decided on a cache, which may be behind."""
         one = reading.one
         now = one.decode(self._client.get(one.KIND, one.name, namespace=one.namespace or None))
@@ -182,9 +182,9 @@ class Actor:
             one.annotations,
             one.labels,
         ):
-            raise Changed(one.key)
+            raise ObjectChanged(one.key)
 
-    def _intend(self, purchase: Purchase, reading: Reading) -> PurchaseIntent:
+    def _intend(self, purchase: Purchase, reading: ParsedReservation) -> PurchaseIntent:
         """Records the purchase before it is sent. Raises ApiError."""
         now, one, terms = self._clock.now(), reading.one, reading.wish.terms
         if isinstance(purchase, PurchaseIntent):
@@ -202,7 +202,7 @@ class Actor:
         self._ledger.flush()
         return intent
 
-    def _create(self, intent: PurchaseIntent, reading: Reading, known: Collection[str]) -> str:
+    def _create(self, intent: PurchaseIntent, reading: ParsedReservation, known: Collection[str]) -> str:
         """The id of what was made; none where EC2 answered with what was made and is over."""
         request = OdcrRequest(
             token=intent.attempt_id,
@@ -251,7 +251,7 @@ class Actor:
         return True
 
     def _refused(
-        self, purchase: Purchase, reading: Reading, intent: PurchaseIntent, error: ProviderError
+        self, purchase: Purchase, reading: ParsedReservation, intent: PurchaseIntent, error: ProviderError
     ) -> None:
         where = f"{purchase.count} {purchase.instance_type} in {purchase.zone}"
         # EC2 answers a call that it carried out before with what it made: one refused now was not.
@@ -276,24 +276,26 @@ class Actor:
         )
         self._paused[what] = (self._clock.now() + PAUSE, reserved, why)
 
-    def paused(self, step: Change | Regroup, now: datetime) -> bool:
+    def paused(self, step: OdcrChange | GroupChange, now: datetime) -> bool:
         """Whether EC2 refused just this a while ago."""
         known = self._paused.get(_what(step))
         return known is not None and known[0] > now
 
-    def _tell(self, reading: Reading, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+    def _tell(
+        self, reading: ParsedReservation, type_: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None:
         _log.info(message, reservation=str(reading.reserved), reason=reason)
         self._recorder.event(reading.one, type_, reason, message)
 
 
-def _request(reading: Reading) -> str:
+def _request(reading: ParsedReservation) -> str:
     """What a refusal of the request itself is remembered for: a changed object asks something else."""
     terms = replace(reading.wish.terms, tags={})
     return f"buy {reading.one.uid} {reading.one.metadata.generation} {terms}"
 
 
-def _what(step: Change | Regroup) -> str:
-    if isinstance(step, Change):
+def _what(step: OdcrChange | GroupChange) -> str:
+    if isinstance(step, OdcrChange):
         return f"change {step.odcr_id} {step.count} {step.end}"
     return f"regroup {step.reserved} {step.make} {step.drop} {step.join} {step.leave}"
 

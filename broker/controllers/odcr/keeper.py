@@ -17,12 +17,12 @@ import structlog
 
 from broker.capacity.model import Inventory
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.odcr.act import Actor, Changed
+from broker.controllers.odcr.act import ObjectChanged, OdcrExecutor
 from broker.controllers.odcr.groups import Groups
-from broker.controllers.odcr.ledger import Ledger
-from broker.controllers.odcr.parting import Parting
+from broker.controllers.odcr.ledger import PurchaseLedger
+from broker.controllers.odcr.parting import DeletionNotices
 from broker.controllers.odcr.stops import StopEvents
-from broker.controllers.odcr.view import HoldingState, HoldingsView
+from broker.controllers.odcr.view import OdcrStatus, OwnershipView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.bisection import bisected
 from broker.kube.client import Client
@@ -32,13 +32,20 @@ from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.events import Recorder
 from broker.option_rules import listed
 from broker.quota.usage import Reserved
-from broker.reservations.desired import Change, FlavorCount, HoldingsPlan, Regroup, Terms, Wish
+from broker.reservations.desired import (
+    DesiredCapacity,
+    FlavorCount,
+    GroupChange,
+    OdcrChange,
+    ProcurementPlan,
+    PurchaseSpec,
+)
 from broker.reservations.fulfilment import unused
-from broker.reservations.idle_release import Idle
-from broker.reservations.ownership import Holdings, Problem, belongs
+from broker.reservations.idle_release import IdleTracker
+from broker.reservations.ownership import Ownership, ReservationProblem, resolve_ownership
 from broker.reservations.procurement import observed, plan
 from broker.reservations.purchases import held_now, missing, still_open
-from broker.reservations.reading import Reading, Reservation, flavors_of, read
+from broker.reservations.reading import ParsedReservation, Reservation, flavors_of, read
 from broker.settings import Settings
 from broker.text import shortened
 from providers.base import CapacityProvider
@@ -51,19 +58,19 @@ _log = structlog.get_logger("holdings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ProvisioningState:
     """The world at one moment, and what is to be done about it. `described` is as EC2 showed it."""
 
     described: Inventory
     inventory: Inventory
-    readings: Mapping[Reserved, Reading]
+    readings: Mapping[Reserved, ParsedReservation]
     types: Mapping[str, InstanceType]
-    holdings: Holdings
-    plan: HoldingsPlan
+    holdings: Ownership
+    plan: ProcurementPlan
     groups: Mapping[str, ReservationGroup]
 
 
-class HoldingsKeeper:
+class OdcrProvisioner:
     """`run` is one pass over all reservations."""
 
     def __init__(
@@ -72,7 +79,7 @@ class HoldingsKeeper:
         provider: CapacityProvider,
         reads: OmeReads,
         inventory: InventoryKeeper,
-        view: HoldingsView,
+        view: OwnershipView,
         *,
         settings: Settings,
         clock: Clock,
@@ -93,23 +100,27 @@ class HoldingsKeeper:
         self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
         self._cluster = settings.cluster_name
         self._read_with: tuple[object, object] = (None, None)
-        self._read: dict[tuple[str, str], Reading] = {}
-        self._ungrouped: dict[Reserved, tuple[Problem, ...]] = {}  # whose group was not read, and why
-        self._idle = Idle(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
+        self._read: dict[tuple[str, str], ParsedReservation] = {}
+        self._ungrouped: dict[
+            Reserved, tuple[ReservationProblem, ...]
+        ] = {}  # whose group was not read, and why
+        self._idle = IdleTracker(ttl=timedelta(seconds=settings.release_idle_seconds), cluster=self._cluster)
         self._offers = settings.offers
         self._adopters = settings.adopters
         self._looks_again = False  # whether an operator may have removed what the ledger holds
-        self._parting = Parting(recorder, region=settings.region, cluster=self._cluster)
+        self._parting = DeletionNotices(recorder, region=settings.region, cluster=self._cluster)
         self._stops = StopEvents(recorder)
-        self._ledger = Ledger(client)
-        self._actor = Actor(client, provider, self._groups, self._ledger, clock=clock, recorder=recorder)
+        self._ledger = PurchaseLedger(client)
+        self._actor = OdcrExecutor(
+            client, provider, self._groups, self._ledger, clock=clock, recorder=recorder
+        )
 
     def run(self) -> Result | None:
         """Raises ApiError and ProviderError, after everything else had its turn."""
         inventory = self._inventory.snapshot()
         self._ledger.load(again=self._looks_again)
         if not self._objects() and not self._ledger.intents and not self._ledger.held:
-            self._view.publish(Holdings(), {}, {})
+            self._view.publish(Ownership(), {}, {})
             return None
         if inventory.described is None:
             self._unseen()
@@ -140,7 +151,7 @@ class HoldingsKeeper:
     def _objects(self) -> list[Any]:
         return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]
 
-    def _readings(self, types: Mapping[str, InstanceType]) -> dict[Reserved, Reading]:
+    def _readings(self, types: Mapping[str, InstanceType]) -> dict[Reserved, ParsedReservation]:
         """An object is read anew when it, or any flavor, has changed."""
         flavors = self._reads.flavors
         known = None if flavors.missing else {one.name: one.spec.node_labels for one in flavors.cache.list()}
@@ -156,18 +167,21 @@ class HoldingsKeeper:
         self._read = found
         return {each.reserved: each for each in found.values()}
 
-    def _see(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> Seen:
+    def _see(self, inventory: Inventory, types: Mapping[str, InstanceType]) -> ProvisioningState:
         return self._decide(inventory, self._readings(types), types)
 
     def _decide(
-        self, inventory: Inventory, readings: Mapping[Reserved, Reading], types: Mapping[str, InstanceType]
-    ) -> Seen:
+        self,
+        inventory: Inventory,
+        readings: Mapping[Reserved, ParsedReservation],
+        types: Mapping[str, InstanceType],
+    ) -> ProvisioningState:
         now = self._clock.now()
         described, inventory = inventory, self._actor.recent.seen(inventory)
         groups, unread = self._adopted(readings.values(), inventory, now)
 
-        def whose(some: Sequence[Reading]) -> Holdings:
-            return belongs(
+        def whose(some: Sequence[ParsedReservation]) -> Ownership:
+            return resolve_ownership(
                 inventory.odcrs.values(),
                 groups,
                 [each.claimant for each in some],
@@ -190,7 +204,7 @@ class HoldingsKeeper:
             else each
             for reserved, each in readings.items()
         }
-        return Seen(
+        return ProvisioningState(
             described=described,
             inventory=inventory,
             readings=readings,
@@ -200,7 +214,7 @@ class HoldingsKeeper:
             groups=groups,
         )
 
-    def _remember(self, seen: Seen) -> None:
+    def _remember(self, seen: ProvisioningState) -> None:
         """Stores what a successor has to know. Raises ApiError."""
         now, described = self._clock.now(), seen.described
         # What the broker ended is over, also while EC2 shows it late; what EC2 never showed is an intent.
@@ -213,21 +227,21 @@ class HoldingsKeeper:
         self._looks_again = bool(missing(held, odcrs))
         self._ledger.flush()
 
-    def _again(self, seen: Seen) -> Seen:
+    def _again(self, seen: ProvisioningState) -> ProvisioningState:
         """The same objects and the same description, with what was done since."""
         return self._decide(seen.described, seen.readings, seen.types)
 
     def _plan(
         self,
-        readings: Iterable[Reading],
+        readings: Iterable[ParsedReservation],
         inventory: Inventory,
-        holdings: Holdings,
+        holdings: Ownership,
         types: Mapping[str, InstanceType],
         now: datetime,
-    ) -> HoldingsPlan:
+    ) -> ProcurementPlan:
         managed = sorted((each for each in readings if each.managed), key=_age)
 
-        def planned(some: Sequence[Reading]) -> HoldingsPlan:
+        def planned(some: Sequence[ParsedReservation]) -> ProcurementPlan:
             return plan(
                 [each.wish for each in some],
                 inventory,
@@ -245,13 +259,13 @@ class HoldingsKeeper:
 
     def _wish(
         self,
-        reading: Reading,
+        reading: ParsedReservation,
         like: str,
         now: datetime,
         *,
         groups: Mapping[str, ReservationGroup],
         no_room: tuple[str, ...],
-    ) -> Wish:
+    ) -> DesiredCapacity:
         """With what this process, the namespace's quotas and Resource Groups know besides."""
         named, frozen = reading.claimant.group_arn, reading.wish.frozen
         if named and named not in groups and not reading.one.deleting:
@@ -276,11 +290,11 @@ class HoldingsKeeper:
             if error.class_ not in (ErrorClass.THROTTLING, ErrorClass.TRANSIENT):
                 group = self._groups.name(wish.reserved)
                 why = f"group {group}, which the broker keeps for it, could not be read: {error}"
-                self._ungrouped[wish.reserved] = (Problem(reason="GroupUnreadable", message=why),)
+                self._ungrouped[wish.reserved] = (ReservationProblem(reason="GroupUnreadable", message=why),)
             return replace(wish, groups=False)
 
     def _adopted(
-        self, readings: Iterable[Reading], inventory: Inventory, now: datetime
+        self, readings: Iterable[ParsedReservation], inventory: Inventory, now: datetime
     ) -> tuple[Mapping[str, ReservationGroup], Mapping[str, str]]:
         """The groups that objects name, of those that there are; and why others are not known."""
         found, unread = {}, {}
@@ -303,12 +317,12 @@ class HoldingsKeeper:
 
     # ---- act
 
-    def _due(self, planned: HoldingsPlan) -> bool:
+    def _due(self, planned: ProcurementPlan) -> bool:
         now = self._clock.now()
-        steps: list[Change | Regroup] = [*planned.changes, *planned.regroups]
+        steps: list[OdcrChange | GroupChange] = [*planned.changes, *planned.regroups]
         return bool(planned.purchases) or any(not self._actor.paused(step, now) for step in steps)
 
-    def _act(self, seen: Seen) -> tuple[Seen, Exception | None]:
+    def _act(self, seen: ProvisioningState) -> tuple[ProvisioningState, Exception | None]:
         """Takes every step; the world afterwards, and the first thing that went wrong outside."""
         first: Exception | None = None
         skipped: set[Reserved] = set()
@@ -320,7 +334,7 @@ class HoldingsKeeper:
                 for purchase in due:
                     try:
                         self._actor.buy(purchase, seen.readings[purchase.reserved], seen.inventory.odcrs)
-                    except (NotFound, Changed):
+                    except (NotFound, ObjectChanged):
                         skipped.add(purchase.reserved)  # it is read again before anything is bought
                     except Unavailable:
                         raise
@@ -341,7 +355,7 @@ class HoldingsKeeper:
             first = first or error
         return self._again(seen), first
 
-    def _used(self, change: Change, seen: Seen) -> int:
+    def _used(self, change: OdcrChange, seen: ProvisioningState) -> int:
         """Slots of it that are taken by now: launches did not wait for what was decided."""
         latest = self._inventory.snapshot()
         views = [replace(seen.inventory, debits=latest.debits)]
@@ -350,7 +364,7 @@ class HoldingsKeeper:
         odcrs = [(view.odcrs.get(change.odcr_id), view) for view in views]
         return max((odcr.total - unused(odcr, view) for odcr, view in odcrs if odcr), default=0)
 
-    def _release(self, seen: Seen) -> None:
+    def _release(self, seen: ProvisioningState) -> None:
         """Writes down what was idle for long: the next plan wants it no longer. Raises ApiError."""
         now = self._clock.now()
         self._idle.see(seen.inventory, now)
@@ -381,9 +395,9 @@ class HoldingsKeeper:
         }
         self._view.settle(free)
 
-    def _publish(self, seen: Seen) -> None:
+    def _publish(self, seen: ProvisioningState) -> None:
         now = self._clock.now()
-        states: dict[Reserved, HoldingState] = {}
+        states: dict[Reserved, OdcrStatus] = {}
         settled: dict[Reserved, str] = {}
         for reserved, reading in seen.readings.items():
             outlook = seen.plan.outlooks.get(reserved)
@@ -394,7 +408,7 @@ class HoldingsKeeper:
                 counts = outlook.counts
                 problems += [*outlook.problems, *self._actor.problems(reserved, now)]
                 problems += self._ungrouped.get(reserved, ())
-            states[reserved] = HoldingState(
+            states[reserved] = OdcrStatus(
                 managed=reading.managed,
                 flavors=counts,
                 group_arn=_group_arn(reading, seen.groups),
@@ -410,7 +424,7 @@ class HoldingsKeeper:
         self._view.publish(seen.holdings, states, settled)
 
 
-def _not_offered(terms: Terms, offers: Collection[tuple[str, str]]) -> Iterator[str]:
+def _not_offered(terms: PurchaseSpec, offers: Collection[tuple[str, str]]) -> Iterator[str]:
     """Why nothing is bought on these terms, where the operator does not allow them."""
     for option, value, allowed in (
         ("--buy-platforms", terms.platform, {platform for platform, _ in offers}),
@@ -424,7 +438,7 @@ def _not_offered(terms: Terms, offers: Collection[tuple[str, str]]) -> Iterator[
             )
 
 
-def _group_arn(reading: Reading, groups: Mapping[str, ReservationGroup]) -> str:
+def _group_arn(reading: ParsedReservation, groups: Mapping[str, ReservationGroup]) -> str:
     if reading.wish.group is not None:
         return reading.wish.group.arn
     return reading.claimant.group_arn if reading.claimant.group_arn in groups else ""
@@ -445,10 +459,10 @@ def _detail(counts: Mapping[str, FlavorCount]) -> str:
     return "; ".join(parts)
 
 
-def _object(reading: Reading) -> Reservation:
+def _object(reading: ParsedReservation) -> Reservation:
     return reading.one
 
 
-def _age(reading: Reading) -> tuple[datetime, Reserved]:
+def _age(reading: ParsedReservation) -> tuple[datetime, Reserved]:
     """Who was there first is served first."""
     return reading.one.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), reading.reserved

@@ -28,7 +28,7 @@ _PURCHASE, _RELEASED = "purchase-", "released-"
 Released = tuple[int, Mapping[str, int]]  # the generation that it holds for; instances by flavor
 
 
-class Ledger:
+class PurchaseLedger:
     """The records of one process; one thread."""
 
     def __init__(self, client: Client) -> None:

@@ -7,18 +7,18 @@ rest it asks EC2 for nothing of its own.
 from __future__ import annotations
 
 from broker.apis.meta import Object
-from broker.controllers.odcr.keeper import HoldingsKeeper
-from broker.controllers.odcr.view import HoldingsView
-from broker.controllers.ome.room import Room
-from broker.controllers.ome.shared import Shared
+from broker.controllers.odcr.keeper import OdcrProvisioner
+from broker.controllers.odcr.view import OwnershipView
+from broker.controllers.ome.room import NamespaceQuota
+from broker.controllers.ome.shared import ReservationDependencies
 from broker.kube.batch import Batcher
 from broker.kube.singleton import Singleton
 from providers.model import ProviderError
 
 
-def holdings_loop(shared: Shared, view: HoldingsView) -> Singleton[str]:
+def odcr_loop(shared: ReservationDependencies, view: OwnershipView) -> Singleton[str]:
     """Fills the view, and acts where an object's policy is Manage."""
-    keeper = HoldingsKeeper(
+    keeper = OdcrProvisioner(
         shared.client,
         shared.provider,
         shared.reads,
@@ -28,7 +28,7 @@ def holdings_loop(shared: Shared, view: HoldingsView) -> Singleton[str]:
         clock=shared.clock,
         recorder=shared.recorder,
         describe=shared.describe,
-        refusals=Room(shared.reads).refusals,
+        refusals=NamespaceQuota(shared.reads).refusals,
     )
     batcher = Batcher[str]("holdings", clock=shared.clock)
 

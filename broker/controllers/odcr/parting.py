@@ -15,8 +15,8 @@ import structlog
 from broker.apis import names
 from broker.capacity.model import Inventory
 from broker.kube.events import Recorder
-from broker.reservations.ownership import Holdings, made_here
-from broker.reservations.reading import Reading
+from broker.reservations.ownership import Ownership, made_here
+from broker.reservations.reading import ParsedReservation
 from broker.reservations.spending import costs
 from providers.model import ENDED_STATES, InstanceType, Odcr
 
@@ -26,7 +26,7 @@ MOST_NAMED: Final = 10  # an event holds 1,024 characters; the log has all of th
 _log = structlog.get_logger("holdings")
 
 
-class Parting:
+class DeletionNotices:
     """One thread."""
 
     def __init__(self, recorder: Recorder, *, region: str, cluster: str) -> None:
@@ -36,9 +36,9 @@ class Parting:
 
     def tell(
         self,
-        reading: Reading,
+        reading: ParsedReservation,
         inventory: Inventory,
-        holdings: Holdings,
+        holdings: Ownership,
         types: Mapping[str, InstanceType],
     ) -> None:
         """Of one that is deleted, and goes now."""
@@ -52,7 +52,7 @@ class Parting:
         if not kept or reading.one.uid in self._told:
             return
         self._told.add(reading.one.uid)
-        message = told(kept, types, region=self._region)
+        message = deletion_notice(kept, types, region=self._region)
         _log.warning(
             "reservations kept of a deleted one",
             reservation=str(reading.reserved),
@@ -65,7 +65,7 @@ class Parting:
         self._told &= {*alive}
 
 
-def told(kept: Sequence[Odcr], types: Mapping[str, InstanceType], *, region: str) -> str:
+def deletion_notice(kept: Sequence[Odcr], types: Mapping[str, InstanceType], *, region: str) -> str:
     named = ", ".join(f"{odcr.id} ({odcr.total} {odcr.instance_type})" for odcr in kept[:MOST_NAMED])
     more = f" and {len(kept) - MOST_NAMED} more" if len(kept) > MOST_NAMED else ""
     return (

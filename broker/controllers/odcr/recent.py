@@ -13,14 +13,14 @@ from dataclasses import replace
 from datetime import datetime
 
 from broker.capacity.model import Inventory
-from broker.reservations.desired import SETTLE
+from broker.reservations.desired import LATEST_VISIBLE
 from broker.reservations.purchases import UNSHOWN
 from providers.model import UNCHANGED, Odcr, Unchanged
 
 CANCELLED = "cancelled"
 
 
-class Recent:
+class RecentChanges:
     """Of one process, in one thread."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Recent:
         """The inventory with what it may not show; forgets what it must show."""
         if inventory.described is None:
             return inventory
-        latest = inventory.described - SETTLE
+        latest = inventory.described - LATEST_VISIBLE
         self._shown |= self._made.keys() & inventory.odcrs.keys()
         unshown = inventory.described - UNSHOWN
         self._made = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.kube.events import Recorder
-from broker.reservations.ownership import Problem
+from broker.reservations.ownership import ReservationProblem
 from broker.reservations.reading import INVALID, Reservation
 
 STOPPING: Final = frozenset({"SpendingCapReached", "PriceUnknown", "PurchaseSkipped", INVALID})
@@ -17,10 +17,10 @@ class StopEvents:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._before: dict[str, frozenset[Problem]] = {}  # by uid, of the last pass
-        self._now: dict[str, frozenset[Problem]] = {}
+        self._before: dict[str, frozenset[ReservationProblem]] = {}  # by uid, of the last pass
+        self._now: dict[str, frozenset[ReservationProblem]] = {}
 
-    def report(self, one: Reservation, problems: Sequence[Problem]) -> None:
+    def report(self, one: Reservation, problems: Sequence[ReservationProblem]) -> None:
         stops = [each for each in dict.fromkeys(problems) if each.reason in STOPPING]
         self._now[one.uid] = frozenset(stops)
         for each in stops:

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 
 from broker.quota.usage import Reserved
 from broker.reservations.desired import FlavorCount
-from broker.reservations.ownership import Holdings, Problem
+from broker.reservations.ownership import Ownership, ReservationProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldingState:
+class OdcrStatus:
     """One reservation's EC2 side. `managed`: its policy is Manage. `detail`: a line for people, or empty."""
 
     managed: bool = False
     flavors: Mapping[str, FlavorCount] = field(default_factory=dict)
     group_arn: str = ""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReservationProblem, ...] = ()
     detail: str = ""
 
     @property
@@ -38,13 +38,13 @@ class HoldingState:
         return sum(each.pending for each in self.flavors.values())
 
 
-class HoldingsView:
+class OwnershipView:
     """Written by one loop, read by any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holdings: Holdings | None = None
-        self._states: Mapping[Reserved, HoldingState] = {}
+        self._holdings: Ownership | None = None
+        self._states: Mapping[Reserved, OdcrStatus] = {}
         self._settled: Mapping[Reserved, str] = {}
         self._readers: list[Callable[[], None]] = []
 
@@ -57,15 +57,15 @@ class HoldingsView:
         """Whether there was a pass."""
         return self._holdings is not None
 
-    def holdings(self) -> Holdings:
+    def holdings(self) -> Ownership:
         """Whose each of EC2's reservations is; empty before the first pass."""
         with self._lock:
-            return self._holdings or Holdings()
+            return self._holdings or Ownership()
 
-    def state(self, reserved: Reserved) -> HoldingState:
+    def state(self, reserved: Reserved) -> OdcrStatus:
         """A reservation's state; an empty one for a reservation that no pass has seen."""
         with self._lock:
-            return self._states.get(reserved, HoldingState())
+            return self._states.get(reserved, OdcrStatus())
 
     def settled(self, reserved: Reserved, *, uid: str = "") -> bool:
         """Whether a pass saw the object deleted, and nothing in EC2 that is to be done before it may go.
@@ -84,7 +84,7 @@ class HoldingsView:
                 reader()
 
     def publish(
-        self, holdings: Holdings, states: Mapping[Reserved, HoldingState], settled: Mapping[Reserved, str]
+        self, holdings: Ownership, states: Mapping[Reserved, OdcrStatus], settled: Mapping[Reserved, str]
     ) -> None:
         """`settled`: the uid of each object that is deleted and may go."""
         with self._lock:

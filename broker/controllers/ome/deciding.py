@@ -14,16 +14,16 @@ from typing import Final
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.units import CPU
-from broker.capacity.entitlement import Awaited
+from broker.capacity.entitlement import NominatedSlot
 from broker.capacity.model import Inventory
-from broker.controllers.dedicatedaicluster.admission import Held
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.dedicatedaicluster.drawing import share
 from broker.controllers.dedicatedaicluster.headroom import without_room
-from broker.controllers.dedicatedaicluster.keeper import NOT_YET, ClusterKeeper, Pass
-from broker.controllers.ome.shared import Shared
-from broker.controllers.preemption.entitler import Entitler
+from broker.controllers.dedicatedaicluster.keeper import NOT_YET, ClusterController, ClusterPass
+from broker.controllers.ome.shared import ReservationDependencies
+from broker.controllers.preemption.entitler import EntitlementReader
 from broker.controllers.preemption.nominated import nominated, want
-from broker.controllers.preemption.reclaim import Reclaimer
+from broker.controllers.preemption.reclaim import Preemptor
 from broker.controllers.reservations.each import each
 from broker.kube.bisection import bisected_among
 from broker.kube.controller import Result
@@ -38,15 +38,15 @@ from broker.reservations.sizing import supply
 LOOK_AGAIN: Final = 5.0  # while somebody waits: what counts as coming free does so for a time only
 
 
-class Decider:
+class PreemptionController:
     """`run` is one pass."""
 
     def __init__(
         self,
-        shared: Shared,
-        entitler: Entitler,
-        reclaimer: Reclaimer,
-        keeper: ClusterKeeper,
+        shared: ReservationDependencies,
+        entitler: EntitlementReader,
+        reclaimer: Preemptor,
+        keeper: ClusterController,
         *,
         kueue: Callable[[], bool],
     ) -> None:
@@ -80,7 +80,9 @@ class Decider:
         each((self._reclaimer.settle, lambda: self._reclaimer.act(decided), clusters), lambda step: step())
         return Result(requeue_after=min(waits)) if waits else None
 
-    def _decide(self, this: Pass | None, awaiting: Sequence[tuple[NodeClaim, Awaited]]) -> JointDecision:
+    def _decide(
+        self, this: ClusterPass | None, awaiting: Sequence[tuple[NodeClaim, NominatedSlot]]
+    ) -> JointDecision:
         shared = self._shared
         if not awaiting and (this is None or self._kueue()):
             return JointDecision()
@@ -102,7 +104,7 @@ class Decider:
         return _decided(quota, places, waiting, self._entitler.nominated)
 
     def _held_back(
-        self, claims: Mapping[str, NodeClaim], draws: Mapping[str, str], later: Mapping[str, Held]
+        self, claims: Mapping[str, NodeClaim], draws: Mapping[str, str], later: Mapping[str, ClusterAdmission]
     ) -> Collection[str]:
         """The claims that would take quota which clusters (by uid) are nominated for."""
         this = self._keeper.observe()
@@ -154,7 +156,7 @@ def _decided(
 class _Shares:
     """What of a reservation's quota a slot stands for that has no instance yet."""
 
-    def __init__(self, this: Pass | None, places: SlotState | None, inventory: Inventory) -> None:
+    def __init__(self, this: ClusterPass | None, places: SlotState | None, inventory: Inventory) -> None:
         self._types = {} if this is None else this.types
         self._inventory = inventory
         self._queues = {} if this is None else {one.name: one for one in queues(this.world.specs)[0]}

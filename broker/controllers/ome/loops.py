@@ -12,14 +12,14 @@ from broker.controllers.capacityreservation.loop import reservation_loop
 from broker.controllers.capacityreservation.wire import sources
 from broker.controllers.dedicatedaicluster.drawing import drawers
 from broker.controllers.dedicatedaicluster.queueing import holding
-from broker.controllers.dedicatedaicluster.view import ClusterView
+from broker.controllers.dedicatedaicluster.view import ClusterUsage
 from broker.controllers.kueue.loops import KueueLoops
 from broker.controllers.kueue.view import KueueView
-from broker.controllers.odcr.loop import holdings_loop
-from broker.controllers.odcr.view import HoldingsView
-from broker.controllers.ome.room import Room
-from broker.controllers.ome.shared import Shared
-from broker.controllers.preemption.loop import Borrowing
+from broker.controllers.odcr.loop import odcr_loop
+from broker.controllers.odcr.view import OwnershipView
+from broker.controllers.ome.room import NamespaceQuota
+from broker.controllers.ome.shared import ReservationDependencies
+from broker.controllers.preemption.loop import PreemptionLoop
 from broker.kube.controller import Controller
 from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
@@ -31,12 +31,12 @@ Loop = Controller[str] | Singleton[str]
 class OmeLoops:
     """`informers` and `loops` are started and stopped by whoever builds it."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ReservationDependencies) -> None:
         self.reads = shared.reads
         self.informers: tuple[Informer[Any], ...] = tuple(shared.reads.named.values())
-        self.holdings = HoldingsView()
+        self.holdings = OwnershipView()
         self.kueue = KueueView(shared.reads)
-        self.clusters = ClusterView(
+        self.clusters = ClusterUsage(
             shared.reads.clusters.cache, known=self.reserved, queued=lambda: holding(shared.reads)
         )
         reservations = reservation_loop(
@@ -50,7 +50,7 @@ class OmeLoops:
                     shared.claims,
                     kueue=lambda: self.kueue.present,
                 ),
-                refusals=Room(shared.reads).refusals,
+                refusals=NamespaceQuota(shared.reads).refusals,
             ),
             ready=lambda: self.holdings.known,
         )
@@ -58,8 +58,8 @@ class OmeLoops:
         shared.reads.quotas.on_change(lambda *_: reservations.batcher.add("quotas"))
         self.kueue.on_change(lambda _: reservations.batcher.add("kueue"))
         queues = KueueLoops(shared, self.kueue, self.holdings, others=self.clusters.unqueued)
-        held = holdings_loop(shared, self.holdings)
-        self.borrowing = Borrowing(
+        held = odcr_loop(shared, self.holdings)
+        self.borrowing = PreemptionLoop(
             shared,
             lambda: self.holdings.holdings() if self.holdings.known else None,
             priority=self.kueue.priority,

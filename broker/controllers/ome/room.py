@@ -15,7 +15,7 @@ from broker.controllers.ome.reads import OmeReads
 from broker.quota.usage import Reserved
 
 
-class Room:
+class NamespaceQuota:
     """`refusals` is read in one look at all reservations."""
 
     def __init__(self, reads: OmeReads) -> None:

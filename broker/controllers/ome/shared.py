@@ -24,7 +24,7 @@ from providers.model import ProviderError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared:
+class ReservationDependencies:
     """`synced`: the caches of claims and nodes are complete. `owns`: whether the broker launches a claim.
     `describe`: has EC2's reservations described anew, soon. `replan`: has what waits planned anew, soon."""
 
@@ -49,8 +49,8 @@ EVERY = 60.0  # by time alone an EC2 reservation comes to its end, and what an e
 LONGEST = 0.3
 
 
-def looked_at(
-    shared: Shared,
+def snapshot_loop(
+    shared: ReservationDependencies,
     name: str,
     run: Callable[[Sequence[str]], Result | None],
     *,

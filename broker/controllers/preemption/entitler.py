@@ -18,12 +18,12 @@ import structlog
 
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import KEPT, NO_ENTITLEMENTS, WHY_KEPT, Awaited, Entitlements
+from broker.capacity.entitlement import KEPT, NO_ENTITLEMENTS, WHY_KEPT, Entitlements, NominatedSlot
 from broker.capacity.model import Inventory, Plan
-from broker.controllers.dedicatedaicluster.admission import Held
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.preemption.nominated import nominated
 from broker.controllers.preemption.promised import cluster_of
-from broker.controllers.preemption.sight import Given, Sight
+from broker.controllers.preemption.sight import Assumptions, SlotSnapshotBuilder
 from broker.kube.informer import Informer
 from broker.quota.joint import JointDecision, SlotState
 from broker.quota.lots import CLAIM
@@ -32,15 +32,17 @@ from providers.model import InstanceType
 # How long a plan waits for the kinds that it asks before it goes on without.
 PATIENCE: Final = timedelta(seconds=30)
 
-HeldBack = Callable[[Mapping[str, NodeClaim], Mapping[str, str], Mapping[str, Held]], Collection[str]]
+HeldBack = Callable[
+    [Mapping[str, NodeClaim], Mapping[str, str], Mapping[str, ClusterAdmission]], Collection[str]
+]
 
 _log = structlog.get_logger("borrowing")
 
 
-class Entitler:
+class EntitlementReader:
     """`look` is safe to call from any loop; it asks nobody and writes nothing."""
 
-    def __init__(self, sight: Sight) -> None:
+    def __init__(self, sight: SlotSnapshotBuilder) -> None:
         self._sight = sight
         self._reads = sight.reads
         self._holdings = sight.holdings
@@ -48,14 +50,14 @@ class Entitler:
         self._began = clock.monotonic()
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        self._admitted: Mapping[str, Held] = {}
-        self._later: Mapping[str, Held] = {}
+        self._admitted: Mapping[str, ClusterAdmission] = {}
+        self._later: Mapping[str, ClusterAdmission] = {}
         self._leave: Collection[str] = ()
         self._leaves_for: dict[str, str] = {}
         self._left: set[str] = set()
         self._said: set[str] = set()
         self._planned: dict[str, str] = {}
-        self._awaited: Mapping[str, Awaited] = {}
+        self._awaited: Mapping[str, NominatedSlot] = {}
         self._kept: Mapping[str, str] = {}
         # Clusters that room was made for and that hold quota now, as long as plans find slots for their
         # claims; and these claims in the last plan, by uid.
@@ -147,7 +149,11 @@ class Entitler:
             return {each.name for each in self._reads.clusters.cache.list() if each.uid in self._later}
 
     def decided(
-        self, admitted: Mapping[str, Held], decided: JointDecision, *, later: Mapping[str, Held]
+        self,
+        admitted: Mapping[str, ClusterAdmission],
+        decided: JointDecision,
+        *,
+        later: Mapping[str, ClusterAdmission],
     ) -> None:
         """Records a decision, until the next one: what clusters (by uid) hold from now on, what they are
         nominated for (`later`), and what leaves for which claim or cluster. Plans keep for a nominated
@@ -167,9 +173,9 @@ class Entitler:
             known = self._leaves_for | leave
             self._leaves_for = {name: whom for name, whom in known.items() if name in there}
 
-    def _given(self) -> Given:
+    def _given(self) -> Assumptions:
         with self._lock:
-            return Given(
+            return Assumptions(
                 planned=dict(self._planned),
                 admitted=self._admitted,
                 later=self._later,

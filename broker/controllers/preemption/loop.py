@@ -14,33 +14,33 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import Workload
 from broker.capacity.entitlement import Entitlements
 from broker.capacity.model import Inventory, Plan
-from broker.controllers.dedicatedaicluster.keeper import ClusterKeeper, down
-from broker.controllers.ome.deciding import Decider
-from broker.controllers.ome.shared import Shared, looked_at
-from broker.controllers.preemption.entitler import Entitler
-from broker.controllers.preemption.reclaim import Reclaimer
-from broker.controllers.preemption.sight import Sight
+from broker.controllers.dedicatedaicluster.keeper import ClusterController, down
+from broker.controllers.ome.deciding import PreemptionController
+from broker.controllers.ome.shared import ReservationDependencies, snapshot_loop
+from broker.controllers.preemption.entitler import EntitlementReader
+from broker.controllers.preemption.reclaim import Preemptor
+from broker.controllers.preemption.sight import SlotSnapshotBuilder
 from broker.kube.singleton import Singleton
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from providers.model import InstanceType
 
 NAME = "quota"
 
 
-class Borrowing:
+class PreemptionLoop:
     """`holdings`: None before they are known. `priority`: what a priority class is worth. `kueue`: whether
     Kueue counts quota here."""
 
     def __init__(
         self,
-        shared: Shared,
-        holdings: Callable[[], Holdings | None],
+        shared: ReservationDependencies,
+        holdings: Callable[[], Ownership | None],
         *,
         priority: Callable[[str], int | None],
         kueue: Callable[[], bool],
     ) -> None:
-        self._entitler = Entitler(
-            Sight(
+        self._entitler = EntitlementReader(
+            SlotSnapshotBuilder(
                 shared.reads,
                 holdings,
                 shared.claims,
@@ -52,7 +52,7 @@ class Borrowing:
                 kueue=kueue,
             )
         )
-        self._reclaimer = Reclaimer(
+        self._reclaimer = Preemptor(
             shared.client,
             shared.claims,
             self._entitler,
@@ -60,12 +60,12 @@ class Borrowing:
             recorder=shared.recorder,
             wake=lambda: self.loop.batcher.add(NAME),
         )
-        keeper = ClusterKeeper(
-            shared, priority=priority, kueue=kueue, owners=lambda: (holdings() or Holdings()).owner
+        keeper = ClusterController(
+            shared, priority=priority, kueue=kueue, owners=lambda: (holdings() or Ownership()).owner
         )
-        decider = Decider(shared, self._entitler, self._reclaimer, keeper, kueue=kueue)
+        decider = PreemptionController(shared, self._entitler, self._reclaimer, keeper, kueue=kueue)
         reads = shared.reads
-        self.loop: Singleton[str] = looked_at(
+        self.loop: Singleton[str] = snapshot_loop(
             shared,
             NAME,
             decider.run,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.capacity.entitlement import Awaited
+from broker.capacity.entitlement import NominatedSlot
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.quota.lots import SlotRequest
 
@@ -36,7 +36,7 @@ def want(claim: NodeClaim, queue: str, odcr_ids: tuple[str, ...]) -> SlotRequest
 
 def nominations_of(
     claims: Sequence[NodeClaim],
-    awaited: Mapping[str, Awaited],
+    awaited: Mapping[str, NominatedSlot],
     kept: Mapping[str, str],
     *,
     queue: Callable[[NodeClaim], str],

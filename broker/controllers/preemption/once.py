@@ -15,13 +15,13 @@ from broker.capacity.model import Inventory
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.preemption.entitler import Entitler
-from broker.controllers.preemption.sight import Sight
+from broker.controllers.preemption.entitler import EntitlementReader
+from broker.controllers.preemption.sight import SlotSnapshotBuilder
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.errors import Forbidden, NotFound
 from broker.kube.informer import Informer
-from broker.reservations.ownership import ANYBODY, belongs
+from broker.reservations.ownership import ALL_ADOPTERS, resolve_ownership
 from broker.reservations.reading import Reservation, as_decided, flavors_of
 from broker.settings import Settings
 from providers.model import InstanceType
@@ -29,7 +29,7 @@ from providers.model import InstanceType
 Entitle = Callable[[Mapping[str, NodeClaim], Inventory, Mapping[str, InstanceType]], Entitlements]
 
 
-def entitling(client: Client, settings: Settings, clock: Clock) -> Entitle:
+def entitlements_once(client: Client, settings: Settings, clock: Clock) -> Entitle:
     """The entitlements of claims (by uid) in an inventory. Raises ApiError."""
     reads = OmeReads(client, clock=clock, settings=settings)
     claims = Informer(client, NodeClaim, clock=clock)
@@ -60,11 +60,11 @@ def entitling(client: Client, settings: Settings, clock: Clock) -> Entitle:
             *reads.cluster_reservations.cache.list(),
         ]
         claimants = [as_decided(one, flavors) for one in found]
-        holdings = belongs(
-            inventory.odcrs.values(), {}, claimants, cluster=settings.cluster_name, adopters=ANYBODY
+        holdings = resolve_ownership(
+            inventory.odcrs.values(), {}, claimants, cluster=settings.cluster_name, adopters=ALL_ADOPTERS
         )
-        entitler = Entitler(
-            Sight(
+        entitler = EntitlementReader(
+            SlotSnapshotBuilder(
                 reads,
                 lambda: holdings,
                 claims.cache,

@@ -16,9 +16,9 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.admission import EPOCH, Held, by_flavor, held
+from broker.controllers.dedicatedaicluster.admission import EPOCH, ClusterAdmission, by_flavor, held
 from broker.controllers.dedicatedaicluster.machines import flavor_name
-from broker.controllers.dedicatedaicluster.settle import Size, leaving
+from broker.controllers.dedicatedaicluster.settle import Size, terminating
 from broker.quota.lots import Promise
 from broker.quota.model import Amounts
 from broker.quota.resolve import Names
@@ -29,17 +29,17 @@ RESERVED: Final = "reserved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class ClusterHolding:
     """A cluster that holds quota, or may be given some; what it is nominated for; how that is counted; how
     many instances it has of each flavor, claims among them that ask for a slot now (`asking`); and the
     flavors of which it takes reserved ones."""
 
     name: str
-    held: Held
+    held: ClusterAdmission
     size: Size
     has: Mapping[str, int]
     reserved: frozenset[str]
-    later: Held | None = None
+    later: ClusterAdmission | None = None
     asking: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -52,7 +52,7 @@ def cluster_of(claim: NodeClaim) -> tuple[str, str]:
     return "", ""
 
 
-def holdings(
+def cluster_holdings(
     clusters: Iterable[DedicatedAICluster],
     claims: Iterable[NodeClaim],
     *,
@@ -60,10 +60,10 @@ def holdings(
     flavors: Collection[ResourceFlavor],
     sizes: Callable[[object], Size],
     settled: Collection[str],
-    admitted: Mapping[str, Held],
-    later: Mapping[str, Held],
+    admitted: Mapping[str, ClusterAdmission],
+    later: Mapping[str, ClusterAdmission],
     asking: Collection[str] = (),
-) -> list[Holding]:
+) -> list[ClusterHolding]:
     """Those that are not on their way out. `settled`: claims (by uid) that count as if they had an instance;
     those of them that are `asking` are judged by themselves. `admitted`: by uid, what was decided a moment
     ago, which the status of a cluster may not say yet; `later`: what they are nominated for."""
@@ -79,12 +79,12 @@ def holdings(
         has_some = held(each)
         mine = admitted.get(each.uid) or has_some
         if mine is None and isinstance(reserved, Reserved):
-            mine = Held(reserved=reserved, since=EPOCH, usage={})
+            mine = ClusterAdmission(reserved=reserved, since=EPOCH, usage={})
         # Who has given all back, and waits again, says still that it was preempted.
-        leaves = leaving(each, reserved) if has_some else each.deleting
+        leaves = terminating(each, reserved) if has_some else each.deleting
         if mine is not None and not leaves:
             found.append(
-                Holding(
+                ClusterHolding(
                     name=each.name,
                     held=mine,
                     size=sizes(mine.reserved),
@@ -115,7 +115,7 @@ def _takes_reserved(cluster: DedicatedAICluster, flavors: Iterable[ResourceFlavo
 
 
 def promises(
-    those: Iterable[Holding],
+    those: Iterable[ClusterHolding],
     *,
     usage: Mapping[str, Amounts],
     gone: Collection[str],
@@ -132,7 +132,7 @@ def promises(
 
 
 def nominations(
-    those: Iterable[Holding], *, usage: Mapping[str, Amounts], gone: Collection[str]
+    those: Iterable[ClusterHolding], *, usage: Mapping[str, Amounts], gone: Collection[str]
 ) -> list[Promise]:
     """What clusters are nominated for beyond what they hold. `usage`: all that they will hold, as it is
     decided just now; without any, as it was decided last."""
@@ -150,7 +150,12 @@ def nominations(
 
 
 def _promised(
-    one: Holding, held: Held, counts: Mapping[str, int], *, spared: bool = False, later: bool = False
+    one: ClusterHolding,
+    held: ClusterAdmission,
+    counts: Mapping[str, int],
+    *,
+    spared: bool = False,
+    later: bool = False,
 ) -> list[Promise]:
     return [
         Promise(
@@ -169,7 +174,7 @@ def _promised(
     ]
 
 
-def _missing(one: Holding, usage: Amounts) -> Counter[str]:
+def _missing(one: ClusterHolding, usage: Amounts) -> Counter[str]:
     """How many instances by flavor some quota comes to, beyond those that are there."""
     found: Counter[str] = Counter()
     for flavor, amounts in by_flavor(usage).items():

@@ -21,9 +21,9 @@ from prometheus_client import Counter
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import condition
-from broker.capacity.entitlement import Awaited
+from broker.capacity.entitlement import NominatedSlot
 from broker.controllers.nodeclaim.status import write
-from broker.controllers.preemption.entitler import Entitler
+from broker.controllers.preemption.entitler import EntitlementReader
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -46,14 +46,14 @@ RECLAIMED = Counter(
 _log = structlog.get_logger("borrowing")
 
 
-class Reclaimer:
+class Preemptor:
     """`awaited` is told of each plan, by the loop that plans; the others are of the pass that decides."""
 
     def __init__(
         self,
         client: Client,
         claims: Cache[NodeClaim],
-        entitler: Entitler,
+        entitler: EntitlementReader,
         *,
         clock: Clock,
         recorder: Recorder,
@@ -66,11 +66,11 @@ class Reclaimer:
         self._recorder = recorder
         self._wake = wake
         self._lock = threading.Lock()
-        self._awaited: Mapping[str, Awaited] = {}
+        self._awaited: Mapping[str, NominatedSlot] = {}
         self._keeping: frozenset[str] = frozenset()
         self._planned = False
 
-    def awaited(self, found: Mapping[str, Awaited], kept: Collection[str] = ()) -> None:
+    def awaited(self, found: Mapping[str, NominatedSlot], kept: Collection[str] = ()) -> None:
         """Which claims (by uid, the first first) wait to have which slots back, as of the last plan; which of
         them have theirs, and are `kept` waiting by their gang."""
         with self._lock:
@@ -79,7 +79,7 @@ class Reclaimer:
         if found or before:
             self._wake()
 
-    def waiting(self) -> Sequence[tuple[NodeClaim, Awaited]]:
+    def waiting(self) -> Sequence[tuple[NodeClaim, NominatedSlot]]:
         """Claims that wait for a slot, as of the last plan, the first first."""
         with self._lock:
             awaited = self._awaited

@@ -15,10 +15,17 @@ from typing import Final
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.capacity.entitlement import Awaited, Borrower, Entitlements, Lot, Rule, Terms
+from broker.capacity.entitlement import (
+    Borrower,
+    Entitlements,
+    NominatedSlot,
+    SlotAvailability,
+    SlotPool,
+    SlotPreemption,
+)
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
-from broker.controllers.dedicatedaicluster.admission import Held
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
 from broker.controllers.dedicatedaicluster.flavors import flavors_of as flavors_there
 from broker.controllers.dedicatedaicluster.flavors import judged, reservations
 from broker.controllers.dedicatedaicluster.sizes import sizes
@@ -26,11 +33,11 @@ from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.preemption.nominated import nominations_of
-from broker.controllers.preemption.promised import Holding, cluster_of, nominations, promises
-from broker.controllers.preemption.promised import holdings as holding_of
-from broker.controllers.preemption.spared import spared
-from broker.controllers.preemption.terms import Said, TermsReader
-from broker.controllers.preemption.unexplained import Unexplained
+from broker.controllers.preemption.promised import ClusterHolding, cluster_of, nominations, promises
+from broker.controllers.preemption.promised import cluster_holdings as holding_of
+from broker.controllers.preemption.spared import non_preemptible
+from broker.controllers.preemption.terms import ReservationSlots, SlotQuotaReader
+from broker.controllers.preemption.unexplained import UnattributedSlots
 from broker.kube.bisection import bisected_among
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
@@ -42,7 +49,7 @@ from broker.quota.model import Preemption, QuotaCohort
 from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
-from broker.reservations.ownership import Holdings, elsewhere
+from broker.reservations.ownership import Ownership, elsewhere
 from broker.reservations.reading import flavors_of
 from broker.settings import Settings
 from providers.model import InstanceType
@@ -52,7 +59,7 @@ DRAINING: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class Assumptions:
     """What was decided and may not be seen yet: launches planned (EC2 reservation by uid of the claim), what
     clusters (by uid) were admitted to and are nominated for (`later`), which of them (by name) must leave,
     and which claims (by uid); `leaves_for`: for which claim or cluster each was told to leave, by name, as in
@@ -60,35 +67,35 @@ class Given:
     `kept`: the EC2 reservation of those that keep a slot while their gang waits."""
 
     planned: Mapping[str, str] = field(default_factory=dict)
-    admitted: Mapping[str, Held] = field(default_factory=dict)
-    later: Mapping[str, Held] = field(default_factory=dict)
+    admitted: Mapping[str, ClusterAdmission] = field(default_factory=dict)
+    later: Mapping[str, ClusterAdmission] = field(default_factory=dict)
     leave: Collection[str] = ()
     left: Collection[str] = ()
     leaves_for: Mapping[str, str] = field(default_factory=dict)
-    awaited: Mapping[str, Awaited] = field(default_factory=dict)
+    awaited: Mapping[str, NominatedSlot] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SlotSnapshot:
     """One look. `coming`: by EC2 reservation, how many slots come free in a moment. `holding`: the dedicated
     clusters that hold quota."""
 
     places: SlotState
-    said: Sequence[Said]
-    lots: Mapping[str, Lot]
-    holdings: Holdings
+    said: Sequence[ReservationSlots]
+    lots: Mapping[str, SlotPool]
+    holdings: Ownership
     coming: Mapping[str, int]
     holding: Collection[str]
 
 
-class Sight:
+class SlotSnapshotBuilder:
     """`look` is safe to call from any loop. `kueue`: whether another counts quota of dedicated clusters."""
 
     def __init__(
         self,
         reads: OmeReads,
-        holdings: Callable[[], Holdings | None],
+        holdings: Callable[[], Ownership | None],
         claims: Cache[NodeClaim],
         nodes: Cache[Node],
         pods: Cache[Pod],
@@ -107,8 +114,8 @@ class Sight:
         self.clock = clock
         self._owns = owns
         self._kueue = kueue
-        self._terms = TermsReader(reads, settings)
-        self.unexplained = Unexplained()
+        self._terms = SlotQuotaReader(reads, settings)
+        self.unexplained = UnattributedSlots()
         self._told: tuple[object, int] = (None, 0)
 
     @property
@@ -122,14 +129,14 @@ class Sight:
         types: Mapping[str, InstanceType],
         *,
         planning: Collection[str],
-        given: Given,
-    ) -> Seen | None:
+        given: Assumptions,
+    ) -> SlotSnapshot | None:
         """`planning`: claims (by uid) that are judged by themselves, and not as part of their cluster."""
         there = self._terms.all()
         if not there:
             return None
         now = self.clock.now()
-        holdings = self.holdings() or Holdings()
+        holdings = self.holdings() or Ownership()
         flavors = None if self.reads.flavors.missing else self._flavors()
         said = self._terms.said(
             there,
@@ -146,7 +153,7 @@ class Sight:
             BookLot(
                 owner=one.reserved.queue,
                 flavor=flavor,
-                slots=usable.get(Lot(one.reserved.queue, flavor), {}),
+                slots=usable.get(SlotPool(one.reserved.queue, flavor), {}),
                 quota=each.quota,
                 lending_limit=each.lending_limit,
             )
@@ -180,7 +187,7 @@ class Sight:
                 [] if kueue else nominations(holding, usage=usage, gone={*gone, *given.leave})
             ),
         )
-        return Seen(
+        return SlotSnapshot(
             places=places,
             said=said,
             lots=lots,
@@ -190,8 +197,8 @@ class Sight:
         )
 
     def _holding(
-        self, types: Mapping[str, InstanceType], given: Given, *, asking: Collection[str]
-    ) -> Sequence[Holding]:
+        self, types: Mapping[str, InstanceType], given: Assumptions, *, asking: Collection[str]
+    ) -> Sequence[ClusterHolding]:
         """The dedicated clusters, and how many of their instances are there."""
         clusters = self.reads.clusters.cache.list()
         if not clusters:
@@ -211,7 +218,7 @@ class Sight:
             later=given.later,
         )
 
-    def entitled(self, seen: Seen) -> Entitlements:
+    def entitled(self, seen: SlotSnapshot) -> Entitlements:
         """What follows for plans, but for whose each claim is. Raises CulpritFound with whom it fails on."""
 
         def among(some: Sequence[str]) -> Entitlements:
@@ -221,18 +228,18 @@ class Sight:
 
         return bisected_among(lambda: self._entitled(seen), among, lambda: part.names(None, seen.places))
 
-    def _entitled(self, seen: Seen) -> Entitlements:
+    def _entitled(self, seen: SlotSnapshot) -> Entitlements:
         now, said = self.clock.now(), seen.said
         slots = seen.places.slots({}, ())
         rules = {one.member.name: one.member.preemption for one in said}
         return Entitlements(
             lots=seen.lots,
             terms={
-                Lot(*key): self._terms_of(slots, lot, seen.coming, rules[lot.owner], now)
+                SlotPool(*key): self._terms_of(slots, lot, seen.coming, rules[lot.owner], now)
                 for key, lot in slots.lots.items()
             },
             borrow={
-                Lot(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
+                SlotPool(one.reserved.queue, flavor): slots.borrowable(one.reserved.queue, flavor)
                 for one in said
                 for flavor in one.member.borrowing_limit
             },
@@ -240,7 +247,7 @@ class Sight:
             names={one.reserved.queue: str(one.reserved) for one in said},
             barred={one.reserved.queue: one.barred for one in said if one.barred} | dict(slots.inactive),
             rules={
-                queue: Rule(
+                queue: SlotPreemption(
                     within=rule.within != "Never",
                     lower=rule.borrow != "Never" and rule.reclaim != "Never",
                     threshold=rule.threshold,
@@ -276,11 +283,11 @@ class Sight:
             self._told = (seen, self._told[1] + 1)
         return self._told[1]
 
-    def _owned(self, holdings: Holdings, inventory: Inventory) -> dict[str, Lot]:
+    def _owned(self, holdings: Ownership, inventory: Inventory) -> dict[str, SlotPool]:
         """The lot of each EC2 reservation that belongs to somebody. What carries a tag that the holdings do
         not know yet has no flavor, so that nobody takes it meanwhile."""
         lots = {
-            odcr_id: Lot(reserved.queue, holdings.flavor.get(odcr_id, ""))
+            odcr_id: SlotPool(reserved.queue, holdings.flavor.get(odcr_id, ""))
             for odcr_id, reserved in holdings.owner.items()
         }
         for odcr in inventory.odcrs.values():
@@ -288,7 +295,7 @@ class Sight:
                 namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
                 theirs = elsewhere(odcr, self._settings.cluster_name)
                 if name and not theirs and self._exists(namespace, name):
-                    lots[odcr.id] = Lot(Reserved(namespace, name).queue, "")
+                    lots[odcr.id] = SlotPool(Reserved(namespace, name).queue, "")
         return lots
 
     def _exists(self, namespace: str, name: str) -> bool:
@@ -297,7 +304,7 @@ class Sight:
         return self.reads.cluster_reservations.cache.get(name) is not None
 
     def _holders(
-        self, lots: Mapping[str, Lot], given: Given, rules: Mapping[str, Preemption]
+        self, lots: Mapping[str, SlotPool], given: Assumptions, rules: Mapping[str, Preemption]
     ) -> list[SlotHolder]:
         """Claims whose instances hold a slot that belongs to somebody."""
         held = {}
@@ -340,11 +347,11 @@ class Sight:
         about it."""
         if names.DEDICATED in claim.labels:
             return self._kueue()
-        return spared(claim, owns=self._owns, nodes=self._nodes, pods=self._pods)
+        return non_preemptible(claim, owns=self._owns, nodes=self._nodes, pods=self._pods)
 
     def _counts(
         self,
-        lots: Mapping[str, Lot],
+        lots: Mapping[str, SlotPool],
         holders: Iterable[SlotHolder],
         inventory: Inventory,
         now: datetime,
@@ -364,7 +371,7 @@ class Sight:
         coming: Mapping[str, int],
         rule: Preemption,
         now: datetime,
-    ) -> Terms:
+    ) -> SlotAvailability:
         ended = [Borrower(id_, 0, coming=True) for id_ in lot.slots for _ in range(coming.get(id_, 0))]
         borrowers = [
             Borrower(
@@ -377,7 +384,7 @@ class Sight:
             for each in slots.takers(lot)
             if not (each.terminating and self._stuck(each.name, now))
         ]
-        return Terms(
+        return SlotAvailability(
             quota=slots.quota(lot),
             room=slots.room(lot),
             lendable=slots.lendable(lot),
@@ -413,10 +420,10 @@ def _held(claim: NodeClaim) -> str:
 
 
 def _usable(
-    lots: Mapping[str, Lot], inventory: Inventory, strange: Mapping[str, int], now: datetime
-) -> dict[Lot, dict[str, int]]:
+    lots: Mapping[str, SlotPool], inventory: Inventory, strange: Mapping[str, int], now: datetime
+) -> dict[SlotPool, dict[str, int]]:
     """The slots of each lot by reservation, without those that cannot be launched into or are strangers'."""
-    found: dict[Lot, dict[str, int]] = {}
+    found: dict[SlotPool, dict[str, int]] = {}
     for odcr_id, lot in lots.items():
         odcr = inventory.odcrs.get(odcr_id)
         if odcr is not None and launchable(odcr, now):

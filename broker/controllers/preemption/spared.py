@@ -17,7 +17,7 @@ from broker.kube.cache import Cache
 from broker.quota.usage import Reserved
 
 
-def spared(
+def non_preemptible(
     claim: NodeClaim, *, owns: Callable[[NodeClaim], bool], nodes: Cache[Node], pods: Cache[Pod]
 ) -> bool:
     """Claims of another launcher; and by Karpenter's rule what says do-not-disrupt, unless a grace period
@@ -47,7 +47,7 @@ def unowned(claim: NodeClaim, reserved: Reserved, owners: Mapping[str, Reserved]
     return bool(id_) and id_ not in owners and reserved in owners.values()
 
 
-def places(claims: Iterable[NodeClaim], owners: Mapping[str, Reserved]) -> frozenset[str]:
+def occupied_queues(claims: Iterable[NodeClaim], owners: Mapping[str, Reserved]) -> frozenset[str]:
     """The queues in whose slots these claims run, as far as that is known."""
     ids = {claim.labels.get(names.RESERVATION_ID, "") for claim in claims}
     return frozenset(owners[each].queue for each in ids & owners.keys())

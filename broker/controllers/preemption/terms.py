@@ -11,34 +11,34 @@ from dataclasses import dataclass, field
 
 from broker.apis.ome import FlavorQuotas, PreemptionRule
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.room import Room
+from broker.controllers.ome.room import NamespaceQuota
 from broker.quota.lots import Member
 from broker.quota.usage import Reserved
 from broker.reservations.queues import preemption
 from broker.reservations.reading import Flavors, Reservation, read, reserved_of
-from broker.reservations.slot_quota import Counted, counted
+from broker.reservations.slot_quota import SlotQuota, slot_quota
 from broker.settings import Settings
 from broker.text import quantity
 from providers.model import InstanceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ReservationSlots:
     """One reservation. `flavors` by name, in slots; `barred`: why it entitles to nothing."""
 
     reserved: Reserved
     member: Member
-    flavors: Mapping[str, Counted] = field(default_factory=dict)
+    flavors: Mapping[str, SlotQuota] = field(default_factory=dict)
     barred: str = ""
 
 
-class TermsReader:
+class SlotQuotaReader:
     """Remembers what it read of each version."""
 
     def __init__(self, reads: OmeReads, settings: Settings) -> None:
         self._reads = reads
         self._settings = settings
-        self._known: dict[str, tuple[tuple[str, int], Said]] = {}
+        self._known: dict[str, tuple[tuple[str, int], ReservationSlots]] = {}
 
     def all(self) -> list[Reservation]:
         reads = self._reads
@@ -50,15 +50,15 @@ class TermsReader:
         flavors: Flavors,
         types: Mapping[str, InstanceType],
         version: int,
-    ) -> list[Said]:
+    ) -> list[ReservationSlots]:
         """`version` changes with whatever else it depends on: flavors and types."""
-        found: dict[str, tuple[tuple[str, int], Said]] = {}
+        found: dict[str, tuple[tuple[str, int], ReservationSlots]] = {}
         for one in reservations:
             key = (one.metadata.resource_version, version)
             known = self._known.get(one.uid)
             found[one.uid] = known if known and known[0] == key else (key, self._read(one, flavors, types))
         self._known = found
-        refusals = Room(self._reads).refusals()
+        refusals = NamespaceQuota(self._reads).refusals()
         return [
             _barred(said.reserved, f"its namespace has no room for it: {why[0]}")
             if not said.barred and (why := refusals.get(said.reserved))
@@ -66,7 +66,9 @@ class TermsReader:
             for _, said in found.values()
         ]
 
-    def _read(self, one: Reservation, flavors: Flavors, types: Mapping[str, InstanceType]) -> Said:
+    def _read(
+        self, one: Reservation, flavors: Flavors, types: Mapping[str, InstanceType]
+    ) -> ReservationSlots:
         judged = self._reads.specs.of(one)
         spec, reserved = judged.spec, reserved_of(one)
         if one.deleting or judged.problems:
@@ -74,7 +76,7 @@ class TermsReader:
             return _barred(reserved, barred)
         reading = read(one, judged, flavors)
         slots = {
-            quotas.name: counted(
+            quotas.name: slot_quota(
                 ask, types, borrowing=_limits(quotas, "borrowing"), lending=_limits(quotas, "lending")
             )
             for group in spec.resource_groups
@@ -88,11 +90,11 @@ class TermsReader:
             borrowing_limit={name: each.borrowing_limit for name, each in slots.items()} if may else {},
             preemption=preemption(spec.preemption_rule or PreemptionRule()),
         )
-        return Said(reserved=reserved, member=member, flavors=slots)
+        return ReservationSlots(reserved=reserved, member=member, flavors=slots)
 
 
-def _barred(reserved: Reserved, why: str) -> Said:
-    return Said(reserved=reserved, member=Member(name=reserved.queue), barred=why)
+def _barred(reserved: Reserved, why: str) -> ReservationSlots:
+    return ReservationSlots(reserved=reserved, member=Member(name=reserved.queue), barred=why)
 
 
 def _limits(quotas: FlavorQuotas, kind: str) -> dict[str, float | None]:

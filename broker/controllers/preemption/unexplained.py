@@ -15,7 +15,7 @@ from typing import Final
 SETTLE: Final = timedelta(seconds=60)
 
 
-class Unexplained:
+class UnattributedSlots:
     """Since when, by EC2 reservation. Nothing is lost with it: a new one believes nothing for a while."""
 
     def __init__(self) -> None:

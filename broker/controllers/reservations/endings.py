@@ -41,7 +41,7 @@ _LEFT = Gauge(
 _log = structlog.get_logger("reservations")
 
 
-class EndingKeeper:
+class EndingController:
     """`run` is one pass; it asks to be called at the next moment that matters."""
 
     def __init__(

@@ -16,10 +16,10 @@ from broker.apis.karpenter_aws import EC2NodeClass
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclass.controller import NodeClassController
-from broker.controllers.reservations.endings import EndingKeeper
-from broker.controllers.reservations.mirror import MirrorKeeper
+from broker.controllers.reservations.endings import EndingController
+from broker.controllers.reservations.mirror import MirrorController
 from broker.controllers.reservations.shown import unsettled, users
-from broker.controllers.reservations.standing import StandingKeeper
+from broker.controllers.reservations.standing import InstanceLabelController
 from broker.kube.batch import Batcher
 from broker.kube.cache import Cache
 from broker.kube.client import Client
@@ -60,7 +60,7 @@ class ReservationLoops:
 
         self.mirrors = Informer(client, OnDemandCapacityReservation, clock=clock)
         self.informers = (self.mirrors,)
-        standing = StandingKeeper(
+        standing = InstanceLabelController(
             client,
             claims,
             nodes,
@@ -71,10 +71,10 @@ class ReservationLoops:
             owns=owns,
             relist=relist,
         )
-        endings = EndingKeeper(
+        endings = EndingController(
             client, claims, classes, inventory, clock=clock, recorder=recorder, owns=owns, users=used
         )
-        mirror = MirrorKeeper(
+        mirror = MirrorController(
             client,
             provider,
             self.mirrors.cache,

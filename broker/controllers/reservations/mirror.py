@@ -40,7 +40,7 @@ NOT_YET = 1.0
 _log = structlog.get_logger("mirror")
 
 
-class MirrorKeeper:
+class MirrorController:
     """`run` is one pass over all reservations and all objects."""
 
     def __init__(

@@ -30,7 +30,7 @@ from broker.kube.conditions import ConditionUpdate
 from broker.kube.controller import Result
 from broker.kube.events import Recorder
 from broker.oncall.metrics import REGISTRY
-from broker.reservations.instance_labels import ENDED, RESERVED, Change, Standing, standing
+from broker.reservations.instance_labels import ENDED, RESERVED, Change, InstanceLabels, instance_labels
 from providers.model import Instance
 
 REASONS: Mapping[Change, str] = {
@@ -45,12 +45,12 @@ CHANGES = Counter(
     registry=REGISTRY,
 )
 
-Work = tuple[NodeClaim, Instance, Standing, Inventory]
+Work = tuple[NodeClaim, Instance, InstanceLabels, Inventory]
 
 _log = structlog.get_logger("reservations")
 
 
-class StandingKeeper:
+class InstanceLabelController:
     """`run` is one pass over all claims."""
 
     def __init__(
@@ -100,7 +100,7 @@ class StandingKeeper:
             if instance is None:
                 doubtful |= older and _over(claim, inventory)  # launched after the listing
                 continue
-            wanted = standing(instance, inventory.odcrs.get(instance.reservation_id))
+            wanted = instance_labels(instance, inventory.odcrs.get(instance.reservation_id))
             if wanted is None or not self._differs(claim, wanted):
                 continue
             if wanted.contradicted and older:
@@ -111,11 +111,13 @@ class StandingKeeper:
             due.append((claim, instance, wanted, inventory))
         return due, doubtful
 
-    def _differs(self, claim: NodeClaim, wanted: Standing) -> bool:
+    def _differs(self, claim: NodeClaim, wanted: InstanceLabels) -> bool:
         nodes = self._registered(claim)
         return bool(wanted.lacking(claim.labels)) or any(wanted.lacking(node.labels) for node in nodes)
 
-    def _keep(self, claim: NodeClaim, instance: Instance, wanted: Standing, inventory: Inventory) -> None:
+    def _keep(
+        self, claim: NodeClaim, instance: Instance, wanted: InstanceLabels, inventory: Inventory
+    ) -> None:
         change = wanted.change(claim.labels)
         before = claim.labels.get(names.RESERVATION_ID, "")
         if _spilled(claim, wanted):
@@ -159,7 +161,7 @@ def _over(claim: NodeClaim, inventory: Inventory) -> bool:
     return bool(id_) and (odcr is None or odcr.state in ENDED)
 
 
-def _spilled(claim: NodeClaim, wanted: Standing) -> bool:
+def _spilled(claim: NodeClaim, wanted: InstanceLabels) -> bool:
     """Whether EC2 shows only now that an instance that was to be reserved is not."""
     if names.CAPACITY_TYPE in claim.labels or wanted.labels[names.CAPACITY_TYPE] == RESERVED:
         return False
@@ -171,7 +173,7 @@ def _active(claim: NodeClaim, inventory: Inventory) -> bool:
     return odcr is not None and odcr.state == "active"
 
 
-def _metadata(claim: NodeClaim, wanted: Standing) -> dict[str, Any]:
+def _metadata(claim: NodeClaim, wanted: InstanceLabels) -> dict[str, Any]:
     lacking = {} if claim.deleting else wanted.lacking(claim.labels)
     return {"labels": lacking} if lacking else {}
 

@@ -15,7 +15,7 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.commands import explain
-from broker.controllers.preemption.once import entitling
+from broker.controllers.preemption.once import entitlements_once
 from broker.kube.client import Request
 from tests.cluster.account import A
 from tests.cluster.objects import ON_DEMAND, PDB, RESERVED
@@ -64,7 +64,7 @@ def explained(stack: Stack, name: str) -> Sequence[Mapping[str, Any]]:
         stack.client,
         stack.provider,
         now=stack.clock.now(),
-        entitle=lambda _: entitling(stack.client, stack.settings, stack.clock),
+        entitle=lambda _: entitlements_once(stack.client, stack.settings, stack.clock),
     )
     assert found is not None
     return found.rows

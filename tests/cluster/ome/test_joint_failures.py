@@ -13,7 +13,7 @@ from broker.controllers.capacityreservation import look
 from broker.controllers.nodeclaim import planning
 from broker.controllers.odcr import keeper
 from broker.controllers.ome import deciding
-from broker.controllers.preemption.sight import Sight
+from broker.controllers.preemption.sight import SlotSnapshotBuilder
 from broker.kube.isolation import REASON
 from broker.quota import part
 from tests.cluster.objects import ON_DEMAND
@@ -31,7 +31,7 @@ def of(reserved: Iterable[Any]) -> list[str]:
 # Where it fails, whom that is about, and whose names come with a call of it.
 CASES: dict[str, tuple[Any, str, str, Callable[..., Sequence[str]]]] = {
     "who gets quota": (deciding, "decide", "bad-cluster", part.names),
-    "whose slots": (Sight, "_entitled", QUEUE, lambda _, seen: part.names(None, seen.places)),
+    "whose slots": (SlotSnapshotBuilder, "_entitled", QUEUE, lambda _, seen: part.names(None, seen.places)),
     "what to buy": (keeper, "plan", QUEUE, lambda wishes, *_: of(wishes)),
     "whose reservations": (keeper, "belongs", QUEUE, lambda _odcrs, _groups, some: of(some)),
     "whose machines": (look, "shares", QUEUE, lambda some, _machines: of(some)),

@@ -10,7 +10,7 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation
-from broker.controllers.odcr.view import HoldingState
+from broker.controllers.odcr.view import OdcrStatus
 from broker.kube.identity import cluster_uid
 from broker.quota.usage import Reserved
 from broker.reservations.purchases import TAG_PURCHASE
@@ -162,7 +162,7 @@ def elsewhere(stack: Stack, count: int = 1, **more: Any) -> str:
     return str(made["CapacityReservationId"])
 
 
-def _reasons(state: HoldingState) -> tuple[str, ...]:
+def _reasons(state: OdcrStatus) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.reason for each in state.problems))
 
 

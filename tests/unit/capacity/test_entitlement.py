@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.capacity.entitlement import Borrower, Entitlements, Lot, Reclaim, Terms
+from broker.capacity.entitlement import Borrower, Entitlements, Reclaim, SlotAvailability, SlotPool
 from broker.capacity.model import Claim, Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
@@ -19,15 +19,15 @@ from .builders import GROUP, NOW, TYPES, chosen, claim, inventory, node_class, o
 
 OPEN = Selection(preference="open")
 ANY: Sequence[str] = ("reserved", "on-demand")
-A, B = Lot("a", "f"), Lot("b", "f")
+A, B = SlotPool("a", "f"), SlotPool("b", "f")
 AT = "reserved:m5.xlarge:us-east-1a:"
 
 
 def entitled(
-    draws: Mapping[str, str] | None = None, *, lots: Mapping[str, Lot] | None = None, **more: object
+    draws: Mapping[str, str] | None = None, *, lots: Mapping[str, SlotPool] | None = None, **more: object
 ) -> Entitlements:
     """`a` owns cr-a, `b` owns cr-b; both have room for one and lend it, and b may borrow one."""
-    terms = Terms(quota=1, room=1, lendable=1, reclaim="Any")
+    terms = SlotAvailability(quota=1, room=1, lendable=1, reclaim="Any")
     given: dict[str, object] = {
         "lots": {"cr-a": A, "cr-b": B} if lots is None else lots,
         "terms": {A: terms, B: terms},
@@ -110,7 +110,7 @@ def test_claims_for_which_quota_is_held_come_before_others_of_more_priority(draw
 
 def test_quota_and_limits_leave_slots_idle_and_say_so() -> None:
     world = inventory(odcr("cr-a", free=3))
-    own = {A: Terms(quota=2, room=2, lendable=0)}
+    own = {A: SlotAvailability(quota=2, room=2, lendable=0)}
     classes = node_class(Selection(reservation_id="cr-a"), world)
     claims = [claim(f"c{n}", kinds=["reserved"]) for n in range(3)]
     made = planned(claims, classes, world, entitled({f"c{n}": "a" for n in range(3)}, terms=own))
@@ -138,7 +138,7 @@ def test_a_claim_waits_for_a_lent_slot_as_far_as_its_reservation_may_have_it_bac
     rule: Reclaim, priority: int, waits: bool
 ) -> None:
     world = inventory(odcr("cr-a", total=1, free=0))
-    lent = {A: Terms(quota=1, room=0, reclaim=rule, borrowers=(Borrower("cr-a", 0),))}
+    lent = {A: SlotAvailability(quota=1, room=0, reclaim=rule, borrowers=(Borrower("cr-a", 0),))}
     one = claim("c", kinds=ANY, priority=priority)
     classes = node_class(Selection(reservation_id="cr-a"), world)
     made = planned([one], classes, world, entitled({"c": "a"}, terms=lent))
@@ -148,7 +148,9 @@ def test_a_claim_waits_for_a_lent_slot_as_far_as_its_reservation_may_have_it_bac
 
 def test_no_more_claims_wait_than_slots_come_back() -> None:
     world = inventory(odcr("cr-a", total=2, free=0))
-    lent = {A: Terms(quota=2, room=0, reclaim="Any", borrowers=(Borrower("cr-a", 0, coming=True),))}
+    lent = {
+        A: SlotAvailability(quota=2, room=0, reclaim="Any", borrowers=(Borrower("cr-a", 0, coming=True),))
+    }
     claims = [claim(name, kinds=ANY) for name in ("c0", "c1")]
     classes = node_class(Selection(reservation_id="cr-a"), world)
     made = planned(claims, classes, world, entitled({"c0": "a", "c1": "a"}, terms=lent))
@@ -158,14 +160,16 @@ def test_no_more_claims_wait_than_slots_come_back() -> None:
 
 def test_a_gang_keeps_what_it_has_found_while_it_waits_for_the_rest() -> None:
     world = inventory(odcr("cr-a", total=2, free=1), groups={GROUP: ["cr-a"]})
-    lent = {A: Terms(quota=2, room=1, lendable=1, reclaim="Any", borrowers=(Borrower("cr-a", 0),))}
+    lent = {A: SlotAvailability(quota=2, room=1, lendable=1, reclaim="Any", borrowers=(Borrower("cr-a", 0),))}
     gang = [claim(name, kinds=["reserved"], gang="g") for name in ("g0", "g1")]
     draws = {"g0": "a", "g1": "a", "b": "b"}
     classes = node_class(Selection(group_arn=GROUP), world)
     made = planned([*gang, claim("b", kinds=ANY, priority=5)], classes, world, entitled(draws, terms=lent))
     assert len(made.awaited) == 1
     assert chosen(made) == {"b": "on-demand:m5.large:us-east-1a"}
-    alone = planned([*gang], classes, world, entitled(draws, terms={A: Terms(quota=2, room=1, lendable=1)}))
+    alone = planned(
+        [*gang], classes, world, entitled(draws, terms={A: SlotAvailability(quota=2, room=1, lendable=1)})
+    )
     assert not alone.awaited
 
 
@@ -210,7 +214,7 @@ def worlds(draw: st.DrawFn) -> World:
             if owners[id_] == queue and draw(st.booleans())
         )
         rule: Reclaim = draw(st.sampled_from(["Never", "LowerPriority", "Any"]))
-        terms[Lot(queue, "f")] = Terms(
+        terms[SlotPool(queue, "f")] = SlotAvailability(
             quota=quota, room=room, lendable=draw(st.integers(0, room)), reclaim=rule, borrowers=borrowers
         )
     claims = [
@@ -224,10 +228,10 @@ def worlds(draw: st.DrawFn) -> World:
         for n in range(draw(st.integers(0, 7)))
     ]
     entitlements = Entitlements(
-        lots={id_: Lot(queue, "f") for id_, queue in owners.items() if queue},
+        lots={id_: SlotPool(queue, "f") for id_, queue in owners.items() if queue},
         terms=terms,
         draws={each.uid: queue for each in claims if (queue := draw(st.sampled_from(["", *QUEUES])))},
-        borrow={Lot(queue, "f"): draw(few) for queue in QUEUES},
+        borrow={SlotPool(queue, "f"): draw(few) for queue in QUEUES},
         peers={queue: frozenset(QUEUES) for queue in draw(st.lists(st.sampled_from(QUEUES), unique=True))},
     )
     return World(inventory=made, claims=claims, entitlements=entitlements)
@@ -261,10 +265,10 @@ def test_no_plan_goes_beyond_what_anybody_is_entitled_to(world: World) -> None:
             lent[lot.owner] += 1
             borrowed[queue] += 1
     for queue in QUEUES:
-        terms = given.of(Lot(queue, "f"))
+        terms = given.of(SlotPool(queue, "f"))
         assert own[queue] + lent[queue] <= terms.room
         assert lent[queue] <= terms.lendable
-        assert borrowed[queue] <= given.borrow[Lot(queue, "f")]
+        assert borrowed[queue] <= given.borrow[SlotPool(queue, "f")]
         waits = [each for each in made.awaited.values() if each.lot.owner == queue]
         assert own[queue] + len(waits) <= terms.quota
         assert len(waits) <= len(terms.borrowers)

@@ -25,17 +25,17 @@ from broker.apiserver import Cluster
 from broker.capacity.model import Inventory, NodeClass, Plan, Selection
 from broker.capacity.plan import plan
 from broker.capacity.shortages import Shortages
-from broker.controllers.dedicatedaicluster.keeper import ClusterKeeper
+from broker.controllers.dedicatedaicluster.keeper import ClusterController
 from broker.controllers.nodeclaim.planning import in_gangs
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.controllers.nodeclaim.translate import planned
-from broker.controllers.ome.deciding import Decider
+from broker.controllers.ome.deciding import PreemptionController
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import Shared
-from broker.controllers.preemption.entitler import Entitler
-from broker.controllers.preemption.reclaim import Reclaimer
-from broker.controllers.preemption.sight import Sight
+from broker.controllers.ome.shared import ReservationDependencies
+from broker.controllers.preemption.entitler import EntitlementReader
+from broker.controllers.preemption.reclaim import Preemptor
+from broker.controllers.preemption.sight import SlotSnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -45,7 +45,7 @@ from broker.kube.transports import InProcessTransport
 from broker.quota.entitled import AdmissionDecision
 from broker.quota.joint import JointDecision
 from broker.quota.usage import Reserved
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from tests.unit.capacity.builders import (
     CAPACITY_TYPE,
@@ -255,7 +255,7 @@ class World:
         self.reads.reservations.cache.replace([each.body for each in setting.reservations], 1)
         self.owner = {id_: Reserved("ns", owner) for id_, (owner, _, _) in setting.slots.items() if owner}
         self.total = {id_: count for id_, (_, _, count) in setting.slots.items()}
-        self.holdings = Holdings(owner=self.owner, flavor={id_: setting.slots[id_][1] for id_ in self.owner})
+        self.holdings = Ownership(owner=self.owner, flavor={id_: setting.slots[id_][1] for id_ in self.owner})
         world = self.inventory()
         self.node_class: NodeClass = node_class(Selection(group_arn=GROUP), world, name=CLASS)
         self.start()
@@ -265,8 +265,8 @@ class World:
 
     def start(self) -> None:
         """A new process: nothing is known but what the objects say."""
-        self.entitler = Entitler(
-            Sight(
+        self.entitler = EntitlementReader(
+            SlotSnapshotBuilder(
                 self.reads,
                 lambda: self.holdings,
                 self.claims,
@@ -279,10 +279,10 @@ class World:
             )
         )
         recorder = Recorder(self.store, "test", self.clock)
-        self.reclaimer = Reclaimer(
+        self.reclaimer = Preemptor(
             self.store, self.claims, self.entitler, clock=self.clock, recorder=recorder, wake=lambda: None
         )
-        shared = Shared(
+        shared = ReservationDependencies(
             client=self.store,
             provider=cast(Any, SimpleNamespace(instance_types=lambda: TYPES)),
             reads=self.reads,
@@ -298,13 +298,15 @@ class World:
             replan=lambda: None,
             synced=lambda: True,
         )
-        self.keeper = ClusterKeeper(
+        self.keeper = ClusterController(
             shared,
             priority=lambda name: int(name[1:]) if name else None,
             kueue=lambda: False,
             owners=lambda: self.owner,
         )
-        self.decider = Decider(shared, self.entitler, self.reclaimer, self.keeper, kueue=lambda: False)
+        self.decider = PreemptionController(
+            shared, self.entitler, self.reclaimer, self.keeper, kueue=lambda: False
+        )
 
     # -- what there is
 

@@ -87,24 +87,24 @@ def test_the_one_that_a_decision_fails_on_is_named(seed: int, monkeypatch: pytes
 
 
 def test_whose_slots_fail_a_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, tried = sight.Sight._entitled, set[str]()
+    real, tried = sight.SlotSnapshotBuilder._entitled, set[str]()
 
-    def each_once(self: sight.Sight, seen: sight.Seen) -> object:
+    def each_once(self: sight.SlotSnapshotBuilder, seen: sight.SlotSnapshot) -> object:
         for bad in {*part.names(None, seen.places)} - tried:
 
-            def fails(self: sight.Sight, seen: sight.Seen, bad: str = bad) -> object:
+            def fails(self: sight.SlotSnapshotBuilder, seen: sight.SlotSnapshot, bad: str = bad) -> object:
                 if bad in part.names(None, seen.places):
                     raise ZeroDivisionError
                 return real(self, seen)
 
-            monkeypatch.setattr(sight.Sight, "_entitled", fails)
+            monkeypatch.setattr(sight.SlotSnapshotBuilder, "_entitled", fails)
             with pytest.raises(CulpritFound) as caught:
                 self.entitled(seen)
             assert caught.value.suspect == bad
             tried.add(bad)
-        monkeypatch.setattr(sight.Sight, "_entitled", each_once)
+        monkeypatch.setattr(sight.SlotSnapshotBuilder, "_entitled", each_once)
         return real(self, seen)
 
-    monkeypatch.setattr(sight.Sight, "_entitled", each_once)
+    monkeypatch.setattr(sight.SlotSnapshotBuilder, "_entitled", each_once)
     assert [*check(World(setting(1)))] == []
     assert len(tried) > 3

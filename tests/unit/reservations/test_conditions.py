@@ -17,9 +17,9 @@ from broker.apiserver import Cluster
 from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.marks import label_of
 from broker.controllers.capacityreservation.wire import sources
-from broker.controllers.dedicatedaicluster.view import ClusterView
+from broker.controllers.dedicatedaicluster.view import ClusterUsage
 from broker.controllers.kueue.view import KueueView
-from broker.controllers.odcr.view import HoldingState, HoldingsView
+from broker.controllers.odcr.view import OdcrStatus, OwnershipView
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -31,16 +31,16 @@ from broker.quota.standing import HardwareShare
 from broker.quota.usage import HolderKind, ReservationHolder, Reserved
 from broker.reservations.conditions import (
     REASONS,
-    Facts,
     QueueState,
+    ReservationFacts,
     Trouble,
+    condition_updates,
     deciding,
     detail,
     obstacles,
-    verdicts,
 )
 from broker.reservations.desired import FlavorCount
-from broker.reservations.ownership import Holdings, Problem
+from broker.reservations.ownership import Ownership, ReservationProblem
 from providers.model import Odcr
 
 GPU, MEMORY = FlavorResource("h100", "nvidia.com/gpu"), FlavorResource("h100", "memory")
@@ -71,9 +71,13 @@ SPEC = judge(
 )
 
 
-def facts(supplied: Amounts = NOMINAL, allocatable: Amounts | None = None, **more: object) -> Facts:
+def facts(
+    supplied: Amounts = NOMINAL, allocatable: Amounts | None = None, **more: object
+) -> ReservationFacts:
     share = HardwareShare(supplied=supplied, allocatable=supplied if allocatable is None else allocatable)
-    made = Facts(judged=SPEC, nominal=NOMINAL, limit=NOMINAL, share=share, deciding=frozenset({GPU}))
+    made = ReservationFacts(
+        judged=SPEC, nominal=NOMINAL, limit=NOMINAL, share=share, deciding=frozenset({GPU})
+    )
     return replace(made, **more)  # type: ignore[arg-type]
 
 
@@ -86,9 +90,11 @@ def holder(name: str, kind: HolderKind = "Workload", *, why: str = "", gpus: int
 HALF = {GPU: 32, MEMORY: 16 * TI}
 
 
-def told(known: Facts, state: State = "Active", *, was_ready: bool = True) -> dict[str, ConditionUpdate]:
+def told(
+    known: ReservationFacts, state: State = "Active", *, was_ready: bool = True
+) -> dict[str, ConditionUpdate]:
     obstacle = next(obstacles(known), None)
-    said = verdicts(known, state, obstacle, first=False, was_ready=was_ready)
+    said = condition_updates(known, state, obstacle, first=False, was_ready=was_ready)
     return {each.type: each for each in said}
 
 
@@ -111,7 +117,7 @@ def test_a_wrong_annotation_is_told_beside_whatever_else_is_wrong(more: dict[str
     obstacle = next(obstacles(known))
     assert obstacle.reason == reason
     line = detail(
-        "Failed", obstacle, verdicts(known, "Failed", obstacle, first=False, was_ready=False), known
+        "Failed", obstacle, condition_updates(known, "Failed", obstacle, first=False, was_ready=False), known
     )
     for each in troubles:
         assert line.count(each.said) == 1
@@ -148,7 +154,7 @@ def test_what_is_well_is_said_in_omes_own_words() -> None:
     ],
     ids=["no room", "queue"],
 )
-def test_what_says_nothing_of_resources_leaves_them_sufficient(known: Facts) -> None:
+def test_what_says_nothing_of_resources_leaves_them_sufficient(known: ReservationFacts) -> None:
     said = told(known, "Failed")
     assert (said["Ready"].status, said["ResourcesSufficient"].status) == ("False", "True")
     assert (
@@ -322,7 +328,7 @@ DRY = {GPU: 64, MEMORY: 15 * TI}
     ],
 )
 def test_what_is_amiss_has_its_reason_and_a_way_out(
-    known: Facts, type_: str, reason: str, words: str
+    known: ReservationFacts, type_: str, reason: str, words: str
 ) -> None:
     said = told(known, "Creating" if type_ == "Ready" else "Active", was_ready=False)
     assert (said[type_].status, said[type_].reason) == ("False", reason)
@@ -331,20 +337,20 @@ def test_what_is_amiss_has_its_reason_and_a_way_out(
     assert words in detail("Active", next(obstacles(known), None), tuple(said.values()), known)
 
 
-def asked(state: HoldingState) -> tuple[Sequence[str], list[str]]:
+def asked(state: OdcrStatus) -> tuple[Sequence[str], list[str]]:
     """What the views say of a reservation with this state: the ways out, and the reasons of what hinders."""
-    holdings, clock = HoldingsView(), FakeClock()
+    holdings, clock = OwnershipView(), FakeClock()
     reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
-    clusters = ClusterView(reads.clusters.cache, known=list)
+    clusters = ClusterUsage(reads.clusters.cache, known=list)
     team = Reserved("a", "r")
-    holdings.publish(Holdings(), {team: state}, {})
+    holdings.publish(Ownership(), {team: state}, {})
     made = sources(holdings, KueueView(reads), clusters)
     return made.remedies(team), [each.reason for source in made.troubles for each in source(team)]
 
 
 def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None:
     short = {"h100": FlavorCount(wanted=8, obtained=4)}
-    counted, way = asked(HoldingState(flavors=short))[0]
+    counted, way = asked(OdcrStatus(flavors=short))[0]
     assert counted == "flavor h100: 4 of 8 instances are EC2 reservations of its own"
     for named in (
         "annotation capacity-broker.io/reservation-policy is Observe: set it to Manage",
@@ -354,11 +360,11 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
         "lower nominalQuota",
     ):
         assert named in way
-    no_type = Problem(reason="FlavorWithoutInstanceType", message="flavor h100: no type")
-    assert asked(HoldingState(problems=(no_type,)))[0][0] == "flavor h100: no type"
+    no_type = ReservationProblem(reason="FlavorWithoutInstanceType", message="flavor h100: no type")
+    assert asked(OdcrStatus(problems=(no_type,)))[0][0] == "flavor h100: no type"
     # Where it buys, what hinders that says the way out.
-    cap = Problem(reason="SpendingCapReached", message="8 more")
-    managed = HoldingState(managed=True, flavors=short, problems=(cap,))
+    cap = ReservationProblem(reason="SpendingCapReached", message="8 more")
+    managed = OdcrStatus(managed=True, flavors=short, problems=(cap,))
     assert asked(managed) == ([], ["InsufficientCapacity", "SpendingCapReached"])
 
 
@@ -374,12 +380,12 @@ def test_where_nothing_is_bought_it_is_said_what_would_buy_or_bring_it() -> None
     ],
 )
 def test_what_a_deleted_one_waits_for_in_ec2_is_said(reason: str, detail: str, waits_for: str) -> None:
-    holdings, clock = HoldingsView(), FakeClock()
+    holdings, clock = OwnershipView(), FakeClock()
     reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
-    told_ = Problem(reason=reason, message="instances still run in cr-1")
-    state = HoldingState(managed=True, problems=(told_,), detail=detail)
-    holdings.publish(Holdings(), {Reserved("a", "r"): state}, {})
-    made = sources(holdings, KueueView(reads), ClusterView(reads.clusters.cache, known=list))
+    told_ = ReservationProblem(reason=reason, message="instances still run in cr-1")
+    state = OdcrStatus(managed=True, problems=(told_,), detail=detail)
+    holdings.publish(Ownership(), {Reserved("a", "r"): state}, {})
+    made = sources(holdings, KueueView(reads), ClusterUsage(reads.clusters.cache, known=list))
     one = CapacityReservation.decode({"metadata": {"name": "r", "namespace": "a", "uid": "u"}})
     (left,) = made.left
     assert left(one) == [waits_for]
@@ -403,7 +409,7 @@ def test_what_is_odd_about_a_queue_and_keeps_nobody_out_is_the_detail_alone() ->
 
 @pytest.mark.covers("OME-067")
 def test_all_conditions_are_there_from_the_first_write_and_none_is_true() -> None:
-    said = verdicts(facts(), "Creating", None, first=True, was_ready=False)
+    said = condition_updates(facts(), "Creating", None, first=True, was_ready=False)
     assert {each.type for each in said} == set(RESERVATION_CONDITIONS)
     assert {each.status for each in said} == {"False", "Unknown"}
 
@@ -423,9 +429,9 @@ def test_where_nothing_is_amiss_the_detail_is_the_state(state: State) -> None:
     assert detail(state, None, tuple(told(facts()).values()), facts()) == state
 
 
-def write(before: ReservationStatus, known: Facts, state: State, now: datetime = NOW) -> Any:
+def write(before: ReservationStatus, known: ReservationFacts, state: State, now: datetime = NOW) -> Any:
     obstacle = next(obstacles(known), None)
-    said = verdicts(known, state, obstacle, first=False, was_ready=True)
+    said = condition_updates(known, state, obstacle, first=False, was_ready=True)
     odcr = Odcr(
         id="cr-1",
         instance_type="p5.48xlarge",

@@ -16,7 +16,7 @@ from broker.capacity.types import (
     RESERVATION_INTERRUPTIBLE,
     RESERVATION_TYPE,
 )
-from broker.reservations.instance_labels import ENDS_WITH_IT, LABELS, Standing, standing
+from broker.reservations.instance_labels import ENDS_WITH_IT, LABELS, InstanceLabels, instance_labels
 from providers.model import Instance, Odcr
 from tests.unit.capacity.builders import odcr
 
@@ -80,7 +80,7 @@ def reserved(type_: str = "default", interruptible: str = "false") -> dict[str, 
     ],
 )
 def test_labels(instance: Instance, reservation: Odcr | None, labels: dict[str, str | None] | None) -> None:
-    found = standing(instance, reservation)
+    found = instance_labels(instance, reservation)
     assert (found and found.labels) == labels
 
 
@@ -93,7 +93,7 @@ def test_labels(instance: Instance, reservation: Odcr | None, labels: dict[str, 
     ],
 )
 def test_two_answers_may_contradict(instance: Instance, reservation: Odcr | None, contradicted: bool) -> None:
-    found = standing(instance, reservation)
+    found = instance_labels(instance, reservation)
     assert found is not None and found.contradicted is contradicted
 
 
@@ -116,7 +116,7 @@ ON_DEMAND = {CAPACITY_TYPE: "on-demand"}
     ],
 )
 def test_what_has_become_of_a_node(before: dict[str, str], after: Any, change: str | None) -> None:
-    assert Standing(labels=after).change(before) == change
+    assert InstanceLabels(labels=after).change(before) == change
 
 
 labels = st.dictionaries(
@@ -145,7 +145,7 @@ odcrs = st.none() | st.builds(
 def test_all_three_labels_or_none_and_nothing_else_is_touched(
     instance: Instance, reservation: Odcr | None, before: dict[str, str]
 ) -> None:
-    found = standing(instance, reservation)
+    found = instance_labels(instance, reservation)
     if found is None:
         return
     after = {key: value for key, value in (before | found.lacking(before)).items() if value is not None}

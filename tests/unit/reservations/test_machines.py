@@ -12,8 +12,8 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
-from broker.reservations.machines import Hardware, expires, slots, why
-from broker.reservations.ownership import Holdings
+from broker.reservations.machines import MachineReader, expires, slots, why
+from broker.reservations.ownership import Ownership
 from providers.model import Gpu, InstanceType, Odcr
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -77,7 +77,7 @@ def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() 
     flavors = {"h100": {"sort": "h100"}, "twin": {"sort": "h100"}, "a100": {"sort": "a100"}}
     ended = odcr(id="cr-2", state="expired")
     inventory = Inventory(odcrs={ended.id: ended})
-    held = Holdings(
+    held = Ownership(
         owner={ended.id: OWNER},
         flavor={ended.id: "h100"},
     )
@@ -90,7 +90,7 @@ def test_accelerators_of_no_flavor_or_of_two_alike_are_told_and_count_in_none() 
         # What ran in a reservation that ended runs on, as its labels say.
         node("g", labels={"sort": "a100", names.RESERVATION_ID: ended.id}, has=eight),
     ]
-    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    hardware = MachineReader(starting_seconds=LIMIT.total_seconds())
     for _ in range(2):  # what was worked out before says the same again
         seen = hardware.look(nodes, [], inventory, held, flavors, {P5.name: P5}, NOW)
         assert [(each.name, each.flavor, each.resources) for each in seen.machines] == [
@@ -145,9 +145,9 @@ def test_slots_count_whole(one: Odcr, nodes: list[Node], joining: int, usable: i
 @pytest.mark.parametrize("state", ["active", "scheduled", "pending", "assessing", "failed"])
 def test_only_an_active_reservation_has_slots(state: str) -> None:
     one = odcr(state=state)
-    held = Holdings(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
+    held = Ownership(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
     inventory = Inventory(odcrs={one.id: one})
-    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    hardware = MachineReader(starting_seconds=LIMIT.total_seconds())
     seen = hardware.look([], [], inventory, held, {"h100": {}}, {P5.name: P5}, NOW)
     assert sum(each.count for each in seen.machines if not each.out) == (4 if state == "active" else 0)
 
@@ -167,7 +167,7 @@ def test_a_taken_slot_counts_while_its_instance_is_about_to_be_a_node(
     claims: list[dict[str, Any]], usable: int
 ) -> None:
     one = odcr(available=3)
-    held = Holdings(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
+    held = Ownership(odcrs={OWNER: {"h100": (one,)}}, owner={one.id: OWNER}, flavor={one.id: "h100"})
     made = [
         NodeClaim.decode(
             {
@@ -178,7 +178,7 @@ def test_a_taken_slot_counts_while_its_instance_is_about_to_be_a_node(
         )
         for status in map(dict, claims)
     ]
-    hardware = Hardware(starting_seconds=LIMIT.total_seconds())
+    hardware = MachineReader(starting_seconds=LIMIT.total_seconds())
     seen = hardware.look([], made, Inventory(odcrs={one.id: one}), held, {}, {P5.name: P5}, NOW)
     assert sum(each.resources[GPU] * each.count for each in seen.machines if not each.out) == usable
 

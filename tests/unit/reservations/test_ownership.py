@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.quota.usage import Reserved
 from broker.reservations.ownership import (
-    ANYBODY,
+    ALL_ADOPTERS,
     BROKER,
     TAG_CLUSTER,
     TAG_CLUSTER_UID,
@@ -19,11 +19,11 @@ from broker.reservations.ownership import (
     TAG_MANAGED,
     TAG_RESERVATION,
     Adopters,
-    Claimant,
-    Holdings,
-    belongs,
+    Ownership,
+    OwnershipClaim,
+    resolve_ownership,
 )
-from broker.reservations.sizing import Flavor
+from broker.reservations.sizing import InstanceFlavor
 from providers.aws.tags import Owner
 from providers.model import Odcr, ReservationGroup
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr
@@ -31,15 +31,15 @@ from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr
 A, B = Reserved("team-a", "gpus"), Reserved("team-b", "gpus")
 EVERYBODY = Reserved("", "shared")
 UID = "uid-of-this"
-P5 = Flavor(name="p5", instance_types=("p5.48xlarge",), zones=ZONES)
-M5 = Flavor(name="m5", instance_types=("m5.xlarge",), zones=ZONES[:1])
+P5 = InstanceFlavor(name="p5", instance_types=("p5.48xlarge",), zones=ZONES)
+M5 = InstanceFlavor(name="m5", instance_types=("m5.xlarge",), zones=ZONES[:1])
 
 
 def claimant(
-    reserved: Reserved = A, *flavors: Flavor, ids: str = "", group: str = "", age: int = 0
-) -> Claimant:
+    reserved: Reserved = A, *flavors: InstanceFlavor, ids: str = "", group: str = "", age: int = 0
+) -> OwnershipClaim:
     flavors = flavors or (M5,)
-    return Claimant(
+    return OwnershipClaim(
         reserved=reserved,
         flavor_names=tuple(each.name for each in flavors),
         flavors={each.name: each for each in flavors},
@@ -59,17 +59,17 @@ def made(id_: str = "cr-1", reserved: Reserved = A, cluster: str = "blue") -> Od
 
 def look(
     odcrs: list[Odcr],
-    *claimants: Claimant,
+    *claimants: OwnershipClaim,
     group: tuple[str, ...] | None = None,
     group_tags: Mapping[str, str] | None = None,
-    adopters: Adopters = ANYBODY,
+    adopters: Adopters = ALL_ADOPTERS,
     holders: Mapping[str, Reserved] | None = None,
-) -> Holdings:
+) -> Ownership:
     tags = group_tags or {}
     read = ReservationGroup(
         arn=GROUP, name="g", member_ids=group or (), tags=tags, ownership=Owner("blue", UID).judge(tags)
     )
-    return belongs(
+    return resolve_ownership(
         odcrs,
         {} if group is None else {GROUP: read},
         claimants or [claimant()],
@@ -79,7 +79,7 @@ def look(
     )
 
 
-def reasons(found: Holdings, reserved: Reserved = A) -> list[str]:
+def reasons(found: Ownership, reserved: Reserved = A) -> list[str]:
     return [each.reason for each in found.problems.get(reserved, ())]
 
 
@@ -95,7 +95,7 @@ def reasons(found: Holdings, reserved: Reserved = A) -> list[str]:
         (tagged(reserved=EVERYBODY), claimant(EVERYBODY), None),
     ],
 )
-def test_by_tag_by_id_and_by_group(there: Odcr, who: Claimant, group: tuple[str, ...] | None) -> None:
+def test_by_tag_by_id_and_by_group(there: Odcr, who: OwnershipClaim, group: tuple[str, ...] | None) -> None:
     found = look([there], who, group=group)
     assert found.odcrs == {who.reserved: {"m5": (there,)}}
     assert (found.owner, found.flavor) == ({"cr-1": who.reserved}, {"cr-1": "m5"})
@@ -112,7 +112,7 @@ def test_what_has_ended_or_names_nobody_is_nobodys() -> None:
             tagged("cr-5", tags={TAG_CLUSTER: "green"}),
         ]
     )
-    assert found == Holdings()
+    assert found == Ownership()
 
 
 @pytest.mark.covers("SAF-54")
@@ -140,7 +140,7 @@ def test_of_two_claims_the_older_stands_and_a_holder_keeps_what_it_has() -> None
 )
 @pytest.mark.parametrize("who", [claimant(ids="cr-1"), claimant(group=GROUP)], ids=["id", "group"])
 def test_annotation_adopts_only_what_the_operators_list_allows(
-    entries: tuple[str, ...], adopted: bool, who: Claimant
+    entries: tuple[str, ...], adopted: bool, who: OwnershipClaim
 ) -> None:
     adopters = Adopters.parse(entries)
     found = look([odcr("cr-1")], who, group=("cr-1",), adopters=adopters)
@@ -180,7 +180,7 @@ def test_tag_on_a_group_of_this_cluster_adopts_its_members_without_a_list(
         assert theirs == bool(cluster)
         assert cluster.get(TAG_CLUSTER_UID, "") in told.message
         # The operator's list is the word of somebody who knows.
-        found = look([odcr("cr-1")], who, group=("cr-1",), group_tags=tags, adopters=ANYBODY)
+        found = look([odcr("cr-1")], who, group=("cr-1",), group_tags=tags, adopters=ALL_ADOPTERS)
         assert found.owner == {"cr-1": A}
 
 
@@ -211,7 +211,7 @@ def test_what_names_one_in_its_tag_stays_with_it_whoever_names_it(there: Odcr) -
         (tagged(tags={TAG_FLAVOR: "m5-too"}), (M5, replace(M5, name="m5-too")), "m5-too", ""),
     ],
 )
-def test_in_which_flavor(there: Odcr, flavors: tuple[Flavor, ...], flavor: str, reason: str) -> None:
+def test_in_which_flavor(there: Odcr, flavors: tuple[InstanceFlavor, ...], flavor: str, reason: str) -> None:
     found = look([there], claimant(A, *flavors))
     assert found.flavor.get("cr-1", "") == flavor
     assert [*found.of(A)] == ([flavor] if flavor else [])
@@ -227,7 +227,7 @@ def test_in_which_flavor(there: Odcr, flavors: tuple[Flavor, ...], flavor: str, 
         ([], claimant(group=GROUP), "GroupNotFound"),
     ],
 )
-def test_what_is_named_and_not_there(odcrs: list[Odcr], who: Claimant, reason: str) -> None:
+def test_what_is_named_and_not_there(odcrs: list[Odcr], who: OwnershipClaim, reason: str) -> None:
     assert reasons(look(odcrs, who)) == [reason]
 
 
@@ -267,7 +267,7 @@ def test_nothing_is_lost_or_counted_twice(
 
 
 def test_a_group_that_could_not_be_read_is_not_called_missing() -> None:
-    found = belongs([], {}, [claimant(group=GROUP)], cluster="blue", unread={GROUP: "EC2 was busy"})
+    found = resolve_ownership([], {}, [claimant(group=GROUP)], cluster="blue", unread={GROUP: "EC2 was busy"})
     assert [(each.reason, each.message) for each in found.problems[A]] == [
         ("GroupUnreadable", "EC2 was busy")
     ]

@@ -13,14 +13,14 @@ import pytest
 from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
 from broker.reservations.desired import (
+    LATEST_VISIBLE,
     MOST,
-    SETTLE,
-    Ask,
     Caps,
-    HoldingsPlan,
-    Regroup,
-    Terms,
-    Wish,
+    DesiredCapacity,
+    FlavorDemand,
+    GroupChange,
+    ProcurementPlan,
+    PurchaseSpec,
 )
 from broker.reservations.ownership import (
     BROKER,
@@ -29,14 +29,14 @@ from broker.reservations.ownership import (
     TAG_FLAVOR,
     TAG_MANAGED,
     TAG_RESERVATION,
-    Claimant,
-    belongs,
+    OwnershipClaim,
     made_here,
+    resolve_ownership,
 )
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import TAG_PURCHASE, HeldRecord, Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
-from broker.reservations.sizing import Flavor
+from broker.reservations.sizing import InstanceFlavor
 from providers.aws.tags import Owner
 from providers.model import ErrorClass, InstanceType, Odcr, ProviderError, ReservationGroup
 from tests.unit.capacity.builders import GROUP, NOW, ZONES, minutes, odcr, type_
@@ -55,14 +55,18 @@ TYPES = {
 }
 P5, SMALL, P4 = [*TYPES][:3]
 A, B, C = ZONES
-H100 = Flavor(name="h100", instance_types=(P5,), zones=(A, B))
+H100 = InstanceFlavor(name="h100", instance_types=(P5,), zones=(A, B))
 
 
-def wish(gpus: int = 64, flavor: Flavor = H100, reserved: Reserved = TEAM, **more: Any) -> Wish:
-    ask = Ask(flavor=flavor, nominal={GPU: float(gpus)})
+def wish(
+    gpus: int = 64, flavor: InstanceFlavor = H100, reserved: Reserved = TEAM, **more: Any
+) -> DesiredCapacity:
+    ask = FlavorDemand(flavor=flavor, nominal={GPU: float(gpus)})
     asks = more.pop("asks", {flavor.name: ask})
     names = more.pop("flavor_names", tuple(asks))
-    return Wish(reserved=reserved, asks=asks, flavor_names=names, groups=more.pop("groups", False), **more)
+    return DesiredCapacity(
+        reserved=reserved, asks=asks, flavor_names=names, groups=more.pop("groups", False), **more
+    )
 
 
 def ours(
@@ -94,7 +98,7 @@ def lost(id_: str, total: int, *, reserved: Reserved = TEAM, **more: Any) -> Hel
 
 
 def planned(
-    *wishes: Wish,
+    *wishes: DesiredCapacity,
     there: tuple[Odcr, ...] = (),
     refusals: Refusals | None = None,
     caps: Caps = RICH,
@@ -103,9 +107,9 @@ def planned(
     types: Mapping[str, InstanceType] = TYPES,
     intents: Iterable[PurchaseIntent] = (),
     lost: Iterable[HeldRecord] = (),
-) -> HoldingsPlan:
+) -> ProcurementPlan:
     claimants = [
-        Claimant(
+        OwnershipClaim(
             reserved=each.reserved,
             flavor_names=each.flavor_names,
             flavors={name: ask.flavor for name, ask in each.asks.items()},
@@ -116,7 +120,7 @@ def planned(
     return plan(
         wishes,
         inventory,
-        belongs(there, {}, claimants, cluster="blue"),
+        resolve_ownership(there, {}, claimants, cluster="blue"),
         types=types,
         refusals=refusals or Refusals(),
         caps=caps,
@@ -127,15 +131,15 @@ def planned(
     )
 
 
-def buys(found: HoldingsPlan) -> list[tuple[str, str, int]]:
+def buys(found: ProcurementPlan) -> list[tuple[str, str, int]]:
     return [(each.instance_type, each.zone, each.count) for each in found.purchases]
 
 
-def changes(found: HoldingsPlan) -> dict[str, int]:
+def changes(found: ProcurementPlan) -> dict[str, int]:
     return {each.odcr_id: each.count for each in found.changes}
 
 
-def reasons(found: HoldingsPlan, reserved: Reserved = TEAM) -> list[str]:
+def reasons(found: ProcurementPlan, reserved: Reserved = TEAM) -> list[str]:
     return [each.reason for each in found.outlooks[reserved].problems]
 
 
@@ -204,7 +208,7 @@ def test_what_would_never_be_of_the_flavor_is_not_bought(
 @pytest.mark.parametrize(("label", "asked"), [("default", "dedicated"), ("dedicated", "default")])
 def test_tenancy_that_no_claim_of_the_flavor_could_use_is_not_bought(label: str, asked: Any) -> None:
     pinned = replace(H100, labels={"karpenter.k8s.aws/instance-tenancy": label})
-    found = planned(wish(flavor=pinned, terms=Terms(tenancy=asked)))
+    found = planned(wish(flavor=pinned, terms=PurchaseSpec(tenancy=asked)))
     (told,) = found.outlooks[TEAM].problems
     assert not buys(found)
     assert "nothing could use it" in told.message and asked in told.message and label in told.message
@@ -288,7 +292,7 @@ def test_a_zone_that_has_not_the_type_is_not_asked_for_fewer() -> None:
 
 
 def test_types_of_a_flavor_are_tried_in_order_and_count_alike() -> None:
-    flavor = Flavor(name="h100", instance_types=(P5, SMALL), zones=(A,))
+    flavor = InstanceFlavor(name="h100", instance_types=(P5, SMALL), zones=(A,))
     assert buys(planned(wish(20, flavor))) == [(P5, A, 3)]
     assert buys(planned(wish(20, flavor), refusals=refused((P5, A, 1)))) == [(SMALL, A, 20)]
     there = (ours("cr-1", 2),)
@@ -305,7 +309,7 @@ def test_one_call_adds_no_more_than_ec2_takes() -> None:
         ({"held": "no"}, "PurchaseSkipped"),
         ({"refused": "no"}, "PurchaseSkipped"),
         ({"frozen": "no"}, "PurchaseSkipped"),
-        ({"terms": Terms(end=NOW)}, "PurchaseSkipped"),
+        ({"terms": PurchaseSpec(end=NOW)}, "PurchaseSkipped"),
         ({"ready": False}, None),
     ],
 )
@@ -316,7 +320,7 @@ def test_nothing_is_bought_while_it_must_wait(more: dict[str, Any], reason: str 
 
 
 def test_a_ratio_that_no_count_serves_buys_by_the_accelerator_and_says_so() -> None:
-    ask = Ask(flavor=H100, nominal={GPU: 64.0, "memory": 32 * 2.0**40})
+    ask = FlavorDemand(flavor=H100, nominal={GPU: 64.0, "memory": 32 * 2.0**40})
     found = planned(wish(asks={"h100": ask}))
     assert buys(found) == [(P5, A, 8)]
     assert reasons(found) == ["ResourceRatioUnsatisfiable"]
@@ -413,7 +417,7 @@ def test_a_cap_is_for_all_together_and_the_first_come_first() -> None:
     ],
 )
 def test_purchase_that_ec2_does_not_show_counts_whatever_happens_to_its_object(
-    there: tuple[Odcr, ...], wishes: tuple[Wish, ...], left: int, caps: Caps
+    there: tuple[Odcr, ...], wishes: tuple[DesiredCapacity, ...], left: int, caps: Caps
 ) -> None:
     sent = intent("p-1", 8, reserved=OTHER, at=NOW - minutes(40))
     found = planned(wish(), *wishes, there=there, caps=caps, intents=[sent])
@@ -431,20 +435,20 @@ def test_purchase_that_ec2_does_not_show_counts_whatever_happens_to_its_object(
         (wish(), True),
         (wish(80), True),  # more is wanted: what was sent, then the rest
         (wish(32), False),  # less is wanted
-        (wish(terms=Terms(match_criteria="open")), False),
+        (wish(terms=PurchaseSpec(match_criteria="open")), False),
         (wish(held="no"), False),
         (wish(flavor=replace(H100, zones=(B,))), False),
     ],
 )
 def test_purchase_of_unknown_fate_is_sent_again_only_as_it_was_and_only_if_wanted(
-    asked: Wish, repeated: bool
+    asked: DesiredCapacity, repeated: bool
 ) -> None:
     sent = intent("p-1", 8)
     found = planned(asked, intents=[sent])
     assert found.purchases == ((sent,) if repeated else ())
     assert reasons(found) == ([] if repeated else ["PurchaseSkipped"])
     if not repeated and not asked.held:  # EC2 would show it by now: what is wanted is bought beside it
-        later = planned(asked, intents=[sent], now=NOW + SETTLE)
+        later = planned(asked, intents=[sent], now=NOW + LATEST_VISIBLE)
         assert [type(each) for each in later.purchases] == [Purchase]
     poor = planned(asked, intents=[sent], caps=Caps(dollars=1e9, instances=7))
     assert poor.purchases == (), "the cap was lowered meanwhile"
@@ -474,7 +478,7 @@ def test_what_was_held_and_is_not_described_is_not_bought_again_and_counts() -> 
     # By another flavor's name it would be bought again all the same; of another type it is not the same.
     renamed = wish(flavor=replace(H100, name="hopper"))
     assert reasons(planned(renamed, lost=[gone])) == ["PurchaseSkipped"]
-    small = Flavor(name="small", instance_types=(SMALL,), zones=(A,))
+    small = InstanceFlavor(name="small", instance_types=(SMALL,), zones=(A,))
     assert buys(planned(wish(1, small), lost=[gone])) == [(SMALL, A, 1)]
     # A deleted one that gives back stays for it: nothing else would.
     for policy, record, stays in (
@@ -516,16 +520,16 @@ def test_caps_hold_for_each_namespace() -> None:
 
 @pytest.mark.covers("SAF-08")
 @pytest.mark.parametrize(
-    "terms", [Terms(platform="Windows with SQL Server Standard"), Terms(tenancy="dedicated")]
+    "terms", [PurchaseSpec(platform="Windows with SQL Server Standard"), PurchaseSpec(tenancy="dedicated")]
 )
-def test_price_is_that_of_platform_and_tenancy(terms: Terms) -> None:
-    plain = Flavor(name="cpu", instance_types=("m5.xlarge",), zones=(A,))
+def test_price_is_that_of_platform_and_tenancy(terms: PurchaseSpec) -> None:
+    plain = InstanceFlavor(name="cpu", instance_types=("m5.xlarge",), zones=(A,))
     asked = wish(
-        asks={"cpu": Ask(flavor=plain, nominal={"cpu": 40.0})},
+        asks={"cpu": FlavorDemand(flavor=plain, nominal={"cpu": 40.0})},
         terms=terms,
     )
     caps = Caps(dollars=2.0)
-    assert buys(planned(replace(asked, terms=Terms()), caps=caps)) == [("m5.xlarge", A, 10)]
+    assert buys(planned(replace(asked, terms=PurchaseSpec()), caps=caps)) == [("m5.xlarge", A, 10)]
     found = planned(asked, caps=caps)
     assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
     (told,) = found.outlooks[TEAM].problems
@@ -539,7 +543,7 @@ def test_price_is_that_of_platform_and_tenancy(terms: Terms) -> None:
 
 
 def test_what_has_no_known_price_is_not_bought_under_a_cap_in_dollars() -> None:
-    flavor = Flavor(name="a100", instance_types=(P4,), zones=(A,))
+    flavor = InstanceFlavor(name="a100", instance_types=(P4,), zones=(A,))
     found = planned(wish(8, flavor))
     assert (buys(found), reasons(found)) == ([], ["PriceUnknown"])
     assert buys(planned(wish(8, flavor), caps=Caps(dollars=float("inf")))) == [(P4, A, 1)]
@@ -567,7 +571,7 @@ def test_what_is_held_at_an_unknown_price_is_not_held_for_nothing() -> None:
         ({}, Caps(), None, False),
         ({"held": "no room"}, RICH, None, False),
         ({"frozen": "not understood"}, RICH, None, False),
-        ({"terms": Terms(end=NOW)}, RICH, None, False),
+        ({"terms": PurchaseSpec(end=NOW)}, RICH, None, False),
     ],
 )
 def test_only_what_is_asked_for_is_being_bought(
@@ -585,15 +589,15 @@ def test_what_is_there_and_begins_later_is_being_bought_and_an_unavailable_block
 
 
 def test_while_one_is_named_and_not_adopted_nothing_is_bought_for_the_flavors_that_it_fits() -> None:
-    a100 = Flavor(name="a100", instance_types=("m5.xlarge",), zones=(A,))
+    a100 = InstanceFlavor(name="a100", instance_types=("m5.xlarge",), zones=(A,))
     asks = {
-        "h100": Ask(flavor=H100, nominal={GPU: 8.0}),
-        "a100": Ask(flavor=a100, nominal={"cpu": 4.0}),
+        "h100": FlavorDemand(flavor=H100, nominal={GPU: 8.0}),
+        "a100": FlavorDemand(flavor=a100, nominal={"cpu": 4.0}),
     }
     both = (wish(asks=asks), wish(8, reserved=OTHER))
     there = (odcr("cr-1", P5, A, total=1, free=1),)
     claimants = [
-        Claimant(
+        OwnershipClaim(
             reserved=each.reserved,
             flavor_names=each.flavor_names,
             flavors={name: ask.flavor for name, ask in each.asks.items()},
@@ -604,7 +608,7 @@ def test_while_one_is_named_and_not_adopted_nothing_is_bought_for_the_flavors_th
     found = plan(
         both,
         Inventory(odcrs={"cr-1": there[0]}, described=NOW),
-        belongs(there, {}, claimants, cluster="blue"),
+        resolve_ownership(there, {}, claimants, cluster="blue"),
         types=TYPES,
         refusals=Refusals(),
         caps=RICH,
@@ -620,7 +624,7 @@ def test_while_one_is_named_and_not_adopted_nothing_is_bought_for_the_flavors_th
 # ---- less, other, none
 
 
-@pytest.mark.parametrize("more", [{}, {"deleted": True, "cancels": True}, {"terms": Terms(end=NOW)}])
+@pytest.mark.parametrize("more", [{}, {"deleted": True, "cancels": True}, {"terms": PurchaseSpec(end=NOW)}])
 def test_nothing_at_all_is_changed_of_what_is_not_understood(more: dict[str, Any]) -> None:
     there = (ours("cr-1", 8), ours("cr-2", 2, zone=C))
     asked = wish(16, groups=True, frozen="the annotation is not understood", **more)
@@ -681,25 +685,25 @@ def test_what_is_to_be_otherwise_is_made_new_before_the_old_goes(stray: Odcr) ->
 
 def test_ends_are_kept_in_place() -> None:
     end = NOW + timedelta(days=7)
-    found = planned(wish(16, terms=Terms(end=end)), there=(ours("cr-1", 2),))
+    found = planned(wish(16, terms=PurchaseSpec(end=end)), there=(ours("cr-1", 2),))
     assert [(each.odcr_id, each.count, each.end) for each in found.changes] == [("cr-1", 2, end)]
     there = (ours("cr-1", 2, end=end + timedelta(milliseconds=5)),)
-    assert not planned(wish(16, terms=Terms(end=end)), there=there).steps
+    assert not planned(wish(16, terms=PurchaseSpec(end=end)), there=there).steps
     found = planned(wish(16), there=there)
     assert [(each.odcr_id, each.end) for each in found.changes] == [("cr-1", None)]
-    assert not planned(wish(16, terms=Terms(end=NOW)), there=(ours("cr-1", 2, end=NOW),)).steps
+    assert not planned(wish(16, terms=PurchaseSpec(end=NOW)), there=(ours("cr-1", 2, end=NOW),)).steps
 
 
 def test_a_flavor_that_means_nothing_today_is_left_as_it_is() -> None:
     lost = wish(asks={}, flavor_names=("h100",), cancels=True)
     assert not planned(lost, there=(ours("cr-1", 8),)).steps
-    impossible = wish(8, Flavor(name="h100", instance_types=("m5.xlarge",), zones=(A,)), cancels=True)
+    impossible = wish(8, InstanceFlavor(name="h100", instance_types=("m5.xlarge",), zones=(A,)), cancels=True)
     assert not planned(impossible, there=(ours("cr-1", 8),)).steps
 
 
 @pytest.mark.covers("CAP-04")
 @pytest.mark.parametrize("asked", [wish(0), wish(asks={}, flavor_names=())], ids=["zero", "no flavor"])
-def test_scaled_to_nothing_it_is_given_back_only_where_the_policy_says_so(asked: Wish) -> None:
+def test_scaled_to_nothing_it_is_given_back_only_where_the_policy_says_so(asked: DesiredCapacity) -> None:
     there = (ours("cr-1", 8), theirs("cr-2", 4))
     kept = planned(asked, there=there)
     assert not kept.steps and "Retained" in reasons(kept)
@@ -740,7 +744,7 @@ def test_deleted_it_is_not_done_while_a_purchase_may_still_appear_or_its_group_i
     assert not planned(replace(gone, groups=False)).outlooks[TEAM].settled
     found = planned(replace(gone, group=ReservationGroup(arn=GROUP, name="g")))
     assert not found.outlooks[TEAM].settled
-    assert found.regroups == (Regroup(reserved=TEAM, drop=True),)
+    assert found.regroups == (GroupChange(reserved=TEAM, drop=True),)
 
 
 # ---- groups
@@ -751,17 +755,17 @@ def test_deleted_it_is_not_done_while_a_purchase_may_still_appear_or_its_group_i
     ("members", "there", "step"),
     [
         (None, (), None),
-        (None, (ours("cr-1", 8),), Regroup(reserved=TEAM, make=True)),
+        (None, (ours("cr-1", 8),), GroupChange(reserved=TEAM, make=True)),
         (("cr-1",), (ours("cr-1", 8),), None),
-        ((), (ours("cr-1", 7), theirs("cr-2", 1)), Regroup(reserved=TEAM, join=("cr-1", "cr-2"))),
+        ((), (ours("cr-1", 7), theirs("cr-2", 1)), GroupChange(reserved=TEAM, join=("cr-1", "cr-2"))),
         # Put in by hand: it is not the reservation's.
-        (("cr-1", "cr-9"), (ours("cr-1", 8), odcr("cr-9")), Regroup(reserved=TEAM, leave=("cr-9",))),
+        (("cr-1", "cr-9"), (ours("cr-1", 8), odcr("cr-9")), GroupChange(reserved=TEAM, leave=("cr-9",))),
         # EC2 takes out what has ended by itself.
         (("cr-1", "cr-8", "cr-7"), (ours("cr-1", 8), ours("cr-8", 1, state="cancelled")), None),
     ],
 )
 def test_the_group_has_just_what_the_reservation_holds(
-    members: tuple[str, ...] | None, there: tuple[Odcr, ...], step: Regroup | None
+    members: tuple[str, ...] | None, there: tuple[Odcr, ...], step: GroupChange | None
 ) -> None:
     group = None if members is None else ReservationGroup(arn=GROUP, name="g", member_ids=members)
     found = planned(wish(groups=True, group=group), there=there)

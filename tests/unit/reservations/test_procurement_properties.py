@@ -17,20 +17,28 @@ from hypothesis import strategies as st
 
 from broker.capacity.model import Inventory
 from broker.quota.usage import Reserved
-from broker.reservations.desired import SETTLE, Ask, Caps, Change, HoldingsPlan, Terms, Wish
+from broker.reservations.desired import (
+    LATEST_VISIBLE,
+    Caps,
+    DesiredCapacity,
+    FlavorDemand,
+    OdcrChange,
+    ProcurementPlan,
+    PurchaseSpec,
+)
 from broker.reservations.ownership import (
     BROKER,
     TAG_CLUSTER,
     TAG_FLAVOR,
     TAG_MANAGED,
     TAG_RESERVATION,
-    Claimant,
-    belongs,
+    OwnershipClaim,
+    resolve_ownership,
 )
 from broker.reservations.procurement import plan
 from broker.reservations.purchases import Purchase, PurchaseIntent
 from broker.reservations.refusals import Refusals
-from broker.reservations.sizing import Flavor
+from broker.reservations.sizing import InstanceFlavor
 from providers.model import ENDED_STATES, ErrorClass, Odcr, ProviderError
 from tests.unit.capacity.builders import NOW, ZONES, type_
 
@@ -45,8 +53,8 @@ TYPES = {
 }
 BIG, SMALL = TYPES
 FLAVORS = {
-    "big": Flavor(name="big", instance_types=(BIG,), zones=ZONES[:2]),
-    "any": Flavor(name="any", instance_types=(BIG, SMALL), zones=ZONES[1:]),
+    "big": InstanceFlavor(name="big", instance_types=(BIG,), zones=ZONES[:2]),
+    "any": InstanceFlavor(name="any", instance_types=(BIG, SMALL), zones=ZONES[1:]),
 }
 TEAMS = (Reserved("a", "gpus"), Reserved("b", "gpus"))
 Place = tuple[str, str]
@@ -94,7 +102,7 @@ class Ec2:
         self.make(purchase.instance_type, purchase.zone, purchase.count, tags)
         return True
 
-    def change(self, change: Change) -> None:
+    def change(self, change: OdcrChange) -> None:
         odcr = self.odcrs[change.odcr_id]
         assert odcr.id not in self.foreign, "somebody else's"
         used = odcr.total - odcr.available
@@ -121,26 +129,30 @@ class World:
     cancels: bool = False
     intents: tuple[PurchaseIntent, ...] = ()
     refusals: Refusals = field(default_factory=Refusals)
-    flavors: dict[str, Flavor] = field(default_factory=lambda: dict(FLAVORS))
+    flavors: dict[str, InstanceFlavor] = field(default_factory=lambda: dict(FLAVORS))
 
-    def plan(self) -> HoldingsPlan:
+    def plan(self) -> ProcurementPlan:
         claimants = [
-            Claimant(reserved=team, flavor_names=tuple(quota), flavors={n: self.flavors[n] for n in quota})
+            OwnershipClaim(
+                reserved=team, flavor_names=tuple(quota), flavors={n: self.flavors[n] for n in quota}
+            )
             for team, quota in self.quotas.items()
         ]
         wishes = [
-            Wish(
+            DesiredCapacity(
                 reserved=team,
-                asks={n: Ask(flavor=self.flavors[n], nominal={GPU: float(g)}) for n, g in quota.items()},
+                asks={
+                    n: FlavorDemand(flavor=self.flavors[n], nominal={GPU: float(g)}) for n, g in quota.items()
+                },
                 flavor_names=tuple(quota),
-                terms=Terms(),
+                terms=PurchaseSpec(),
                 deleted=team in self.deleted,
                 cancels=self.cancels,
                 groups=False,
             )
             for team, quota in self.quotas.items()
         ]
-        holdings = belongs(self.ec2.odcrs.values(), {}, claimants, cluster=CLUSTER)
+        holdings = resolve_ownership(self.ec2.odcrs.values(), {}, claimants, cluster=CLUSTER)
         return plan(
             wishes,
             Inventory(odcrs=dict(self.ec2.odcrs), described=self.now),
@@ -214,7 +226,7 @@ class World:
         held += [(intent.instance_type, intent.count) for intent in self.intents]
         return sum(count * (TYPES[name].on_demand_price or 0) for name, count in held)
 
-    def each_within(self, planned: HoldingsPlan) -> None:
+    def each_within(self, planned: ProcurementPlan) -> None:
         for purchase in planned.purchases:
             team = str(purchase.reserved)
             count = sum(odcr.total for odcr in self.ec2.ours() if odcr.tags[TAG_RESERVATION] == team)
@@ -262,7 +274,7 @@ def happen(world: World, what: tuple[object, ...]) -> None:
         case "lost reply", [Reserved() as team, (str(name), str(zone)), int(count)]:
             sent = PurchaseIntent(
                 attempt_id="p-1",
-                at=world.now - SETTLE,
+                at=world.now - LATEST_VISIBLE,
                 reserved=team,
                 flavor="big",
                 instance_type=name,

@@ -13,14 +13,14 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
 from broker.capacity.model import Inventory
 from broker.controllers.odcr.groups import EVERY, LONGEST, Groups
-from broker.controllers.odcr.recent import Recent
-from broker.controllers.odcr.view import HoldingsView
+from broker.controllers.odcr.recent import RecentChanges
+from broker.controllers.odcr.view import OwnershipView
 from broker.quota.usage import Reserved
-from broker.reservations.desired import SETTLE
-from broker.reservations.idle_release import Idle
-from broker.reservations.ownership import Holdings
+from broker.reservations.desired import LATEST_VISIBLE
+from broker.reservations.idle_release import IdleTracker
+from broker.reservations.ownership import Ownership
 from broker.reservations.purchases import UNSHOWN
-from broker.reservations.reading import Reading, flavors_of, read
+from broker.reservations.reading import ParsedReservation, flavors_of, read
 from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
 
@@ -49,7 +49,7 @@ def reading(
     *,
     flavors: dict[str, dict[str, str]] | None = None,
     **more: Any,
-) -> Reading:
+) -> ParsedReservation:
     known = {"h100": {INSTANCE_TYPE: P5, ZONE: ZONES[0]}} if flavors is None else flavors
     made = one(annotations, **more)
     return read(made, judge(made.spec), flavors_of(known, TYPES, ()), cost_labels=("team", "owner"))
@@ -239,7 +239,7 @@ def shown(*odcrs: Odcr, at: datetime = NOW) -> Inventory:
 
 
 def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
-    recent = Recent()
+    recent = RecentChanges()
     recent.made(odcr("cr-new", total=2, free=2), NOW)
     recent.changed("cr-1", 5, NOW)
     recent.changed("cr-2", 0, NOW)
@@ -253,12 +253,12 @@ def test_what_was_done_is_in_every_description_until_ec2_must_show_it() -> None:
     # What EC2 shows of a new one is what counts, and after a while in everything.
     gone = replace(odcr("cr-new", total=2, free=2), state="cancelled")
     assert recent.seen(shown(gone, at=NOW + minutes(2))).odcrs["cr-new"].state == "cancelled"
-    after = replace(late, described=NOW + SETTLE)
+    after = replace(late, described=NOW + LATEST_VISIBLE)
     assert recent.seen(after) == after
 
 
 def test_what_was_made_counts_until_ec2_has_shown_it_or_would_have_forgotten_it() -> None:
-    recent = Recent()
+    recent = RecentChanges()
     recent.made(odcr("cr-new", total=2, free=2), NOW)
     assert "cr-new" in recent.seen(shown(at=NOW + UNSHOWN - minutes(1))).odcrs
     assert "cr-new" not in recent.seen(shown(at=NOW + UNSHOWN)).odcrs
@@ -266,7 +266,7 @@ def test_what_was_made_counts_until_ec2_has_shown_it_or_would_have_forgotten_it(
 
 def test_a_slot_is_idle_only_as_long_as_it_was_seen_so() -> None:
     tags = {names.TAG_MANAGED: "capacity-broker", names.TAG_CLUSTER: "blue"}
-    idle = Idle(ttl=timedelta(minutes=60), cluster="blue")
+    idle = IdleTracker(ttl=timedelta(minutes=60), cluster="blue")
 
     def at(minute: int, free: int) -> int:
         now = NOW + minutes(minute)
@@ -276,21 +276,21 @@ def test_a_slot_is_idle_only_as_long_as_it_was_seen_so() -> None:
 
     assert [at(0, 8), at(30, 5), at(59, 8), at(60, 8)] == [0, 0, 0, 5]
     assert [at(61, 0), at(62, 8), at(121, 8), at(122, 8)] == [0, 0, 0, 8]
-    never = Idle(ttl=timedelta(0), cluster="blue")
+    never = IdleTracker(ttl=timedelta(0), cluster="blue")
     never.see(shown(odcr("cr-1", tags=tags)), NOW)
     assert never.over([odcr("cr-1")], NOW + timedelta(days=9)) == 0
 
 
 def test_who_is_deleted_may_go_only_when_a_pass_has_seen_just_that_object_so() -> None:
-    view = HoldingsView()
+    view = OwnershipView()
     heard: list[int] = []
     view.on_change(lambda: heard.append(1))
     assert (view.known, view.settled(TEAM)) == (False, False)
     view.settle({TEAM: "u-1"})
     assert [view.settled(TEAM, uid=uid) for uid in ("", "u-1", "u-2")] == [True, True, False]
-    view.publish(Holdings(), {}, {})
+    view.publish(Ownership(), {}, {})
     assert (view.known, view.settled(TEAM)) == (True, False)
-    view.publish(Holdings(), {}, {})
+    view.publish(Ownership(), {}, {})
     assert len(heard) == 2  # the same again is no change
 
 

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.reservations.sizing import Flavor, FlavorProblem, flavor_of, is_zone_id, needed, size, supply
+from broker.reservations.sizing import (
+    FlavorProblem,
+    InstanceFlavor,
+    flavor_of,
+    is_zone_id,
+    needed,
+    size,
+    supply,
+)
 from providers.model import Odcr
 from tests.unit.capacity.builders import INSTANCE_TYPE, ZONE, ZONES, odcr, type_
 
@@ -27,8 +35,8 @@ TYPES = {
 }
 
 
-def flavor(*types: str, zones: tuple[str, ...] = ZONES, **labels: str) -> Flavor:
-    return Flavor(name="f", instance_types=types, zones=zones, labels=labels)
+def flavor(*types: str, zones: tuple[str, ...] = ZONES, **labels: str) -> InstanceFlavor:
+    return InstanceFlavor(name="f", instance_types=types, zones=zones, labels=labels)
 
 
 @pytest.mark.covers("CAP-01")
@@ -55,7 +63,7 @@ def test_what_the_labels_of_a_flavor_mean(
     labels: dict[str, str], configured: tuple[str, ...], types: tuple[str, ...], zones: tuple[str, ...]
 ) -> None:
     found = flavor_of("f", labels, TYPES, configured)
-    assert isinstance(found, Flavor), found
+    assert isinstance(found, InstanceFlavor), found
     assert (found.instance_types, found.zones) == (types, zones)
 
 

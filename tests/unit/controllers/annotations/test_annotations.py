@@ -16,7 +16,7 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apis.spelling import misspelt
 from broker.apiserver import Cluster
-from broker.controllers.annotations.teller import EVERYBODY, Teller, ours
+from broker.controllers.annotations.teller import EVERYBODY, AnnotationReporter, ours
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -72,7 +72,7 @@ class Told:
         self.recorder = Recorder(self.client, "test", FakeClock())
         self.known = KNOWN if known is None else known
         self.caches: dict[str, Cache[Any]] = {kind: Cache(type(one)) for kind, one in _by_kind(there).items()}
-        self.teller = Teller(self.caches, lambda: self.known, recorder=self.recorder)
+        self.teller = AnnotationReporter(self.caches, lambda: self.known, recorder=self.recorder)
         for one in there:
             self.see(one)
 

@@ -19,7 +19,7 @@ from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.kueue.ownership import mark
 from broker.controllers.ome.loops import OmeLoops
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.shared import Shared
+from broker.controllers.ome.shared import ReservationDependencies
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
@@ -28,7 +28,7 @@ from broker.kube.informer import Informer
 from broker.kube.singleton import Singleton
 from broker.kube.transports import InProcessTransport
 from broker.quota.usage import Reserved
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 from tests.kueue.definitions import definitions, install
 from tests.kueue.played import Kueue
@@ -65,7 +65,7 @@ class World:
         nodes, pods = Informer(self.client, Node, clock=clock), Informer(self.client, Pod, clock=clock)
         self.reads = OmeReads(self.client, clock=clock)
         loops = OmeLoops(
-            Shared(
+            ReservationDependencies(
                 client=Client(transport),
                 provider=nothing,
                 reads=self.reads,
@@ -82,7 +82,7 @@ class World:
                 synced=lambda: True,
             )
         )
-        loops.holdings.publish(Holdings(), {}, {})
+        loops.holdings.publish(Ownership(), {}, {})
         (self.loop,) = [
             each for each in loops.loops if isinstance(each, Singleton) and each.name == "reservation"
         ]

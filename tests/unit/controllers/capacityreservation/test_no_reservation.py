@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from broker.apiserver import Cluster
-from broker.controllers.capacityreservation.controller import ReservationKeeper
-from broker.controllers.capacityreservation.look import Look, View
+from broker.controllers.capacityreservation.controller import ReservationController
+from broker.controllers.capacityreservation.look import ReservationSnapshot, ReservationSnapshotBuilder
 from broker.controllers.capacityreservation.metrics import METRICS, Shown
 from broker.controllers.capacityreservation.sources import Reservation, Sources
 from broker.controllers.ome.reads import OmeReads
@@ -19,13 +19,13 @@ from broker.quota.lifecycle import Limits
 from broker.quota.usage import Reserved
 
 
-class Unasked(Look):
+class Unasked(ReservationSnapshotBuilder):
     """Fails whoever takes a look."""
 
     def __init__(self) -> None:
         self.alive: Collection[str] | None = None
 
-    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> View:
+    def take(self, reservations: Sequence[Reservation], now: datetime, moment: float) -> ReservationSnapshot:
         raise AssertionError("nobody asks what there is")
 
     def forget(self, alive: Collection[str]) -> None:
@@ -34,7 +34,7 @@ class Unasked(Look):
 
 def test_without_reservations_nothing_is_looked_at_and_figures_of_earlier_ones_go() -> None:
     client, clock, look = Client(InProcessTransport(Cluster())), FakeClock(), Unasked()
-    keeper = ReservationKeeper(
+    keeper = ReservationController(
         client,
         OmeReads(client, clock=clock),
         look,

@@ -9,7 +9,7 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
-from broker.controllers.capacityreservation.others import Others, OthersKeeper
+from broker.controllers.capacityreservation.others import UnattributedUse, UnattributedUseReader
 from broker.controllers.nodeclaim.termination import BY_NODE
 from broker.kube.cache import Cache
 from broker.quota.model import FlavorResource
@@ -31,7 +31,7 @@ class World:
         for name in ("n", "m"):
             meta = {"name": name, "uid": name, "resourceVersion": "1", "labels": labels or {}}
             self.nodes.observe({"apiVersion": "v1", "kind": "Node", "metadata": meta})
-        self.keeper = OthersKeeper(self.nodes, self.pods, steady_seconds=30.0)
+        self.keeper = UnattributedUseReader(self.nodes, self.pods, steady_seconds=30.0)
         self.woken = 0
         self.keeper.on_change(self.wake)
         self.version = 1
@@ -54,7 +54,7 @@ class World:
         claim: NodeClaim | None = None,
         kueue: bool = False,
         moment: float = 0.0,
-    ) -> Others:
+    ) -> UnattributedUse:
         machines = [
             Machine(name=name, flavor="h100", resources={GPU: 8}, owner=owner if name == "n" else None)
             for name in ("n", "m")

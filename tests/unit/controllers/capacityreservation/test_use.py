@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.apis.kueue import ClusterQueue, Workload
-from broker.controllers.capacityreservation.loop import Use
+from broker.controllers.capacityreservation.loop import UsageThrottle
 from broker.controllers.kueue.view import counts_as, shows
 from broker.kube.controller import Result
 
@@ -27,12 +27,12 @@ class Runs:
 @pytest.mark.covers("SAF-76")
 def test_a_change_is_looked_at_at_once_and_those_that_follow_together() -> None:
     runs = Runs()
-    use = Use(runs)
+    use = UsageThrottle(runs)
     assert use.changed()
     assert not use.changed()  # the look that is asked for sees it too
-    assert use.run() == Result(requeue_after=Use.EVERY)
+    assert use.run() == Result(requeue_after=UsageThrottle.EVERY)
     assert [use.changed() for _ in range(5)] == [False] * 5
-    assert use.run() == Result(requeue_after=Use.EVERY)
+    assert use.run() == Result(requeue_after=UsageThrottle.EVERY)
     assert use.run() is None  # nothing has changed since
     assert use.changed()
     assert runs.count == 3
@@ -42,7 +42,7 @@ def test_a_change_is_looked_at_at_once_and_those_that_follow_together() -> None:
     ("again", "after"), [(None, 1.0), (Result(requeue_after=0.0), 0.0), (Result(requeue_after=60.0), 1.0)]
 )
 def test_a_loop_that_wants_to_run_earlier_does(again: Result | None, after: float) -> None:
-    use = Use(Runs(again))
+    use = UsageThrottle(Runs(again))
     assert use.run() == again
     use.changed()
     assert use.run() == Result(requeue_after=after)

@@ -13,7 +13,7 @@ from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import ClusterAffinity, DedicatedAICluster
 from broker.controllers.dedicatedaicluster.machines import claim, dedicated, mended, name, number
 from broker.controllers.dedicatedaicluster.sizes import sizes
-from broker.controllers.dedicatedaicluster.wanted import Wanted
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
 from broker.quota.usage import Reserved
 from broker.reservations.sizing import Sized
 from broker.settings import Settings
@@ -55,7 +55,7 @@ def made(labels: Json, *, taints: tuple[Json, ...] = (), **more: Any) -> Json:
     return claim(
         cluster(),
         3,
-        wanted=Wanted(requests={GPU: 16}, **more),
+        wanted=ClusterDemand(requests={GPU: 16}, **more),
         reserved=Reserved("team", "gpu"),
         flavor=flavor,
         sized=SIZED,

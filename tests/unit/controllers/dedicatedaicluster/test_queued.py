@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.apis.kueue import ClusterQueueSpec, Workload
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import queued
-from broker.controllers.dedicatedaicluster.wanted import Wanted
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase
 from broker.quota.model import FlavorResource
 
@@ -45,8 +45,8 @@ def workload(
     return Workload.decode({**made, "status": status})
 
 
-def wanted(gpus: int) -> Wanted:
-    return Wanted(requests={GPU: gpus})
+def wanted(gpus: int) -> ClusterDemand:
+    return ClusterDemand(requests={GPU: gpus})
 
 
 @given(
@@ -88,7 +88,7 @@ SPEC = ClusterQueueSpec.model_validate(
 
 
 def admitted(amounts: dict[str, int], *, apart: bool, at: int = 0) -> Workload:
-    want = Wanted(requests=amounts)
+    want = ClusterDemand(requests=amounts)
     made = queued.body(
         CLUSTER, at, amounts, namespace="team", queue="gpu", wanted=want, priority=0, apart=apart
     )

@@ -11,11 +11,11 @@ from broker.apis.kueue import PODS_READY, CheckState, ClusterQueue, LocalQueue, 
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
 from broker.controllers.dedicatedaicluster.admission import held
-from broker.controllers.dedicatedaicluster.queueing import Queueing
-from broker.controllers.dedicatedaicluster.settle import Evicted, Settled
-from broker.controllers.dedicatedaicluster.wanted import Wanted
-from broker.controllers.dedicatedaicluster.world import Asking, World
-from broker.controllers.kueue.answers import Answer, body, parked_body
+from broker.controllers.dedicatedaicluster.queueing import ClusterQueueing
+from broker.controllers.dedicatedaicluster.settle import ClusterStatus, Evicted
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand
+from broker.controllers.dedicatedaicluster.world import ClusterSnapshot, ClusterState
+from broker.controllers.kueue.answers import CheckAnswer, body, parked_body
 from broker.controllers.kueue.ownership import mark
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.ome.reads import OmeReads
@@ -31,7 +31,7 @@ from tests.kueue.played import Kueue
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
 MINE = Reserved("team", "gpu")
-EMPTY = World(reservations={}, specs={}, flavors={}, asking=(), others=())
+EMPTY = ClusterSnapshot(reservations={}, specs={}, flavors={}, asking=(), others=())
 
 
 class Stage:
@@ -52,7 +52,7 @@ class Stage:
         self.clock = FakeClock()
         self.kueue = Kueue(transport, now=self.clock.now)
         self.reads = OmeReads(self.client, clock=self.clock)
-        self.queueing = Queueing(self.client, self.reads, self.clock)
+        self.queueing = ClusterQueueing(self.client, self.reads, self.clock)
 
     def passes(self, *, wants: int, holds: int = 0) -> Evicted | None:
         """One pass over a cluster that goes on holding what it holds; whether it must leave."""
@@ -65,11 +65,13 @@ class Stage:
         cluster = DedicatedAICluster.decode(
             {"metadata": {"name": "c", "uid": "12345678-a"}, "spec": {}, "status": status}
         )
-        wanted = Wanted(requests={GPU: wants})
-        one = Asking(cluster=cluster, profile=None, wanted=wanted, reserved=self.reserved, held=held(cluster))
+        wanted = ClusterDemand(requests={GPU: wants})
+        one = ClusterState(
+            cluster=cluster, profile=None, wanted=wanted, reserved=self.reserved, held=held(cluster)
+        )
         self.queueing.look()
         self.verdict, evicted = self.queueing.said(one, EMPTY)
-        settled = Settled(state="ACTIVE", detail="", said=(), held=one.held)
+        settled = ClusterStatus(state="ACTIVE", detail="", said=(), held=one.held)
         self.queueing.act(one, settled, evicted=evicted is not None and evicted.keeps is None)
         return evicted
 
@@ -88,7 +90,7 @@ class Stage:
         """The check's word, applied as the broker does, and what Kueue makes of it."""
         now = self.clock.now()
         found = self.kueue.workload(workload.name, "team")
-        said = body(found, CHECK, Answer(state=state, message=""), now)
+        said = body(found, CHECK, CheckAnswer(state=state, message=""), now)
         self.client.apply(Workload.KIND, said, subresource="status")
         self.kueue.settles(workload.name, namespace="team")
 

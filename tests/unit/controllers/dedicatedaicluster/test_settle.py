@@ -13,9 +13,15 @@ from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.controllers.dedicatedaicluster import report
-from broker.controllers.dedicatedaicluster.admission import Held, held
-from broker.controllers.dedicatedaicluster.settle import Facts, Settled, leaving, preempted, settle
-from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, held
+from broker.controllers.dedicatedaicluster.settle import (
+    ClusterFacts,
+    ClusterStatus,
+    preempted,
+    settle,
+    terminating,
+)
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand, DemandError
 from broker.kube.partial import PartialObject
 from broker.quota.entitled import AdmissionDecision, AdmissionPhase, Eviction, Shortfall
 from broker.quota.model import FlavorResource, Reason
@@ -90,9 +96,9 @@ def size(flavor: str, amounts: Mapping[str, int]) -> Sized | FlavorProblem:
 
 def settled(
     one: DedicatedAICluster, *claims: NodeClaim, gpus: int = 16, sized: Any = size, **more: Any
-) -> Settled:
-    facts: Json = {"wanted": Wanted(requests={GPU: gpus}), "reserved": MINE, **more}
-    return settle(Facts(cluster=one, claims=claims, **facts), sized, now=NOW, wait=600)
+) -> ClusterStatus:
+    facts: Json = {"wanted": ClusterDemand(requests={GPU: gpus}), "reserved": MINE, **more}
+    return settle(ClusterFacts(cluster=one, claims=claims, **facts), sized, now=NOW, wait=600)
 
 
 def admitted(gpus: int) -> AdmissionDecision:
@@ -102,17 +108,17 @@ def admitted(gpus: int) -> AdmissionDecision:
 WAITING = AdmissionDecision(standing=AdmissionPhase.WAITING, lacks=(Shortfall(KEY, 16, 8),))
 
 
-def made(found: Settled) -> tuple[list[int], list[str]]:
+def made(found: ClusterStatus) -> tuple[list[int], list[str]]:
     return [at for at, _ in found.change.make], [each.name for each in found.change.end]
 
 
-def said(found: Settled) -> dict[str, tuple[str, str]]:
+def said(found: ClusterStatus) -> dict[str, tuple[str, str]]:
     return {each.type: (each.status, each.reason) for each in found.said}
 
 
 def test_quota_comes_with_the_claims_that_it_pays_for() -> None:
     found = settled(cluster(), verdict=admitted(16))
-    assert found.held == Held(reserved=MINE, since=NOW, usage={KEY: 16})
+    assert found.held == ClusterAdmission(reserved=MINE, since=NOW, usage={KEY: 16})
     assert made(found) == ([0, 1], [])
     assert (found.state, found.allocated, found.available) == ("CREATING", 16, 0)
     assert said(found) == {"QuotaReserved": ("True", "QuotaReserved"), "Ready": ("False", "InstancesPending")}
@@ -185,7 +191,7 @@ def test_who_waits_too_long_has_failed_and_waits_on() -> None:
 @pytest.mark.parametrize(
     ("more", "reason", "says"),
     [
-        ({"wanted": Refused("SizeUnknown", "say how large")}, "SizeUnknown", "say how large"),
+        ({"wanted": DemandError("SizeUnknown", "say how large")}, "SizeUnknown", "say how large"),
         (
             {"reserved": UnresolvedName("ReservationNotFound", "there is none")},
             "ReservationNotFound",
@@ -213,7 +219,9 @@ def test_growth_keeps_what_there_is_and_adds_to_it() -> None:
     assert (waits.state, waits.held) == ("UPDATING", held(one))
     assert made(waits) == ([], [])
     grows = settled(one, claim(0), verdict=admitted(16))
-    assert grows.held == Held(reserved=MINE, since=datetime(2025, 12, 31, tzinfo=UTC), usage={KEY: 16})
+    assert grows.held == ClusterAdmission(
+        reserved=MINE, since=datetime(2025, 12, 31, tzinfo=UTC), usage={KEY: 16}
+    )
     assert made(grows) == ([1], [])
 
 
@@ -244,7 +252,7 @@ def test_who_is_preempted_gives_instances_back_then_quota_then_waits() -> None:
     assert said(first)["Preempted"] == ("True", "InCohortReclamation")
     assert "preemptor path: /c/team--b; preemptee path: /c/team--gpu" in first.detail
     drains = cluster(holds=16, preempted=True)
-    assert leaving(drains, MINE)
+    assert terminating(drains, MINE)
     assert settled(drains, claim(0, deleting=True)).held == held(drains)
     empty = settled(drains)
     assert empty.held is None
@@ -311,7 +319,10 @@ def test_what_was_written_is_not_written_again() -> None:
     assert held(after) == found.held
     later = NOW + timedelta(hours=1)
     again = settle(
-        Facts(cluster=after, wanted=Wanted(requests={GPU: 16}), reserved=MINE), size, now=later, wait=600
+        ClusterFacts(cluster=after, wanted=ClusterDemand(requests={GPU: 16}), reserved=MINE),
+        size,
+        now=later,
+        wait=600,
     )
     assert report.body(after, again, now=later) is None
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.view import ClusterView
+from broker.controllers.dedicatedaicluster.view import ClusterUsage
 from broker.kube.cache import Cache
 from broker.quota.model import FlavorResource
 from broker.quota.usage import Reserved
@@ -26,10 +26,10 @@ def cluster(name: str, of: str, *, holds: str = "", state: str = "ACTIVE", detai
     return {"metadata": metadata, "spec": {"capacityReservationId": of}, "status": status}
 
 
-def view(*clusters: Json, queued: tuple[tuple[str, str], ...] = ()) -> ClusterView:
+def view(*clusters: Json, queued: tuple[tuple[str, str], ...] = ()) -> ClusterUsage:
     cache = Cache(DedicatedAICluster)
     cache.replace(clusters, 1)
-    return ClusterView(cache, known=lambda: (A, B, POOL), queued=lambda: queued)
+    return ClusterUsage(cache, known=lambda: (A, B, POOL), queued=lambda: queued)
 
 
 @pytest.mark.covers("OME-058", "OME-075")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
-from broker.controllers.dedicatedaicluster.wanted import Refused, Wanted, wanted
+from broker.controllers.dedicatedaicluster.wanted import ClusterDemand, DemandError, cluster_demand
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -25,9 +25,9 @@ def profile(**spec: Any) -> DedicatedAIClusterProfile:
     return DedicatedAIClusterProfile.decode({"metadata": {"name": "p"}, "spec": spec})
 
 
-def good(one: DedicatedAICluster, of: DedicatedAIClusterProfile | None = None) -> Wanted:
-    found = wanted(one, of)
-    assert isinstance(found, Wanted)
+def good(one: DedicatedAICluster, of: DedicatedAIClusterProfile | None = None) -> ClusterDemand:
+    found = cluster_demand(one, of)
+    assert isinstance(found, ClusterDemand)
     return found
 
 
@@ -101,8 +101,8 @@ def test_each_field_is_the_clusters_or_the_profiles_as_a_whole() -> None:
     ],
 )
 def test_what_has_no_size_says_so(spec: Json, of: Json | None, reason: str, says: str) -> None:
-    found = wanted(cluster(**spec), None if of is None else profile(**of))
-    assert isinstance(found, Refused)
+    found = cluster_demand(cluster(**spec), None if of is None else profile(**of))
+    assert isinstance(found, DemandError)
     assert found.reason == reason
     assert says in found.message
 

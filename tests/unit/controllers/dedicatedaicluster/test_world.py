@@ -9,9 +9,9 @@ import pytest
 from broker.apis import names
 from broker.apis.karpenter import NodeClaim
 from broker.apiserver import Cluster
-from broker.controllers.dedicatedaicluster.keeper import Pass
-from broker.controllers.dedicatedaicluster.wanted import Refused
-from broker.controllers.dedicatedaicluster.world import World, look
+from broker.controllers.dedicatedaicluster.keeper import ClusterPass
+from broker.controllers.dedicatedaicluster.wanted import DemandError
+from broker.controllers.dedicatedaicluster.world import ClusterSnapshot, look
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -82,7 +82,7 @@ def world(
     claims: list[NodeClaim] | None = None,
     firm: tuple[str, ...] = (),
     home: tuple[str, ...] = (),
-) -> World:
+) -> ClusterSnapshot:
     reads = OmeReads(Client(InProcessTransport(Cluster())), clock=FakeClock())
     flavor = {
         "metadata": {"name": "h100", "resourceVersion": "1"},
@@ -100,11 +100,11 @@ def world(
     )
 
 
-def decided(found: World) -> JointDecision:
+def decided(found: ClusterSnapshot) -> JointDecision:
     return decide(found.quota(), None, ())
 
 
-def standing(found: World, name: str) -> AdmissionPhase:
+def standing(found: ClusterSnapshot, name: str) -> AdmissionPhase:
     return decided(found).verdicts[name].standing
 
 
@@ -123,7 +123,7 @@ def test_priority_is_the_clusters_class_or_its_reservations() -> None:
         "urgent": 20,
     }
     unknown = next(each.wanted for each in found.asking if each.cluster.name == "unknown")
-    assert isinstance(unknown, Refused)
+    assert isinstance(unknown, DemandError)
     assert unknown.reason == "PriorityClassNotFound"
     assert "no PriorityClass none: create it" in unknown.message
     assert standing(found, "urgent") is AdmissionPhase.ADMITTED
@@ -142,7 +142,7 @@ def test_who_holds_quota_keeps_its_priority_when_the_class_is_gone(
     found = world(reservations=[reservation("gpu", 8)], clusters=[holder])
     (one,) = found.asking
     assert one.priority == counts
-    assert not isinstance(one.wanted, Refused)
+    assert not isinstance(one.wanted, DemandError)
 
 
 def test_nor_is_it_preempted_for_that() -> None:
@@ -179,12 +179,12 @@ def test_a_growth_without_instances_holds_its_quota_apart() -> None:
     found = world(reservations=[reservation("gpu", 16)], clusters=[grown])
     (one,) = found.asking
 
-    def seen(launched: int) -> Pass:
+    def seen(launched: int) -> ClusterPass:
         label = {names.DEDICATED: "grown"}
         claims = [claim(f"grown-{n}", launched=n < launched, labels=label) for n in range(2)]
         for each in claims:
             each.metadata.annotations[names.TAG_FLAVOR] = "h100"
-        return Pass(
+        return ClusterPass(
             world=found,
             claims={"grown": claims},
             down=frozenset(),

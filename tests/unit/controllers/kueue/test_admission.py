@@ -25,12 +25,12 @@ from broker.apis.kueue import (
 from broker.apis.meta import Kind
 from broker.apiserver import Cluster
 from broker.controllers.dedicatedaicluster.flavors import judged
-from broker.controllers.kueue.admission import Answerer
+from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.ownership import BROKER, mark
 from broker.controllers.kueue.render import CHECK
-from broker.controllers.kueue.strangers import Strangers
+from broker.controllers.kueue.strangers import UnattributedInstances
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.preemption.terms import TermsReader
+from broker.controllers.preemption.terms import SlotQuotaReader
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.clock import FakeClock
@@ -39,7 +39,7 @@ from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
 from broker.quota.model import FlavorResource
 from broker.quota.usage import ReservationHolder, Reserved
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.reservations.sizing import FlavorProblem
 from broker.reservations.spec import JudgedSpecs
 from broker.settings import Settings
@@ -95,15 +95,15 @@ class World:
     def leads(self, settings: Settings | None = None) -> None:
         """A broker that knows only what the API server tells it."""
         self.reads.specs = JudgedSpecs(strict=settings is not None and settings.strict)
-        self.answerer = Answerer(
+        self.answerer = AdmissionCheckController(
             Client(self.transport),
             self.reads,
             cast(CapacityProvider, Types()),
-            holdings=lambda: Holdings(odcrs=self.holdings),
+            holdings=lambda: Ownership(odcrs=self.holdings),
             others=lambda reserved: self.others.get(reserved, ()),
             settings=settings or Settings(),
             clock=self.clock,
-            strange=Strangers(self.nodes, self.claims, clock=self.clock).look,
+            strange=UnattributedInstances(self.nodes, self.claims, clock=self.clock).look,
             refusals=lambda: self.refused,
         )
 
@@ -604,6 +604,6 @@ def test_a_reservation_that_strictness_refuses_lends_and_borrows_nothing(
 
     one = world.reads.reservations.cache.get(wrong.name, wrong.namespace)
     assert one is not None
-    [terms] = TermsReader(world.reads, settings).said([one], unknown, {}, 1)
+    [terms] = SlotQuotaReader(world.reads, settings).said([one], unknown, {}, 1)
     specs, barred = judged(world.reads)
     assert (bool(terms.barred), wrong in barred, wrong not in specs) == (strict, strict, strict)

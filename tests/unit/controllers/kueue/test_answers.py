@@ -14,7 +14,7 @@ from broker.apis import names
 from broker.apis.kueue import Cohort, Workload
 from broker.controllers.kueue.answers import SKEW, backoff, body, demands, pending, ready, retry, shortage
 from broker.controllers.kueue.cohorts import cycle
-from broker.controllers.kueue.room import Pods, Room, Slots
+from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, PodGroup
 from broker.kube.cache import Cache
 from broker.kube.conditions import timestamp
 
@@ -24,12 +24,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EACH = {GPU: 8.0, "cpu": 192.0, "memory": 2048.0}
 
 
-def slots(count: int, odcr: str = "cr-1") -> Slots:
-    return Slots(odcr=odcr, count=count, each=EACH)
+def slots(count: int, odcr: str = "cr-1") -> InstanceSlots:
+    return InstanceSlots(odcr=odcr, count=count, each=EACH)
 
 
-def pods(count: int, gpus: float, **more: float) -> Pods:
-    return Pods(count=count, each={GPU: gpus, **more})
+def pods(count: int, gpus: float, **more: float) -> PodGroup:
+    return PodGroup(count=count, each={GPU: gpus, **more})
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,20 @@ def pods(count: int, gpus: float, **more: float) -> Pods:
         (0, [], [pods(1, 1)], False),
         (1, [pods(99, 8)], [pods(1, 1)], False),  # more is there than there is room for
         (1, [], [pods(1, 8, memory=4096.0)], True),  # counted by the accelerator
-        (1, [], [Pods(count=1, each={"cpu": 193.0})], False),
-        (1, [], [Pods(count=1, each={"cpu": 100.0}), Pods(count=1, each={"cpu": 92.0})], True),
-        (1, [], [Pods(count=1, each={"tpu": 1.0})], False),
-        (1, [], [Pods(count=5, each={})], True),
+        (1, [], [PodGroup(count=1, each={"cpu": 193.0})], False),
+        (1, [], [PodGroup(count=1, each={"cpu": 100.0}), PodGroup(count=1, each={"cpu": 92.0})], True),
+        (1, [], [PodGroup(count=1, each={"tpu": 1.0})], False),
+        (1, [], [PodGroup(count=5, each={})], True),
     ],
 )
-def test_pods_fit_instances(instances: int, there: list[Pods], asked: list[Pods], fits: bool) -> None:
-    room = Room([slots(instances)])
+def test_pods_fit_instances(instances: int, there: list[PodGroup], asked: list[PodGroup], fits: bool) -> None:
+    room = InstanceRoom([slots(instances)])
     room.fill(there)
     assert (room.place(asked) is not None) is fits
 
 
 def test_small_pods_share_an_instance_so_that_whole_ones_stay() -> None:
-    room = Room([slots(2)])
+    room = InstanceRoom([slots(2)])
     assert room.place([pods(1, 2)]) is not None
     assert room.place([pods(1, 2)]) is not None
     assert room.place([pods(1, 8)]) is not None
@@ -69,7 +69,7 @@ SIZES = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1.0, 2.0, 4.0, 8.
 
 @given(SIZES, st.integers(0, 6))
 def test_what_does_not_fit_takes_nothing(asked: Sequence[tuple[int, float]], instances: int) -> None:
-    room = Room([slots(instances)])
+    room = InstanceRoom([slots(instances)])
     placed = room.place([pods(count, size) for count, size in asked])
     wanted = sum(count * size for count, size in asked)
     # Sizes that divide each other leave no gaps: it fits if and only if the sum does.
@@ -81,7 +81,7 @@ def test_what_does_not_fit_takes_nothing(asked: Sequence[tuple[int, float]], ins
 
 @given(SIZES, st.integers(1, 6))
 def test_what_is_given_back_is_there_again(asked: Sequence[tuple[int, float]], instances: int) -> None:
-    room = Room([slots(instances)])
+    room = InstanceRoom([slots(instances)])
     room.free(room.fill([pods(count, size) for count, size in asked]))
     assert room.place([pods(instances, 8.0)]) is not None
 
@@ -101,7 +101,7 @@ def workload(
 
 def test_what_is_asked_is_by_flavor_and_pod() -> None:
     found = demands(workload({GPU: "16", "cpu": "4"}, {GPU: "h100", "cpu": "small"}, count=2))
-    assert found == {"h100": (pods(2, 8),), "small": (Pods(count=2, each={"cpu": 2.0}),)}
+    assert found == {"h100": (pods(2, 8),), "small": (PodGroup(count=2, each={"cpu": 2.0}),)}
     assert demands(workload({}, {}, count=0)) == {}
 
 
@@ -124,7 +124,7 @@ PINNED = RESERVED | {names.RESERVATION_ID: "cr-1"}
     ],
 )
 def test_ready_says_where_the_pods_go(
-    used: Mapping[str, list[Slots]], labels: Json, template: Json, added: Json | None
+    used: Mapping[str, list[InstanceSlots]], labels: Json, template: Json, added: Json | None
 ) -> None:
     one = workload({GPU: "8"}, {GPU: "h100"}, **template)
     answer = ready(one, used, labels)

@@ -24,8 +24,8 @@ from broker.apis.meta import condition
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_clusters import DedicatedAICluster
 from broker.apiserver import Cluster
-from broker.controllers.kueue.check import CheckKeeper, names_check
-from broker.controllers.kueue.keeper import QueueKeeper
+from broker.controllers.kueue.check import AdmissionCheckKeeper, names_check
+from broker.controllers.kueue.keeper import QueueController
 from broker.controllers.kueue.ownership import BROKER, mark, owner_of, queue_name
 from broker.controllers.kueue.render import CHECK, CONTROLLER
 from broker.controllers.kueue.view import KueueView
@@ -74,9 +74,9 @@ class World:
         clock = FakeClock()
         self.reads = OmeReads(client, clock=clock)
         self.view = KueueView(self.reads)
-        self.check = CheckKeeper(client, self.reads, clock=clock)
+        self.check = AdmissionCheckKeeper(client, self.reads, clock=clock)
         self.recorder = Recorder(client, "test", clock)
-        self.keeper = QueueKeeper(
+        self.keeper = QueueController(
             client, self.reads, self.view, self.check, settings=Settings(), recorder=self.recorder
         )
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.apis.core import ConfigMap
 from broker.apiserver import Cluster
-from broker.controllers.odcr.ledger import Ledger, attempt_id
+from broker.controllers.odcr.ledger import PurchaseLedger, attempt_id
 from broker.kube.client import Client
 from broker.kube.identity import NAMESPACE
 from broker.kube.transports import InProcessTransport
@@ -47,8 +47,8 @@ def client() -> Client:
     return Client(InProcessTransport(Cluster()), field_manager="test")
 
 
-def loaded(client: Client) -> Ledger:
-    made = Ledger(client)
+def loaded(client: Client) -> PurchaseLedger:
+    made = PurchaseLedger(client)
     made.load()
     return made
 
@@ -118,7 +118,7 @@ def test_operator_lets_a_lost_reservation_go_by_removing_its_key(client: Client)
 )
 def test_entry_that_is_not_understood_stops_buying_and_is_named(client: Client, key: str, text: str) -> None:
     client.create(ConfigMap.KIND, {"metadata": {"name": LEDGER, "namespace": NAMESPACE}, "data": {key: text}})
-    ledger = Ledger(client)
+    ledger = PurchaseLedger(client)
     for _ in range(2):
         ledger.load()
         problem = ledger.problem()

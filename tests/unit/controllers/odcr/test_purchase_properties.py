@@ -33,8 +33,8 @@ from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apiserver import Cluster
 from broker.capacity.model import Inventory
 from broker.commands.manifests import CRD
-from broker.controllers.odcr.keeper import HoldingsKeeper
-from broker.controllers.odcr.view import HoldingsView
+from broker.controllers.odcr.keeper import OdcrProvisioner
+from broker.controllers.odcr.view import OwnershipView
 from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound, Unavailable
 from broker.kube.transports import InProcessTransport
@@ -231,8 +231,8 @@ class Purchases(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.view = HoldingsView()
-        self.keeper = HoldingsKeeper(
+        self.view = OwnershipView()
+        self.keeper = OdcrProvisioner(
             self.client,
             cast("Any", self.ec2),
             cast(

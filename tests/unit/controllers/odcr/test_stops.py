@@ -10,13 +10,13 @@ from broker.apis.meta import Object
 from broker.apis.ome import CapacityReservation
 from broker.controllers.odcr.stops import StopEvents
 from broker.kube.events import Recorder
-from broker.reservations.ownership import Problem
+from broker.reservations.ownership import ReservationProblem
 
 TRAINING = CapacityReservation.decode({"metadata": {"name": "training", "namespace": "ml", "uid": "u-1"}})
-CAP = Problem(reason="SpendingCapReached", message="--buy-dollars is 0")
-RAISED = Problem(reason="SpendingCapReached", message="--buy-dollars is 8")
-SKIPPED = Problem(reason="PurchaseSkipped", message="flavor h100: why")
-OTHER = Problem(reason="ChangeRefused", message="cancelling cr-1 was refused")
+CAP = ReservationProblem(reason="SpendingCapReached", message="--buy-dollars is 0")
+RAISED = ReservationProblem(reason="SpendingCapReached", message="--buy-dollars is 8")
+SKIPPED = ReservationProblem(reason="PurchaseSkipped", message="flavor h100: why")
+OTHER = ReservationProblem(reason="ChangeRefused", message="cancelling cr-1 was refused")
 
 
 class Recorded:
@@ -37,14 +37,17 @@ class Recorded:
         ([[CAP, CAP, SKIPPED]], [CAP, SKIPPED]),
         ([[OTHER]], []),
         (
-            [[Problem(reason="InvalidAnnotation", message="m")]],
-            [Problem(reason="InvalidAnnotation", message="m")],
+            [[ReservationProblem(reason="InvalidAnnotation", message="m")]],
+            [ReservationProblem(reason="InvalidAnnotation", message="m")],
         ),
-        ([[Problem(reason="PriceUnknown", message="m")]], [Problem(reason="PriceUnknown", message="m")]),
+        (
+            [[ReservationProblem(reason="PriceUnknown", message="m")]],
+            [ReservationProblem(reason="PriceUnknown", message="m")],
+        ),
     ],
 )
 def test_stop_of_buying_is_one_event_for_each_change(
-    passes: list[list[Problem]], warned: list[Problem]
+    passes: list[list[ReservationProblem]], warned: list[ReservationProblem]
 ) -> None:
     recorded = Recorded()
     stops = StopEvents(cast(Recorder, recorded))

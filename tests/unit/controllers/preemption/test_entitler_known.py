@@ -15,14 +15,14 @@ from broker.apis.kueue import Namespace
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.preemption.entitler import PATIENCE, Entitler
-from broker.controllers.preemption.sight import Sight
+from broker.controllers.preemption.entitler import PATIENCE, EntitlementReader
+from broker.controllers.preemption.sight import SlotSnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.errors import NotFound
 from broker.kube.transports import InProcessTransport
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 
 RESERVATIONS = ("capacityreservations", "clustercapacityreservations")
@@ -37,9 +37,9 @@ class World:
             self.client.create(crds.KIND, body)
         self.clock = FakeClock()
         self.reads = OmeReads(self.client, clock=self.clock)
-        self.holdings: Holdings | None = None
-        self.entitler = Entitler(
-            Sight(
+        self.holdings: Ownership | None = None
+        self.entitler = EntitlementReader(
+            SlotSnapshotBuilder(
                 self.reads,
                 lambda: self.holdings,
                 Cache(NodeClaim),
@@ -84,7 +84,7 @@ def test_where_there_is_one_launches_wait_until_it_is_known_whose_slots_are_whos
     assert not world.entitler.known()
     world.read(world.reads.named)
     assert not world.entitler.known()
-    world.holdings = Holdings()
+    world.holdings = Ownership()
     assert world.entitler.known()
 
 

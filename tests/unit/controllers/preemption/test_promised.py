@@ -11,8 +11,8 @@ import pytest
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome_clusters import DedicatedAICluster
-from broker.controllers.dedicatedaicluster.admission import Held
-from broker.controllers.preemption.promised import holdings, nominations, promises
+from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
+from broker.controllers.preemption.promised import cluster_holdings, nominations, promises
 from broker.quota.lots import Promise
 from broker.quota.model import FlavorResource
 from broker.quota.resolve import Names
@@ -39,9 +39,9 @@ def cluster(*, holds: int = 0, preempted: bool = False, deleting: bool = False) 
     return DedicatedAICluster.decode({"metadata": meta, "spec": spec, "status": status})
 
 
-def gives(count: int) -> Mapping[str, Held]:
+def gives(count: int) -> Mapping[str, ClusterAdmission]:
     usage = {FlavorResource("h100", GPU): 8 * count}
-    held = Held(reserved=MINE, since=datetime(2026, 1, 1, tzinfo=UTC), usage=usage, priority=5)
+    held = ClusterAdmission(reserved=MINE, since=datetime(2026, 1, 1, tzinfo=UTC), usage=usage, priority=5)
     return {"u": held} if count else {}
 
 
@@ -49,7 +49,7 @@ def promised(one: DedicatedAICluster, *, admitted: int = 0, later: int = 0, spar
     def size(_: str, amounts: Mapping[str, int]) -> Sized:
         return Sized(count=amounts[GPU] // 8, instance_type="p5.48xlarge")
 
-    those = holdings(
+    those = cluster_holdings(
         [one],
         (),
         by_name=Names([MINE]),

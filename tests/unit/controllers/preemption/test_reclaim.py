@@ -11,9 +11,9 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apiserver import Cluster
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.preemption.entitler import Entitler
-from broker.controllers.preemption.reclaim import Reclaimer
-from broker.controllers.preemption.sight import Sight
+from broker.controllers.preemption.entitler import EntitlementReader
+from broker.controllers.preemption.reclaim import Preemptor
+from broker.controllers.preemption.sight import SlotSnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -24,7 +24,7 @@ from broker.quota.entitled import Eviction
 from broker.quota.joint import JointDecision
 from broker.quota.lots import CLAIM
 from broker.quota.model import Reason
-from broker.reservations.ownership import Holdings
+from broker.reservations.ownership import Ownership
 from broker.settings import Settings
 
 
@@ -46,10 +46,10 @@ def test_one_that_may_not_be_deleted_keeps_no_other_from_leaving() -> None:
     for name in ("guarded-a", "leaves-b"):
         body = {"metadata": {"name": name}, "spec": {"nodeClassRef": ref, "requirements": []}}
         claims.observe(client.create(NodeClaim.KIND, body))
-    entitler = Entitler(
-        Sight(
+    entitler = EntitlementReader(
+        SlotSnapshotBuilder(
             OmeReads(client, clock=clock),
-            Holdings,
+            Ownership,
             claims,
             Cache(Node),
             Cache(Pod),
@@ -59,7 +59,7 @@ def test_one_that_may_not_be_deleted_keeps_no_other_from_leaving() -> None:
             kueue=lambda: False,
         )
     )
-    reclaimer = Reclaimer(
+    reclaimer = Preemptor(
         client,
         claims,
         entitler,

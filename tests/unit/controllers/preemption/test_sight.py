@@ -11,14 +11,14 @@ import pytest
 from broker.apis.ome import CapacityReservation
 from broker.apiserver import Cluster
 from broker.controllers.ome.reads import OmeReads
-from broker.controllers.preemption.terms import Said, TermsReader
-from broker.controllers.preemption.unexplained import SETTLE, Unexplained
+from broker.controllers.preemption.terms import ReservationSlots, SlotQuotaReader
+from broker.controllers.preemption.unexplained import SETTLE, UnattributedSlots
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
 from broker.kube.transports import InProcessTransport
-from broker.reservations.desired import Ask
-from broker.reservations.sizing import Flavor
-from broker.reservations.slot_quota import Counted, counted
+from broker.reservations.desired import FlavorDemand
+from broker.reservations.sizing import InstanceFlavor
+from broker.reservations.slot_quota import SlotQuota, slot_quota
 from broker.settings import Settings
 from providers.model import Gpu, InstanceType
 
@@ -36,7 +36,7 @@ P5 = InstanceType(
 
 
 def test_a_slot_that_nobody_explains_is_a_strangers_only_after_a_while() -> None:
-    seen = Unexplained()
+    seen = UnattributedSlots()
     assert seen.look({"cr-1": 2}, NOW) == ({"cr-1": 0}, {"cr-1": 0})
     assert seen.look({"cr-1": 3}, LATER) == ({"cr-1": 2}, {"cr-1": 0})
     assert seen.look({"cr-1": 0}, LATER) == ({}, {})
@@ -44,7 +44,7 @@ def test_a_slot_that_nobody_explains_is_a_strangers_only_after_a_while() -> None
 
 
 def test_a_slot_whose_claim_has_just_ended_comes_free() -> None:
-    seen = Unexplained()
+    seen = UnattributedSlots()
     seen.ended("cr-1", NOW)
     assert seen.look({"cr-1": 2}, NOW)[1] == {"cr-1": 1}
     assert seen.look({"cr-1": 2}, NOW + timedelta(seconds=30))[1] == {"cr-1": 1}
@@ -54,26 +54,26 @@ def test_a_slot_whose_claim_has_just_ended_comes_free() -> None:
 @pytest.mark.parametrize(
     ("nominal", "borrowing", "lending", "expected"),
     [
-        ({GPU: 64}, {GPU: 32}, {GPU: None}, Counted(quota=8, borrowing_limit=4)),
-        ({GPU: 20}, {GPU: 15}, {GPU: 7}, Counted(quota=3, borrowing_limit=1, lending_limit=0)),
-        ({GPU: 0}, {GPU: 16}, {GPU: None}, Counted(quota=0, borrowing_limit=2)),
-        ({GPU: 0}, {GPU: None}, {GPU: None}, Counted(quota=0, borrowing_limit=None)),
-        ({GPU: 0}, {GPU: 0}, {GPU: None}, Counted(quota=0, borrowing_limit=0)),
-        ({GPU: 64, "cpu": 10}, {GPU: None, "cpu": 0}, {}, Counted(quota=8, borrowing_limit=None)),
+        ({GPU: 64}, {GPU: 32}, {GPU: None}, SlotQuota(quota=8, borrowing_limit=4)),
+        ({GPU: 20}, {GPU: 15}, {GPU: 7}, SlotQuota(quota=3, borrowing_limit=1, lending_limit=0)),
+        ({GPU: 0}, {GPU: 16}, {GPU: None}, SlotQuota(quota=0, borrowing_limit=2)),
+        ({GPU: 0}, {GPU: None}, {GPU: None}, SlotQuota(quota=0, borrowing_limit=None)),
+        ({GPU: 0}, {GPU: 0}, {GPU: None}, SlotQuota(quota=0, borrowing_limit=0)),
+        ({GPU: 64, "cpu": 10}, {GPU: None, "cpu": 0}, {}, SlotQuota(quota=8, borrowing_limit=None)),
     ],
 )
 def test_quota_and_limits_in_instances(
     nominal: Mapping[str, float],
     borrowing: Mapping[str, float | None],
     lending: Mapping[str, float | None],
-    expected: Counted,
+    expected: SlotQuota,
 ) -> None:
-    flavor = Flavor(name="h100", instance_types=("p5.48xlarge",), zones=("us-east-1a",))
-    ask = Ask(flavor=flavor, nominal=nominal)
-    assert counted(ask, {"p5.48xlarge": P5}, borrowing=borrowing, lending=lending) == expected
+    flavor = InstanceFlavor(name="h100", instance_types=("p5.48xlarge",), zones=("us-east-1a",))
+    ask = FlavorDemand(flavor=flavor, nominal=nominal)
+    assert slot_quota(ask, {"p5.48xlarge": P5}, borrowing=borrowing, lending=lending) == expected
 
 
-def said(deleted: bool = False, **spec: Any) -> Said:
+def said(deleted: bool = False, **spec: Any) -> ReservationSlots:
     """What a reservation of eight H100 machines entitles to."""
     quota = {"name": GPU, "nominalQuota": "64", "borrowingLimit": "16", "lendingLimit": "8"}
     plain = {"name": "cpu", "nominalQuota": "384", "borrowingLimit": "1000", "lendingLimit": "0"}
@@ -86,10 +86,10 @@ def said(deleted: bool = False, **spec: Any) -> Said:
     clock = FakeClock()
     reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
 
-    def flavor(name: str) -> Flavor:
-        return Flavor(name=name, instance_types=("p5.48xlarge",), zones=("us-east-1a",))
+    def flavor(name: str) -> InstanceFlavor:
+        return InstanceFlavor(name=name, instance_types=("p5.48xlarge",), zones=("us-east-1a",))
 
-    (found,) = TermsReader(reads, Settings()).said([one], flavor, {"p5.48xlarge": P5}, 1)
+    (found,) = SlotQuotaReader(reads, Settings()).said([one], flavor, {"p5.48xlarge": P5}, 1)
     return found
 
 
@@ -97,8 +97,8 @@ def said(deleted: bool = False, **spec: Any) -> Said:
 def test_who_may_borrow_and_lend_how_many_slots_of_each_flavor() -> None:
     both = said(cohort="c", allowBorrowing=True)
     assert both.flavors == {
-        "h100": Counted(quota=8, borrowing_limit=2, lending_limit=1),
-        "plain": Counted(quota=2, borrowing_limit=5, lending_limit=0),
+        "h100": SlotQuota(quota=8, borrowing_limit=2, lending_limit=1),
+        "plain": SlotQuota(quota=2, borrowing_limit=5, lending_limit=0),
     }
     assert both.member.borrowing_limit == {"h100": 2, "plain": 5}
     lends = said(cohort="c")

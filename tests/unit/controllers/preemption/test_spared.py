@@ -11,7 +11,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import BY_NODE
-from broker.controllers.preemption.spared import borrows, spared
+from broker.controllers.preemption.spared import borrows, non_preemptible
 from broker.kube.cache import Cache
 from broker.quota.usage import Reserved
 
@@ -58,7 +58,7 @@ def test_claims_of_another_launcher_and_what_is_not_to_be_disrupted(
     )
     meta = {"name": "p", "namespace": "default", "annotations": pod, **version}
     pods.replace([{"metadata": meta, "spec": {"nodeName": "n"}, "status": {"phase": phase}}], 1)
-    assert spared(one, owns=lambda _: owned, nodes=nodes, pods=pods) is expected
+    assert non_preemptible(one, owns=lambda _: owned, nodes=nodes, pods=pods) is expected
 
 
 def test_claim_whose_node_is_left_out_is_spared_unless_a_grace_period_bounds_its_drain() -> None:
@@ -66,10 +66,10 @@ def test_claim_whose_node_is_left_out_is_spared_unless_a_grace_period_bounds_its
     pods = Cache(Pod, indexes={BY_NODE: lambda each: (each.spec.node_name,)})
     version = {"resourceVersion": "1", "uid": "u"}
     nodes.replace([{"metadata": {"name": "n", **version}, "spec": {"providerID": "aws:///a/i-1"}}], 1)
-    assert not spared(claim(), owns=lambda _: True, nodes=nodes, pods=pods)
+    assert not non_preemptible(claim(), owns=lambda _: True, nodes=nodes, pods=pods)
     nodes.leave_out(nodes.list()[0], "poison", 0.0)
-    assert spared(claim(), owns=lambda _: True, nodes=nodes, pods=pods)
-    assert not spared(claim(grace="1h"), owns=lambda _: True, nodes=nodes, pods=pods)
+    assert non_preemptible(claim(), owns=lambda _: True, nodes=nodes, pods=pods)
+    assert not non_preemptible(claim(grace="1h"), owns=lambda _: True, nodes=nodes, pods=pods)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from broker.apis.meta import Kind, Object
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.instances import InstanceView
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
-from broker.controllers.reservations.endings import EndingKeeper
-from broker.controllers.reservations.standing import StandingKeeper
+from broker.controllers.reservations.endings import EndingController
+from broker.controllers.reservations.standing import InstanceLabelController
 from broker.kube.cache import Cache
 from broker.kube.clock import FakeClock
 from broker.kube.errors import ApiError
@@ -111,7 +111,7 @@ class World:
         self.view = InstanceView(provider, clock=self.clock, grace=timedelta(seconds=30), check=lambda: None)
         self.relisted = 0
         self.users: dict[str, list[str]] = {}
-        self.standing = StandingKeeper(
+        self.standing = InstanceLabelController(
             client,
             self.claims,
             self.nodes,
@@ -122,7 +122,7 @@ class World:
             owns=self._owns,
             relist=self._relist,
         )
-        self.endings = EndingKeeper(
+        self.endings = EndingController(
             client,
             self.claims,
             self.classes,
