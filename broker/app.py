@@ -1,4 +1,4 @@
-"""The only place that builds and wires things, and that owns their start and stop.
+"""Builds everything that runs while this process leads; `wiring` declares the triggers.
 
 Invariant: nothing acts before the caches it reads are complete, and nothing acts after `stop` has returned.
 One Broker is one term of leadership: when the Lease is lost it is thrown away, and the next term builds
@@ -9,53 +9,66 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor as Threads
-from typing import Any
+from datetime import timedelta
+from functools import partial
 
-from broker.apis.karpenter import NodeClaim
-from broker.apis.karpenter_aws import EC2NodeClass
-from broker.controllers.advisor.loops import AdvisorLoops
+from broker import wiring
+from broker.apis import names
+from broker.apis.karpenter import NodePool
+from broker.apis.karpenter_aws_definition import NAME as CLASS_DEFINITION
+from broker.apis.karpenter_aws_definition import CustomResourceDefinition
+from broker.controllers.advisor.accepted import AcceptedKeeper
+from broker.controllers.advisor.controller import Advisor
+from broker.controllers.advisor.definition import DefinitionKeeper
 from broker.controllers.annotations.loop import annotation_loop
 from broker.controllers.interruption.notices import NoticeKeeper
 from broker.controllers.interruption.reader import QueueReader
 from broker.controllers.inventory import InventoryKeeper
-from broker.controllers.nodeclaim.loops import LONGEST, NodeClaimLoops
+from broker.controllers.nodeclaim.abandoned import AbandonedNodes
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.calls import Calls
+from broker.controllers.nodeclaim.execute import Executor
+from broker.controllers.nodeclaim.feedback import ClassFeedback
+from broker.controllers.nodeclaim.instances import InstanceView
+from broker.controllers.nodeclaim.launch import Launcher
+from broker.controllers.nodeclaim.lifecycle import Lifecycle
+from broker.controllers.nodeclaim.losses import Losses
+from broker.controllers.nodeclaim.registration import Registration
+from broker.controllers.nodeclaim.report import Reporter
 from broker.controllers.nodeclaim.takeover import TakeOver
-from broker.controllers.nodeclaim.translate import asked_tenancy
-from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclaim.template import ClusterFacts
+from broker.controllers.nodeclaim.termination import Termination
+from broker.controllers.nodeclaim.terminations import Terminations
+from broker.controllers.nodeclaim.trial import LaunchTrials
+from broker.controllers.nodeclass.controller import NodeClassController, group_arns
 from broker.controllers.nodeclass.finalizer import ClassFinalizer
 from broker.controllers.nodeclass.network import NetworkReader
-from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.ome.loops import OmeLoops
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.ome.shared import ReservationDependencies
-from broker.controllers.prices import EVERY as PRICES
 from broker.controllers.prices import PriceKeeper
 from broker.controllers.profiles import ProfileSweeper
 from broker.controllers.reservations.loops import ReservationLoops
 from broker.controllers.templates import TemplateSweeper
 from broker.informers import Informers
-from broker.kube.batch import Batcher
 from broker.kube.client import Client
 from broker.kube.clock import Clock
-from broker.kube.controller import Controller, Result
+from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.informer import Informer
-from broker.kube.isolation import Isolation
+from broker.kube.manager import Manager
 from broker.kube.metrics import REGISTRY as KUBE_REGISTRY
-from broker.kube.queue import WorkQueue
-from broker.kube.singleton import Singleton
 from broker.memory import give_back
 from broker.oncall.journal import Journal
 from broker.oncall.metrics import REGISTRY
 from broker.settings import Settings
+from broker.wiring import AT_LIMIT, ClaimControllers, Signals
 from providers.base import CapacityProvider
 from providers.model import ProviderError
 
 LEASE = "capacity-broker"
-# What /metrics shows.
+# Shown by /metrics.
 REGISTRIES = (REGISTRY, KUBE_REGISTRY)
-SWEEP = 60.0
-AT_LIMIT = "/at-limit"  # no class has this name
 
 
 class Broker:
@@ -70,310 +83,302 @@ class Broker:
         clock: Clock,
         threads: Threads | None = None,
     ) -> None:
-        """`threads` makes the calls that launch; the broker's own where none is given."""
+        """`threads` makes the calls that launch; by default the broker's own."""
+        self._client, self._provider, self._settings, self._clock = client, provider, settings, clock
         self.journal = Journal()
-        self.read = Informers(client, clock=clock)
-        self.informers: tuple[Informer[Any], ...] = tuple(self.read.named.values())
-        self._ownership = TakeOver(
-            client, self.read.leases.cache, enabled=settings.take_over_karpenter, clock=clock
-        )
-        self._owns = self._ownership.owns
-
+        self.read = read = Informers(client, clock=clock)
         self.recorder = Recorder(client, "capacity-broker", clock)
-        self.inventory = InventoryKeeper(provider, clock=clock, groups=lambda: self._nodeclass.group_arns())
-        self._nodeclass = NodeClassController(
-            client,
+        self._context = context = ControllerContext(client=client, recorder=self.recorder, clock=clock)
+        self._signals = signals = Signals()
+        self._ownership = TakeOver(
+            client, read.leases.cache, enabled=settings.take_over_karpenter, clock=clock
+        )
+        self._caches = ClaimCaches(
+            claims=read.claims.cache,
+            nodes=read.nodes.cache,
+            pods=read.pods.cache,
+            pools=read.pools.cache,
+            owns=self._ownership.owns,
+        )
+        self.inventory = InventoryKeeper(
+            provider, clock=clock, groups=partial(group_arns, read.classes.cache)
+        )
+        self._nodeclasses = NodeClassController(
+            context,
             provider,
             self.inventory,
-            self.read.classes.cache,
-            clock=clock,
-            recorder=self.recorder,
-            describe=lambda: self._polls.add("class"),
+            read.classes.cache,
+            describe=signals.describe,
             overhead=settings.overhead,
             network=NetworkReader(client, configured=settings.service_range).read,
         )
-        self._sweeper = TemplateSweeper(
+        self._templates = TemplateSweeper(provider, clock=clock, classes=self._class_names)
+        self.ome = self._ome()
+        view = InstanceView(
             provider,
             clock=clock,
-            classes=lambda: [
-                *(c.name for c in self.read.classes.cache.list()),
-                *self.read.classes.cache.broken,
-            ],
+            grace=timedelta(seconds=settings.orphan_grace_seconds),
+            check=client.check,
         )
-        self._profiles = ProfileSweeper(
-            provider,
-            clock=clock,
-            classes=self.read.classes.cache.list,
-            unreadable=lambda: self.read.classes.cache.broken,
-        )
-        held = ClassFinalizer(
-            client,
-            self.read.classes.cache,
-            self.read.claims.cache,
-            clock=clock,
-            recorder=self.recorder,
-            owns=self._owns,
-        )
-        expected = (ProviderError,)
+        claims = self._claim_controllers(view, threads)
+        self.launcher = claims.launcher
 
-        self._nodeclaims = NodeClaimLoops(
+        self._manager = manager = Manager(
+            clock=clock, recorder=self.recorder, synced=read.synced, expected=(ProviderError,)
+        )
+        self.informers, self.loops, self.isolation = manager.informers, manager.loops, manager.isolation
+        manager.follow(*read.named.values())
+        wiring.watch_inventory(manager, signals, self._poll, every=settings.poll_seconds)
+        finalizer = ClassFinalizer(
             client,
+            read.classes.cache,
+            read.claims.cache,
+            clock=clock,
+            recorder=self.recorder,
+            owns=self._ownership.owns,
+        )
+        wiring.watch_classes(
+            manager, read, self.inventory, signals, self._caches, self._nodeclasses, finalizer
+        )
+        wiring.watch_claims(manager, read, self.inventory, signals, self._caches, self._nodeclasses, claims)
+        profiles = ProfileSweeper(
             provider,
-            claims=self.read.claims.cache,
-            nodes=self.read.nodes.cache,
-            pods=self.read.pods.cache,
-            pools=self.read.pools.cache,
-            inventory=self.inventory,
-            resolved=self._nodeclass,
-            journal=self.journal,
-            settings=settings,
             clock=clock,
-            recorder=self.recorder,
-            owns=self._owns,
-            used=self._sweeper.used,
-            sweep=self._templates_at_limit,
-            dirty=lambda name: self._class_queue.add(name),
-            describe=lambda: self._polls.add("launch"),
-            entitling=lambda: self.ome.borrowing,
-            synced=self.read.synced,
-            threads=threads,
+            classes=read.classes.cache.list,
+            unreadable=lambda: read.classes.cache.broken,
         )
-        self.launcher, self._launches = self._nodeclaims.launcher, self._nodeclaims.launches
-        reservations = ReservationLoops(
-            client,
-            provider,
-            claims=self.read.claims.cache,
-            classes=self.read.classes.cache,
-            nodes=self.read.nodes.cache,
-            inventory=self.inventory,
-            resolved=self._nodeclass,
-            view=self._nodeclaims.view,
-            clock=clock,
-            recorder=self.recorder,
-            owns=self._owns,
-            relist=lambda: self._launches.add("listing"),
-            synced=self.read.synced,
-            every=settings.poll_seconds,
-        )
-        self.informers += reservations.informers
-        self.ome = OmeLoops(
-            ReservationDependencies(
-                client=client,
-                provider=provider,
-                reads=OmeReads(
-                    client,
-                    clock=clock,
-                    settings=settings,
-                ),
-                claims=self.read.claims.cache,
-                nodes=self.read.nodes.cache,
-                pods=self.read.pods.cache,
-                inventory=self.inventory,
-                settings=settings,
-                clock=clock,
-                recorder=self.recorder,
-                owns=self._owns,
-                describe=lambda: self._polls.add("reserved"),
-                replan=lambda: self._launches.add("reserved"),
-                synced=self.read.synced,
-            )
-        )
-        self.informers += self.ome.informers
-        advisor = AdvisorLoops(
-            client,
-            provider,
-            classes=self.read.classes.cache,
-            pools=self.read.pools.cache,
-            inventory=self.inventory,
-            resolved=self._nodeclass,
-            clock=clock,
-            recorder=self.recorder,
-            cluster=settings.cluster_name,
-            describe=lambda: self._polls.add("tags"),
-            synced=self.read.synced,
-            enabled=settings.advise,
-            keep_definition=settings.keep_definition,
-        )
-        self.informers += advisor.informers
-        self._polls = Batcher[str]("inventory", clock=clock)
-        self._sweeps = Batcher[str]("templates", clock=clock)
-        self._profile_sweeps = Batcher[str]("profiles", clock=clock)
-        self._class_queue = WorkQueue[str]("nodeclass", clock=clock, longest=LONGEST)
-        self._hold_queue = WorkQueue[str]("finalizer", clock=clock, longest=LONGEST)
-        self.loops: tuple[Singleton[Any] | Controller[str], ...] = (
-            Singleton(
-                "inventory",
-                self._poll,
-                batcher=self._polls,
-                clock=clock,
-                synced=self.read.synced,
-                every=settings.poll_seconds,
-                expected=expected,
-            ),
-            Controller(
-                "nodeclass",
-                self._nodeclass.reconcile,
-                queue=self._class_queue,
-                clock=clock,
-                workers=2,
-                synced=self.read.synced,
-                expected=expected,
-            ),
-            Controller(
-                "finalizer",
-                held.reconcile,
-                queue=self._hold_queue,
-                clock=clock,
-                workers=1,
-                synced=self.read.synced,
-            ),
-            *self._nodeclaims.loops,
-            Singleton(
-                "templates",
-                self._sweep,
-                batcher=self._sweeps,
-                clock=clock,
-                synced=self.read.synced,
-                every=SWEEP,
-                expected=expected,
-            ),
-            Singleton(
-                "profiles",
-                self._sweep_profiles,
-                batcher=self._profile_sweeps,
-                clock=clock,
-                synced=self.read.synced,
-                every=SWEEP,
-                expected=expected,
-            ),
-            *reservations.loops,
-            *advisor.loops,
-            *self.ome.loops,
-            annotation_loop(
-                claims=self.read.claims.cache,
-                pools=self.read.pools.cache,
-                classes=self.read.classes.cache,
-                reads=self.ome.reads,
-                reserved=self.ome.reserved,
-                clock=clock,
-                recorder=self.recorder,
-                synced=self.read.synced,
-            ),
-        )
-        if not settings.aws_endpoint:  # what stands in for AWS has prices of nothing
-            keeper = PriceKeeper(provider, clock=clock)
-            batcher = Batcher[str]("prices", clock=clock)
-            self.loops += (Singleton("prices", keeper.run, batcher=batcher, clock=clock, every=PRICES),)
-        notices = NoticeKeeper(
-            client,
-            self.read.claims.cache,
-            self.read.nodes.cache,
-            clock=clock,
-            recorder=self.recorder,
-            owns=self._owns,
-            short=self.launcher.announced,
-            placement=self._placement,
-            describe=lambda: self._polls.add("notice"),
-        )
-        queue = settings.interruption_queue
-        self.reader = (
-            QueueReader(provider, queue, notices.take, clock=clock, synced=self.read.synced)
-            if queue
-            else None
-        )
-        self.isolation = Isolation((each.cache for each in self.informers), self.recorder, clock=clock)
-        for loop in self.loops:
-            loop.isolate = self.isolation.search
-        if self.reader is not None:
-            self.reader.isolate = self.isolation.search
-        self.read.system.on_change(lambda _, new: provider.identify(new.uid) if new else None)
-        self._wire()
+        wiring.watch_sweeps(manager, read, signals, templates=self._sweep, profiles=profiles)
+        self._add_reservations(view)
+        if settings.advise:
+            self._add_advisor()
+        self._add_ome()
+        if not settings.aws_endpoint:  # local AWS has no prices
+            wiring.watch_prices(manager, PriceKeeper(provider, clock=clock))
+        if settings.interruption_queue:
+            self._add_interruption(settings.interruption_queue)
+        read.system.on_change(lambda _, new: provider.identify(new.uid) if new else None)
 
     def start(self) -> None:
-        for informer in self.informers:
-            informer.start()
-        self.recorder.start()
-        for loop in self.loops:
-            loop.start()
-        if self.reader is not None:
-            self.reader.start()
+        self._manager.start()
 
     def stop(self) -> None:
-        """Lets what is under way end, then stops reading."""
-        if self.reader is not None:
-            self.reader.stop()
-        for loop in reversed(self.loops):
-            loop.stop()
-        self._nodeclaims.close()
-        self.recorder.stop()
-        for informer in self.informers:
-            informer.stop()
+        self._manager.stop()
 
     def ready(self) -> Mapping[str, bool]:
-        """What must be complete before the broker acts, by name."""
+        """Everything that must be complete before the broker acts, by name."""
         return {
-            **{name: each.synced for name, each in self.read.named.items()},
+            **{name: informer.synced for name, informer in self.read.named.items()},
             "ec2-reservations": self.inventory.described,
         }
 
-    def _wire(self) -> None:
-        """Informers and loops mark keys dirty; nothing is decided here."""
-        self.read.classes.on_change(self._class_changed)
-        self.read.claims.on_change(self._claim_came_or_went)
-        self.read.claims.on_change(self._nodeclaims.claim_changed)
-        self.read.nodes.on_change(self._nodeclaims.node_changed)
-        self.inventory.on_change(self._inventory_changed)
-        self._nodeclass.on_change(self._nodeclaims.class_resolved)
+    # ---- building
 
-    def _class_changed(self, old: EC2NodeClass | None, new: EC2NodeClass | None) -> None:
-        one = new or old
-        if one is None:
-            return
-        self._class_queue.add(one.name)
-        self._hold_queue.add(one.name)
-        if new is None:
-            self._sweeps.add(one.name)
-            self._profile_sweeps.add(one.name)
-            self._launches.add(one.name)
+    def _claim_controllers(self, view: InstanceView, threads: Threads | None) -> ClaimControllers:
+        client, provider, settings, clock = self._client, self._provider, self._settings, self._clock
+        caches, signals = self._caches, self._signals
+        reporter = Reporter(
+            client, caches.claims, caches.pools, caches.pods, clock=clock, recorder=self.recorder
+        )
+        feedback = ClassFeedback(
+            caches,
+            self._nodeclasses,
+            reporter,
+            reconcile_class=signals.reconcile_class,
+            describe=signals.describe,
+        )
+        cluster = ClusterFacts(
+            name=settings.cluster_name,
+            endpoint=settings.cluster_endpoint,
+            ca_bundle=settings.cluster_ca,
+        )
+        trials = LaunchTrials(
+            provider,
+            self._nodeclasses,
+            caches.pools,
+            self.inventory,
+            clock=clock,
+            cluster=cluster,
+            dirty=signals.reconcile_class,
+            ours=self._launches_for,
+        )
+        executor = Executor(
+            client,
+            provider,
+            caches.claims,
+            self.inventory,
+            self.journal,
+            reporter,
+            clock=clock,
+            cluster=cluster,
+            owns=caches.owns,
+            used=self._templates.used,
+            calls=Calls(client),
+        )
+        launcher = Launcher(
+            provider,
+            caches.claims,
+            caches.nodes,
+            self._nodeclasses,
+            self.inventory,
+            view,
+            executor,
+            reporter,
+            Losses(
+                client,
+                caches.claims,
+                caches.nodes,
+                clock=clock,
+                recorder=self.recorder,
+                end=reporter.lost,
+            ),
+            clock=clock,
+            owns=caches.owns,
+            limits=feedback.limit,
+            doubt=feedback.doubt,
+            sweep=signals.template_limit,
+            launched=trials.launched,
+            plan_seconds=settings.plan_seconds,
+            entitling=self.ome.borrowing,
+            threads=threads,
+        )
+        terminations = Terminations(provider, clock=clock, check=client.check, wake=signals.instance_changed)
+        lifecycle = Lifecycle(
+            caches.claims,
+            Registration(client, caches.claims, caches.nodes, clock=clock, recorder=self.recorder),
+            Termination(
+                self._context,
+                caches,
+                terminations,
+                self.inventory,
+                launching=launcher.launching,
+                freed=signals.replan,
+            ),
+            owns=caches.owns,
+        )
+        return ClaimControllers(
+            launcher=launcher,
+            lifecycle=lifecycle,
+            terminations=terminations,
+            trials=trials,
+            abandoned=AbandonedNodes(client, terminations, caches.claims, caches.nodes),
+        )
 
-    def _claim_came_or_went(self, old: NodeClaim | None, new: NodeClaim | None) -> None:
-        one = new or old
-        if one is not None and (old is None or new is None) and self._owns(one):
-            self._hold_queue.add(one.spec.node_class_ref.name)
+    def _ome(self) -> OmeLoops:
+        signals = self._signals
+        return OmeLoops(
+            ReservationDependencies(
+                client=self._client,
+                provider=self._provider,
+                reads=OmeReads(self._client, clock=self._clock, settings=self._settings),
+                claims=self._caches.claims,
+                nodes=self._caches.nodes,
+                pods=self._caches.pods,
+                inventory=self.inventory,
+                settings=self._settings,
+                clock=self._clock,
+                recorder=self.recorder,
+                owns=self._caches.owns,
+                describe=signals.describe,
+                replan=signals.replan,
+                synced=self.read.synced,
+            )
+        )
 
-    def _inventory_changed(self) -> None:
-        for node_class in self.read.classes.cache.list():
-            self._class_queue.add(node_class.name)
-        self._launches.add("inventory")
+    def _add_ome(self) -> None:
+        self._manager.follow(*self.ome.informers)
+        annotations = annotation_loop(
+            claims=self._caches.claims,
+            pools=self._caches.pools,
+            classes=self.read.classes.cache,
+            reads=self.ome.reads,
+            reserved=self.ome.reserved,
+            clock=self._clock,
+            recorder=self.recorder,
+            synced=self.read.synced,
+        )
+        self._manager.add(*self.ome.loops, annotations)
 
-    def _placement(self, claim: NodeClaim) -> str:
-        try:
-            plan = self._nodeclass.ready(claim.spec.node_class_ref.name).plan
-            return plan.of_tenancy(asked_tenancy(claim)).placement
-        except Unresolved:
-            return ""  # nothing is launched from it now
+    def _add_reservations(self, view: InstanceView) -> None:
+        reservations = ReservationLoops(
+            self._client,
+            self._provider,
+            claims=self._caches.claims,
+            classes=self.read.classes.cache,
+            nodes=self._caches.nodes,
+            inventory=self.inventory,
+            resolved=self._nodeclasses,
+            view=view,
+            clock=self._clock,
+            recorder=self.recorder,
+            owns=self._caches.owns,
+            relist=self._signals.replan,
+            synced=self.read.synced,
+            every=self._settings.poll_seconds,
+        )
+        self._manager.follow(*reservations.informers)
+        self._manager.add(*reservations.loops)
 
-    def _poll(self, _items: Sequence[str]) -> Result | None:
+    def _add_advisor(self) -> None:
+        client, clock, classes = self._client, self._clock, self.read.classes.cache
+        definitions = Informer(
+            client, CustomResourceDefinition, clock=clock, field_selector=f"metadata.name={CLASS_DEFINITION}"
+        )
+        definition = DefinitionKeeper(
+            client, definitions.cache, classes, clock=clock, keep=self._settings.keep_definition
+        )
+        advisor = Advisor(
+            self._context,
+            self._provider,
+            self.inventory,
+            self._nodeclasses,
+            classes,
+            self._caches.pools,
+            cluster=self._settings.cluster_name,
+            describe=self._signals.describe,
+        )
+        wiring.watch_advice(
+            self._manager,
+            self.read,
+            self.inventory,
+            self._nodeclasses,
+            definitions,
+            advisor=advisor,
+            definition=definition,
+            accepted=AcceptedKeeper(client, classes, definition, clock=clock, recorder=self.recorder),
+        )
+
+    def _add_interruption(self, queue: str) -> None:
+        notices = NoticeKeeper(
+            self._context,
+            self._caches,
+            self._nodeclasses,
+            short=self.launcher.announced,
+            describe=self._signals.describe,
+        )
+        self._manager.run(
+            QueueReader(self._provider, queue, notices.take, clock=self._clock, synced=self.read.synced)
+        )
+
+    def _class_names(self) -> list[str]:
+        classes = self.read.classes.cache
+        return [*(node_class.name for node_class in classes.list()), *classes.broken]
+
+    def _launches_for(self, pool: NodePool) -> bool:
+        """Whether the broker launches the pool's claims."""
+        group = pool.spec.template.spec.node_class_ref.group
+        return group == names.BROKER or self._settings.take_over_karpenter
+
+    # ---- periodic work
+
+    def _poll(self, _items: Sequence[str]) -> None:
         if self._ownership.look():
-            for claim in self.read.claims.cache.list():
-                self._nodeclaims.queue.add(claim.name)
-                self._hold_queue.add(claim.spec.node_class_ref.name)
-            self._launches.add("karpenter")
+            self._signals.owner_changed()
         first = not self.inventory.described
         self.inventory.refresh()
         if first:
-            self._inventory_changed()
-        return None
+            self._signals.described()
 
-    def _sweep(self, items: Sequence[str]) -> Result | None:
+    def _sweep(self, items: Sequence[str]) -> None:
         give_back()
         self.isolation.readmit()
-        self._sweeper.sweep(at_limit=AT_LIMIT in items)
-        return None
-
-    def _sweep_profiles(self, _items: Sequence[str]) -> Result | None:
-        self._profiles.sweep()
-        return None
-
-    def _templates_at_limit(self) -> None:
-        self._sweeps.add(AT_LIMIT)
+        self._templates.sweep(at_limit=AT_LIMIT in items)

@@ -8,20 +8,22 @@ anything else is a bug: logged with its traceback and counted, and its key backs
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, cast
 
 import structlog
 from prometheus_client import Counter, Histogram
 from urllib3.exceptions import HTTPError
 
+from broker.apis.meta import Object
 from broker.kube.clock import Clock
 from broker.kube.errors import ApiError, Conflict, TooManyRequests
 from broker.kube.metrics import REGISTRY
 from broker.kube.panics import guarded
 from broker.kube.queue import K, ShutDown, WorkQueue
 from broker.kube.suspects import Panic
+from broker.kube.watches import Watches
 
 Errors = tuple[type[Exception], ...]
 Run = Callable[[], Panic | None]
@@ -127,7 +129,7 @@ def _call(
     return ReconcileOutcome(failed=False, again=None if again is None else again.requeue_after)
 
 
-class Controller(Generic[K]):
+class Controller(Watches[K]):
     """`workers` threads over one queue, started once and stopped once.
 
     `expected` are error types of the provider, besides the API's. No key is worked on before `synced`:
@@ -156,6 +158,14 @@ class Controller(Generic[K]):
         self._threads = [
             threading.Thread(target=self._work, name=f"{name} {n}", daemon=True) for n in range(workers)
         ]
+
+    def enqueue(self, keys: Iterable[K]) -> None:
+        for key in keys:
+            self.queue.add(key)
+
+    def default_keys(self, *args: Any) -> Iterable[K]:
+        """The key of an object; anything else is a key by itself."""
+        return [cast("K", arg.key) if isinstance(arg, Object) else arg for arg in args]
 
     def start(self) -> None:
         for thread in self._threads:

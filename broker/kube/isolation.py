@@ -52,12 +52,17 @@ class Isolation:
     """Of one broker: its caches, and the recorder that events go through."""
 
     def __init__(self, caches: Iterable[Cache[Any]], recorder: Recorder, *, clock: Clock) -> None:
-        self._caches = tuple(caches)
+        self._caches: list[Cache[Any]] = []
         self._recorder = recorder
         self._clock = clock
         self._searching = threading.Lock()  # held by one pass: another's trials would mislead it
-        for cache in self._caches:
-            cache.on_left_out(self._report)
+        for cache in caches:
+            self.include(cache)
+
+    def include(self, cache: Cache[Any]) -> None:
+        """Before anything runs."""
+        self._caches.append(cache)
+        cache.on_left_out(self._report)
 
     def search(self, failure: Panic, run: Run, about: str) -> Panic | None:
         """Runs it until it fails on nothing that can be left out; the failure that is left.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random as random_module
 import threading
-from collections.abc import Callable, Sequence
-from typing import Generic
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import structlog
 
@@ -18,13 +18,14 @@ from broker.kube.batch import Batcher
 from broker.kube.clock import Clock
 from broker.kube.controller import EXPECTED, SYNC_POLL, Errors, Isolate, Result, attempt, isolate_nothing
 from broker.kube.queue import K
+from broker.kube.watches import Watches
 
 FIRST, LONGEST = 0.2, 60.0  # seconds of back-off
 
 log = structlog.get_logger(__name__)
 
 
-class Singleton(Generic[K]):
+class Singleton(Watches[K]):
     """Calls `run(items)` for each batch, after each `requeue_after`, and every `every` seconds anyway."""
 
     def __init__(
@@ -50,6 +51,14 @@ class Singleton(Generic[K]):
         self._backoff = Backoff(first=FIRST, longest=LONGEST, random=random)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+
+    def enqueue(self, keys: Iterable[K]) -> None:
+        if items := [*keys]:
+            self.batcher.add(*items)
+
+    def default_keys(self, *_: Any) -> Iterable[K]:
+        """One key for all: each run reads everything."""
+        return [cast("K", self.name)]
 
     def start(self) -> None:
         self._thread.start()

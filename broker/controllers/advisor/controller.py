@@ -29,12 +29,10 @@ from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.nodeclass.status import INVALID_SPEC
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, timestamp
+from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Forbidden, Invalid
-from broker.kube.events import Recorder
 from providers.base import CapacityProvider
 
 LOOK_AGAIN = 300.0
@@ -59,28 +57,26 @@ class Advisor:
 
     def __init__(
         self,
-        client: Client,
+        context: ControllerContext,
         provider: CapacityProvider,
         inventory: InventoryKeeper,
         resolved: NodeClassController,
         classes: Cache[EC2NodeClass],
         pools: Cache[NodePool],
         *,
-        clock: Clock,
-        recorder: Recorder,
         cluster: str,
         describe: Callable[[], None],
     ) -> None:
-        self._client = client
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._provider = provider
         self._inventory = inventory
         self._resolved = resolved
         self._classes = classes
         self._pools = pools
-        self._clock = clock
-        self._recorder = recorder
         self._cluster = cluster
-        self.marks = Marks(client, provider, inventory, clock=clock, cluster=cluster, describe=describe)
+        self.marks = Marks(
+            context.client, provider, inventory, clock=context.clock, cluster=cluster, describe=describe
+        )
         self._last: dict[str, tuple[str, Record]] = {}  # name -> uid and what was written to it
 
     def reconcile(self, name: str) -> Result | None:

@@ -16,17 +16,17 @@ import structlog
 from prometheus_client import Counter, Histogram
 
 from broker.apis import names
-from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.model import Pool
 from broker.capacity.shortages import Scope
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.status import instance_id
+from broker.controllers.nodeclaim.translate import asked_tenancy
+from broker.controllers.nodeclass.controller import NodeClassController
+from broker.controllers.nodeclass.resolve import Unresolved
 from broker.controllers.reservations.each import each
-from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
-from broker.kube.events import Recorder
+from broker.kube.context import ControllerContext
 from broker.oncall.metrics import REGISTRY
 from providers.model import Notice, NoticeKind, QueueMessage
 
@@ -102,26 +102,17 @@ class NoticeKeeper:
 
     def __init__(
         self,
-        client: Client,
-        claims: Cache[NodeClaim],
-        nodes: Cache[Node],
+        context: ControllerContext,
+        caches: ClaimCaches,
+        resolved: NodeClassController,
         *,
-        clock: Clock,
-        recorder: Recorder,
-        owns: Callable[[NodeClaim], bool],
         short: Announce,
-        placement: Callable[[NodeClaim], str],
         describe: Callable[[], None],
     ) -> None:
-        """`placement`: of the launches of a claim's class, as in their pools."""
-        self._client = client
-        self._claims = claims
-        self._nodes = nodes
-        self._clock = clock
-        self._recorder = recorder
-        self._owns = owns
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._nodes, self._owns = caches.claims, caches.nodes, caches.owns
         self._short = short  # hears of a pool that gives nothing more
-        self._placement = placement
+        self._resolved = resolved
         self._describe = describe  # asks for a new description of the reservations
 
     def take(self, message: QueueMessage) -> None:
@@ -166,6 +157,14 @@ class NoticeKeeper:
         )
         pool = claim.labels.get(names.NODEPOOL, "")
         _DRAINED.labels(notice.kind, "drain" if answer.drains else "tell", pool).inc()
+
+    def _placement(self, claim: NodeClaim) -> str:
+        """The placement of launches for the claim, as in their pools; empty if its class launches nothing."""
+        try:
+            plan = self._resolved.ready(claim.spec.node_class_ref.name).plan
+        except Unresolved:
+            return ""
+        return plan.of_tenancy(asked_tenancy(claim)).placement
 
     def _scope(self, claim: NodeClaim, notice: Notice) -> Scope | None:
         """The pool that EC2 takes the claim's instance back into: it gives no other soon."""

@@ -78,7 +78,7 @@ class Launcher:
         sweep: Callable[[], None] = lambda: None,
         launched: Callable[[LaunchClass], None] = lambda _: None,
         plan_seconds: float = SECONDS,
-        entitling: Callable[[], planning.Entitling] = planning.Free,
+        entitling: planning.Entitling,
         threads: Threads | None = None,
     ) -> None:
         """`threads` makes the calls of a wave; a pool of its own where none is given."""
@@ -152,7 +152,7 @@ class Launcher:
         if not self._inventory.described:
             self._blind(waiting, self._inventory.error)
             return Result(requeue_after=1.0)
-        if not self._entitling().begin():
+        if not self._entitling.begin():
             return Result(requeue_after=0.2)
         try:
             self._view.refresh()
@@ -214,7 +214,7 @@ class Launcher:
             inventory=inventory,
             shortages=self.shortages,
             gangs=planning.in_gangs(self._claims.list()),
-            entitled=self._entitling().entitlements(objects, inventory, types),
+            entitled=self._entitling.entitlements(objects, inventory, types),
         )
 
     def _class(self, name: str) -> LaunchClass | tuple[str, str]:
@@ -294,11 +294,11 @@ class Launcher:
         result = Plan()
         for _ in range(ROUNDS):
             if not work.waiting:
-                self._entitling().planned(Plan())  # nobody waits for a slot any more, who did before
+                self._entitling.planned(Plan())  # nobody waits for a slot any more, who did before
                 break
             now = self._clock.now()
             inventory = self._inventory.snapshot()
-            with self._entitling().alone():
+            with self._entitling.alone():
                 result = planning.solved(
                     work.waiting.values(),
                     work.plans,
@@ -307,13 +307,13 @@ class Launcher:
                     self._outcomes.shortages,
                     now,
                     launched=planning.in_gangs(self._claims.list()),
-                    entitlements=self._entitling().entitlements(
+                    entitlements=self._entitling.entitlements(
                         {uid: work.objects[uid] for uid in work.waiting}, inventory, work.types
                     ),
                     seconds=self._plan_seconds,
                     clock=self._clock,
                 )
-                self._entitling().planned(result)
+                self._entitling.planned(result)
             if not result.assignments:
                 break
             work.skipped = result.skipped

@@ -15,20 +15,19 @@ from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.meta import ConditionStatus, condition
+from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim import drain
 from broker.controllers.nodeclaim.abandoned import release
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.instances import SETTLED
 from broker.controllers.nodeclaim.registration import NODE_LEFT_OUT, first_of, is_ready, nodes_of
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.status import MESSAGE_LIMIT, instance_id, patch, write
 from broker.controllers.nodeclaim.terminations import Sighting, Terminations
-from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, remove_finalizer
+from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import NotFound, TooManyRequests
-from broker.kube.events import Recorder
 from broker.kube.partial import PartialObject
 from broker.text import InvalidText, decode_duration
 from providers.model import ProviderError
@@ -43,26 +42,21 @@ class Termination:
 
     def __init__(
         self,
-        client: Client,
+        context: ControllerContext,
+        caches: ClaimCaches,
         terminations: Terminations,
-        claims: Cache[NodeClaim],
-        nodes: Cache[Node],
-        pods: Cache[Pod],
+        inventory: InventoryKeeper,
         *,
-        clock: Clock,
-        recorder: Recorder,
         launching: Callable[[str], bool],
-        ending: Callable[[NodeClaim, bool], None],
+        freed: Callable[[], None],
     ) -> None:
-        self._client = client
+        """`freed` is called if the slot of an instance that ended is free again."""
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
+        self._claims, self._nodes, self._pods = caches.claims, caches.nodes, caches.pods
         self._terminations = terminations
-        self._claims = claims
-        self._nodes = nodes
-        self._pods = pods
-        self._clock = clock
-        self._recorder = recorder
+        self._inventory = inventory
         self._launching = launching
-        self._ending = ending  # hears each time whether EC2 still has the claim's instance
+        self._freed = freed
 
     def reconcile(self, claim: NodeClaim) -> Result | None:
         """One step towards the end. Raises ApiError."""
@@ -197,12 +191,19 @@ class Termination:
             self._recorder.event(claim, "Warning", "ForeignInstance", message)
             return False
         alive = seen.instance.state != "terminated"
-        self._ending(claim, alive)
+        self._ending(claim, id_, alive=alive)
         ends = not alive or seen.instance.state == "shutting-down"
         self._tell(claim, id_, ends=ends, refused=seen.refused)
         if not ends:
             self._terminations.end(id_)
         return alive
+
+    def _ending(self, claim: NodeClaim, id_: str, *, alive: bool) -> None:
+        """Frees the slot of an ended instance before EC2 is asked for the count."""
+        odcr_id = claim.labels.get(names.RESERVATION_ID, "")
+        self._inventory.ending(instance_id=id_, odcr_id=odcr_id, alive=alive)
+        if odcr_id and not alive:
+            self._freed()
 
     def _tell(
         self, claim: NodeClaim, id_: str, *, ends: bool, refused: ProviderError | None, listed: bool = True

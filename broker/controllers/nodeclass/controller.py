@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -31,12 +32,10 @@ from broker.controllers.nodeclass.resolve import (
 from broker.controllers.nodeclass.status import status_patch
 from broker.controllers.nodeclass.write import patch_status
 from broker.kube.cache import Cache
-from broker.kube.client import Client
-from broker.kube.clock import Clock
 from broker.kube.conditions import ConditionUpdate, changed
+from broker.kube.context import ControllerContext
 from broker.kube.controller import Result
 from broker.kube.errors import Invalid
-from broker.kube.events import Recorder
 from providers.base import CapacityProvider
 from providers.model import ErrorClass, ProviderError
 
@@ -56,28 +55,33 @@ Written = tuple[str, int, str]
 _log = structlog.get_logger("nodeclass")
 
 
+def group_arns(classes: Cache[EC2NodeClass]) -> Collection[str]:
+    """The groups that some class names, which the inventory is to describe."""
+    arns = set()
+    for node_class in classes.list():
+        with suppress(Unresolved):  # its condition has the reason
+            arns.add(selection(node_class).group_arn)
+    return arns - {""}
+
+
 class NodeClassController:
     """Reconciles classes by name. `ready` is read by the launch loop on its own thread."""
 
     def __init__(
         self,
-        client: Client,
+        context: ControllerContext,
         provider: CapacityProvider,
         inventory: InventoryKeeper,
         cache: Cache[EC2NodeClass],
         *,
-        clock: Clock,
-        recorder: Recorder,
         describe: Callable[[], None],
         overhead: Overhead = DEFAULT_OVERHEAD,
         network: Callable[[], ServiceNetwork] = ServiceNetwork,
     ) -> None:
-        self._client = client
+        self._client, self._recorder, self._clock = context.client, context.recorder, context.clock
         self._provider = provider
         self._inventory = inventory
         self._cache = cache
-        self._clock = clock
-        self._recorder = recorder
         self._overhead = overhead
         self._network = network
         self._describe = describe  # asks for a new description of the reservations
@@ -157,16 +161,6 @@ class NodeClassController:
         if made is None or known is None or _written(known) != _written(made.source):
             made = self.ready(name)
         return made.plan.resolved
-
-    def group_arns(self) -> Collection[str]:
-        """The groups that some class names, which the inventory is to describe."""
-        arns = set()
-        for node_class in self._cache.list():
-            try:
-                arns.add(selection(node_class).group_arn)
-            except Unresolved:
-                continue  # its condition says why
-        return arns - {""}
 
     def reconcile(self, name: str) -> Result | None:
         node_class = self._cache.get(name)

@@ -9,14 +9,16 @@ import pytest
 from broker.apis import names
 from broker.apis.core import Node, Pod
 from broker.apis.crds import load
-from broker.apis.karpenter import NodeClaim
+from broker.apis.karpenter import NodeClaim, NodePool
 from broker.apiserver import Cluster
 from broker.commands.manifests import CRD
+from broker.controllers.nodeclaim.caches import ClaimCaches
 from broker.controllers.nodeclaim.registration import BY_PROVIDER_ID
 from broker.controllers.nodeclaim.termination import Termination
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
+from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 
@@ -40,15 +42,12 @@ def test_a_claim_that_got_its_instance_meanwhile_keeps_its_finalizer() -> None:
 
     nodes: Cache[Node] = Cache(Node, indexes={BY_PROVIDER_ID: lambda n: [n.spec.provider_id]})
     termination = Termination(
-        client,
+        ControllerContext(client=client, recorder=Recorder(client, "test", clock), clock=clock),
+        ClaimCaches(claims=Cache(NodeClaim), nodes=nodes, pods=Cache(Pod), pools=Cache(NodePool), owns=bool),
         cast(Any, None),  # of a claim without an instance EC2 is asked nothing
-        Cache(NodeClaim),
-        nodes,
-        Cache(Pod),
-        clock=clock,
-        recorder=Recorder(client, "test", clock),
+        cast(Any, None),
         launching=lambda _uid: False,
-        ending=lambda _claim, _alive: None,
+        freed=lambda: None,
     )
     termination.reconcile(seen)
 

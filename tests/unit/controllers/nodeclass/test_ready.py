@@ -19,6 +19,7 @@ from broker.controllers.nodeclass.resolve import Unresolved
 from broker.kube.cache import Cache
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
+from broker.kube.context import ControllerContext
 from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from providers.model import ErrorClass, Image, Odcr, ProviderError, SecurityGroup, Selector, Subnet
@@ -79,12 +80,10 @@ class World:
         inventory.refresh()
         self.told: list[str] = []
         self.controller = NodeClassController(
-            self.client,
+            ControllerContext(client=self.client, recorder=Recorder(self.client, "test", clock), clock=clock),
             cast(Any, self.ec2),
             inventory,
             self.cache,
-            clock=clock,
-            recorder=Recorder(self.client, "test", clock),
             describe=inventory.refresh,
         )
         self.controller.on_change(self.told.append)

@@ -1,0 +1,48 @@
+"""Reports to classes and NodePools what launches find out about reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.apis import names
+from broker.capacity.model import Attempt
+from broker.controllers.nodeclaim.caches import ClaimCaches
+from broker.controllers.nodeclaim.report import Reporter, limit
+from broker.controllers.nodeclass.controller import NodeClassController
+
+
+class ClassFeedback:
+    """Used by the launch loop."""
+
+    def __init__(
+        self,
+        caches: ClaimCaches,
+        resolved: NodeClassController,
+        reporter: Reporter,
+        *,
+        reconcile_class: Callable[[str], None],
+        describe: Callable[[], None],
+    ) -> None:
+        """`describe` has EC2's reservations described again."""
+        self._claims = caches.claims
+        self._resolved = resolved
+        self._reporter = reporter
+        self._reconcile_class = reconcile_class
+        self._describe = describe
+
+    def doubt(self, name: str) -> None:
+        """EC2 refused something that the class names: the class and the reservations are read again."""
+        self._resolved.doubt(name)
+        self._reconcile_class(name)
+        self._describe()
+
+    def limit(self, attempt: Attempt) -> None:
+        """Writes the attempt's result about reservations to its class and its NodePool."""
+        change = limit(attempt)
+        if change is None:
+            return
+        self._resolved.limit(attempt.node_class, change)
+        self._reconcile_class(attempt.node_class)
+        claim = self._claims.get(attempt.claim)
+        if claim is not None and (pool := claim.labels.get(names.NODEPOOL)):
+            self._reporter.pool_limit(pool, change)

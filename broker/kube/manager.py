@@ -1,0 +1,132 @@
+"""Owns the informers and loops of one term of leadership: declares them, starts them, stops them.
+
+Invariant: nothing acts before the caches that it reads are complete, and nothing acts after `stop` has
+returned. Every loop leaves out an object that it fails on (broker.kube.isolation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from broker.kube.batch import Batcher
+from broker.kube.clock import Clock
+from broker.kube.controller import Controller, Errors, Isolate, Result
+from broker.kube.events import Recorder
+from broker.kube.informer import Informer
+from broker.kube.isolation import Isolation
+from broker.kube.queue import K, WorkQueue
+from broker.kube.singleton import Singleton
+
+LONGEST = 60.0  # seconds between two tries at one key, however often it failed
+
+Synced = Callable[[], bool]
+Loop = Singleton[Any] | Controller[Any]
+
+
+class Runnable(Protocol):
+    """A thread that is no loop over keys."""
+
+    isolate: Isolate
+
+    def start(self) -> None: ...
+
+    def stop(self) -> object: ...
+
+
+class Manager:
+    """`controller` and `singleton` declare a loop; the loop's `watches` and `on` declare its triggers."""
+
+    def __init__(self, *, clock: Clock, recorder: Recorder, synced: Synced, expected: Errors = ()) -> None:
+        """`synced`: the caches are complete that a loop waits for by default. `expected`: errors that are no
+        bug of the broker, besides the API's."""
+        self.informers: list[Informer[Any]] = []
+        self.loops: list[Loop] = []
+        self.isolation = Isolation((), recorder, clock=clock)
+        self._clock = clock
+        self._recorder = recorder
+        self._synced = synced
+        self._expected = expected
+        self._runnables: list[Runnable] = []
+        self._closers: list[Callable[[], None]] = []
+
+    def follow(self, *informers: Informer[Any]) -> None:
+        """Takes over the start and stop of these informers."""
+        for informer in informers:
+            self.informers.append(informer)
+            self.isolation.include(informer.cache)
+
+    def controller(
+        self,
+        name: str,
+        reconcile: Callable[[K], Result | None],
+        *,
+        workers: int = 1,
+        synced: Synced | None = None,
+    ) -> Controller[K]:
+        """A loop that reconciles one key at a time on each of its workers."""
+        loop: Controller[K] = Controller(
+            name,
+            reconcile,
+            queue=WorkQueue[K](name, clock=self._clock, longest=LONGEST),
+            clock=self._clock,
+            workers=workers,
+            synced=synced or self._synced,
+            expected=self._expected,
+        )
+        self.add(loop)
+        return loop
+
+    def singleton(
+        self,
+        name: str,
+        run: Callable[[Sequence[K]], Result | None],
+        *,
+        every: float | None = None,
+        batcher: Batcher[K] | None = None,
+        synced: Synced | None = None,
+    ) -> Singleton[K]:
+        """A loop that takes all keys at once, and runs every so many seconds without any."""
+        loop: Singleton[K] = Singleton(
+            name,
+            run,
+            batcher=Batcher[K](name, clock=self._clock) if batcher is None else batcher,
+            clock=self._clock,
+            synced=synced or self._synced,
+            every=every,
+            expected=self._expected,
+        )
+        self.add(loop)
+        return loop
+
+    def add(self, *loops: Loop) -> None:
+        """Takes over loops that are made elsewhere."""
+        for loop in loops:
+            loop.isolate = self.isolation.search
+            self.loops.append(loop)
+
+    def run(self, runnable: Runnable) -> None:
+        """Starts it after the loops, and stops it before them."""
+        runnable.isolate = self.isolation.search
+        self._runnables.append(runnable)
+
+    def on_stop(self, close: Callable[[], None]) -> None:
+        """Calls `close` once every loop has ended."""
+        self._closers.append(close)
+
+    def start(self) -> None:
+        for informer in self.informers:
+            informer.start()
+        self._recorder.start()
+        for part in (*self.loops, *self._runnables):
+            part.start()
+
+    def stop(self) -> None:
+        """Lets every run under way end, then stops reading."""
+        for part in reversed((*self.loops, *self._runnables)):
+            part.stop()
+        for close in self._closers:
+            close()
+        self._recorder.stop()
+        for informer in self.informers:
+            informer.stop()
