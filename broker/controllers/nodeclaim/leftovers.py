@@ -20,7 +20,7 @@ from broker.apis.core import Node
 from broker.apis.karpenter import NodeClaim
 from broker.capacity.adopt import adopt
 from broker.capacity.answers import answer
-from broker.capacity.model import Attempt, Claim, Outcome
+from broker.capacity.model import Attempt, Claim, Outcome, Pool
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.nodeclaim.calls import Call
 from broker.controllers.nodeclaim.execute import Executor
@@ -127,8 +127,11 @@ class Leftovers:
         pairs, left = self._pairs(work, [each for each in orphans if each not in leaving], unknown)
         for claim, instance in pairs:
             ready = work.classes[claim.node_class]
-            pool = f"{'reserved' if instance.reservation_id else 'on-demand'}:{instance.instance_type}:" + (
-                f"{instance.zone}:{instance.reservation_id}" if instance.reservation_id else instance.zone
+            pool = Pool(
+                capacity_type="reserved" if instance.reservation_id else "on-demand",
+                instance_type=instance.instance_type,
+                zone=instance.zone,
+                reservation=instance.reservation_id,
             )
             attempt = self._executor.binder.record(
                 claim.name,
