@@ -1,14 +1,14 @@
-"""Which flavor each resource of a workload gets.
+"""Chooses the flavor of each resource of a workload.
 
 Invariant: the resources of one group take one flavor, chosen for a pod set (or a group of pod sets) in
-the queue's order; a flavor is as good as the worst of its resources; the search stops at the first flavor
-that the queue's fungibility does not ask to look beyond, and otherwise the best is taken. What earlier
-pod sets took counts. A workload is as good as its worst pod set, and the search ends at the first pod set
-that cannot be had.
+the queue's order. A flavor is as good as the worst of its resources. The search stops at the first flavor
+beyond which the queue's fungibility does not look; otherwise the best is taken. Amounts of earlier pod
+sets count. A workload is as good as its worst pod set, and the search ends at the first pod set without a
+flavor.
 
-The rules are Kueue's (pkg/scheduler/flavorassigner/flavorassigner.go). Where the comment of its API and
-its code disagree on BorrowingOverPreemption, this follows the code: modes are compared first, then the
-distance borrowed.
+The rules are Kueue's (pkg/scheduler/flavorassigner/flavorassigner.go). Kueue's API comment and its code
+disagree on BorrowingOverPreemption. This follows the code: modes are compared first, then the distance
+borrowed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,13 @@ from broker.quota.tree import QuotaNode
 PODS: Final = "pods"
 _Targets = tuple[PreemptionTarget, ...]
 
-# What preemption could do for one flavor and resource, and how far would be borrowed afterwards.
+# The possibility of preemption for one flavor and resource, and the distance borrowed afterwards.
 Oracle = Callable[[FlavorResource, int], tuple[Possibility, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorChoice:
-    """The flavor of one resource. `tried` is the index of the last flavor looked at, -1 after the last
-    one.
-    """
+    """The flavor of one resource. `tried`: the index of the last flavor considered, -1 after the last one."""
 
     flavor: str
     mode: Mode
@@ -55,7 +53,7 @@ class FlavorChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """A pod set's flavors by resource; empty, with the reasons, when it cannot be had."""
+    """A pod set's flavors by resource; empty, with the reasons, if there is none."""
 
     name: str
     count: int
@@ -66,7 +64,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorAssignment:
-    """A workload's flavors; `level` is how far it would borrow, 0 not at all."""
+    """A workload's flavors; `level`: the distance that it would borrow, 0 for none."""
 
     pod_sets: tuple[Assigned, ...] = ()
     usage: Mapping[FlavorResource, int] = field(default_factory=dict)
@@ -75,7 +73,7 @@ class FlavorAssignment:
 
     @property
     def needed(self) -> frozenset[FlavorResource]:
-        """What must be preempted for."""
+        """The flavors and resources that need preemption."""
         return frozenset(
             FlavorResource(choice.flavor, resource)
             for pods in self.pod_sets
@@ -90,7 +88,7 @@ class FlavorAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingRules:
-    """What holds for every queue of a cluster."""
+    """The rules for every queue of a cluster."""
 
     flavors: Mapping[str, Flavor]
     fair: bool = False
@@ -100,14 +98,14 @@ class SharingRules:
 def targets(
     ledger: QuotaLedger, ask: QuotaRequest, needed: frozenset[FlavorResource], rules: SharingRules
 ) -> _Targets:
-    """Whom to preempt for `ask`, by the cluster's way of sharing."""
+    """The victims for `ask`, by the cluster's way of sharing."""
     if rules.fair:
         return preempt_fairly(ledger, ask, needed, rules.strategies)
     return preempt(ledger, ask, needed)
 
 
 class Simulation:
-    """What preemption would do for a workload, decided at most once for the same amounts."""
+    """The result of preemption for a workload, computed once for the same amounts."""
 
     def __init__(
         self, ledger: QuotaLedger, queue: str, priority: int, queued: float, rules: SharingRules
@@ -120,7 +118,7 @@ class Simulation:
         ] = {}
 
     def targets(self, amounts: Amounts, needed: frozenset[FlavorResource]) -> _Targets:
-        """Whom to preempt for these amounts."""
+        """The victims for these amounts."""
         key = (frozenset(amounts.items()), needed)
         if key not in self._known:
             ask = replace(self._ask, amounts=amounts)
@@ -128,7 +126,7 @@ class Simulation:
         return self._known[key]
 
     def __call__(self, key: FlavorResource, value: int) -> tuple[Possibility, int]:
-        """For one flavor and resource alone: what could be done, and how far would be borrowed then."""
+        """For one flavor and resource alone: the possibility, and the distance borrowed afterwards."""
         node = self._ledger.node(self._ask.queue)
         found = self.targets({key: value}, frozenset((key,)))
         if not found:
@@ -152,7 +150,8 @@ def assign(
 ) -> FlavorAssignment:
     """The best flavors for a workload in a queue now.
 
-    `after`: by pod set and resource, the `FlavorChoice.tried` of an earlier assignment, to go on from there.
+    `after`: by pod set and resource, the `FlavorChoice.tried` of an earlier assignment, from which to
+    continue.
     """
     search = _FlavorSearch(node, rules, oracle, after or {})
     if node.queue is not None:
@@ -175,7 +174,7 @@ class _FlavorSearch:
     level: int = 0
 
     def group(self, members: Sequence[PodSetRequest]) -> bool:
-        """Assigns pod sets that take their flavors together; whether it could."""
+        """Assigns pod sets that share their flavors; returns whether that succeeded."""
         groups = self.node.queue.groups if self.node.queue is not None else ()
         requests = [_requests(pods, groups) for pods in members]
         total: dict[str, int] = {}
@@ -201,7 +200,7 @@ class _FlavorSearch:
             choices |= found
         for pods, wanted in zip(members, requests, strict=True):
             own = {resource: choices[resource] for resource in sorted(wanted) if resource in choices}
-            # Zeros of what the queue does not know are not counted, and a pod set of nothing else fits.
+            # Zero requests for unknown resources are not counted; a pod set of nothing else fits.
             mode = min((each.mode for each in own.values()), default=Mode.FIT if could else Mode.NO_FIT)
             self.done.append(
                 Assigned(name=pods.name, count=pods.count, choices=own, mode=mode, reasons=tuple(reasons))
@@ -215,9 +214,7 @@ class _FlavorSearch:
     def _flavor(
         self, members: Sequence[PodSetRequest], total: Mapping[str, int], resource: str, group: FlavorGroup
     ) -> tuple[dict[str, FlavorChoice], list[str]]:
-        """The flavor of a resource group for all that these pod sets ask of it, and why others were not
-        taken.
-        """
+        """The flavor of a resource group for the total of these pod sets, and why others were not taken."""
         assert self.node.queue is not None
         rule = self.node.queue.fungibility
         best: dict[str, tuple[Possibility, int]] = {}
@@ -258,7 +255,7 @@ class _FlavorSearch:
         return next((why for pods in members if (why := misfit(pods, known))), "")
 
     def _room(self, key: FlavorResource, wanted: int) -> tuple[Possibility, int, str]:
-        """What one flavor offers for one resource, how far it borrows, and what is lacking."""
+        """The possibility of one flavor for one resource, the distance borrowed, and the shortage."""
         node = self.node
         taken = self.usage.get(key, 0)
         value = taken + wanted
@@ -284,7 +281,7 @@ class _FlavorSearch:
 
 
 def _requests(pods: PodSetRequest, groups: Sequence[FlavorGroup]) -> dict[str, int]:
-    """What a pod set asks for in all; its pods themselves where the queue counts them."""
+    """The total request of a pod set; its pods themselves if the queue counts them."""
     wanted = {resource: value * pods.count for resource, value in pods.requests.items()}
     if any(PODS in group.resources for group in groups):
         wanted[PODS] = pods.count
@@ -299,7 +296,8 @@ def _grouped(pod_sets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
 
 
 def _better(one: tuple[Possibility, int], other: tuple[Possibility, int], rule: Fungibility) -> bool:
-    """Whether one possibility, borrowing so far, is better than another for a queue of this fungibility."""
+    """Whether one possibility, at its borrowing distance, is better than another for a queue of this
+    fungibility."""
     if Possibility.NO_FIT in (one[0], other[0]):
         return one[0] > other[0]
     if (one[0] is Possibility.NO_CANDIDATES) != (other[0] is Possibility.NO_CANDIDATES):

@@ -1,8 +1,8 @@
-"""The queues that fair preemption may take from, in order, worked out once for all heads of a round.
+"""The queues that fair preemption may take from, in order, computed once for all heads of a round.
 
-Invariant: it tells of the tree as it is between two decisions. What one decision takes, and what the incoming
-workload adds, changes the place of the queues that it touches and of its own side of the tree alone: these a
-decision puts in order by itself, and reads the others from here as far as it needs them.
+Invariant: it describes the tree between two decisions. The victims of a decision and the incoming
+workload change the position only of the queues that they touch and of their own side of the tree. A
+decision sorts these queues itself, and reads the others from here as far as it needs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.quota.model import Amounts, FlavorResource, Policy, QuotaRequest
 from broker.quota.shares import DominantShare, share
 from broker.quota.tree import QuotaNode
 
-# Of a queue to take from: its share, then its first candidate. Smaller is sooner.
+# The order of queues to take from: the share, then the first candidate. The smaller comes first.
 Key = tuple[bool, float, bool, bool, int, float, str]
 Order = tuple[bool, float]
 
@@ -26,7 +26,7 @@ _NOTHING: Final[Order] = (False, -1.0)
 
 
 class Last(str):
-    """A name of which the last comes first."""
+    """A name that sorts in reverse order."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ class Last(str):
         return str.__gt__(self, other)
 
 
-# Of a cohort: its share, then its name.
+# The order of cohorts: the share, then the name.
 CohortKey = tuple[bool, float, Last]
 
 
@@ -43,8 +43,11 @@ def queue_key(known: DominantShare, head: Entry, *, own: bool) -> Key:
 
 
 class CohortRow:
-    """The queues of one cohort, in the order in which they are taken from. How large a share each could have
-    after it lost a workload is worked out when that is first asked for, from what it used at first."""
+    """The queues of one cohort, in the order of preemption.
+
+    The largest share that each could have after losing a workload is computed on first use, from its
+    usage then.
+    """
 
     def __init__(
         self, queues: Sequence[tuple[Key, QuotaNode]], least: Callable[[QuotaNode], Amounts]
@@ -65,7 +68,8 @@ class CohortRow:
         return not weighs, -value
 
     def following(self, place: int, least: Order) -> int:
-        """The first from this place on that may keep at least this share; none: the number of queues."""
+        """The first queue from this position on that may keep at least this share; without one, the
+        number of queues."""
         if place >= len(self.keys):
             return len(self.keys)
         if not self._tree:
@@ -90,7 +94,7 @@ class CohortRow:
             self._tree[place] = max(self._tree[2 * place], self._tree[2 * place + 1])
 
     def _most(self, node: QuotaNode, used: Amounts) -> Order:
-        """A share that the queue's would not exceed after any one of its workloads has left."""
+        """A share that the queue does not exceed after the loss of any one workload."""
         least, now = self._least(node), node.usage
         node.usage = {key: value - least.get(key, 0) for key, value in used.items()}
         try:
@@ -101,15 +105,17 @@ class CohortRow:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """By cohort: its queues, and the cohorts below it in which there are some."""
+    """By cohort: its queues, and the cohorts below it that have some."""
 
     rows: dict[QuotaNode, CohortRow] = field(default_factory=dict)
     cohorts: dict[QuotaNode, list[QuotaNode]] = field(default_factory=dict)
 
 
 def board(ledger: QuotaLedger, root: QuotaNode, needed: Keys, policy: Policy, ask: QuotaRequest) -> Board:
-    """What `ask` may take from other queues, as the ledger stands; kept while that stands still. Where its
-    age matters, it tells of all that a workload of any age could take."""
+    """The candidates of `ask` in other queues, kept while the ledger does not change.
+
+    If age matters, it includes the candidates for a workload of any age.
+    """
     anyone = replace(ask, queue="", queued=-math.inf)
     priority = None if policy == "Any" else ask.priority
 
@@ -141,7 +147,7 @@ def board(ledger: QuotaLedger, root: QuotaNode, needed: Keys, policy: Policy, as
 
 
 def _least(ledger: QuotaLedger, node: QuotaNode, needed: Keys) -> Amounts:
-    """What each of a queue's workloads uses at least."""
+    """The least usage among a queue's workloads."""
     least: dict[FlavorResource, int] | None = None
     for evicted in ledger.turns:
         for _, _, _, workload in ledger.using(node.name, needed, evicted=evicted):
@@ -156,7 +162,7 @@ def _least(ledger: QuotaLedger, node: QuotaNode, needed: Keys) -> Amounts:
 
 
 def _borrowing(cohort: QuotaNode, needed: Keys) -> Iterator[QuotaNode]:
-    """Every queue of the tree beyond its quota, whether or not its cohorts are."""
+    """Every queue of the tree over its quota, including those in cohorts within theirs."""
     yield from borrowers(cohort, needed, besides=frozenset(cohort.cohorts))
     for child in cohort.cohorts:
         yield from _borrowing(child, needed)

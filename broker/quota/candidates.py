@@ -1,10 +1,10 @@
-"""Who may be preempted for a workload, and in which order.
+"""The workloads that may be preempted for another, in order.
 
-Invariant: a candidate uses something that the incoming workload lacks, and the preemptor's policy allows
-it: `within` for its own queue, `reclaim` for the others of its cohort tree, of which only queues and
-cohorts beyond their quota are looked into, and nobody who is at home. Among equals, an evicted workload comes
-before one that is not, then lower priority, then the one that got its quota last, then by name. The rules are
-Kueue's (pkg/scheduler/preemption/common).
+Invariant: a candidate uses a resource that the incoming workload lacks, and the preemptor's policy allows
+it: `within` for its own queue, `reclaim` for the others of its cohort tree. Of these, only queues and
+cohorts over their quota are searched, and workloads on their own slots are skipped. Evicted workloads
+come first, then lower priority, then the last to get its quota, then by name. The rules are Kueue's
+(pkg/scheduler/preemption/common).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Keys = Collection[FlavorResource]
 def allowed(
     ledger: QuotaLedger, queue: str, keys: Keys, *, evicted: bool, policy: Policy, ask: QuotaRequest
 ) -> Iterator[Entry]:
-    """A queue's workloads that the policy lets the incoming one preempt, in the order of preemption."""
+    """A queue's workloads that the policy allows to preempt, in the order of preemption."""
     if policy == "Never":
         return iter(())
     entries = ledger.using(queue, keys, evicted=evicted)
@@ -31,7 +31,7 @@ def allowed(
 
 
 def by_policy(entries: Iterator[Entry], policy: Policy, ask: QuotaRequest) -> Iterator[Entry]:
-    """Of workloads in the order of preemption those that the policy allows."""
+    """The workloads that the policy allows, in the given order."""
     return entries if policy == "Any" else _lower(entries, ask, equal=policy == "LowerOrNewerEqualPriority")
 
 
@@ -44,7 +44,7 @@ def _lower(entries: Iterator[Entry], ask: QuotaRequest, *, equal: bool) -> Itera
 
 
 def borrowers(cohort: QuotaNode, keys: Keys, *, besides: Collection[QuotaNode]) -> Iterator[QuotaNode]:
-    """The queues in a cohort's subtree beyond their quota; subtrees within theirs are passed over."""
+    """The queues in a cohort's subtree over their quota; subtrees within theirs are skipped."""
     if len(keys) == 1:
         (key,) = keys
         over = list(cohort.over.get(key, ()))
@@ -60,7 +60,7 @@ def borrowers(cohort: QuotaNode, keys: Keys, *, besides: Collection[QuotaNode]) 
 
 
 def fits(node: QuotaNode, amounts: Amounts, *, borrow: bool) -> bool:
-    """Whether a queue has room for the amounts now, and within its own quota unless it may borrow."""
+    """Whether a queue has room for the amounts now, within its own quota unless it may borrow."""
     for key, value in amounts.items():
         if not borrow and node.uses(key) + value > node.quota(key):
             return False
@@ -70,5 +70,5 @@ def fits(node: QuotaNode, amounts: Amounts, *, borrow: bool) -> bool:
 
 
 def covered(node: QuotaNode, amounts: Amounts) -> bool:
-    """Whether a queue's own quota has room for the amounts, whoever has borrowed that."""
+    """Whether a queue's own quota covers the amounts, even if others have borrowed it."""
     return all(node.uses(key) + value <= node.quota(key) for key, value in amounts.items())

@@ -1,15 +1,15 @@
 """Preemption without fair sharing.
 
-Invariant: what is returned makes room, each part of it is needed (giving any one back in the order of the
-last pass leaves no room), and nothing is taken from outside the queue unless the queue it is in, and
-every cohort between it and the common one, uses more than its quota at that moment. The tree is as before
-on return.
+Invariant: the victims make room, and each is needed: giving one back in the order of the last pass leaves
+no room. A workload of another queue is a victim only if its queue, and every cohort up to the common one,
+is over quota at that moment. The tree is unchanged on return.
 
 Kueue's rule (pkg/scheduler/preemption/classical): the incoming workload has the advantage over workloads
-in subtrees beyond one whose quota holds it, and may take those while borrowing; over the others it may
-borrow only as `borrow` and its threshold allow. Evicted ones come first, then those with the advantage,
-then by priority from other queues, then its own queue's. Not Kueue's is that of other queues those come
-first who are in the preemptor's machines, where that is known: what another leaves is no machine of his.
+in subtrees outside one whose quota covers it, and may preempt those while borrowing. For the others it
+may borrow only as `borrow` and its threshold allow. Evicted workloads come first, then those under the
+advantage, then by priority from other queues, then its own queue's. One rule is not Kueue's: of other
+queues, workloads on the preemptor's machines come first, if known, since any other victim frees no
+machine of its own.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from broker.quota.tree import QuotaNode
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Queues to take from: the borrowing ones below a cohort that are not below `besides` too, or, without a
-    cohort, the preemptor's own. `cohort`: the lowest that they share with the preemptor's."""
+    """Queues to take from: the borrowing ones below `cohort` but not below `besides`.
+
+    Without a cohort, the preemptor's own queue. `cohort`: the lowest that they share with the
+    preemptor.
+    """
 
     cohort: QuotaNode | None
     besides: QuotaNode
@@ -37,7 +40,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One decision: what comes, what it lacks, and the queues that it may take from, in three classes."""
+    """One decision: the request, its missing resources, and the sources in three classes."""
 
     ledger: QuotaLedger
     ask: QuotaRequest
@@ -46,7 +49,8 @@ class _Case:
     classes: tuple[list[_Source], list[_Source], list[_Source]]
 
     def entries(self, source: _Source, *, evicted: bool, near: bool | None = None) -> Iterator[Entry]:
-        """`near`: those alone that may be in the preemptor's machines, or those that are not."""
+        """The candidates of a source. `near`: only those that may be on the preemptor's machines, or only
+        the others."""
         rule, ledger, cohort = self.node.preemption, self.ledger, source.cohort
         if cohort is None:
             return allowed(
@@ -66,8 +70,8 @@ class _Case:
         return self.ledger.merged(cohort, self.needed, queues, evicted=evicted)
 
     def _from(self, source: _Source, workload: AdmittedWorkload) -> bool:
-        """Whether a workload below the source's cohort is of the source, its queue borrows, and it is not at
-        home."""
+        """Whether a workload below the source's cohort belongs to the source, borrows, and is not on its
+        own slots."""
         if workload.on_own_slots or workload.queue == self.node.name:
             return False
         node = self.ledger.node(workload.queue)
@@ -84,7 +88,7 @@ class _Case:
 
 
 def preempt(ledger: QuotaLedger, ask: QuotaRequest, needed: Keys) -> tuple[PreemptionTarget, ...]:
-    """Whom to preempt so that `ask`, which does not fit now, does; nobody when nothing would help."""
+    """The victims that make room for `ask`, which does not fit now; none if nothing would help."""
     node = ledger.node(ask.queue)
     advantaged, others = _sources(node, ask.amounts)
     case = _Case(ledger, ask, needed, node, (advantaged, others, [_Source(None, node, False)]))
@@ -92,7 +96,7 @@ def preempt(ledger: QuotaLedger, ask: QuotaRequest, needed: Keys) -> tuple[Preem
         for source in (*advantaged, *others):
             for evicted in ledger.turns:
                 if source.cohort is not None:
-                    case.merged(source.cohort, evicted=evicted)  # as it is before anything is taken
+                    case.merged(source.cohort, evicted=evicted)  # as it is before the first victim
         for borrow in _attempts(case):
             if targets := _attempt(case, borrow=borrow):
                 return targets
@@ -100,7 +104,7 @@ def preempt(ledger: QuotaLedger, ask: QuotaRequest, needed: Keys) -> tuple[Preem
 
 
 def _attempts(case: _Case) -> tuple[bool, ...]:
-    """Whether to try with borrowing, without, or both, and which first."""
+    """Whether to try with borrowing, without, or both, and in which order."""
     advantaged, others, _ = case.classes
     with_advantage = case.any_of(advantaged)
     if not with_advantage and not case.any_of(others):
@@ -113,9 +117,8 @@ def _attempts(case: _Case) -> tuple[bool, ...]:
 
 
 def _sources(node: QuotaNode, amounts: Amounts) -> tuple[list[_Source], list[_Source]]:
-    """The borrowing queues of the tree: those over which the incoming workload has the advantage, the
-    others.
-    """
+    """The borrowing queues of the tree: those under the advantage of the incoming workload, and the
+    others."""
     advantaged: list[_Source] = []
     others: list[_Source] = []
     if node.preemption.reclaim == "Never":
@@ -151,10 +154,12 @@ def _attempt(case: _Case, *, borrow: bool) -> tuple[PreemptionTarget, ...]:
 
 
 def _own_first(case: _Case) -> tuple[PreemptionTarget, ...] | None:
-    """The attempt without borrowing, where the queue's own quota has no room: only its own workloads make it.
+    """The attempt without borrowing, if the queue's own quota has no room: only its own workloads make
+    it.
 
-    The attempt itself would take all that it may of the others first, and give back what is not needed. What
-    is needed of the others is what is found here, after the queue's own; None where that is not enough.
+    The attempt itself would first take all allowed victims of others, and then give back those not
+    needed. Here the needed victims of others are found after the queue's own; None if they are not
+    enough.
     """
     node, amounts = case.node, case.ask.amounts
     own: list[PreemptionTarget] = []
@@ -187,7 +192,7 @@ def _own_first(case: _Case) -> tuple[PreemptionTarget, ...] | None:
 
 
 def _walks(case: _Case, *, evicted: bool, borrow: bool) -> Iterator[PreemptionTarget]:
-    """The candidates of one class after another; of other queues first those in the preemptor's machines."""
+    """The candidates of one class after another; of other queues, those on the preemptor's machines first."""
     *others, own = case.classes
     for sources in others:
         for near in (True, False) if case.ledger.placed else (None,):
@@ -198,8 +203,9 @@ def _walks(case: _Case, *, evicted: bool, borrow: bool) -> Iterator[PreemptionTa
 def _walk(
     case: _Case, sources: list[_Source], *, evicted: bool, borrow: bool, near: bool | None
 ) -> Iterator[PreemptionTarget]:
-    """The candidates of one class in order. A queue that may no longer be taken from is left for good:
-    usage only falls during an attempt, and the priorities of a queue's candidates only rise.
+    """The candidates of one class in order. A queue that may no longer be taken from is skipped for good.
+
+    Usage only falls during an attempt, and the priorities of a queue's candidates only rise.
     """
     streams = [
         zip(case.entries(source, evicted=evicted, near=near), repeat(number))
@@ -217,7 +223,7 @@ def _walk(
 
 
 def _closed(case: _Case, source: _Source, *, borrow: bool) -> bool:
-    """Whether the policy allows no victim from this source, so that its workloads need not be read."""
+    """Whether the policy allows no victim from this source, so that its workloads are not read."""
     return (
         source.cohort is not None
         and not source.advantage
@@ -227,7 +233,7 @@ def _closed(case: _Case, source: _Source, *, borrow: bool) -> bool:
 
 
 def _reason(case: _Case, source: _Source, workload: AdmittedWorkload, *, borrow: bool) -> Reason | None:
-    """Why the workload may be taken now, or None."""
+    """The reason for which the workload may be preempted now, or None."""
     if source.cohort is None:
         return Reason.IN_QUEUE
     reason = Reason.RECLAIM
@@ -257,7 +263,7 @@ def _below_threshold(case: _Case, workload: AdmittedWorkload) -> bool:
 def give_back(
     ledger: QuotaLedger, node: QuotaNode, amounts: Amounts, taken: list[PreemptionTarget], *, borrow: bool
 ) -> None:
-    """Puts back, last taken first, whatever is not needed after all; the very last one always is."""
+    """Gives back victims that are not needed, the last first; the very last one always is needed."""
     _give_back(ledger, taken, lambda: fits(node, amounts, borrow=borrow))
 
 

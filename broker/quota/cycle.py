@@ -1,13 +1,13 @@
-"""One round of admission: the heads of the queues together.
+"""One round of admission: decides about the heads of all queues together.
 
-Invariant: each head is judged against what was held when the round began, then taken in order, and
-admitted or given its victims only if it still fits with what the round gave away before it. Nothing is
-promised twice: not quota, not a victim. A head that must wait for quota of its own, and has no way to
-take it back later, keeps others of the round from it. The tree is as before on return; who acts on the
-decisions changes the ledger.
+Invariant: each head is assigned flavors against the usage at the start of the round. Then heads are taken
+in order, and one is admitted or given its victims only if it still fits after those before it. No quota
+and no victim is promised twice. A head that waits for quota of its own, and cannot reclaim it later,
+keeps others of the round from it. The tree is unchanged on return; the caller applies the decisions to
+the ledger.
 
-The rule is Kueue's cycle (pkg/scheduler/scheduler.go), but a head whose victims were promised to an
-earlier one waits for the next round, where Kueue would judge it again in the same one.
+The rule is Kueue's cycle (pkg/scheduler/scheduler.go). One difference: a head with victims promised to an
+earlier head waits for the next round, while Kueue would decide again in the same one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HeadOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadDecision:
-    """What becomes of a head; `why` is for people, and empty when it is admitted."""
+    """The decision about a head; `why` is for people, and empty if it is admitted."""
 
     head: Head
     outcome: HeadOutcome
@@ -84,7 +84,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Round:
-    """The tree as it changes during a round, and how to undo that."""
+    """The tree as it changes during a round, and the changes to undo."""
 
     ledger: QuotaLedger
     promised: set[str] = field(default_factory=set)
@@ -104,7 +104,7 @@ class _Round:
             self.promised.add(each.workload.name)
 
     def changed(self) -> Iterator[QuotaNode]:
-        """The queues that were added to or taken from since the last call."""
+        """The queues with changes since the last call."""
         added, removed = self.added[self._seen[0] :], self.removed[self._seen[1] :]
         self._seen = len(self.added), len(self.removed)
         return (node for node, _ in (*added, *removed))
@@ -117,9 +117,8 @@ class _Round:
 
 
 def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> list[HeadDecision]:
-    """What becomes of each head in this round, at most one a queue, in the order in which they were
-    taken.
-    """
+    """The decision about each head in this round, at most one a queue, in the order in which they were
+    taken."""
     decisions: list[HeadDecision] = []
     entries: list[_Entry] = []
     first: dict[str, str] = {}
@@ -144,7 +143,7 @@ def decide(ledger: QuotaLedger, heads: Iterable[Head], rules: SharingRules) -> l
 
 
 def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> _Entry | HeadDecision:
-    """What the head would get now; a decision at once where no other head matters."""
+    """The head's possible assignment now; a decision at once if no other head matters."""
     try:
         node = ledger.node(head.queue)
     except LookupError as error:
@@ -173,7 +172,7 @@ def _nominate(ledger: QuotaLedger, head: Head, rules: SharingRules) -> _Entry | 
 
 
 def _apply(this: _Round, entry: _Entry) -> HeadDecision:
-    """What the entry gets after those before it."""
+    """The decision about an entry after those before it."""
     head, node, assignment = entry.head, entry.node, entry.assignment
 
     def wait(why: str) -> HeadDecision:
@@ -204,8 +203,8 @@ def _apply(this: _Round, entry: _Entry) -> HeadDecision:
 
 
 def _reserved(node: QuotaNode, assignment: FlavorAssignment) -> dict[FlavorResource, int]:
-    """What a head that can only wait keeps from the others of the round: its own quota, borrowed quota too
-    where it would borrow."""
+    """The quota that a waiting head keeps from others of the round: its own, and borrowed quota if it
+    would borrow."""
     reserved = {}
     for key, value in assignment.usage.items():
         quota = node.quotas.get(key, Quota())

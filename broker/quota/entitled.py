@@ -1,14 +1,13 @@
-"""Who gets quota, who waits and why, and who must give some back, over all reservations at once.
+"""Decides about quota over all reservations at once: admissions, waits with their reasons, and evictions.
 
-Invariant: what is held never exceeds a queue's nominal quota and what it may borrow. Two states of one
-tree are kept: `now`, with everybody who holds quota, and `later`, without those on their way out. Whom to
-preempt is decided on `later`, by Kueue's rules (`broker.quota.cycle`), so that nobody is preempted for
-room that is being made already; quota is given only where it fits `now`, so that nothing is held twice
-while somebody leaves. What was promised to one is not given to another, in the same decision or in a later
-one: those that others leave for are nominated, and come first.
+Invariant: usage never exceeds a queue's nominal quota and its borrowing limit. Two states of one tree are
+kept: `now` with every holder of quota, and `later` without the terminating ones. Victims are chosen on
+`later` by Kueue's rules (`broker.quota.cycle`): claims that are already terminating count as freed. Quota
+is granted only if it fits `now`, so it is never held twice while a victim terminates. Quota promised to
+one requester is not given to another, in this decision or a later one: nominated requesters come first.
 
-Who holds quota already and wants more asks for the rest, in the flavors that it holds: a cluster in two
-flavors would be two clusters. The same state gives the same answer: nothing is remembered in between.
+A holder that requests more asks for the rest, in the flavors that it holds: a cluster in two flavors
+would be two clusters. The same state gives the same result, since nothing is remembered in between.
 """
 
 from __future__ import annotations
@@ -37,15 +36,16 @@ from broker.quota.model import (
 from broker.quota.tree import QuotaNode, Tree
 from broker.quota.waiting import WaitingHeads
 
-# Times that a decision is made anew without what was given and lost again in it; the last one stands.
+# The most repetitions of a decision for requests that won and lost quota in it; the last one stands.
 PASSES: Final = 4
-# A label that only flavors in here have: the flavor's own name. No label of Kubernetes is written so.
+# A label of the flavors in this module: the flavor's own name. It is no valid label in Kubernetes.
 _PIN = "#flavor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRequest:
-    """What wants quota, or more than it holds. `pods.requests` is all that it wants, `pods.count` is 1."""
+    """A request for quota, or for more than is held. `pods.requests` is the total request, `pods.count`
+    is 1."""
 
     name: str
     queue: str
@@ -55,7 +55,7 @@ class ClusterRequest:
 
 
 class _Turn(Enum):
-    """The order in which wants are judged."""
+    """The order in which requests are decided."""
 
     NOMINATED = auto()
     NEW = auto()
@@ -64,15 +64,15 @@ class _Turn(Enum):
 
 
 class AdmissionPhase(StrEnum):
-    ADMITTED = "Admitted"  # it may have what `usage` says, now
-    PREEMPTING = "Preempting"  # others are leaving for it
-    WAITING = "Waiting"  # until somebody gives quota back
-    NEVER = "Never"  # nobody's leaving would help
+    ADMITTED = "Admitted"  # it holds `usage` from now on
+    PREEMPTING = "Preempting"  # its victims are terminating
+    WAITING = "Waiting"  # until quota is given back
+    NEVER = "Never"  # no eviction would help
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """What one flavor cannot give: `most` of what is `wanted`."""
+    """The shortage of one flavor: `most` of the `wanted` amount is available."""
 
     key: FlavorResource
     wanted: int
@@ -81,8 +81,12 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionDecision:
-    """`usage` is all that it holds from now on, where it is admitted, or once others have left. `lacks` and
-    `misfits` say, where it is not, what each flavor cannot give and which flavors it may not run in."""
+    """The decision about a request. `usage`: the total that it holds from now on, or once its victims
+    have left.
+
+    If it is not admitted, `lacks` are the shortages of each flavor and `misfits` the flavors that it
+    may not use.
+    """
 
     standing: AdmissionPhase
     usage: Amounts = field(default_factory=dict)
@@ -93,7 +97,7 @@ class AdmissionDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """Why somebody must give its quota back: for whom, and where both are in the tree."""
+    """An eviction: its reason, the preemptor, and the position of both in the tree."""
 
     reason: Reason
     preemptor: str
@@ -103,7 +107,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Entitled:
-    """By the name of who wants, and of who holds."""
+    """Decisions by the name of the requester, and evictions by the name of the holder."""
 
     verdicts: Mapping[str, AdmissionDecision]
     evictions: Mapping[str, Eviction]
@@ -119,14 +123,16 @@ def entitle(
     claimed: Iterable[AdmittedWorkload] = (),
     nominated: Collection[str] = (),
 ) -> Entitled:
-    """Decides about all wants. `holders` hold quota, also those that are `evicted` and have not left; those
-    of a queue that is not there any more count for nothing. `claimed` will hold some soon: each counts as far
-    as its queue has it, or there is room for it. `nominated` are the wants and the claimed, by name, that
-    room was made for by an earlier decision: they come before all others, so the room is given to nothing
-    else.
+    """Decides about all requests.
 
-    A want that gets quota here and loses it to a later one is judged again, last, as if it had come last:
-    otherwise workloads would be evicted for a want that gets nothing."""
+    `holders` hold quota, including evicted ones that have not left; those of an unknown queue are
+    ignored. `claimed` will hold quota soon: each counts if its queue covers it, or there is room.
+    `nominated` are the requests and claimed workloads, by name, with evictions made for them earlier.
+    They come before all others, so their room is given to nothing else.
+
+    A request that gets quota here and loses it to a later one is decided again, as the last.
+    Otherwise workloads would be evicted for a request that gets nothing.
+    """
     there, soon, wanting = [*holders], [*claimed], [*wants]
     last: frozenset[str] = frozenset()
     for _ in range(PASSES):
@@ -159,7 +165,7 @@ class _AdmissionRound:
         self._held: dict[str, AdmittedWorkload] = {}
         for each in holders:
             self._hold(each)
-        self.beaten: set[str] = set()  # those that got quota in this decision and lost it to others
+        self.beaten: set[str] = set()  # requests that won and lost quota in this decision
         self._given: dict[str, AdmissionDecision] = {}
         self._evictions: dict[str, Eviction] = {}
         self._wants: dict[str, ClusterRequest] = {}
@@ -183,11 +189,11 @@ class _AdmissionRound:
         last: frozenset[str],
     ) -> Entitled:
         self._nominated = nominated
-        # Growth comes last: what it is given is not taken from it with all that it held before.
+        # Growth comes last: a growth that is taken back would take the earlier quota with it.
         turns = {turn: WaitingHeads(self._later.tree) for turn in _Turn}
         for want in wants:
             if (held := self._held.get(want.name)) is not None and held.evicted:
-                continue  # it leaves first
+                continue  # it terminates first
             self._wants[want.name] = want
             if (never := self._never(want)) is not None:
                 self._given[want.name] = never
@@ -205,7 +211,7 @@ class _AdmissionRound:
         return Entitled(self._given, self._evictions)
 
     def _claim(self, claimed: Iterable[AdmittedWorkload]) -> None:
-        """Counts those as held that their queue has quota for, or that there is room for."""
+        """Counts the claimed workloads that their queue covers, or that have room."""
         for each in claimed:
             later = self._later.tree.queues.get(each.queue)
             if later is not None and (covered(later, each.usage) or fits(later, each.usage, borrow=True)):
@@ -214,13 +220,16 @@ class _AdmissionRound:
                 )
 
     def _rounds(self, waiting: WaitingHeads) -> None:
-        """Until nobody is left to judge. A head that could have been admitted, but for what others were given
-        in its round, is judged again in the next one, before those behind it."""
+        """Runs rounds until no head is left.
+
+        A head that lost only to others of its round is decided again in the next one, before
+        those behind it.
+        """
         again: set[str] = set()
         while heads := [*waiting.heads()]:
             staying = [head for head in heads if head.name not in self._evictions]
             for decision in decide(self._later, staying, self._rules):
-                self._settle(decision)
+                self._apply(decision)
                 mode, name = decision.assignment.mode, decision.head.name
                 lost = decision.outcome is HeadOutcome.WAIT and mode is not Mode.NO_FIT
                 if lost and (mode is Mode.FIT or name not in again):
@@ -235,7 +244,7 @@ class _AdmissionRound:
         )
 
     def _rest(self, want: ClusterRequest, held: AdmittedWorkload) -> PodSetRequest:
-        """What it does not hold yet, in the flavors that it holds."""
+        """The part of the request that is not held yet, in the held flavors."""
         has = held_of(held.usage)
         requests = {
             resource: value - has.get(resource, 0)
@@ -254,7 +263,7 @@ class _AdmissionRound:
         return [] if node is None or node.queue is None else [group.flavors for group in node.queue.groups]
 
     def _never(self, want: ClusterRequest) -> AdmissionDecision | None:
-        """Where not even an empty tree would do."""
+        """The decision for a request that would not fit an empty tree."""
         node = self._empty.queues.get(want.queue)
         if node is None:
             why = self._empty.inactive.get(want.queue, "there is no such queue")
@@ -274,7 +283,7 @@ class _AdmissionRound:
             standing=AdmissionPhase.NEVER, lacks=lacks, misfits=tuple(self._misfits(node, pods))
         )
 
-    def _settle(self, decision: HeadDecision) -> None:
+    def _apply(self, decision: HeadDecision) -> None:
         head, targets = decision.head, decision.targets
         if decision.outcome is HeadOutcome.WAIT or any(self._early(each, head) for each in targets):
             self._given[head.name] = self._waits(decision)
@@ -294,13 +303,13 @@ class _AdmissionRound:
             now.add(usage)
             self._given[head.name] = AdmissionDecision(standing=AdmissionPhase.ADMITTED, usage=total)
         else:
-            why = "its quota is held by others that are leaving"
+            why = "its quota is held by others that are terminating"
             self._given[head.name] = AdmissionDecision(
                 standing=AdmissionPhase.PREEMPTING, usage=total, why=why
             )
 
     def _promise(self, head: Head, usage: Amounts) -> Amounts:
-        """Counts it as held later, with what it holds already; all of that."""
+        """Counts the request as held later, with its present usage; returns the total."""
         held = self._later.workloads.get(head.name)
         if held is None:
             held = AdmittedWorkload(
@@ -310,15 +319,19 @@ class _AdmissionRound:
             self._later.release(head.name)
         keys = {**held.usage, **usage}
         total = {key: held.usage.get(key, 0) + usage.get(key, 0) for key in keys}
-        # What others left for is given to nothing else before it has it.
+        # Quota freed for a nominated request is given to nothing else.
         self._later.admit(
             replace(held, usage=total, non_preemptible=held.non_preemptible or head.name in self._nominated)
         )
         return total
 
     def _early(self, target: PreemptionTarget, head: Head) -> bool:
-        """Whether only this decision makes it a target: it got more a moment ago, or others of its queue did
-        that borrow. The next look decides; nothing that was within its quota is taken for this one."""
+        """Whether only this decision makes it a target: it, or borrowers of its queue, got quota a moment
+        ago.
+
+        The next decision settles that; nothing that was within its quota is evicted for such a
+        gain.
+        """
         held = self._held.get(target.workload.name)
         if held is None:
             return False
@@ -329,10 +342,10 @@ class _AdmissionRound:
     def _evict(self, target: PreemptionTarget, *, for_: Head) -> None:
         name = target.workload.name
         self._later.release(name)
-        if name not in self._held:  # it got its quota, or the promise of it, a moment ago
+        if name not in self._held:  # it got its quota, or the promise of it, in this decision
             self.beaten.add(name)
             for victim, eviction in self._evictions.items():
-                if eviction.preemptor == name:  # what leaves for it leaves for the one that has its room
+                if eviction.preemptor == name:  # its victims now leave for the new holder of its room
                     path_ = path(self._later.node(for_.queue))
                     self._evictions[victim] = replace(eviction, preemptor=for_.name, preemptor_path=path_)
             if self._given[name].standing is AdmissionPhase.ADMITTED:
@@ -367,7 +380,7 @@ class _AdmissionRound:
             if resource not in covered:
                 yield Shortfall(FlavorResource("", resource), value, 0)
         for group in node.queue.groups if node.queue else ():
-            for flavor in self._fitting(pods, group.flavors):
+            for flavor in self._matching_flavors(pods, group.flavors):
                 for resource in sorted(group.resources & pods.requests.keys()):
                     key = FlavorResource(flavor.name, resource)
                     most = max(0, node.available(key))
@@ -375,7 +388,7 @@ class _AdmissionRound:
                         has = held.get(resource, 0)
                         yield Shortfall(key, value + has, most + has)
 
-    def _fitting(self, pods: PodSetRequest, flavors: Iterable[str]) -> Iterable[Flavor]:
+    def _matching_flavors(self, pods: PodSetRequest, flavors: Iterable[str]) -> Iterable[Flavor]:
         known = (self._rules.flavors.get(name) for name in flavors)
         return (each for each in known if each is not None and not misfit(pods, each))
 
@@ -392,7 +405,7 @@ class _AdmissionRound:
 
 
 def held_of(usage: Amounts) -> dict[str, int]:
-    """What is held of each resource, in all flavors together."""
+    """The held amount of each resource, in all flavors together."""
     found: dict[str, int] = {}
     for key, value in usage.items():
         found[key.resource] = found.get(key.resource, 0) + value
@@ -400,5 +413,6 @@ def held_of(usage: Amounts) -> dict[str, int]:
 
 
 def path(node: QuotaNode) -> str:
-    """From the root down to the queue, as Kueue writes it into the condition of who is preempted."""
+    """The path from the root down to the queue, as Kueue writes it into the condition of a preempted
+    workload."""
     return "/" + "/".join(each.name for each in (*reversed([*node.path()]), node))

@@ -1,13 +1,13 @@
 """Preemption with fair sharing.
 
-Invariant: a workload of another queue is taken only where its side of the tree borrows, and only if
-afterwards the preemptor's side does not have the larger share (the first strategy), or had the smaller
-one before (the second); a preemptor that stays within its own quota takes what others borrowed whatever
-the shares. What is returned makes room and each part of it is needed. The tree is as before on return.
+Invariant: a workload of another queue is a victim only if its side of the tree borrows. Afterwards the
+preemptor's side must not have the larger share (first strategy), or it had the smaller one before (second
+strategy). A preemptor within its own quota takes borrowed quota whatever the shares. The victims make
+room and each is needed. The tree is unchanged on return.
 
 Kueue's rule (pkg/scheduler/preemption/fairsharing, KEP-1714): the incoming workload counts as admitted
-while shares are compared; from the root down, the child with the largest share is the one to take from.
-Shares are compared where the two queues' paths to the root part.
+while shares are compared. From the root down, victims come from the child with the largest share. Shares
+are compared at the point where the two queues' paths to the root part.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from broker.quota.shares import DominantShare, share
 from broker.quota.tree import QuotaNode
 
 DEFAULT: Final[tuple[Strategy, ...]] = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
-# What Kueue's configuration allows as fairSharing.preemptionStrategies (pkg/config/validation.go).
+# Kueue's allowed values of fairSharing.preemptionStrategies (pkg/config/validation.go).
 ALLOWED: Final[tuple[tuple[Strategy, ...], ...]] = (DEFAULT, DEFAULT[:1], DEFAULT[1:])
 
 
 class _Stream:
-    """A queue's candidates, of which the first can be looked at."""
+    """A queue's candidates, with access to the first."""
 
     __slots__ = ("_rest", "head")
 
@@ -52,7 +52,7 @@ class _Stream:
 
 
 class _FairPreemption:
-    """One decision under way: the tree with what is taken so far, and the incoming workload in it."""
+    """One decision: the tree less the victims so far, with the incoming workload in it."""
 
     def __init__(self, ledger: QuotaLedger, ask: QuotaRequest, needed: Keys) -> None:
         self.ledger = ledger
@@ -70,7 +70,7 @@ class _FairPreemption:
         return known
 
     def take(self, node: QuotaNode, entry: Entry, reason: Reason) -> bool:
-        """Takes a workload; whether the incoming one then fits."""
+        """Takes a workload; returns whether the incoming one then fits."""
         self._change(node, entry, taken=True)
         self.taken.append(PreemptionTarget(entry[3], reason))
         self.node.remove(self.ask.amounts)
@@ -80,9 +80,7 @@ class _FairPreemption:
             self.node.add(self.ask.amounts)
 
     def sides(self, target: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
-        """Where the preemptor's and the target's paths to the root part: the two last nodes before they
-        meet.
-        """
+        """The last nodes of the preemptor's and the target's paths to the root before they meet."""
         meeting = next(each for each in target.path() if each in self.ancestors)
         return _below(self.node, meeting), _below(target, meeting)
 
@@ -103,7 +101,7 @@ class _FairPreemption:
 def preempt_fairly(
     ledger: QuotaLedger, ask: QuotaRequest, needed: Keys, strategies: Sequence[Strategy] = DEFAULT
 ) -> tuple[PreemptionTarget, ...]:
-    """Whom to preempt so that `ask`, which does not fit now, does; nobody when nothing fair would help."""
+    """The victims that make room for `ask`, which does not fit now; none if nothing fair would help."""
     decision = _FairPreemption(ledger, ask, needed)
     node = decision.node
     with ledger.still():
@@ -128,8 +126,10 @@ def preempt_fairly(
 
 
 class _Streams:
-    """The candidates of each queue, looked up when it is its turn: the preemptor's own, and those on the
-    board. `refused`: what was not taken of a queue by the first strategy."""
+    """The candidates of each queue, read at its turn: the preemptor's own, and those on the board.
+
+    `refused`: the candidates of a queue that the first strategy did not take.
+    """
 
     def __init__(self, decision: _FairPreemption) -> None:
         node, rule = decision.node, decision.node.preemption
@@ -156,7 +156,7 @@ class _Streams:
         return self.known[node]
 
     def again(self) -> None:
-        """From what was refused, and what it was never the turn of."""
+        """Starts over with the refused candidates and those not yet considered."""
         del self.known[self._decision.node]
         self.known = {
             node: _Stream(chain(self.refused.get(node, ()), stream.rest()))
@@ -173,7 +173,7 @@ class _Streams:
 
 
 def _first(decision: _FairPreemption, streams: _Streams, strategy: Strategy) -> bool:
-    """Takes while the strategy allows; whether that made room."""
+    """Takes victims while the strategy allows; returns whether that made room."""
     entitled = not decision.node.over_quota(decision.needed)
     order = _Order(decision, streams, None if entitled else strategy)
     while (node := order.next()) is not None:
@@ -200,7 +200,8 @@ def _first(decision: _FairPreemption, streams: _Streams, strategy: Strategy) -> 
 
 
 def _second(decision: _FairPreemption, streams: _Streams) -> bool:
-    """Takes at most one workload of each queue whose side had the larger share; whether that made room."""
+    """Takes at most one workload of each queue on a side with the larger share; returns whether that made
+    room."""
     streams.again()
     order = _Order(decision, streams, "LessThanInitialShare")
     while (node := order.next()) is not None:
@@ -218,20 +219,20 @@ _Queued = tuple[Key, str, QuotaNode]
 
 
 class _Order:
-    """Which queue to take from next: from the root, the child with the largest share, down to a queue.
+    """The next queue to take from: from the root, the child with the largest share, down to a queue.
 
-    Shares only fall, so a subtree that stopped borrowing is left for good, unless it is the preemptor's
-    own path, and a queue found at the top of its heap under its present share is the one. Between equal
-    shares a cohort comes before a queue, and of two queues the one with the better candidate. Queues go from
-    the board into the heap when their turn comes. `strategy`: what it refuses of the preemptor's siblings is
-    passed over, as if it had been looked at.
+    Shares only fall, so a subtree that stopped borrowing is skipped for good, unless it is the
+    preemptor's own path. A queue at the top of its heap under its present share is the next one.
+    Between equal shares a cohort comes before a queue, and of two queues the one with the better
+    candidate. Queues move from the board into the heap at their turn. `strategy`: the preemptor's
+    siblings that it refuses are skipped as if considered.
     """
 
     def __init__(self, decision: _FairPreemption, streams: _Streams, strategy: Strategy | None) -> None:
         self._decision = decision
         self._streams = streams
         self._strategy = strategy
-        # Where age matters, the board tells only which candidates of a queue may be the first.
+        # If age matters, the board only has the candidates of a queue that may be the first.
         self._exact = decision.node.preemption.reclaim != "LowerOrNewerEqualPriority"
         self._queues: dict[QuotaNode, list[_Queued]] = {}
         self._cohorts: dict[QuotaNode, list[tuple[CohortKey, str, QuotaNode]]] = {}
@@ -285,7 +286,7 @@ class _Order:
         return of <= mine if self._strategy == "LessThanInitialShare" else of < mine
 
     def _key(self, node: QuotaNode) -> Key | None:
-        """Smaller is sooner; None for a queue that nothing is taken from any more."""
+        """The sort key, the smaller first; None for a queue that is skipped from now on."""
         head = self._streams.of(node).head
         known = self._decision.share(node)
         own = node is self._decision.node
@@ -294,7 +295,7 @@ class _Order:
         return queue_key(known, head, own=own)
 
     def _largest_queue(self, cohort: QuotaNode, before: tuple[Any, ...]) -> _Queued | None:
-        """`before`: what on the board does not come before this waits there."""
+        """The queue to take from. `before`: queues on the board that do not come before this stay there."""
         row = self._streams.board.rows.get(cohort)
         end = 0 if row is None else bisect_left(row.keys, before) if before else len(row)
         while True:
@@ -320,7 +321,7 @@ class _Order:
         return None
 
     def _following(self, cohort: QuotaNode, row: CohortRow) -> int:
-        """The place of the next queue of the board that the strategy may take from."""
+        """The position of the next queue on the board that the strategy may take from."""
         place, ours = self._places.get(cohort, 0), self._ours.get(cohort)
         if self._strategy is None or not self._exact or ours is None or place >= len(row):
             return place
@@ -330,7 +331,7 @@ class _Order:
         return row.following(place, mine)
 
     def _pass_over(self, cohort: QuotaNode, key: tuple[Any, ...]) -> None:
-        """What comes before this on the board has had its turn."""
+        """Skips the queues on the board before this key."""
         if (row := self._streams.board.rows.get(cohort)) is not None:
             self._places[cohort] = max(self._places.get(cohort, 0), bisect_left(row.keys, key))
 
@@ -365,7 +366,7 @@ class _Order:
 
 
 def _below(node: QuotaNode, ancestor: QuotaNode) -> QuotaNode:
-    """The node itself or the ancestor of it whose parent is `ancestor`."""
+    """The node itself, or its ancestor below `ancestor`."""
     while node.parent is not None and node.parent is not ancestor:
         node = node.parent
     return node

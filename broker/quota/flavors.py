@@ -1,11 +1,10 @@
-"""Which flavors a pod set may run in.
+"""The flavors that a pod set may run in.
 
-Invariant: a flavor fits when the pod set (with the flavor's own tolerations) tolerates each of its
-NoSchedule and NoExecute taints, and the flavor's labels satisfy the pod set's node selector and required
-node affinity as far as these speak of the flavor's own label keys: of other keys a flavor promises
-nothing, and the scheduler decides. An affinity term that speaks of no such key admits the flavor whatever
-the other terms say. The rule is Kueue's (pkg/scheduler/flavorassigner, checkFlavorForPodSets and
-flavorSelector).
+Invariant: a flavor matches if the pod set (with the flavor's own tolerations) tolerates each of its
+NoSchedule and NoExecute taints. Its labels must also satisfy the pod set's node selector and required
+node affinity, as far as these concern the flavor's own label keys. For other keys the scheduler decides.
+An affinity term without such a key admits the flavor, whatever the other terms require. The rule is
+Kueue's (pkg/scheduler/flavorassigner, checkFlavorForPodSets and flavorSelector).
 """
 
 from __future__ import annotations
@@ -87,10 +86,9 @@ class Flavor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSetRequest:
-    """Equal pods: `requests` is what one of them asks for, `affinity` its required terms, any of which
-    will do.
+    """Equal pods: `requests` is that of one pod, `affinity` its required terms, of which one suffices.
 
-    Pod sets of one `group` take the same flavors. `min_count` is how few pods are still worth admitting.
+    Pod sets of one `group` take the same flavors. `min_count`: the fewest pods worth admitting.
     """
 
     name: str = "main"
@@ -104,7 +102,7 @@ class PodSetRequest:
 
 
 def misfit(pods: PodSetRequest, flavor: Flavor) -> str:
-    """Why the pod set may not run in the flavor; empty when it may."""
+    """Why the pod set may not run in the flavor; empty if it may."""
     tolerations = (*pods.tolerations, *flavor.tolerations)
     for taint in flavor.taints:
         if taint.effect in _HARD and not any(each.tolerates(taint) for each in tolerations):

@@ -1,13 +1,13 @@
-"""One decision over quota and slots: who is admitted, who is drained for whom, and who may have which slots.
+"""Decides about quota and slots together: admissions, evictions, and the slots that may be used.
 
-Invariant: dedicated clusters, which hold quota, and claims, which hold slots, are judged from one look, one
-after the other, so that nothing is given twice and nobody is asked twice for the same room. Quota comes first
-(`entitled`): claims that wait for a slot that they are entitled to count as held in it, and those that
-somebody goes before there wait on. Slots come second (`slots`): who must leave by quota leaves there too, and
-what was admitted a moment ago is promised its slots. A cluster gives back as a whole in both; only a growth
-that has no instance yet stands for itself (`GROWTH`), so that it can go alone.
+Invariant: dedicated clusters, which hold quota, and claims, which hold slots, are decided from one
+snapshot, in sequence. So nothing is given twice, and only one victim frees the same room. Quota comes
+first (`entitled`): claims that wait for an entitled slot count as holding it, and a claim outbid there
+waits on. Slots come second (`slots`): victims of the quota decision leave there too, and newly admitted
+clusters are promised their slots. A cluster gives back as a whole in both; only growth without instances
+is separate (`GROWTH`), so that it can be evicted alone.
 
-Where another counts quota (Kueue), only slots are decided about, and clusters are asked for none of theirs.
+If Kueue counts quota, only slots are decided, and clusters are never victims.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from broker.quota.lots import SlotRequest as SlotWant
 from broker.quota.model import AdmittedWorkload, Amounts, Queue, QuotaCohort
 from broker.quota.slots import SlotTree
 
-GROWTH: Final = " (growth)"  # after a cluster's name: what it holds beyond what its instances stand for
+GROWTH: Final = " (growth)"  # after a cluster's name: its quota beyond that of its instances
 
 
 _NO_AMOUNTS: Final[Mapping[str, Amounts]] = {}
@@ -40,7 +40,8 @@ _NO_PRIORITIES: Final[Mapping[str, int]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaState:
-    """Who holds quota, clusters by their name and claims by `CLAIM` and theirs; which clusters want some."""
+    """The quota side: its holders (clusters by name, claims by `CLAIM` and name) and the clusters that
+    request it."""
 
     queues: Sequence[Queue]
     cohorts: Sequence[QuotaCohort]
@@ -51,10 +52,13 @@ class QuotaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """Who owns and holds which slots. `promises`: those of the clusters that none of their claims has yet,
-    given what clusters were just admitted to, and which just have to leave; `nominations`: those that
-    clusters are nominated for beyond that, given what they will hold once others have left; `nominated`: the
-    claims that others left for."""
+    """The slot side: the owners and holders of slots.
+
+    `promises`: slots of clusters that none of their claims has yet, given the newly admitted quota
+    and the victims of this decision. `nominations`: further slots that clusters are nominated for,
+    given the quota that they will hold once their victims have left. `nominated`: the nominated
+    claims.
+    """
 
     lots: Sequence[OwnedSlots]
     members: Sequence[Member]
@@ -99,8 +103,11 @@ class SlotState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingClaim:
-    """A claim that waits to have a slot, and what quota goes with it; none for a cluster's, which has it.
-    `nominated`: others left for it already."""
+    """A claim that waits for a slot, and the quota with it; none for a cluster's claim, since the cluster
+    has it.
+
+    `nominated`: victims have left for it already.
+    """
 
     want: SlotWant
     usage: Amounts = field(default_factory=dict)
@@ -109,8 +116,11 @@ class WaitingClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointDecision:
-    """`verdicts` of clusters; `evictions` of clusters and claims for clusters, and of clusters for claims;
-    `victims` are claims that leave for claims."""
+    """`verdicts` of clusters; `evictions` of clusters and claims for clusters, and of clusters for
+    claims.
+
+    `victims` are claims that leave for claims.
+    """
 
     verdicts: Mapping[str, AdmissionDecision] = field(default_factory=dict)
     evictions: Mapping[str, Eviction] = field(default_factory=dict)
@@ -124,8 +134,7 @@ def decide(
     *,
     nominated: Collection[str] = (),
 ) -> JointDecision:
-    """One decision. `waiting` in order of importance; `nominated`: the clusters that others left for
-    already."""
+    """One decision. `waiting` in order of importance; `nominated`: the nominated clusters."""
     found, waiting = _by_quota(quota, waiting, nominated)
     if places is None:
         return JointDecision(verdicts=found.verdicts, evictions=found.evictions)
@@ -151,7 +160,7 @@ def decide(
             victims.append(victim)
             continue
         if not victim.holder.odcr_id:
-            if name in admitted:  # a moment ago
+            if name in admitted:  # in this decision
                 why = f"{CLAIM}{victim.want.name} goes before it"
                 verdicts[name] = AdmissionDecision(standing=AdmissionPhase.WAITING, why=why)
                 continue
@@ -169,7 +178,7 @@ def decide(
 def _by_quota(
     quota: QuotaState | None, waiting: Sequence[WaitingClaim], nominated: Collection[str]
 ) -> tuple[Entitled, Sequence[WaitingClaim]]:
-    """Who gets quota, and those that still wait for slots after that."""
+    """The quota decision, and the claims that still wait for slots after it."""
     if quota is None:
         return Entitled({}, {}), waiting
     left = {f"{CLAIM}{each.want.name}": each for each in waiting}

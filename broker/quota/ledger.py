@@ -1,9 +1,9 @@
-"""Who holds quota: the tree with the workloads in it.
+"""The holders of quota: the tree with the workloads in it.
 
-Invariant: the tree's usage is the sum of the workloads' usage, evicted ones included until they are
-released. Each queue keeps its workloads by flavor and resource in the order in which they would be
-preempted (lower priority first, then the one that got its quota last, then by name), evicted ones apart:
-a decision reads as many as it takes, not all there are. Firm ones are in no order: nobody comes upon them.
+Invariant: the tree's usage is the sum of the workloads' usage, including evicted ones until they are
+released. Each queue keeps its workloads by flavor and resource in the order of preemption, evicted ones
+apart: lower priority first, then the last to get its quota, then by name. So a decision reads as many
+workloads as it takes. Non-preemptible workloads are in no order.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class QuotaLedger:
     def __init__(self, tree: Tree, workloads: Iterable[AdmittedWorkload] = ()) -> None:
         self.tree = tree
         self.workloads: dict[str, AdmittedWorkload] = {}
-        self.evicted = 0  # how many of them are on their way out
-        self.placed = 0  # of how many it is known in whose machines they are
+        self.evicted = 0  # how many of them are evicted
+        self.placed = 0  # how many of them have known machines
         self._indexes: dict[tuple[str, bool], _Index] = {}
         self._kept: dict[_Key, Any] | None = None
         for workload in workloads:
             self.admit(workload)
 
     def admit(self, workload: AdmittedWorkload) -> None:
-        """Counts a workload against its queue; one that is there already must be released first."""
+        """Counts a workload against its queue; one that is already admitted must be released first."""
         if workload.name in self.workloads:
             raise ValueError(f"workload {workload.name} holds quota already; release it first")
         node = self.node(workload.queue)
         before = self._over(node, workload.usage) if self._kept else frozenset()
         node.add(workload.usage)
         if self._kept and (more := self._over(node, workload.usage) - before):
-            # What is kept of these knows too few that may be preempted.
+            # The kept values of these lack the new candidates.
             keys = {key for _, key in more}
             self._kept = {key: each for key, each in self._kept.items() if not key[1] & keys}
         self.workloads[workload.name] = workload
@@ -75,25 +75,26 @@ class QuotaLedger:
         for key in workload.usage:
             entries = index[key]
             place = bisect_left(entries, wanted)
-            # Anew, since what is kept may be in the middle of it.
+            # A new list, since a kept iterator may be in the middle of the old one.
             index[key] = [*entries[:place], *entries[place + 1 :]]
         return workload
 
     @staticmethod
     def _over(node: QuotaNode, usage: Amounts) -> frozenset[tuple[QuotaNode, FlavorResource]]:
-        """The node and its ancestors that use more than their quota, and of what."""
+        """The node and its ancestors over quota, with the exceeded flavors and resources."""
         nodes = (node, *node.path())
         return frozenset((each, key) for each in nodes for key in usage if each.over_quota((key,)))
 
     def evict(self, name: str) -> AdmittedWorkload:
-        """Marks a workload as on its way out; it holds its quota until it is released."""
+        """Marks a workload as evicted; it holds its quota until it is released."""
         evicted = replace(self.release(name), evicted=True)
         self.admit(evicted)
         return evicted
 
     @property
     def turns(self) -> tuple[bool, ...]:
-        """Whether to look at evicted workloads, in the order of preemption: them first, if there are any."""
+        """Whether to read evicted workloads, in the order of preemption: they come first, if there are
+        any."""
         return (True, False) if self.evicted else (False,)
 
     def node(self, queue: str) -> QuotaNode:
@@ -104,8 +105,11 @@ class QuotaLedger:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """While nothing that may be preempted is admitted, and nothing is added to the tree for good but by
-        that, what is `kept` is worked out once. Workloads may be released."""
+        """Declares that candidates are stable: `kept` values are computed once inside.
+
+        Inside, no candidate is admitted, and the tree grows only by that. Workloads may be
+        released.
+        """
         outermost = self._kept is None
         self._kept = {} if self._kept is None else self._kept
         try:
@@ -114,7 +118,7 @@ class QuotaLedger:
             self._kept = None if outermost else self._kept
 
     def kept(self, key: _Key, made: Callable[[], T]) -> T:
-        """What follows from the ledger as it stands for a cohort and these flavors and resources."""
+        """A value derived from the ledger for a cohort and these flavors and resources."""
         known = {} if self._kept is None else self._kept
         if key not in known:
             known[key] = made()
@@ -129,7 +133,7 @@ class QuotaLedger:
         *,
         evicted: bool,
     ) -> Merged:
-        """As `using`, of all these queues together. `queues`: always the same for one cohort and these
+        """As `using`, for all these queues together. `queues` must be the same for one cohort and these
         keys."""
 
         def made() -> Merged:
@@ -139,7 +143,7 @@ class QuotaLedger:
         return self.kept((cohort, frozenset(keys), evicted), made)
 
     def using(self, queue: str, keys: Collection[FlavorResource], *, evicted: bool) -> Iterator[Entry]:
-        """The queue's workloads that use any of these, in the order in which they would be preempted."""
+        """The queue's workloads that use any of these, in the order of preemption."""
         index = self._indexes.get((queue, evicted))
         if not index:
             return iter(())
@@ -148,14 +152,13 @@ class QuotaLedger:
 
 
 class Merged:
-    """Several queues' workloads in one order, each looked up when it is first asked for, without those that
-    are not `there` any more."""
+    """Several queues' workloads in one order, read on demand, without those no longer in `there`."""
 
     def __init__(self, several: Iterable[Iterator[Entry]], there: Mapping[str, AdmittedWorkload]) -> None:
         self._rest = heapq.merge(*several)
         self._there = there
         self._known: list[Entry] = []
-        self._first = 0  # what comes before this is gone
+        self._first = 0  # entries before this are gone
 
     def __iter__(self) -> Iterator[Entry]:
         while self._first < len(self._known) and self._known[self._first][2] not in self._there:

@@ -1,8 +1,8 @@
-"""Where in its life a reservation is: the next state, from the last one and from what stands in its way.
+"""The state of a reservation: the next state, from the last one and the obstacle to being Active.
 
-Invariant: a reservation begins as Creating and comes to Active; from there a new spec leads over Updating
-back to Active; Failed is reached from each of these and left by itself once nothing stands in the way;
-Deleting is the last. Nothing is remembered beside what the reservation's own status says.
+Invariant: a reservation begins as Creating and becomes Active. A new spec leads over Updating back to
+Active. Failed is reached from each of these and left without action once there is no obstacle. Deleting
+is the last. The only input besides the obstacle is the reservation's own status.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ State = Literal["Active", "Creating", "Deleting", "Failed", "Updating"]
 
 
 class ObstacleKind(IntEnum):
-    """What an obstacle is about; when there are several, the lowest decides."""
+    """The subject of an obstacle; if there are several, the lowest decides."""
 
-    SPEC = 0  # it cannot be served as it is written
+    SPEC = 0  # the spec cannot be served
     QUEUE = 1  # nothing is admitted
-    SUPPLY = 2  # there is not enough hardware
-    BUYING = 3  # what is missing is being bought, or begins later
-    USE = 4  # more is used than it is entitled to
+    SUPPLY = 2  # hardware is missing
+    BUYING = 3  # missing hardware is being bought, or begins later
+    USE = 4  # usage exceeds the quota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """What stands in the way of being Active: `reason` for programs, `message` for people."""
+    """A reason for not being Active: `reason` for programs, `message` for people."""
 
     kind: ObstacleKind
     reason: str
@@ -36,13 +36,13 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds after which what does not come is called Failed."""
+    """Seconds after which a missing change is reported as Failed."""
 
     creating: float
     updating: float
 
 
-# How an Obstacle's kind is waited for, by the state that it meets: the name of the limit, or at once.
+# The limit for each kind of obstacle, by state: the name of a limit, or at once.
 _WAITS: Final[Mapping[State, Mapping[ObstacleKind, str]]] = {
     "Creating": {
         ObstacleKind.QUEUE: "creating",
@@ -86,8 +86,10 @@ def advance(
     lasted: float,
     limits: Limits,
 ) -> State:
-    """The state to be shown. `changed`: the spec is another than the one that `before` was about; `lasted`:
-    for how long, in seconds, what it asks for has been missing."""
+    """The state to report. `changed`: the spec differs from the one that `before` was about.
+
+    `lasted`: the seconds for which the requested quota has been missing.
+    """
     if deleting:
         return "Deleting"
     if before is None or before == "Deleting":
@@ -107,7 +109,7 @@ def advance(
 
 
 def ready(state: State, obstacle: Obstacle | None, *, was_ready: bool) -> bool:
-    """Whether it serves: while it is updated, as long as what it had before does."""
+    """Whether it serves; during an update, as long as its earlier quota does."""
     if state == "Updating":
         return was_ready and (
             obstacle is None or obstacle.kind not in (ObstacleKind.SPEC, ObstacleKind.QUEUE)

@@ -1,6 +1,6 @@
-"""What is decided about slots, as values: who owns them, who has them, who wants one, and who must leave.
+"""The values of decisions about slots: owners, holders, requests and victims.
 
-Nothing here does anything; `slots` decides.
+Only data; `slots` decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CLAIM: Final = "NodeClaim "  # before a claim's name, which a cluster may have t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedSlots:
-    """The slots of one flavor that a queue owns, by EC2 reservation; `quota` of them it is entitled to."""
+    """The slots of one flavor that a queue owns, by EC2 reservation; it is entitled to `quota` of them."""
 
     owner: str
     flavor: str
@@ -31,7 +31,8 @@ class OwnedSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A queue, and how many slots of others it may hold, by flavor; None does not limit, absent is none."""
+    """A queue, and the slots of others that it may hold, by flavor; None does not limit, a missing flavor
+    allows none."""
 
     name: str
     cohort: str = ""
@@ -41,9 +42,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHolder:
-    """Who holds a slot, and since when. `cluster`: the dedicated cluster that it belongs to, which gives back
-    as a whole. `leaving`: it gives it back, `leaves_for` which claim (`NodeClaim NAME`) or cluster where that
-    is known; `spared`: it may not be asked to."""
+    """The holder of a slot, and since when. `cluster`: its dedicated cluster, which gives back as a
+    whole.
+
+    `terminating`: it gives the slot back, to the claim (`NodeClaim NAME`) or cluster `evicted_for`,
+    if known. `non_preemptible`: it is never a victim.
+    """
 
     name: str
     queue: str
@@ -58,9 +62,11 @@ class SlotHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """Slots of a dedicated cluster that holds quota for them, and that none of its claims has yet. `later`:
-    it is nominated for them, and will hold quota once others have left. `asking`: how many of its claims ask
-    for a slot by themselves; they come before the rest of the promise."""
+    """Slots of a dedicated cluster that holds quota for them, not yet used by any of its claims.
+
+    `later`: it is nominated for them, and will hold quota once its victims have left. `asking`: the
+    number of its claims that request a slot by themselves; they come before the rest of the promise.
+    """
 
     cluster: str
     queue: str
@@ -75,7 +81,8 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRequest:
-    """Who wants a slot in any of these EC2 reservations, of its queue or of those that it may borrow from."""
+    """A request for a slot in any of these EC2 reservations, of its queue or of those that it may borrow
+    from."""
 
     name: str
     queue: str
@@ -86,8 +93,12 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """Who is to give its slot back, for whom, why, and where both are in the tree. One that belongs to a
-    dedicated cluster stands for all of that; without `odcr_id`, for what is only promised to it."""
+    """A holder that must give its slot back: the request that it leaves for, the reason, and both
+    positions.
+
+    A victim of a dedicated cluster stands for the whole cluster; without `odcr_id`, for slots only
+    promised to it.
+    """
 
     holder: SlotHolder
     want: SlotRequest

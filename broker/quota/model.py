@@ -1,9 +1,9 @@
-"""The values that the decisions about entitlement take and return.
+"""The values that the decisions about quota take and return.
 
-Nothing here does anything. Words and meaning are those of Kueue's v1beta2 API (ClusterQueue, Cohort,
-Workload, ResourceFlavor): a queue has a nominal quota for each flavor and resource, may borrow up to a
-limit from its cohort and lend up to a limit to it. Amounts are whole numbers in one unit a resource (cpu
-in milli); times are seconds since the epoch.
+Only data. Words and meaning are those of Kueue's v1beta2 API (ClusterQueue, Cohort, Workload,
+ResourceFlavor): a queue has a nominal quota for each flavor and resource. It may borrow up to a limit
+from its cohort, and lend up to a limit to it. Amounts are whole numbers in one unit a resource (cpu in
+milli); times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Literal, NamedTuple
 
-# Larger than any sum of real quotas: Kueue treats what does not fit 64 bits as "no end to it".
+# Larger than any sum of real quotas: Kueue treats amounts beyond 64 bits as unlimited.
 UNLIMITED: Final = 1 << 100
 _INT64: Final = (1 << 63) - 1
 
@@ -25,7 +25,7 @@ Strategy = Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
 
 
 class FlavorResource(NamedTuple):
-    """What quota is counted in: a resource of a flavor."""
+    """The unit of quota: a resource of a flavor."""
 
     flavor: str
     resource: str
@@ -38,13 +38,13 @@ Amounts = Mapping[FlavorResource, int]
 
 
 def amount(value: int) -> int:
-    """An amount as it is written, with what 64 bits cannot hold made unlimited."""
+    """An amount as written; if it does not fit 64 bits, unlimited."""
     return UNLIMITED if value >= _INT64 else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Of one flavor and resource; a limit that is None does not limit."""
+    """The quota of one flavor and resource; a limit of None does not limit."""
 
     nominal: int = 0
     borrowing_limit: int | None = None
@@ -53,11 +53,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """Whom a queue's workloads may preempt: in the queue itself, and in its cohort's other queues.
+    """The workloads that a queue may preempt: in the queue itself, and in its cohort's other queues.
 
-    `borrow`: whether they may preempt in other queues although their own queue borrows afterwards, and up
-    to which priority of the victim (`threshold`). Fair sharing does not look at it when it chooses
-    victims.
+    `borrow`: whether it may preempt in other queues even if it borrows afterwards, and up to which
+    priority of the victim (`threshold`). Fair sharing ignores it when it chooses victims.
     """
 
     within: Policy = "Never"
@@ -68,7 +67,8 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fungibility:
-    """Whether the next flavor is tried when this one needs borrowing or preemption, and which is better."""
+    """Whether the next flavor is tried if this one needs borrowing or preemption, and which of these is
+    better."""
 
     when_can_borrow: Search = "MayStopSearch"
     when_can_preempt: Search = "TryNextFlavor"
@@ -77,7 +77,7 @@ class Fungibility:
 
 @dataclass(frozen=True, slots=True)
 class FlavorGroup:
-    """Resources that take one flavor together, from flavors in this order."""
+    """Resources that share one flavor, chosen from these in order."""
 
     resources: frozenset[str]
     flavors: tuple[str, ...]
@@ -85,7 +85,7 @@ class FlavorGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A ClusterQueue. `strict`: StrictFIFO, where a head that does not fit holds the queue."""
+    """A ClusterQueue. `strict`: StrictFIFO, in which a head that does not fit blocks the queue."""
 
     name: str
     cohort: str = ""
@@ -99,7 +99,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaCohort:
-    """A cohort; its nominal quota is additional to its members', not a ceiling on them."""
+    """A cohort; its nominal quota adds to that of its members and does not limit them."""
 
     name: str
     parent: str = ""
@@ -129,7 +129,7 @@ class AdmittedWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRequest:
-    """What wants quota, in flavors that are already chosen."""
+    """A request for quota, in flavors that are already chosen."""
 
     queue: str
     amounts: Amounts
@@ -138,7 +138,7 @@ class QuotaRequest:
 
 
 class Reason(StrEnum):
-    """Why a workload is preempted."""
+    """The reason of a preemption."""
 
     IN_QUEUE = "InClusterQueue"
     RECLAIM = "InCohortReclamation"
@@ -148,7 +148,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionTarget:
-    """A workload to preempt, and why."""
+    """A workload to preempt, and the reason."""
 
     workload: AdmittedWorkload
     reason: Reason
@@ -166,7 +166,7 @@ class Mode(IntEnum):
 
 
 class Possibility(IntEnum):
-    """What a flavor offers for one resource; a higher one is better."""
+    """The way in which a flavor can serve one resource; a higher one is better."""
 
     NO_FIT = 0
     NO_CANDIDATES = 1

@@ -1,10 +1,10 @@
-"""In which order workloads that wait get a cycle's quota.
+"""The order in which waiting workloads get a cycle's quota.
 
-Invariant: without fair sharing, who borrows from less far comes first, then higher priority, then who
-waits longer. With it, each cohort's members compete from the bottom up: who would not borrow of what it
-asks for comes first, then the smaller share after admission, then priority, then waiting; shares that a
-winner changed are taken anew before the next one. The rules are Kueue's (pkg/scheduler/scheduler.go,
-fair_sharing_iterator.go).
+Invariant: without fair sharing, the shorter borrowing distance comes first, then higher priority, then
+the longer wait. With it, each cohort's members compete from the bottom up. A member that would not borrow
+of its request comes first, then the smaller share after admission, then priority, then the wait. Shares
+changed by a winner are computed again before the next one. The rules are Kueue's
+(pkg/scheduler/scheduler.go, fair_sharing_iterator.go).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.quota.tree import QuotaNode
 
 
 class OrderedEntry(Protocol):
-    """What can be put in order."""
+    """An entry that can be ordered."""
 
     @property
     def name(self) -> str: ...
@@ -36,19 +36,19 @@ class OrderedEntry(Protocol):
 
 
 E = TypeVar("E", bound=OrderedEntry)
-# Whether it would borrow of what it asks for, its share then, its rank.
+# Whether it would borrow of its request, its share then, its rank.
 _Key = tuple[bool, tuple[bool, float], tuple[int, float, str]]
 
 
 def classical(entries: Sequence[E]) -> Iterator[E]:
-    """Nearer quota, higher priority, longer wait."""
+    """Shorter borrowing distance, higher priority, longer wait."""
     return iter(sorted(entries, key=lambda each: (each.level, *_rank(each))))
 
 
 def fairly(entries: Sequence[E], changed: Callable[[], Iterable[QuotaNode]] = tuple) -> Iterator[E]:
-    """One winner at a time; between two of them the tree is to hold what the first one got.
+    """One winner at a time; the caller adds its usage to the tree before the next one.
 
-    At most one entry a queue. `changed`: the queues that use another amount than before the last winner.
+    At most one entry a queue. `changed`: the queues with other usage than before the last winner.
     """
     waiting: dict[QuotaNode, dict[QuotaNode, E]] = {}
     for each in sorted(entries, key=_rank):
@@ -67,10 +67,10 @@ def fairly(entries: Sequence[E], changed: Callable[[], Iterable[QuotaNode]] = tu
 
 
 class _Tournament(Generic[E]):
-    """The best of each cohort's members goes up against the best of its siblings.
+    """The best of each cohort's members competes with the best of its siblings.
 
-    What a member shows depends on its own usage alone, so after a change only the members on the way from the
-    changed queue to the root compete anew.
+    A member's key depends on its own usage alone. So after a change, only the members between the
+    changed queue and the root compete again.
     """
 
     def __init__(self, root: QuotaNode, left: Mapping[QuotaNode, E]) -> None:
@@ -88,7 +88,7 @@ class _Tournament(Generic[E]):
         return self._sent.get(self._root)
 
     def out(self, winner: E) -> None:
-        """The winner competes no more."""
+        """Removes the winner from the competition."""
         del self._sent[winner.node]
         self.update(winner.node)
 
@@ -108,7 +108,7 @@ class _Tournament(Generic[E]):
         return sorted(found, key=lambda cohort: cohort.height)
 
     def _show(self, child: QuotaNode, cohort: QuotaNode) -> None:
-        """Puts what a member shows into the heap of its cohort; an older entry there counts no more."""
+        """Puts a member's key into the heap of its cohort; an older entry there becomes invalid."""
         sent = self._sent.get(child)
         if sent is None:
             self._keys.pop(child, None)

@@ -1,4 +1,4 @@
-"""What is left of a decision with only some of those that it is about, to find the one that it fails on."""
+"""A part of a joint decision, limited to some of its names: used to find the name that it fails on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Parts = tuple[QuotaState | None, SlotState | None, Sequence[WaitingClaim]]
 def names(
     quota: QuotaState | None, places: SlotState | None, waiting: Sequence[WaitingClaim] = ()
 ) -> Sequence[str]:
-    """Each once: cohorts, queues, clusters by their name, claims as `NodeClaim NAME`.
+    """Each name once: cohorts, queues, clusters by their name, claims as `NodeClaim NAME`.
 
-    Nobody comes before its queue, and no queue before its cohort.
+    A queue comes after its cohort, and a cluster or claim after its queue.
     """
     found: list[str] = []
     found += [each.name for each in quota.cohorts] if quota else []
@@ -39,7 +39,7 @@ def only(
     places: SlotState | None,
     waiting: Sequence[WaitingClaim] = (),
 ) -> Parts:
-    """The same decision as if nobody but these were there."""
+    """The same decision, as if only these names existed."""
     if quota is not None:
         quota = replace(
             quota,

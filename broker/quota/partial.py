@@ -1,7 +1,7 @@
-"""How many pods of a workload are admitted when not all of them can be.
+"""The number of admitted pods of a workload, if not all of them fit.
 
-Invariant: every pod set gets at least its least count and at most its count; pods are given up from the
-last pod set to the first, as few as the search finds enough, and then given back from the first on where
+Invariant: every pod set gets at least its minimum count and at most its count. Pods are dropped from the
+last pod set to the first, as few as the search finds sufficient, and then restored from the first on if
 that still fits. The rule is Kueue's partial admission (pkg/scheduler/flavorassigner/podset_reducer.go).
 """
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 def reduced(
     pod_sets: Sequence[PodSetRequest], attempt: Callable[[list[PodSetRequest]], T | None]
 ) -> T | None:
-    """What `attempt` gave for the largest counts that it accepts; None when it accepts none.
+    """The result of `attempt` for the largest counts that it accepts; None if it accepts none.
 
-    `attempt` refuses with None, and accepts any counts below ones that it accepts.
+    `attempt` refuses with None, and accepts any counts below accepted ones.
     """
     spare = [each.count - (each.count if each.min_count is None else each.min_count) for each in pod_sets]
     if not any(spare):

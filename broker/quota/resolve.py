@@ -1,8 +1,8 @@
-"""Which reservation a name means.
+"""Resolves a name to a reservation.
 
-Invariant: a name that could mean two reservations means none: nothing is drawn from a reservation that
-nobody chose. `namespace/name` is that CapacityReservation; a name alone is the ClusterCapacityReservation
-of that name, or the only CapacityReservation that has it.
+Invariant: an ambiguous name resolves to none, so nothing is drawn from a reservation that was not chosen.
+`namespace/name` is that CapacityReservation. A name alone is the ClusterCapacityReservation of that name,
+or the only CapacityReservation with it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NEAR: Final = 0.75  # of difflib's ratio; `gpu` is so near to `gpus`, and to `cp
 
 @dataclass(frozen=True, slots=True)
 class UnresolvedName:
-    """Why a name means no reservation: `reason` for a condition, `message` for people."""
+    """Why a name resolves to no reservation: `reason` for a condition, `message` for people."""
 
     reason: str
     message: str
 
 
 class Names:
-    """Reservations by their names, for who asks about many."""
+    """Reservations by their names, for many lookups."""
 
     def __init__(self, known: Iterable[Reserved]) -> None:
         self._named: dict[str, list[Reserved]] = {}
@@ -36,7 +36,7 @@ class Names:
             self._named.setdefault(each.name, []).append(each)
 
     def resolve(self, given: str) -> Reserved | UnresolvedName:
-        """As `resolve`, among these."""
+        """The reservation of this name, or why there is none."""
         if not given:
             return UnresolvedName(
                 "ReservationNotNamed",
@@ -59,7 +59,7 @@ class Names:
         if named:
             return UnresolvedName(
                 "ReservationAmbiguous",
-                f"{given} could be {' or '.join(map(str, named))}: write the one that is meant",
+                f"{given} could be {' or '.join(map(str, named))}: write the intended one",
             )
         return UnresolvedName(
             "ReservationNotFound",
@@ -68,14 +68,14 @@ class Names:
         )
 
     def _meant(self, given: str) -> str:
-        """The way out: the nearest name that there is, if any is near."""
+        """The suggested fix: the nearest existing name, if any is near."""
         near = _nearest(given, tuple(map(str, self._known)))
         return f": write {near} if that is meant, or make it" if near else ": make it, or name another"
 
 
 @lru_cache(maxsize=64)
 def _nearest(given: str, known: tuple[str, ...]) -> str:
-    """As it is written, or by the name alone where the namespace is another or left out."""
+    """The nearest name, with its namespace, or by the name alone if the namespace differs or is missing."""
     near = get_close_matches(given, known, n=1, cutoff=NEAR)
     name = given.rpartition("/")[2]
     named = {each.rpartition("/")[2]: each for each in known}
@@ -85,5 +85,5 @@ def _nearest(given: str, known: tuple[str, ...]) -> str:
 
 
 def resolve(given: str, known: Iterable[Reserved]) -> Reserved | UnresolvedName:
-    """What `capacityReservationId`, or the annotation of a claim, means among the reservations there are."""
+    """Resolves `capacityReservationId`, or the annotation of a claim, among the known reservations."""
     return Names(known).resolve(given)

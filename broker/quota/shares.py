@@ -1,9 +1,9 @@
-"""Dominant resource shares: how far a queue or cohort is beyond its own, for fair sharing.
+"""Dominant resource shares, for fair sharing: the borrowing of a queue or cohort relative to its parent.
 
-Invariant: the share of a node is the largest, over resources, of what it borrows of the resource in a
-thousandth of what its parent could lend, divided by the node's weight; 0 when it borrows nothing. A
-weight of 0 that borrows is above every other share, unless its share is 0: it borrows only what its parent
-could lend none of. The rule is Kueue's (pkg/cache/scheduler/fair_sharing.go: `zeroWeightBorrows`).
+Invariant: the share of a node is the largest, over resources, of its borrowed amount in thousandths of
+its parent's lendable amount, divided by the node's weight; 0 without borrowing. A borrowing node of
+weight 0 is above every other share, unless its share is 0: then its parent could lend nothing of the
+borrowed resources. The rule is Kueue's (pkg/cache/scheduler/fair_sharing.go: `zeroWeightBorrows`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.quota.tree import QuotaNode
 
 
 class DominantShare(NamedTuple):
-    """Shares compare as Kueue compares them; `borrows` may be true of a share of 0."""
+    """Shares compare as in Kueue; `borrows` may be true of a share of 0."""
 
     weightless: bool
     value: float
@@ -29,7 +29,7 @@ class DominantShare(NamedTuple):
 
     @property
     def published(self) -> int | None:
-        """The whole number that status shows; None where it is infinite."""
+        """The whole number for status; None if it is infinite."""
         return None if self.weightless else math.ceil(self.value)
 
 
@@ -37,7 +37,7 @@ _IDLE = DominantShare(False, 0.0)
 
 
 def share(node: QuotaNode) -> DominantShare:
-    """Of what the node uses now; a node without a parent has nobody to share with."""
+    """The share of the node's present usage; a node without a parent has none."""
     if node.parent is None:
         return _IDLE
     borrowed: dict[str, int] = {}
@@ -61,5 +61,5 @@ def share(node: QuotaNode) -> DominantShare:
 
 
 def borrows_of(node: QuotaNode, amounts: Amounts) -> bool:
-    """Whether the node borrows of anything that the amounts ask for."""
+    """Whether the node borrows any of the requested resources."""
     return any(value > 0 and node.uses(key) > node.quota(key) for key, value in amounts.items())

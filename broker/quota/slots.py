@@ -1,22 +1,23 @@
-"""The slots of EC2 reservations as a quota tree: who may take whose, and who gives back first.
+"""The slots of EC2 reservations as a quota tree: the slots that each queue may use, and the order of
+victims.
 
-Invariant: whoever holds a slot of another's borrows it, however much of his own he leaves idle, so an owner
-can have each slot that his quota covers back, and what is in an owner's own slots is never taken for anybody
-else. For that the tree's flavors are lots (slots of one flavor that one reservation owns): in his own lots
-a queue has a nominal quota, in those of others none. Limits and the choice of who gives back are then the
-tree's own (Kueue's `nominalQuota`, `borrowingLimit`, `lendingLimit`, and classical preemption); a
-borrowing limit counts over all lots of a flavor together.
+Invariant: a slot held in another reservation always counts as borrowed, even if the holder's own slots
+are idle. So an owner can reclaim each slot that its quota covers, and a holder on its owner's slots is
+never a victim of another queue. For that, the tree's flavors are lots: slots of one flavor that one
+reservation owns. A queue has a nominal quota in its own lots and none in those of others. Limits and the
+order of victims are then the tree's own (Kueue's `nominalQuota`, `borrowingLimit`, `lendingLimit`, and
+classical preemption). A borrowing limit counts over all lots of a flavor together.
 
-A borrowing limit is a lot of its own that only its queue uses, so that who is at his limit can make room for
-himself by one of his own only. A dedicated cluster gives back all of its slots or none; what it holds quota
-for and has no instance of yet is promised to it, counts as held, and is given back by itself. Within a queue,
-and while borrowing, the lower priority gives way as `withinClusterQueue` and `borrowWithinCohort` say.
+A borrowing limit is a separate lot that only its queue uses: a queue at its limit can make room only by a
+victim of its own. A dedicated cluster gives back all of its slots or none. The part of its quota without
+instances is promised to it, counts as held, and is given back separately. Within a queue, and while
+borrowing, the lower priority gives way as `withinClusterQueue` and `borrowWithinCohort` define.
 
-A holder that is terminating counts as the first to give back, so that no other is asked for the same slot; if
-it leaves for a claim or cluster that still waits, its slot is for that one. A cluster that is nominated takes
-the slots of those that leave for it at once, in this account. A holder that may not be disturbed borrows as
-any other, and its slot is not among those that the owner can have. What outsiders hold (claims of no
-reservation, or of another cohort) is no slot at all: it cannot be had back.
+A terminating holder comes first in the order of victims, so that no second victim frees the same slot. If
+it leaves for a waiting claim or cluster, its slot is kept for that. A nominated cluster counts as the
+holder of its victims' slots. A non-preemptible holder borrows as any other, and the owner cannot reclaim
+its slot. Unattributed holders (claims of no reservation, or of another cohort) remove their slots from
+the tree.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _BORROWED: Final = "borrowed slots"
 
 
 class _Rank(NamedTuple):
-    """Who gives back first: the smaller."""
+    """The order of victims, the smaller first."""
 
     stays: bool
     priority: int
@@ -59,7 +60,7 @@ class _Rank(NamedTuple):
 
 
 class SlotTree:
-    """The tree with those who hold slots in it. `inactive` says of a queue why it has no part in it."""
+    """The tree with the holders of slots. `inactive`: why a queue has no part in it."""
 
     def __init__(
         self,
@@ -71,14 +72,16 @@ class SlotTree:
         nominated: Iterable[SlotRequest] = (),
         cohorts: Iterable[QuotaCohort] = (),
     ) -> None:
-        """`nominated`: claims that others were told to leave for, and where. A cluster that is nominated too
-        gets no slot that comes free for these."""
+        """`nominated`: claims with victims terminating for them, and the slots of these.
+
+        A nominated cluster gets no slot that is freed for these claims.
+        """
         self._members = {member.name: member for member in members}
         bare = Tree((Queue(name=each.name, cohort=each.cohort) for each in self._members.values()), cohorts)
         roots = {name: _root(node) for name, node in bare.queues.items()}
         given = tuple(lots)
         owners = {odcr_id: lot.owner for lot in given for odcr_id in lot.slots}
-        outside: Counter[str] = Counter()
+        unattributed: Counter[str] = Counter()
         self.holders: dict[str, SlotHolder] = {}
         for each in holders:
             if (owner := owners.get(each.odcr_id)) is None:
@@ -86,10 +89,10 @@ class SlotTree:
             if each.queue in roots and roots[each.queue] is roots.get(owner):
                 self.holders[each.name] = each
             else:
-                outside[each.odcr_id] += 1
+                unattributed[each.odcr_id] += 1
         self.lots = {
             (lot.owner, lot.flavor): replace(
-                lot, slots={id_: max(0, count - outside[id_]) for id_, count in lot.slots.items()}
+                lot, slots={id_: max(0, count - unattributed[id_]) for id_, count in lot.slots.items()}
             )
             for lot in given
         }
@@ -102,13 +105,13 @@ class SlotTree:
         self.inactive: Mapping[str, str] = self._tree.inactive
         self._ledger = QuotaLedger(self._tree)
         self._takers: dict[tuple[str, str], list[SlotHolder]] = defaultdict(list)
-        self._of: dict[str, list[SlotHolder]] = defaultdict(list)  # by the name of their workload
+        self._of: dict[str, list[SlotHolder]] = defaultdict(list)  # by the name of the workload
         self._leaving_for: dict[str, list[SlotHolder]] = defaultdict(list)
         for each in sorted(self.holders.values(), key=_rank):
             if each.terminating and each.evicted_for:
                 self._leaving_for[each.evicted_for].append(each)
-        self._firm: Counter[tuple[str, str]] = Counter()  # of each lot, lent and not to be had back
-        self._taken: set[str] = set()  # holders that leave for a nominated cluster, which has their slots
+        self._non_preemptible: Counter[tuple[str, str]] = Counter()  # of each lot: lent, and not reclaimable
+        self._taken: set[str] = set()  # holders that terminate for a nominated cluster, which has their slots
         for each in self.holders.values():
             self._count(each, self._lot_of[each.odcr_id], 1)
         given_out = [*promises]
@@ -121,29 +124,29 @@ class SlotTree:
                     self._promise(promise)
 
     def quota(self, lot: OwnedSlots) -> int:
-        """How many more slots its owner is entitled to."""
-        node, firm = self._tree.queues.get(lot.owner), self._firm[lot.owner, lot.flavor]
-        return 0 if node is None else max(0, lot.nominal - node.uses(_key(lot)) - firm)
+        """The number of further slots that the owner is entitled to."""
+        node, fixed = self._tree.queues.get(lot.owner), self._non_preemptible[lot.owner, lot.flavor]
+        return 0 if node is None else max(0, lot.nominal - node.uses(_key(lot)) - fixed)
 
     def room(self, lot: OwnedSlots) -> int:
-        """How many more are to be had at all. Negative where more is held or promised than there is."""
+        """The number of further slots available at all. Negative if more is held or promised than exists."""
         node = self._tree.queues.get(lot.owner)
         return 0 if node is None else node.available(_key(lot))
 
     def lendable(self, lot: OwnedSlots) -> int:
-        """How many more others may take, all together. Negative as `room` is."""
+        """The number of further slots for all borrowers together. Negative as `room` is."""
         node = self._tree.queues.get(lot.owner)
         return 0 if node is None or node.parent is None else node.parent.available(_key(lot))
 
     def borrowable(self, queue: str, flavor: str) -> int:
-        """How many more slots of others a queue may take."""
+        """The number of further slots of others for a queue."""
         if self._members[queue].borrowing_limit.get(flavor, 0) is None:
             return UNLIMITED
         node = self._tree.queues.get(queue)
         return 0 if node is None else max(0, node.available(_limit(queue, flavor)))
 
     def peers(self, queue: str) -> frozenset[str]:
-        """The queues of its cohort tree, itself among them; nobody for one that may not borrow."""
+        """The queues of its cohort tree, including itself; none for a queue that may not borrow."""
         node = self._tree.queues.get(queue)
         limits = self._members[queue].borrowing_limit.values()
         if node is None or node.parent is None or not any(limit is None or limit > 0 for limit in limits):
@@ -154,8 +157,10 @@ class SlotTree:
         return self._peers[root]
 
     def takers(self, lot: OwnedSlots) -> tuple[SlotHolder, ...]:
-        """Who could be asked for a slot of the lot, or gives one back already, in that order. A slot that is
-        only promised is of no EC2 reservation yet."""
+        """The holders that may be victims for a slot of the lot, or are terminating, in order.
+
+        A slot that is only promised belongs to no EC2 reservation yet.
+        """
         found = self._takers.get((lot.owner, lot.flavor), ())
         some = (
             each
@@ -172,17 +177,18 @@ class SlotTree:
         )
 
     def reclaim(self, wants: Sequence[SlotRequest]) -> tuple[Victim, ...]:
-        """Who is to be asked for a slot, beyond those who leave already. Wants in order of importance.
+        """The victims for these requests, beyond terminating holders. Requests in order of importance.
 
-        The tree is used up by this.
+        The tree cannot be used afterwards.
         """
         served = {want.name for want in wants if self._comes_free(want)}
-        with self._ledger.still():  # a want that has its slot is taken from by no other
+        with self._ledger.still():  # a served request is no victim of another
             found = [self._reclaim(want) for want in wants if want.name not in served]
         return tuple(victim for victim in found if victim is not None)
 
     def _comes_free(self, want: SlotRequest) -> bool:
-        """Gives the want a slot of a holder that leaves for it, if there is one and limits still allow it."""
+        """Gives the request the slot of a holder that terminates for it, if one exists and limits still
+        allow it."""
         for holder in self._leaving_for.get(f"{CLAIM}{want.name}", ()):
             lot = self._lot_of[holder.odcr_id]
             if holder.name in self._taken or holder.odcr_id not in want.odcr_ids:
@@ -197,7 +203,7 @@ class SlotTree:
         return False
 
     def _reclaim(self, want: SlotRequest) -> Victim | None:
-        """Gives the want its slot in the tree, and says who has to leave for it and does not yet."""
+        """Gives the request its slot in the tree; returns the new victim, if one is needed."""
         node = self._tree.queues.get(want.queue)
         if node is None:
             return None
@@ -212,7 +218,7 @@ class SlotTree:
             ask = QuotaRequest(queue=want.queue, amounts=amounts, priority=want.priority, queued=want.queued)
             lacking = frozenset(key for key in amounts if node.available(key) <= 0)
             if not lacking:
-                continue  # only more than its quota would do
+                continue  # only more quota would help
             targets = preempt(self._ledger, ask, lacking)
             if len(targets) != 1:
                 continue
@@ -237,7 +243,7 @@ class SlotTree:
         )
 
     def _admit(self, want: SlotRequest, lot: OwnedSlots, odcr_id: str) -> None:
-        name = f"want/{want.name}"  # the slash is in no object's name
+        name = f"want/{want.name}"  # no object's name contains a slash
         usage = self._amounts(want.queue, lot, odcr_id)
         self._ledger.admit(
             AdmittedWorkload(
@@ -246,15 +252,15 @@ class SlotTree:
         )
 
     def _count(self, each: SlotHolder, lot: OwnedSlots, count: int) -> None:
-        """So many slots of a lot as held, by a claim or by a cluster as a whole."""
+        """Counts slots of a lot as held, by a claim or by a cluster as a whole."""
         self._takers[lot.owner, lot.flavor] += [each] * count
         amounts = dict.fromkeys(self._amounts(each.queue, lot, each.odcr_id), count)
         if each.non_preemptible and not each.terminating:
-            self._firm[lot.owner, lot.flavor] += count if each.queue != lot.owner else 0
-            firm = f"{each.name}/{lot.owner}/{lot.flavor}"
-            if firm in self._ledger.workloads:
-                amounts = _sum(amounts, self._ledger.release(firm).usage)
-            self._hold(firm, each.queue, amounts, each)
+            self._non_preemptible[lot.owner, lot.flavor] += count if each.queue != lot.owner else 0
+            fixed = f"{each.name}/{lot.owner}/{lot.flavor}"
+            if fixed in self._ledger.workloads:
+                amounts = _sum(amounts, self._ledger.release(fixed).usage)
+            self._hold(fixed, each.queue, amounts, each)
             return
         name = _whole(each.cluster) if each.cluster and each.odcr_id and not each.terminating else each.name
         if name in self._ledger.workloads:
@@ -277,7 +283,8 @@ class SlotTree:
 
     @contextmanager
     def _theirs(self, nominated: Iterable[SlotRequest]) -> Iterator[None]:
-        """Nominated claims as if they held their slots already, instead of those that leave for them."""
+        """Treats nominated claims as holders of their slots, in place of the holders that terminate for
+        them."""
         changes: list[tuple[QuotaNode, Amounts, Amounts]] = []
         firm: Counter[tuple[str, str]] = Counter()
         for want in nominated:
@@ -290,7 +297,7 @@ class SlotTree:
             for holder in self._leaving_for.get(f"{CLAIM}{want.name}", ())[:1]:
                 gone = self._ledger.workloads[holder.name].usage
                 changes.append((self._tree.queues[holder.queue], {}, gone))
-        self._firm += firm
+        self._non_preemptible += firm
         for node, more, less in changes:
             node.remove(less)
             node.add(more)
@@ -298,11 +305,15 @@ class SlotTree:
         for node, more, less in changes:
             node.remove(more)
             node.add(less)
-        self._firm -= firm
+        self._non_preemptible -= firm
 
     def _promise(self, each: Promise) -> None:
-        """Counts as held: of its own lot what quota covers, then of others what they lend. A nominated
-        cluster has the slots of those that leave for it, and what else it will need, whoever owns that."""
+        """Counts the promise as held: in its own lot as far as quota covers, then in lots that lend to
+        it.
+
+        A nominated cluster has the slots of its victims, and of any owner the further slots that
+        it will need.
+        """
         if each.queue not in self._tree.queues:
             return
         asking = []
@@ -316,7 +327,7 @@ class SlotTree:
             self._ask(each, lot, -count)
 
     def _within_reach(self, each: Promise) -> Iterator[OwnedSlots]:
-        """Its own lot, then those that it may borrow of."""
+        """Its own lot, then those that it may borrow from."""
         if (own := self.lots.get((each.queue, each.flavor))) is not None:
             yield own
         for peer in sorted(self.peers(each.queue) - {each.queue}):
@@ -326,7 +337,7 @@ class SlotTree:
     def _shared_out(
         self, each: Promise, lots: Iterable[OwnedSlots], left: int
     ) -> Iterator[tuple[OwnedSlots, int]]:
-        """So many slots by lot, as far as quota and limits allow; each is to be counted before the next."""
+        """The slots by lot, within quota and limits; each count must be applied before the next."""
         for lot in lots:
             if left <= 0:
                 return
@@ -344,8 +355,8 @@ class SlotTree:
         (node.add if count > 0 else node.remove)(amounts)
 
     def _leaving(self, each: Promise) -> int:
-        """How many leave slots that the promise can be kept with; of those that leave for this cluster, it
-        has the slots already."""
+        """The number of terminating holders that serve the promise; it already has the slots of its own
+        victims."""
         reach = {(lot.owner, lot.flavor): lot for lot in self._within_reach(each)}
         found = 0
         for holder in sorted((one for one in self.holders.values() if one.terminating), key=_rank):
@@ -374,7 +385,8 @@ class SlotTree:
         return Queue(name=member.name, cohort=member.cohort, quotas=quotas, preemption=member.preemption)
 
     def _amounts(self, queue: str, lot: OwnedSlots, odcr_id: str) -> Amounts:
-        """What a slot is to a queue: of the lot, of its place, and, where it borrows, of what it may."""
+        """The quota of a slot for a queue: in the lot, in the EC2 reservation, and in the borrowing limit
+        if it borrows."""
         found = {_key(lot): 1}
         if odcr_id:
             found[_place(odcr_id)] = 1
@@ -388,8 +400,8 @@ def _sum(one: Amounts, other: Amounts) -> dict[FlavorResource, int]:
 
 
 def _promised(each: Promise) -> SlotHolder:
-    """What is promised, as a holder of a slot that is of no EC2 reservation yet. A nominated cluster is not
-    asked for what it has not got."""
+    """A promise as a holder of slots in no EC2 reservation yet. A nominated cluster is never a victim for
+    these."""
     return SlotHolder(
         name=f"{_whole(each.cluster)}/promised",
         queue=each.queue,

@@ -1,10 +1,11 @@
-"""What of a reservation's quota there is hardware for, and who uses it: sums over machines and holders.
+"""The hardware behind a reservation's quota, and its use: sums over machines and holders.
 
-Invariant: over all reservations that name a flavor, `supplied` and `allocatable` never come to more than the
-flavor's hardware, and for each of them 0 <= allocatable <= supplied <= nominal. A machine counts whole or not
-at all: all its resources fall together. What belongs to one reservation (instances of its own EC2
-reservations) serves that one alone; what belongs to nobody serves the oldest reservation first, so that a new
-one never takes from one that stands. Kueue compares quota with no hardware at all (kueue issues 2665, 4782).
+Invariant: over all reservations that name a flavor, `supplied` and `allocatable` never exceed the
+flavor's hardware, and for each of them 0 <= allocatable <= supplied <= nominal. A machine counts whole or
+not at all: all its resources become unavailable together. Owned machines (instances of a reservation's
+own EC2 reservations) serve their owner alone. Unowned machines serve the oldest reservation first, so a
+new one never takes from an older one. Kueue does not compare quota with hardware (kueue issues 2665,
+4782).
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from broker.quota.usage import ReservationHolder, Reserved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`count` equal machines of a flavor. `owner`: the only reservation that they serve; None: whoever
-    names the flavor. `out`: why they cannot be used now; `sudden`: nobody waits whether that passes."""
+    """`count` equal machines of a flavor. `owner`: the only reservation that they serve; None: all with
+    the flavor.
+
+    `out`: why they cannot be used now; `sudden`: that counts at once, without a grace period.
+    """
 
     name: str
     flavor: str
@@ -33,7 +37,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntitledReservation:
-    """A reservation and what it is entitled to. `since` is its age, in seconds since the epoch."""
+    """A reservation and its quota. `since` is its creation, in seconds since the epoch."""
 
     reserved: Reserved
     nominal: Amounts
@@ -42,14 +46,14 @@ class EntitledReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareShare:
-    """Of what a reservation is entitled to: what there is (`supplied`), and can be used now."""
+    """The existing (`supplied`) and the usable (`allocatable`) part of a reservation's quota."""
 
     supplied: Amounts = field(default_factory=dict)
     allocatable: Amounts = field(default_factory=dict)
 
 
 class UnattributedUsage(NamedTuple):
-    """Who has something that no reservation knows of: on the machines of that owner, or on nobody's."""
+    """The key of usage that belongs to no reservation: on the machines of that owner, or on unowned ones."""
 
     owner: Reserved | None
     key: FlavorResource
@@ -57,16 +61,16 @@ class UnattributedUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SteadyMachines:
-    """Which machines were last counted as usable, and since when some look otherwise."""
+    """The machines last counted as usable, and since when some appear otherwise."""
 
     counted: Mapping[str, bool]
     since: Mapping[str, float] = field(default_factory=dict)
 
 
 def attribute(labels: Mapping[str, str], flavors: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """The flavors that a node with these labels is of: the one with most labels, all of which it has.
+    """The flavors of a node with these labels: the one with most labels, all of which it has.
 
-    None, or several that say equally much, and it is counted for nobody.
+    With none, or several of equally many labels, it is counted for no flavor.
     """
     best, found = -1, list[str]()
     for name, wanted in flavors.items():
@@ -79,14 +83,14 @@ def attribute(labels: Mapping[str, str], flavors: Mapping[str, Mapping[str, str]
 def steady(
     before: SteadyMachines | None, machines: Iterable[Machine], now: float, window: float
 ) -> tuple[SteadyMachines, tuple[Machine, ...]]:
-    """The machines as they are to be counted: a change counts once it has lasted for `window` seconds.
+    """The machines to count: a change counts once it has lasted for `window` seconds.
 
-    A drain that goes from node to node so takes one node out, not each in turn. What is seen for the first
-    time counts as it is; in the midst of a run, a slot whose instance is not there yet still counts.
+    So a drain that moves from node to node takes one node out, not each in turn. A new machine counts
+    as it is seen. During a run, a slot without its instance still counts.
     """
     counted: dict[str, bool] = {}
     since: dict[str, float] = {}
-    settled: list[Machine] = []
+    steadied: list[Machine] = []
     for each in machines:
         usable = not each.out
         if before is None or each.sudden:
@@ -95,13 +99,13 @@ def steady(
             shown = before.counted.get(each.name, usable or each.owner is not None)
         if shown != usable:
             began = before.since.get(each.name, now) if before else now
-            if now >= began + window:  # the moment that the caller comes back at
+            if now >= began + window:  # the time at which the caller returns
                 shown = usable
             else:
                 since[each.name] = began
         counted[each.name] = shown
-        settled.append(each if shown == usable else _as(each, usable=shown))
-    return SteadyMachines(counted, since), tuple(settled)
+        steadied.append(each if shown == usable else _as(each, usable=shown))
+    return SteadyMachines(counted, since), tuple(steadied)
 
 
 def _as(machine: Machine, *, usable: bool) -> Machine:
@@ -121,18 +125,18 @@ def shares(
     *,
     sold: Collection[str] | None = None,
 ) -> dict[Reserved, HardwareShare]:
-    """What each reservation gets of the hardware, the oldest first.
+    """The hardware of each reservation, the oldest first.
 
-    Of what no machine of a flavor says anything and which is not `sold` with one, such as a licence, there is
-    what is wanted.
+    A resource that no machine of a flavor reports and that is not `sold` with one, such as a licence,
+    is supplied as requested.
     """
     own: dict[tuple[Reserved, FlavorResource], list[int]] = {}
     common: dict[FlavorResource, list[int]] = {}
-    told: set[FlavorResource] = set()
+    reported: set[FlavorResource] = set()
     for machine in machines:
         for resource, value in machine.resources.items():
             key = FlavorResource(machine.flavor, resource)
-            told.add(key)
+            reported.add(key)
             sums = (
                 common.setdefault(key, [0, 0])
                 if machine.owner is None
@@ -145,7 +149,7 @@ def shares(
         supplied: dict[FlavorResource, int] = {}
         allocatable: dict[FlavorResource, int] = {}
         for key, nominal in claimant.nominal.items():
-            if sold is not None and key not in told and key.resource not in sold:
+            if sold is not None and key not in reported and key.resource not in sold:
                 supplied[key] = allocatable[key] = nominal
                 continue
             mine = own.get((claimant.reserved, key), (0, 0))
@@ -163,24 +167,24 @@ def taken(
     machines: Iterable[Machine],
     found: Mapping[Reserved, HardwareShare],
     used: Mapping[Reserved, Amounts],
-    strangers: Mapping[UnattributedUsage, int],
+    unattributed: Mapping[UnattributedUsage, int],
     *,
     anywhere: bool = False,
 ) -> dict[Reserved, dict[FlavorResource, int]]:
-    """How much of what each reservation could still use is used by strangers.
+    """The part of each reservation's free share that unattributed usage takes.
 
-    These have what is more than anybody is entitled to first; then what is free of the owner of the machines
-    that they are on, and elsewhere of the youngest reservation. `anywhere`: those of no owner may be on
-    anybody's machines.
+    Such usage first takes hardware beyond all quotas. Then it takes from the owner of the machines
+    that it is on, and elsewhere from the youngest reservation. `anywhere`: usage without an owner may
+    be on any machine.
     """
-    if not strangers:
+    if not unattributed:
         return {}
     usable: dict[UnattributedUsage, int] = {}
     for machine in machines:
         for resource, value in machine.resources.items() if not machine.out else ():
             at = UnattributedUsage(machine.owner, FlavorResource(machine.flavor, resource))
             usable[at] = usable.get(at, 0) + value * machine.count
-    left = {key: amount for (owner, key), amount in strangers.items() if owner is None}
+    left = {key: amount for (owner, key), amount in unattributed.items() if owner is None}
     for key in left:
         there = sum(each for (owner, at), each in usable.items() if at == key and (anywhere or owner is None))
         entitled = 0
@@ -194,7 +198,7 @@ def taken(
         for key, nominal in claimant.nominal.items():
             unused = max(0, found[me].allocatable.get(key, 0) - used.get(me, {}).get(key, 0))
             own = UnattributedUsage(me, key)
-            mine = min(unused, max(0, strangers.get(own, 0) - max(0, usable.get(own, 0) - nominal)))
+            mine = min(unused, max(0, unattributed.get(own, 0) - max(0, usable.get(own, 0) - nominal)))
             more = min(unused - mine, left.get(key, 0))
             if more:
                 left[key] -= more
@@ -204,7 +208,7 @@ def taken(
 
 
 def usage(holders: Iterable[ReservationHolder]) -> dict[FlavorResource, int]:
-    """What all of them hold together."""
+    """The total usage of all holders."""
     total: dict[FlavorResource, int] = {}
     for holder in holders:
         for key, value in holder.usage.items():
@@ -214,9 +218,9 @@ def usage(holders: Iterable[ReservationHolder]) -> dict[FlavorResource, int]:
 
 
 def associations(holders: Iterable[ReservationHolder]) -> tuple[tuple[str, Amounts], ...]:
-    """Each holder's name and what it holds, by name; who holds nothing is left out.
+    """Each holder's name and its usage, by name; holders without usage are left out.
 
-    A name that two have is each one's with its kind before it.
+    If two holders share a name, each is listed with its kind before it.
     """
     using = [each for each in holders if any(each.usage.values())]
     times: dict[str, int] = {}
@@ -233,11 +237,10 @@ def associations(holders: Iterable[ReservationHolder]) -> tuple[tuple[str, Amoun
 
 
 def beyond(amounts: Amounts, bound: Amounts) -> dict[FlavorResource, int]:
-    """How much more the amounts are than the bound, where they are. Of usage and nominal quota: what is
-    borrowed."""
+    """The excess of the amounts over the bound. Of usage over nominal quota: the borrowed amounts."""
     return {key: value - bound.get(key, 0) for key, value in amounts.items() if value > bound.get(key, 0)}
 
 
 def free(allocatable: Amounts, used: Amounts) -> dict[FlavorResource, int]:
-    """What is left of what can be used."""
+    """The unused part of the allocatable amounts."""
     return {key: max(0, value - used.get(key, 0)) for key, value in allocatable.items()}

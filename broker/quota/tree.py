@@ -1,12 +1,13 @@
-"""The quota tree: queues in cohorts in cohorts, and what each uses.
+"""The quota tree: queues in cohorts in cohorts, and the usage of each.
 
-Invariant: a queue's usage is the sum of what was added to it less what was removed; a cohort's usage is
-the sum, over its children, of what each uses beyond the part of its quota that it does not lend. Every
-change walks from the queue to the first ancestor that it does not reach, so `available` never adds
-anything up. `over` names the children that use more than their quota, kept at every change.
+Invariant: a queue's usage is the sum of its additions less its removals. A cohort's usage is the sum,
+over its children, of their usage beyond the quota that they do not lend. Every change walks from the
+queue to the first ancestor that it does not reach, so `available` computes no sums. `over` names the
+children over their quota, updated at every change.
 
 The arithmetic is Kueue's (pkg/cache/scheduler/resource_node.go): a node's subtree quota is its nominal
-quota plus what its children lend; what a child does not lend (`local`) never shows in its parent.
+quota plus its children's lendable quota. The quota that a child does not lend (`local`) is not counted in
+its parent.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class QuotaNode:
         self.local: dict[FlavorResource, int] = {}
         self.usage: dict[FlavorResource, int] = {}
         self.over: dict[FlavorResource, dict[QuotaNode, None]] = {}
-        # What a child of this cohort could use of each resource if nothing were used.
+        # The amount of each resource that a child of this cohort could use if nothing were used.
         self.lendable: dict[str, int] = {}
         # Layers below: 0 without children, 1 above queues, one more for each layer of cohorts.
         self.height = 0
@@ -72,19 +73,19 @@ class QuotaNode:
         return self.usage.get(key, 0)
 
     def quota(self, key: FlavorResource) -> int:
-        """What this node and everything below it may use without borrowing."""
+        """The amount that this node and everything below it may use without borrowing."""
         return self.subtree.get(key, 0)
 
     def over_quota(self, keys: Iterable[FlavorResource]) -> bool:
-        """Whether the node uses more than its quota of any of these."""
+        """Whether the node exceeds its quota of any of these."""
         return any(self.usage.get(key, 0) > self.subtree.get(key, 0) for key in keys)
 
     def local_free(self, key: FlavorResource) -> int:
-        """What is free of the quota that the node does not lend."""
+        """The free part of the quota that the node does not lend."""
         return max(0, self.local.get(key, 0) - self.usage.get(key, 0))
 
     def available(self, key: FlavorResource) -> int:
-        """What is free for this node, borrowing included. Negative when more is admitted than there is."""
+        """The free amount for this node, including borrowing. Negative if admissions exceed the quota."""
         parent = self.parent
         if parent is None:
             return self.subtree.get(key, 0) - self.usage.get(key, 0)
@@ -98,7 +99,7 @@ class QuotaNode:
         return self.local_free(key) + free
 
     def potential(self, key: FlavorResource) -> int:
-        """What would be available if nothing were used."""
+        """The available amount if nothing were used."""
         if self.parent is None:
             return self.quota(key)
         most = self.local.get(key, 0) + self.parent.potential(key)
@@ -106,10 +107,11 @@ class QuotaNode:
         return most if limit is None else min(most, self.quota(key) + limit)
 
     def level(self, key: FlavorResource, value: int) -> tuple[int, bool]:
-        """How far up `value` more must be borrowed from, and whether there is a larger subtree still.
+        """The distance up the tree from which `value` more must be borrowed, and whether a larger subtree
+        exists.
 
-        0 is the node's own quota, then the height of the lowest subtree whose quota holds it, or the
-        root's.
+        0 is the node's own quota; otherwise the height of the lowest subtree whose quota covers
+        it, or the root's.
         """
         if self.parent is None or self.uses(key) + value <= self.quota(key):
             return 0, self.parent is not None
@@ -123,7 +125,7 @@ class QuotaNode:
         return node.height, node.parent is not None
 
     def holds(self, amounts: Amounts) -> tuple[bool, dict[FlavorResource, int]]:
-        """Whether the amounts fit the node's quota, and what of them is left for the parent to hold."""
+        """Whether the node's quota covers the amounts, and the rest for the parent to cover."""
         fits = all(self.uses(key) + value <= self.quota(key) for key, value in amounts.items())
         return fits, {key: max(0, value - self.local_free(key)) for key, value in amounts.items()}
 
@@ -163,13 +165,13 @@ class QuotaNode:
 
 
 class Tree:
-    """All queues and cohorts. `inactive` says of each queue under a cycle of cohorts where the cycle is."""
+    """All queues and cohorts. `inactive`: for each queue under a cycle of cohorts, the cycle."""
 
     def __init__(self, queues: Iterable[Queue], cohorts: Iterable[QuotaCohort] = ()) -> None:
         self.queues: dict[str, QuotaNode] = {}
         self.cohorts: dict[str, QuotaNode] = {}
         self.inactive: dict[str, str] = {}
-        # By name, so that no answer depends on the order in which anything was given.
+        # By name, so that no result depends on the order of the input.
         named = {each.name: each for each in sorted(queues, key=lambda each: each.name)}
         parents = {each.name: each.parent for each in sorted(cohorts, key=lambda each: each.name)}
         specs = {each.name: each for each in cohorts}
@@ -200,7 +202,7 @@ class Tree:
 
 
 def _cycles(cohorts: Mapping[str, QuotaNode]) -> dict[str, Sequence[str]]:
-    """Each cohort that is in a cycle or below one, with the cycle."""
+    """Each cohort in a cycle or below one, with the cycle."""
     found: dict[str, Sequence[str]] = {}
     for name, start in cohorts.items():
         seen: dict[str, None] = {name: None}

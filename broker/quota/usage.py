@@ -1,7 +1,7 @@
-"""Who holds how much of a reservation: the values that usage, quota and status are told in.
+"""The holders of a reservation's quota: the values of usage, quota and status.
 
-Nothing here does anything. A reservation is OME's (a CapacityReservation, or a ClusterCapacityReservation
-where `namespace` is empty), never EC2's.
+Only data. A reservation is OME's (a CapacityReservation, or a ClusterCapacityReservation if `namespace`
+is empty), never EC2's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HolderKind = Literal["DedicatedAICluster", "Workload", "NodeClaim"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reserved:
-    """The name of a reservation. `str` is what a person writes: `namespace/name`, or `name`."""
+    """The name of a reservation. `str` is the form for people: `namespace/name`, or `name`."""
 
     namespace: str
     name: str
@@ -29,8 +29,11 @@ class Reserved:
 
     @property
     def queue(self) -> str:
-        """The name of its queue in the quota tree, and the wish for its ClusterQueue's: `namespace--name`.
-        Where that could be read in another way, a hash of both tells it from the other."""
+        """The name of its queue in the quota tree, and the preferred name of its ClusterQueue:
+        `namespace--name`.
+
+        If that is ambiguous, a hash of both parts is added.
+        """
         plain = f"{self.namespace}{_BETWEEN}{self.name}" if self.namespace else self.name
         if _BETWEEN not in self.namespace and _BETWEEN not in self.name:
             return plain
@@ -39,10 +42,10 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationHolder:
-    """One user of a reservation: what it holds, in which flavors. Amounts in whole units (cpu in milli).
+    """A user of a reservation: its amounts by flavor, in whole units (cpu in milli).
 
-    `name` is unique among a reservation's holders: a cluster's name, or a workload's or a claim's with what
-    makes it unique. `since` is when it got its quota, in seconds since the epoch.
+    `name` is unique among a reservation's holders: a cluster's name, or a workload's or a claim's
+    with a unique suffix. `since` is when it got its quota, in seconds since the epoch.
     """
 
     kind: HolderKind
@@ -52,4 +55,4 @@ class ReservationHolder:
     priority: int = 0
     since: float = float("inf")
     healthy: bool = True
-    why: str = ""  # what is wrong with it, for people
+    why: str = ""  # the reason why it is not healthy, for people

@@ -1,9 +1,8 @@
 """Workloads that wait for quota, by queue.
 
-Invariant: a queue gives one head at a time: the highest priority, then who waits longest, then by name. A
-head that could not be admitted is set aside until something changes in its cohort tree, so that those
-behind it have their turn; in a strict queue it stays in front of them. The rule is Kueue's
-(pkg/cache/queue).
+Invariant: a queue returns one head at a time: the highest priority, then the longest wait, then by name.
+A head that could not be admitted is set aside until its cohort tree changes, so that those behind it have
+their turn; in a strict queue it stays in front of them. The rule is Kueue's (pkg/cache/queue).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _Item = tuple[int, float, str, Head]
 
 
 class WaitingHeads:
-    """Every workload that waits, under the queues of a tree."""
+    """Every waiting workload, under the queues of a tree."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -35,13 +34,13 @@ class WaitingHeads:
         heapq.heappush(self._heaps.setdefault(head.queue, []), item)
 
     def heads(self) -> Iterator[Head]:
-        """Takes each queue's head out; it is pushed again, set aside, or gone."""
+        """Takes each queue's head out; the caller pushes it again, sets it aside, or drops it."""
         for heap in self._heaps.values():
             if heap:
                 yield heapq.heappop(heap)[3]
 
     def set_aside(self, head: Head) -> None:
-        """What could not be admitted; a strict queue keeps it in front."""
+        """Sets aside a head that could not be admitted; a strict queue keeps it in front."""
         node = self._tree.queues.get(head.queue)
         if node is not None and node.queue is not None and node.queue.strict:
             self.push(head)
@@ -51,7 +50,7 @@ class WaitingHeads:
             self._stuck.setdefault(_root(node), set()).add(head.queue)
 
     def wake(self, queues: Iterable[str]) -> None:
-        """After quota was given back in these queues: all of their trees are tried again."""
+        """After quota was given back in these queues: tries all of their trees again."""
         for root in dict.fromkeys(_root(n) for name in sorted(queues) if (n := self._tree.queues.get(name))):
             for name in sorted(self._stuck.pop(root, ())):
                 for head in self._aside.pop(name).values():
