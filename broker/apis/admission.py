@@ -1,4 +1,5 @@
-"""What the validating webhook is made of in Kubernetes: its certificates, and how API servers find it.
+"""The validating webhook's objects in Kubernetes: its certificates, and its registration with API
+servers.
 
 https://kubernetes.io/docs/reference/kubernetes-api/extend-resources/validating-webhook-configuration-v1/
 """

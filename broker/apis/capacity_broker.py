@@ -1,8 +1,8 @@
-"""The broker's own kinds: what it sees of EC2, as Kubernetes objects.
+"""The broker's own kinds: its view of EC2, as Kubernetes objects.
 
-An object here is a mirror: it is made, written and deleted by the broker alone, after EC2. Fields are named
-after EC2's (API Reference, CapacityReservation) where Kubernetes has no word of its own. Money is text, since
-an API object holds no fractions
+An object here is a mirror: only the broker creates, writes and deletes it, after EC2. Fields are named
+after EC2's (API Reference, CapacityReservation) if Kubernetes has no name of its own. Money is text,
+since an API object holds no fractions
 (https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#primitive-types).
 """
 
@@ -16,7 +16,7 @@ from broker.apis import names
 from broker.apis.meta import Condition, Kind, Model, Object, Time
 from broker.apis.schema import crd
 
-# Whether EC2 has the reservation that the object is named after; only there when it has not.
+# False if EC2 does not have the reservation of this name; otherwise not set.
 MIRRORED = "Mirrored"
 
 Source = Literal["broker", "terraform", "other"]
@@ -29,12 +29,10 @@ class OnDemandCapacityReservationStatus(Model):
     zone: Annotated[str, crd("Its availability zone.")] = ""
     total: Annotated[int, crd("Its slots.", format="int32", minimum=0)] = 0
     available: Annotated[int, crd("Its free slots.", format="int32", minimum=0)] = 0
-    state: Annotated[str, crd("EC2's word for its state, such as active, pending, cancelled or expired.")] = (
-        ""
-    )
+    state: Annotated[str, crd("Its state in EC2, such as active, pending, cancelled or expired.")] = ""
     start: Annotated[Time | None, crd("When it starts, or started.")] = None
-    end: Annotated[Time | None, crd("When it ends; left out when it has no end.")] = None
-    source: Annotated[Source, crd("Who made it, as its tags say.")] = "other"
+    end: Annotated[Time | None, crd("When it ends; empty if it has no end.")] = None
+    source: Annotated[Source, crd("Its creator, according to its tags.")] = "other"
     reservation_type: Annotated[str, crd("default, capacity-block or interruptible.")] = "default"
     match_criteria: Annotated[
         str, crd("open: any matching instance may use it; targeted: only launches that name it.")
@@ -49,11 +47,11 @@ class OnDemandCapacityReservationStatus(Model):
     node_class_names: Annotated[str, crd("The same in one line, for `kubectl get`.")] = ""
     idle_cost_per_hour: Annotated[
         str,
-        crd("US dollars an hour for its free slots at On-Demand price; empty while that is not known."),
+        crd("US dollars an hour for its free slots at On-Demand price; empty if the price is unknown."),
     ] = ""
     idle_since: Annotated[
         Time | None,
-        crd("Since when at least so many slots were seen free, while it is active; left out when none is."),
+        crd("Since when at least so many slots have been free, while it is active; empty if none is."),
     ] = None
     conditions: Annotated[
         tuple[Condition, ...],
@@ -66,7 +64,8 @@ class OnDemandCapacityReservationStatus(Model):
 
 
 class OnDemandCapacityReservation(Object):
-    """A capacity reservation in EC2 that the broker sees, under its id. A mirror: one reserves nothing."""
+    """A capacity reservation in EC2 that the broker sees, under its id. A mirror: creating one reserves
+    nothing."""
 
     KIND: ClassVar[Kind] = Kind(
         group=names.BROKER,

@@ -1,4 +1,4 @@
-"""coordination.k8s.io: the Lease, by which one broker of several leads.
+"""coordination.k8s.io: the Lease, which elects the leader among several brokers.
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/lease-v1/
 """

@@ -1,7 +1,7 @@
-"""The core group as a capacity broker reads it: nodes, pods, and the events that it writes.
+"""The core group as far as the broker uses it: nodes, pods, and the events that it writes.
 
-https://kubernetes.io/docs/reference/kubernetes-api/. Fields that no decision reads are left out, which
-is what makes 10,000 pods cheap to hold. A condition of a Pod or a Node may come without a transition time.
+https://kubernetes.io/docs/reference/kubernetes-api/. Fields that no decision reads are left out, so
+10,000 pods need little memory. A condition of a Pod or a Node may come without a transition time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LABEL_VALUE = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 
 
 class Taint(Model):
-    """Keeps pods off the node that do not tolerate it."""
+    """Repels pods that do not tolerate it from the node."""
 
     key: Annotated[str, crd("The taint's key.", required=True, minLength=1, pattern=LABEL_KEY)]
     value: Annotated[str, crd("The taint's value.", pattern=LABEL_KEY)] = ""
@@ -65,7 +65,7 @@ class Toleration(Model):
 
 
 class NodeSelectorRequirement(Model):
-    """One test of a node's labels; all of a term's must hold."""
+    """One test of a node's labels; all tests of a term must pass."""
 
     key: Annotated[str, crd("The label key that is tested.", required=True)]
     operator: Annotated[str, crd("In, NotIn, Exists, DoesNotExist, Gt or Lt.", required=True)]
@@ -139,11 +139,12 @@ class Pod(Object):
 
     @property
     def requests(self) -> dict[str, float]:
-        """What the scheduler counts for the pod, in base units; `pods` is always 1.
+        """The scheduler's view of the pod's requests, in base units; `pods` is always 1.
 
-        The larger of all containers together and each init container in its turn (sidecars, init
-        containers that restart, run beside what comes after them), or what the pod itself asks for where it
-        does, plus overhead: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+        The larger of all containers together and each init container in its turn, plus overhead.
+        Sidecars (init containers that restart) run beside the following containers. Requests of
+        the pod itself replace the sum:
+        https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
         """
         sidecars: dict[str, float] = {}
         peak: dict[str, float] = {}

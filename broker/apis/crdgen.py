@@ -1,7 +1,7 @@
 """Writes crds/ from the models: `python -m broker.apis.crdgen [--check]`.
 
-The YAML is never edited by hand; `--check` fails when a model says something else than the files. Schemas
-are structural: every field typed, nothing unknown kept
+The YAML is never edited by hand; `--check` fails if the files differ from the models. Schemas are
+structural: every field typed, unknown fields pruned
 (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/).
 """
 
@@ -42,11 +42,11 @@ SCALARS: Mapping[type, Schema] = {
     bool: {"type": "boolean"},
     datetime: {"type": "string", "format": "date-time"},
 }
-# Kinds that are the broker's to define, and what a person can write in them where the model sets no limit.
+# Kinds that the broker defines, and the default limits of their fields.
 OWN: Final = (OME, BROKER)
 LONGEST_TEXT: Final = 1024
 MOST_ENTRIES: Final = 64
-# Those of every object, which a structural schema names and does not describe.
+# Fields of every object, which a structural schema names and does not describe.
 ENVELOPE: Schema = {
     "apiVersion": {"type": "string", "description": "Version of this object's schema."},
     "kind": {"type": "string", "description": "Kind of this object."},
@@ -56,7 +56,7 @@ ENVELOPE: Schema = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What `kubectl get` prints. Columns with a priority appear with `-o wide`."""
+    """A column of `kubectl get`. Columns with a priority appear with `-o wide`."""
 
     name: str
     path: str
@@ -108,7 +108,7 @@ DEFINITIONS = (
         versions=(EC2NodeClass, EC2NodeClassV1Beta1),
         short_names=("ec2nc", "ec2ncs"),
         columns=(
-            # The broker's own word: Ready is Karpenter's, and nobody says it where Karpenter does not run.
+            # The broker's own condition: Ready is Karpenter's, and is not set if Karpenter does not run.
             ready("Launchable", "Launchable"),
             ready("Reservations", "ReservationsResolved"),
             AGE,
@@ -166,7 +166,7 @@ DEFINITIONS = (
             Column(name="Total", path=".status.total", type="integer"),
             Column(name="Available", path=".status.available", type="integer"),
             Column(name="State", path=".status.state"),
-            # A date column shows an age, and of the future nothing.
+            # A date column shows an age, and nothing for a future date.
             Column(name="End", path=".status.end"),
             Column(name="Source", path=".status.source"),
             Column(name="NodeClasses", path=".status.nodeClassNames"),
@@ -248,7 +248,7 @@ def _marked(schema: Schema, marks: Iterable[Crd]) -> Schema:
 
 
 def _type(annotation: Any) -> Schema:
-    """The schema of a Python type; an optional one is the same field, left out."""
+    """The schema of a Python type; an optional type is an optional field."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _marked(_type(args[0]), _marks(args[1:]))
@@ -269,7 +269,7 @@ def _type(annotation: Any) -> Schema:
 
 
 def _limited(schema: Schema) -> Schema:
-    """The schema with a limit on everything in it that a person can make long."""
+    """The schema with a limit on every part that a user can make long."""
     limited = {**schema}
     if schema.get("x-kubernetes-int-or-string"):
         limited.setdefault("maxLength", LONGEST_SCALAR)
@@ -335,7 +335,7 @@ def files() -> dict[str, str]:
     texts = {}
     for entry in DEFINITIONS:
         kind = entry.versions[0].KIND
-        # Through JSON, so that what versions share is written out and not referred to.
+        # Through JSON, so that parts shared by versions are written out without YAML anchors.
         plain = json.loads(json.dumps(definition(entry)))
         text = yaml.safe_dump(plain, sort_keys=True, width=110, allow_unicode=True)
         texts[f"{kind.group}_{kind.plural}.yaml"] = HEADER + text
@@ -343,7 +343,7 @@ def files() -> dict[str, str]:
 
 
 def drift(folder: Path) -> list[str]:
-    """What is wrong with the files of a folder, one line each."""
+    """The differences between the files of a folder and the models, one line each."""
     wanted = files()
     lines = [f"{name}: is not generated from any model" for name in _present(folder) if name not in wanted]
     for name, text in wanted.items():

@@ -1,4 +1,4 @@
-"""The CRDs as an installed broker carries them: `crds/` of a checkout, `broker/crds/` of a wheel."""
+"""The CRDs of an installed broker: `crds/` of a checkout, `broker/crds/` of a wheel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def folder() -> Path:
-    """Where the YAML files are."""
+    """The folder of the YAML files."""
     package = Path(__file__).parents[1]
     found = [path for path in (package / "crds", package.parent / "crds") if any(path.glob("*.yaml"))]
     if not found:

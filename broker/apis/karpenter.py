@@ -1,8 +1,8 @@
-"""karpenter.sh: NodeClaim (one instance wanted) and NodePool (what claims may be made of).
+"""karpenter.sh: NodeClaim (one requested instance) and NodePool (the template and limits of claims).
 
 Fields, limits and defaults are those of Karpenter v1 as its AWS provider 1.14 ships it
-(karpenter.sh_nodeclaims.yaml, karpenter.sh_nodepools.yaml). A NodeClaim's spec never changes; conditions of
-both are a map by type, so each party applies its own.
+(karpenter.sh_nodeclaims.yaml, karpenter.sh_nodepools.yaml). A NodeClaim's spec never changes; conditions
+of both are a map by type, so each party applies its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _domain_rules(*, over: bool) -> tuple[SchemaRule, ...]:
 
 
 class ClaimRequirement(Model):
-    """What one label of the instance must be."""
+    """A requirement on one label of the instance."""
 
     key: Annotated[
         str, crd("The label.", *_domain_rules(over=False), required=True, maxLength=316, pattern=LABEL_KEY)
@@ -61,18 +61,18 @@ class ClaimRequirement(Model):
     values: Annotated[
         tuple[Annotated[str, crd(maxLength=63, pattern=LABEL_VALUE)], ...],
         crd(
-            "What the label is compared with: some for In, one whole number for Gt, Lt, Gte and Lte.",
+            "The values to compare with: any number for In, one whole number for Gt, Lt, Gte and Lte.",
             x_kubernetes_list_type="atomic",
         ),
     ] = ()
     min_values: Annotated[
         int | None,
-        crd("How many different values must stay possible.", minimum=1, maximum=50),
+        crd("The number of different values that must stay possible.", minimum=1, maximum=50),
     ] = None
 
 
 REQUIREMENTS = crd(
-    "What the instance must be; all must hold.",
+    "Requirements on the instance; all must hold.",
     SchemaRule(
         "self.all(x, x.operator != 'In' || (has(x.values) && x.values.size() != 0))",
         "a requirement with operator In needs at least one of values",
@@ -94,7 +94,7 @@ REQUIREMENTS = crd(
 
 
 class NodeClassRef(Model):
-    """The class that says how the instance is launched. Its group says by whom."""
+    """The class that defines how the instance is launched. Its group selects the launching controller."""
 
     group: Annotated[
         str,
@@ -114,15 +114,15 @@ class NodeClassRef(Model):
 
 
 class ResourceRequests(Model):
-    """What the instance must have room for."""
+    """The resources that the instance must have room for."""
 
-    requests: Annotated[dict[str, Quantity], crd("Resources that pods will ask for.")] = Field(
+    requests: Annotated[dict[str, Quantity], crd("Resources that pods will request.")] = Field(
         default_factory=dict
     )
 
 
 class NodeClaimTemplateSpec(Model):
-    """What claims of a pool have in common."""
+    """The common fields of a pool's claims."""
 
     node_class_ref: Annotated[NodeClassRef, crd(required=True)] = NodeClassRef()
     requirements: Annotated[tuple[ClaimRequirement, ...], REQUIREMENTS] = ()
@@ -130,7 +130,7 @@ class NodeClaimTemplateSpec(Model):
     startup_taints: Annotated[
         tuple[Taint, ...],
         crd(
-            "Taints of the node that somebody removes soon after its start; pods need not tolerate them.",
+            "Taints of the node that are removed soon after its start; pods need not tolerate them.",
             x_kubernetes_list_type="atomic",
         ),
     ] = ()
@@ -138,12 +138,12 @@ class NodeClaimTemplateSpec(Model):
         str, crd("How long the node may live.", default="720h", pattern=DURATION_OR_NEVER)
     ] = "720h"
     termination_grace_period: Annotated[
-        str, crd("How long draining may take; without end when left out.", pattern=DURATION)
+        str, crd("How long draining may take; unlimited if empty.", pattern=DURATION)
     ] = ""
 
 
 class NodeClaimSpec(NodeClaimTemplateSpec):
-    """The instance that is wanted. Never changes."""
+    """The requested instance. Never changes."""
 
     RULES: ClassVar[tuple[SchemaRule, ...]] = (
         SchemaRule("self == oldSelf", "spec is immutable: delete the claim and make another"),
@@ -167,21 +167,21 @@ class NodeClaimCondition(Condition):
 
 
 class NodeClaimStatus(Model):
-    """What came of the claim."""
+    """The state of the claim and its instance."""
 
     node_name: Annotated[str, crd("Name of its Node.")] = ""
     provider_id: Annotated[str, crd("Its instance: aws:///ZONE/INSTANCE-ID.")] = Field(
         default="", alias="providerID"
     )
     image_id: Annotated[str, crd("Its AMI.")] = Field(default="", alias="imageID")
-    capacity: Annotated[dict[str, Quantity], crd("What the instance has.")] = Field(default_factory=dict)
-    allocatable: Annotated[dict[str, Quantity], crd("What of it pods can have.")] = Field(
+    capacity: Annotated[dict[str, Quantity], crd("The instance's capacity.")] = Field(default_factory=dict)
+    allocatable: Annotated[dict[str, Quantity], crd("The part of the capacity for pods.")] = Field(
         default_factory=dict
     )
     conditions: Annotated[
         tuple[NodeClaimCondition, ...],
         crd(
-            "What is known about the claim.",
+            "Conditions of the claim.",
             x_kubernetes_list_type="map",
             x_kubernetes_list_map_keys=["type"],
         ),
@@ -190,7 +190,7 @@ class NodeClaimStatus(Model):
 
 
 class NodeClaim(Object):
-    """One instance that is wanted, and what came of it."""
+    """One requested instance, and its state."""
 
     KIND: ClassVar[Kind] = Kind(
         group=names.KARPENTER, version="v1", kind="NodeClaim", plural="nodeclaims", namespaced=False
@@ -210,7 +210,7 @@ class Budget(Model):
     ] = "10%"
     reasons: Annotated[
         tuple[Annotated[str, crd(enum=["Underutilized", "Empty", "Drifted"])], ...],
-        crd("For which reasons; all when left out.", maxItems=50, x_kubernetes_list_type="set"),
+        crd("The reasons that it applies to; all if empty.", maxItems=50, x_kubernetes_list_type="set"),
     ] = ()
     schedule: Annotated[
         str,
@@ -279,7 +279,7 @@ class TemplateMeta(Model):
 
 
 class PoolRequirement(ClaimRequirement):
-    """What one label of the instance must be."""
+    """A requirement on one label of the instance."""
 
     key: Annotated[
         str,
@@ -295,7 +295,8 @@ class PoolRequirement(ClaimRequirement):
 
 
 class PoolNodeClassRef(NodeClassRef):
-    """The class that says how the instance is launched. Its group says by whom, and never changes."""
+    """The class that defines how the instance is launched. Its group selects the launching controller,
+    and is fixed."""
 
     RULES: ClassVar[tuple[SchemaRule, ...]] = tuple(
         SchemaRule(
@@ -307,21 +308,21 @@ class PoolNodeClassRef(NodeClassRef):
 
 
 class PoolTemplateSpec(NodeClaimTemplateSpec):
-    """What claims of the pool have in common."""
+    """The common fields of the pool's claims."""
 
     node_class_ref: Annotated[PoolNodeClassRef, crd(required=True)] = PoolNodeClassRef()
     requirements: Annotated[tuple[PoolRequirement, ...], REQUIREMENTS] = ()
 
 
 class NodeClaimTemplate(Model):
-    """What claims of the pool are made from."""
+    """The template of the pool's claims."""
 
     metadata: Annotated[TemplateMeta, crd()] = TemplateMeta()
     spec: Annotated[PoolTemplateSpec, crd(required=True)] = PoolTemplateSpec()
 
 
 class NodePoolSpec(Model):
-    """Which claims may be made, and how many."""
+    """The claims that may be created, and their limits."""
 
     RULES: ClassVar[tuple[SchemaRule, ...]] = (
         SchemaRule(
@@ -340,7 +341,7 @@ class NodePoolSpec(Model):
     template: Annotated[NodeClaimTemplate, crd(required=True)] = NodeClaimTemplate()
     disruption: Annotated[Disruption, crd(default={"consolidateAfter": "0s"})] = Disruption()
     limits: Annotated[
-        dict[str, Quantity], crd("The most that all nodes of the pool may have together.", maxProperties=100)
+        dict[str, Quantity], crd("Limits on the total resources of the pool's nodes.", maxProperties=100)
     ] = Field(default_factory=dict)
     weight: Annotated[
         int | None, crd("Pools with more weight are tried first.", format="int32", minimum=1, maximum=100)
@@ -352,17 +353,17 @@ class NodePoolSpec(Model):
 
 
 class NodePoolStatus(Model):
-    """What the pool has."""
+    """The nodes of the pool."""
 
     nodes: Annotated[int, crd("Its nodes.", default=0, format="int64")] = 0
-    resources: Annotated[dict[str, Quantity], crd("What they have together.")] = Field(default_factory=dict)
+    resources: Annotated[dict[str, Quantity], crd("Their total resources.")] = Field(default_factory=dict)
     node_class_observed_generation: Annotated[
         int | None, crd("Generation of the class that the pool's health was seen with.", format="int64")
     ] = None
     conditions: Annotated[
         tuple[Condition, ...],
         crd(
-            "What is known about the pool.",
+            "Conditions of the pool.",
             x_kubernetes_list_type="map",
             x_kubernetes_list_map_keys=["type"],
         ),
@@ -370,7 +371,7 @@ class NodePoolStatus(Model):
 
 
 class NodePool(Object):
-    """Which claims may be made for pods, of which class, and how many."""
+    """A template for claims that serve pods, with limits."""
 
     KIND: ClassVar[Kind] = Kind(
         group=names.KARPENTER, version="v1", kind="NodePool", plural="nodepools", namespaced=False

@@ -1,10 +1,10 @@
 """karpenter.k8s.aws: EC2NodeClass, Karpenter's class of instances, with `capacityReservationSpec` added.
 
 Fields are those of Karpenter's AWS provider 1.14 (its CRD karpenter.k8s.aws_ec2nodeclasses.yaml). v1 and
-v1beta1 are stored alike and converted by name only, so one schema serves both: what v1beta1 allowed and v1
-does not (no amiSelectorTerms, amiFamily Ubuntu) is allowed in both, or an object written at one version
-could not be patched at the other. In a cluster with Karpenter its own CRD is kept; there the fields marked
-"ours" are pruned unless they are added to it.
+v1beta1 are stored alike and converted by name only, so one schema serves both. Values allowed in v1beta1
+alone (no amiSelectorTerms, amiFamily Ubuntu) are allowed in both. Otherwise an object written at one
+version could not be patched at the other. A cluster with Karpenter keeps its own CRD; there the fields
+marked "ours" are pruned unless they are added to it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from broker.apis.schema import SchemaRule, crd
 
 
 class EC2NodeClassSpec(Model):
-    """What instances of this class are launched with."""
+    """The launch settings of this class's instances."""
 
     RULES: ClassVar[tuple[SchemaRule, ...]] = (
         SchemaRule(
@@ -193,7 +193,7 @@ class EC2NodeClassSpec(Model):
     connection_tracking: Annotated[ConnectionTrackingSpec | None, crd()] = None
     cpu_options: Annotated[CpuOptions | None, crd()] = None
     kubelet: Annotated[KubeletConfiguration | None, crd(x_kubernetes_preserve_unknown_fields=True)] = None
-    instance_store_policy: Annotated[str, crd("What is done with instance-store disks.", enum=["RAID0"])] = ""
+    instance_store_policy: Annotated[str, crd("The use of instance-store disks.", enum=["RAID0"])] = ""
     placement_group_selector: Annotated[PlacementGroupSelector | None, crd()] = None
     context: Annotated[str, crd("Reserved by EC2 (CreateFleet's Context).")] = ""
 
@@ -216,13 +216,13 @@ class ResolvedSecurityGroup(Model):
 
 
 class AMI(Model):
-    """An AMI that the class resolved to, and the instance types that it fits."""
+    """An AMI that the class resolved to, and its instance types."""
 
     id: Annotated[str, crd("Id of the AMI.", required=True)]
     name: Annotated[str, crd("Its name.")] = ""
     deprecated: Annotated[bool | None, crd("Whether its owner deprecated it.")] = None
     requirements: Annotated[
-        tuple[NodeSelectorRequirement, ...], crd("What an instance type must be to run it.", required=True)
+        tuple[NodeSelectorRequirement, ...], crd("Requirements on instance types that run it.", required=True)
     ] = ()
 
 
@@ -241,31 +241,31 @@ class ResolvedReservation(Model):
     reservation_type: Annotated[
         str, crd("Its type.", default="default", enum=["default", "capacity-block"])
     ] = "default"
-    interruptible: Annotated[bool, crd("Whether its owner may take it back.")] = False
+    interruptible: Annotated[bool, crd("Whether its owner may reclaim it.")] = False
     state: Annotated[
         str,
         crd(
-            "active; expiring, when EC2 is about to reclaim it; pending (ours), when it is about to start.",
+            "active; expiring if EC2 is about to reclaim it; pending (ours) if it is about to start.",
             default="active",
             enum=["active", "expiring", "pending"],
         ),
     ] = "active"
-    end_time: Annotated[Time | None, crd("When it ends; no end when left out.")] = None
+    end_time: Annotated[Time | None, crd("When it ends; empty if it has no end.")] = None
     total_instance_count: Annotated[int | None, crd("Its slots.", format="int32", minimum=0)] = None
     available_instance_count: Annotated[int | None, crd("Its free slots.", format="int32", minimum=0)] = None
 
 
 class CapacityReservationMisfit(Model):
-    """A capacity reservation that was selected and cannot be used, and why. Ours."""
+    """A selected capacity reservation that cannot be used, and the reason. Ours."""
 
     id: Annotated[str, crd("Id of the reservation, or of the group that could not be read.", required=True)]
-    reason: Annotated[str, crd("Why, in one CamelCase word.", required=True)] = ""
-    message: Annotated[str, crd("Why, in a sentence with both values.")] = ""
-    code: Annotated[str, crd("EC2's own error code, where EC2 said it.")] = ""
+    reason: Annotated[str, crd("The reason, in one CamelCase word.", required=True)] = ""
+    message: Annotated[str, crd("The reason, in a sentence with both values.")] = ""
+    code: Annotated[str, crd("EC2's own error code, if any.")] = ""
 
 
 class EC2NodeClassStatus(Model):
-    """What the class resolved to."""
+    """The resources that the class resolved to."""
 
     subnets: Annotated[tuple[ResolvedSubnet, ...], crd("Subnets to launch into.")] = ()
     security_groups: Annotated[tuple[ResolvedSecurityGroup, ...], crd("Security groups of instances.")] = ()
@@ -278,12 +278,12 @@ class EC2NodeClassStatus(Model):
         tuple[CapacityReservationMisfit, ...],
         crd("Capacity reservations that were selected and cannot be used."),
     ] = ()
-    # An atomic list, as in Karpenter's CRD: whoever writes keeps the other party's entries.
-    conditions: Annotated[tuple[Condition, ...], crd("What is known about the class.")] = ()
+    # An atomic list, as in Karpenter's CRD: each writer keeps the other party's entries.
+    conditions: Annotated[tuple[Condition, ...], crd("Conditions of the class.")] = ()
 
 
 class EC2NodeClass(Object):
-    """A class of EC2 instances: how they are launched, and which capacity reservations they draw from."""
+    """A class of EC2 instances: their launch settings, and the capacity reservations that they use."""
 
     KIND: ClassVar[Kind] = Kind(
         group=names.KARPENTER_AWS,
@@ -298,8 +298,11 @@ class EC2NodeClass(Object):
 
     @property
     def reservation_ask(self) -> ReservationAsk:
-        """What the class asks of reservations: by the field, by the broker's copy of it while the definition
-        has lost the field, or by the annotation where there is neither."""
+        """The class's reservation settings: from the field, or the annotation.
+
+        If the definition has lost the field, the broker's copy of it counts before the
+        annotation.
+        """
         field = self.spec.capacity_reservation_spec
         if field is None and (accepted := load(self.annotations.get(names.ACCEPTED_SPEC))):
             field = accepted.spec
@@ -307,7 +310,7 @@ class EC2NodeClass(Object):
 
 
 class EC2NodeClassSpecV1Beta1(EC2NodeClassSpec):
-    """What instances of this class are launched with."""
+    """The launch settings of this class's instances."""
 
     metadata_options: Annotated[
         MetadataOptionsV1Beta1, crd(default={**METADATA_DEFAULT, "httpPutResponseHopLimit": 2})

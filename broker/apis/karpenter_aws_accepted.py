@@ -1,9 +1,9 @@
 """The copy of an accepted `capacityReservationSpec` that the broker keeps in an annotation of the class.
 
-Karpenter's own definition of EC2NodeClass knows the field only while it is added there; an upgrade of the
-definition drops it, and the next write of anybody then drops the value from the object for good. The copy
-names the definition (uid and generation) under which the field was last seen, so that a field that is gone
-under the same definition was removed by its user.
+Karpenter's own definition of EC2NodeClass has the field only if it was added there. An upgrade of the
+definition drops it, and the next write of the object then drops the value for good. The copy records the
+definition (uid and generation) under which the field was last seen. So if a field is missing under the
+same definition, its user removed it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.text import InvalidText, decode_object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedSpec:
-    """A valid spec as it was written, and the definition that knew its field."""
+    """A valid spec as written, and the definition that had its field."""
 
     spec: CapacityReservationSpec
     definition: str
@@ -31,7 +31,7 @@ class AcceptedSpec:
 
 
 def load(annotation: str | None) -> AcceptedSpec | None:
-    """None where there is no copy, or none that the broker could have made."""
+    """None without a copy, or if the broker cannot have made it."""
     try:
         said = decode_object(annotation or "")
         spec = CapacityReservationSpec.model_validate(said["spec"])

@@ -1,8 +1,9 @@
-"""A cluster's definition (CRD) of EC2NodeClass: whether it knows `capacityReservationSpec`, and what adds it.
+"""The cluster's definition (CRD) of EC2NodeClass: whether it has `capacityReservationSpec`, and the patch
+for it.
 
 Invariant: the patch adds that one property, to every version that is served or stored, and nothing else.
-`spec.versions` is an atomic list, so the patch is a JSON patch that tests each place that it writes to: where
-somebody changed the definition meanwhile, it is refused as a whole
+`spec.versions` is an atomic list, so the patch is a JSON patch that tests each position that it writes
+to. If the definition changed in the meantime, the patch is rejected as a whole
 (https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy, RFC 6902).
 """
 
@@ -26,13 +27,13 @@ PLACE = ("schema", "openAPIV3Schema", "properties", "spec", "properties")
 
 
 class DefinitionSpec(Model):
-    """Versions as they are: a schema is nothing to be decoded."""
+    """The versions without decoding, since a schema is free-form."""
 
     versions: tuple[Json, ...] = ()
 
 
 class CustomResourceDefinition(Object):
-    """A definition, as far as the broker reads it."""
+    """The fields of a definition that the broker reads."""
 
     KIND: ClassVar[Kind] = crds.KIND
 
@@ -41,10 +42,11 @@ class CustomResourceDefinition(Object):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDefinition:
-    """What one version of the definition knows.
+    """The state of the property in one generation of the definition.
 
-    `identity` changes with whatever is changed in it. `own`: it is the broker's, which Karpenter's chart does
-    not touch. `missing` and `outdated` are versions without the property, and with another one.
+    `identity` changes with every change of the definition. `own`: the broker installed it, so
+    Karpenter's chart does not manage it. `missing` and `outdated` are versions without the property,
+    and with a different one.
     """
 
     identity: str
@@ -55,7 +57,7 @@ class StoredDefinition:
 
     @property
     def serves(self) -> bool:
-        """Whether the field is kept in whatever version an object is written."""
+        """Whether the field is kept in every version that an object may be written in."""
         return bool(self.versions) and not self.missing
 
 
@@ -72,7 +74,7 @@ def definition(raw: Mapping[str, Any]) -> StoredDefinition:
 
 
 def patch(raw: Mapping[str, Any]) -> list[Json]:
-    """The JSON patch that gives every version the property; empty where there is nothing to do."""
+    """The JSON patch that gives every version the property; empty if nothing is missing."""
     changes: list[Json] = []
     for index, version in _used(raw):
         there = _properties(version).get(PROPERTY)
@@ -86,21 +88,21 @@ def patch(raw: Mapping[str, Any]) -> list[Json]:
         changes.append({"op": "add", "path": place, "value": wanted()})
     if not changes:
         return []
-    # Without the version that was read, a property that another added meanwhile would be replaced unseen.
+    # Without a test of the version, a property added in the meantime would be replaced unseen.
     seen = {"op": "test", "path": "/metadata/resourceVersion", "value": raw["metadata"]["resourceVersion"]}
     return [seen, *changes]
 
 
 @lru_cache
 def wanted() -> Json:
-    """The property's schema, as the broker's own definition has it."""
+    """The property's schema in the broker's own definition."""
     [own] = crds.load(f"{names.KARPENTER_AWS}_ec2nodeclasses.yaml")
     found: Json = _properties(own["spec"]["versions"][0])[PROPERTY]
     return found
 
 
 def _used(raw: Mapping[str, Any]) -> Iterator[tuple[int, Json]]:
-    """Versions that objects are read or kept in, with their places in the list."""
+    """The served or stored versions, with their positions in the list."""
     for index, version in enumerate(raw.get("spec", {}).get("versions", ())):
         if version.get("served") or version.get("storage"):
             yield index, version

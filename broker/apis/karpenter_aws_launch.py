@@ -1,6 +1,6 @@
-"""karpenter.k8s.aws: the parts of an EC2NodeClass that go into launch templates and user data as they are.
+"""karpenter.k8s.aws: the parts of an EC2NodeClass that are copied into launch templates and user data.
 
-Fields and limits are those of Karpenter's AWS provider 1.14 (karpenter.k8s.aws_ec2nodeclasses.yaml), which
+Fields and limits are those of Karpenter's AWS provider 1.14 (karpenter.k8s.aws_ec2nodeclasses.yaml). They
 are EC2's RequestLaunchTemplateData and the kubelet's configuration:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RequestLaunchTemplateData.html,
 https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
@@ -16,7 +16,7 @@ from broker.apis.meta import QUANTITY, Model, Text
 from broker.apis.schema import Crd, SchemaRule, crd
 
 SWITCH = ["enabled", "disabled"]
-# Sizes that EBS knows: 1 to 59000 Gi, 64000 G, 58 Ti, 64 T.
+# Sizes of EBS volumes: 1 to 59000 Gi, 64000 G, 58 Ti, 64 T.
 VOLUME_SIZE = (
     "^((?:[1-9][0-9]{0,3}|[1-4][0-9]{4}|[5][0-8][0-9]{3}|59000)Gi"
     "|(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|[6][0-3][0-9]{3}|64000)G"
@@ -67,7 +67,7 @@ class EbsVolume(Model):
 
 
 class BlockDeviceMapping(Model):
-    """A volume and the device it appears as."""
+    """A volume and its device."""
 
     device_name: Annotated[str, crd("Device name, such as /dev/xvda.")] = ""
     ebs: Annotated[EbsVolume | None, crd()] = None
@@ -165,8 +165,8 @@ Thresholds = dict[str, Annotated[str, crd(pattern=THRESHOLD)]]
 class KubeletConfiguration(Model):
     """The kubelet's configuration on the nodes.
 
-    Any field of KubeletConfiguration, as in Karpenter's main; those below have limits of their own, and the
-    others go to the nodes as they are written.
+    Any field of KubeletConfiguration, as in Karpenter's main branch. The fields below have limits of
+    their own; the others are passed to the nodes unchanged.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -1,9 +1,10 @@
-"""karpenter.k8s.aws: how an EC2NodeClass selects AMIs, subnets, security groups, reservations and its group.
+"""karpenter.k8s.aws: the selectors of an EC2NodeClass for AMIs, subnets, security groups, reservations
+and its group.
 
-Terms are ORed, the fields of one term ANDed, and an id stands alone (Karpenter's AWS provider 1.14, its CRD
-karpenter.k8s.aws_ec2nodeclasses.yaml). Karpenter's CRD refuses a list only if every term of it breaks the
-last rule; here any term that does is refused. Karpenter's own objects cannot hold empty tags, which its CRD
-takes for a selection; here they are refused.
+Terms are ORed, the fields of one term ANDed, and an id stands alone (Karpenter's AWS provider 1.14, its
+CRD karpenter.k8s.aws_ec2nodeclasses.yaml). Karpenter's CRD refuses a list only if every term of it breaks
+the last rule; here one such term is enough. Karpenter's CRD accepts empty tags as a selection, which its
+own objects cannot hold; here they are refused.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Tags = Annotated[
 
 
 def alone(field: str, *others: str) -> SchemaRule:
-    """A term with `field` has none of the others."""
+    """A rule: a term with `field` has none of the others."""
     any_other = " || ".join(f"has(x.{other})" for other in others)
     return SchemaRule(
         f"!self.exists(x, has(x.{field}) && ({any_other}))",

@@ -1,10 +1,10 @@
 """Kueue's kinds, as far as the broker reads and renders them, in the shape of v1beta2.
 
-What v1beta1 spells otherwise is turned at the edge (`kueue_versions`); nothing else knows that there are
-two. Their definitions are Kueue's own and are never shipped; the markers say which lists are whole to
-server-side apply and which go by key, for the definitions that tests make. Shapes: Kueue's
-apis/kueue/v1beta2 (resourceflavor_types.go, clusterqueue_types.go, localqueue_types.go, cohort_types.go,
-workload_types.go, admissioncheck_types.go, workloadpriorityclass_types.go).
+Differences in v1beta1 are converted at the edge (`kueue_versions`); all other modules know one version.
+The definitions are Kueue's own and are never shipped. The markers define the list types of server-side
+apply, for the definitions in tests. Shapes: Kueue's apis/kueue/v1beta2 (resourceflavor_types.go,
+clusterqueue_types.go, localqueue_types.go, cohort_types.go, workload_types.go, admissioncheck_types.go,
+workloadpriorityclass_types.go).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker.apis.ome import PreemptionRule, QuotaGroup
 from broker.apis.schema import crd
 
 KUEUE: Final = "kueue.x-k8s.io"
-# Each version that the broker can speak, the one it prefers first.
+# The supported versions, the preferred first.
 VERSIONS: Final = ("v1beta2", "v1beta1")
 
 ACTIVE: Final = "Active"
@@ -58,7 +58,7 @@ class ResourceFlavorSpec(Model):
 
 
 class ResourceFlavor(Object):
-    """Nodes of one sort, by their labels."""
+    """Nodes of one kind, by their labels."""
 
     KIND: ClassVar[Kind] = _kind("ResourceFlavor", "resourceflavors")
 
@@ -82,7 +82,7 @@ class FlavorFungibility(Model):
 
 
 class AdmissionCheckRule(Model):
-    """A check, and the flavors whose workloads it is for; none: all of them."""
+    """A check, and the flavors of the workloads that it applies to; none: all of them."""
 
     name: Annotated[str, crd(required=True)]
     on_flavors: Annotated[tuple[str, ...], crd(x_kubernetes_list_type="set")] = ()
@@ -93,7 +93,7 @@ class AdmissionChecksStrategy(Model):
 
 
 class ClusterQueueSpec(Model):
-    """Of the groups and the preemption, Kueue's names and OME's are the same."""
+    """For groups and preemption, Kueue and OME use the same names."""
 
     resource_groups: Annotated[tuple[QuotaGroup, ...], crd(maxItems=16, **_ATOMIC)] = ()
     cohort_name: Annotated[str, crd(maxLength=253)] = ""
@@ -117,7 +117,7 @@ class FlavorQueueUsage(Model):
 
 
 class ClusterQueueStatus(Model):
-    """`flavors_reservation` is quota reserved, `flavors_usage` what of it is admitted."""
+    """`flavors_reservation` is the reserved quota, `flavors_usage` the admitted part of it."""
 
     conditions: Conditions = ()
     flavors_reservation: Annotated[tuple[FlavorQueueUsage, ...], crd(**_by("name"))] = ()
@@ -128,7 +128,7 @@ class ClusterQueueStatus(Model):
 
 
 class ClusterQueue(Object):
-    """Quota by flavor, for the namespaces that are selected."""
+    """Quota by flavor, for the selected namespaces."""
 
     KIND: ClassVar[Kind] = _kind("ClusterQueue", "clusterqueues")
 
@@ -151,7 +151,7 @@ class LocalQueueStatus(Model):
 
 
 class LocalQueue(Object):
-    """Where a namespace's workloads queue for a ClusterQueue."""
+    """The queue of a namespace for a ClusterQueue."""
 
     KIND: ClassVar[Kind] = _kind("LocalQueue", "localqueues", namespaced=True)
 
@@ -180,7 +180,7 @@ class AdmissionCheckStatus(Model):
 
 
 class AdmissionCheck(Object):
-    """What is asked before a workload with reserved quota is admitted, and who answers."""
+    """A check before a workload with reserved quota is admitted, and its controller."""
 
     KIND: ClassVar[Kind] = _kind("AdmissionCheck", "admissionchecks")
 
@@ -248,21 +248,21 @@ class AdmissionCheckState(Model):
 
 
 class ReclaimablePod(Model):
-    """Pods of a set that hold no quota any more."""
+    """Pods of a set that no longer hold quota."""
 
     name: Annotated[str, crd(required=True)]
     count: Annotated[int, crd(required=True)] = 0
 
 
 class RequeueState(Model):
-    """Kueue queues an evicted workload again once `requeue_at` is gone."""
+    """Kueue queues an evicted workload again when `requeue_at` has passed."""
 
     count: int | None = None
     requeue_at: Time | None = None
 
 
 class WorkloadStatus(Model):
-    """`accumulated_past_execution_time_seconds` is there once the workload was admitted and is no longer."""
+    """`accumulated_past_execution_time_seconds` is set if the workload was admitted and no longer is."""
 
     conditions: Conditions = ()
     admission: Admission | None = None

@@ -1,9 +1,9 @@
-"""What Kueue's v1beta1 spells otherwise than its v1beta2: both ways, over what is on the wire.
+"""Converts between Kueue's v1beta1 and v1beta2, on the wire.
 
-Invariant: a ClusterQueue that was written in one version reads the same in the other. v1beta1 calls the
-cohort `cohort`, says `Borrow` and `Preempt` where v1beta2 says `MayStopSearch`, and may name its admission
-checks in a plain list (apis/kueue/v1beta1/clusterqueue_types.go, clusterqueue_conversion.go). A field of
-the other version would be pruned without a word, and the queue be in no cohort at all.
+Invariant: a ClusterQueue written in one version reads the same in the other. v1beta1 names the cohort
+`cohort`, uses `Borrow` and `Preempt` in place of `MayStopSearch`, and may list its admission checks by
+name (apis/kueue/v1beta1/clusterqueue_types.go, clusterqueue_conversion.go). Without the conversion, a
+field of the other version would be pruned silently, and the queue would be in no cohort.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TO_NEW: Final = {"Borrow": "MayStopSearch", "Preempt": "MayStopSearch"}
 
 
 def read_cluster_queue(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A ClusterQueue of either version in v1beta2's words."""
+    """A ClusterQueue of either version, in the fields of v1beta2."""
     spec = raw.get("spec")
     if not isinstance(spec, Mapping):
         return raw
@@ -38,7 +38,7 @@ def read_cluster_queue(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def cluster_queue_spec(spec: Mapping[str, Any], version: str) -> Json:
-    """What is to be written, said in v1beta2's words, in those of `version`."""
+    """Converts a spec from the fields of v1beta2 to those of `version`."""
     if version != OLD:
         return dict(spec)
     said = dict(spec)

@@ -1,7 +1,7 @@
-"""What every Kubernetes object has: its kind, its metadata, conditions, and how it is read and written.
+"""The common parts of Kubernetes objects: kind, metadata, conditions, decoding and encoding.
 
-Decoding is tolerant (unknown fields are ignored, so a newer API server or a newer Karpenter changes nothing
-here) and lossy, so objects are never written back whole: the broker patches. Field names and rules:
+Decoding is tolerant: unknown fields are ignored, so a newer API server or Karpenter changes nothing here.
+It is also lossy, so objects are never written back whole: the broker patches. Field names and rules:
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/ and
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md
 """
@@ -24,7 +24,7 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A resource as requests name it. `group` is empty for the core group."""
+    """A resource in requests. `group` is empty for the core group."""
 
     group: str
     version: str
@@ -34,12 +34,12 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """`v1`, `apps/v1`: what an object's apiVersion says."""
+        """`v1`, `apps/v1`: the value of an object's apiVersion."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def resource(self) -> str:
-        """`pods`, `ec2nodeclasses.karpenter.k8s.aws`: how kubectl and a CRD's name spell it."""
+        """`pods`, `ec2nodeclasses.karpenter.k8s.aws`: the form of kubectl and of a CRD's name."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(
@@ -47,7 +47,7 @@ class Kind:
     ) -> str:
         """The URL path of a collection, an object, or its subresource.
 
-        A collection of a namespaced kind without a namespace is that of all namespaces.
+        A collection of a namespaced kind without a namespace covers all namespaces.
         """
         if namespace and not self.namespaced:
             raise ValueError(f"{self.kind} has no namespace, got {namespace!r}")
@@ -75,14 +75,18 @@ class Model(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Gives the class its table of the names of its values, which `broker.kube.lean` has objects share:
-        pydantic fills each from outside, and after some of those Python makes no table any more."""
+        """Gives the class its table of attribute names, which `broker.kube.lean` shares among its
+        objects.
+
+        Pydantic sets attributes from outside, and after some of those Python stops sharing the
+        table.
+        """
         first = object.__new__(cls)
         for name in cls.model_fields:
             object.__setattr__(first, name, None)
 
     def wire(self) -> dict[str, Any]:
-        """The JSON that was set: no defaults, no nulls."""
+        """The JSON of the fields that were set: no defaults, no nulls."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
 
@@ -168,7 +172,7 @@ class Condition(Model):
 class Object(Model):
     """A Kubernetes object. Subclasses set KIND and add `spec` and `status`.
 
-    ALIKE: that many objects of the kind have the same spec.
+    ALIKE: the number of objects of the kind with the same spec.
     """
 
     KIND: ClassVar[Kind]
@@ -178,7 +182,7 @@ class Object(Model):
 
     @classmethod
     def decode(cls, raw: Mapping[str, Any] | bytes) -> Self:
-        """From what the API server sent, decoded or not."""
+        """From the API server's JSON, decoded or not."""
         return cls.model_validate_json(raw) if isinstance(raw, bytes) else cls.model_validate(raw)
 
     def wire(self) -> dict[str, Any]:
@@ -198,7 +202,7 @@ class Object(Model):
 
     @property
     def key(self) -> str:
-        """`name`, or `namespace/name`: what queues and caches know it by."""
+        """`name`, or `namespace/name`: the key in queues and caches."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
@@ -215,5 +219,5 @@ class Object(Model):
 
 
 def condition(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
-    """The condition of that type; None when nobody has set it."""
+    """The condition of that type; None if it is not set."""
     return next((item for item in conditions if item.type == type_), None)

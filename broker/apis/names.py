@@ -19,7 +19,7 @@ NODE_NO_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balanc
 NODE_NOT_READY_TAINT: Final = "node.kubernetes.io/not-ready"
 NODE_UNREACHABLE_TAINT: Final = "node.kubernetes.io/unreachable"
 CLOUD_UNINITIALIZED_TAINT: Final = "node.cloudprovider.kubernetes.io/uninitialized"
-# Of taints whose key ends in the name of a rule of the Node Readiness Controller.
+# The prefix of taint keys that end in the name of a rule of the Node Readiness Controller.
 READINESS_TAINTS: Final = "readiness.k8s.io/"
 
 # Karpenter
@@ -103,7 +103,7 @@ KARPENTER_AWS_REQUIREMENT_KEYS: Final = (
     PLACEMENT_GROUP_PARTITION,
 )
 
-# EC2 tags with which Karpenter marks what it owns. All three on one instance give it to Karpenter's garbage
+# EC2 tags with which Karpenter marks its resources. All three on one instance give it to Karpenter's garbage
 # collection, so the broker never sets them together.
 TAG_EKS_CLUSTER: Final = "eks:eks-cluster-name"
 KARPENTER_OWNERSHIP_TAGS: Final = (NODEPOOL, NODECLASS_LABEL, TAG_EKS_CLUSTER)
@@ -123,7 +123,7 @@ GANG_SIZE: Final = "capacity-broker.io/gang-size"
 PRIORITY: Final = "capacity-broker.io/priority"
 PODS: Final = "capacity-broker.io/pods"
 LAUNCH: Final = "capacity-broker.io/launch"
-# Written by the broker on a claim: what was tried for it.
+# Written by the broker on a claim: the attempts for it.
 ATTEMPTS: Final = "capacity-broker.io/attempts"
 EXPECT: Final = "capacity-broker.io/expect"
 TAG_CLUSTER: Final = "capacity-broker.io/cluster"
@@ -131,7 +131,7 @@ TAG_CLUSTER_UID: Final = "capacity-broker.io/cluster-uid"
 # On a claim (by its pool's template, or a DedicatedAICluster's): the reservation that it draws from, as
 # `namespace/name` or the name of a ClusterCapacityReservation.
 DRAWS_FROM: Final = "capacity-broker.io/draws-from"
-# On the claims and nodes of a DedicatedAICluster, as label and as taint: whose they are.
+# On the claims and nodes of a DedicatedAICluster, as label and as taint: the cluster.
 DEDICATED: Final = "capacity-broker.io/dedicated-cluster"
 # On a DedicatedAICluster, its profile or its reservation: the EC2NodeClass that its instances launch with.
 NODE_CLASS: Final = "capacity-broker.io/node-class"
@@ -151,13 +151,13 @@ RESERVED_FINALIZER: Final = "capacity-broker.io/reserved"
 ADMISSION: Final = "capacity-broker.io/admission"
 # On a CapacityReservation: None (default), Hold or HoldAndDrain, as its queues' stopPolicy in Kueue.
 STOP_POLICY: Final = "capacity-broker.io/stop-policy"
-# On what the broker made in Kueue; the reservation that it is for is in the annotation TAG_RESERVATION.
+# On the broker's objects in Kueue; the reservation that it is for is in the annotation TAG_RESERVATION.
 MANAGED_BY: Final = "capacity-broker.io/managed-by"
 # The labels that OME's documentation selects by.
 COHORT_LABEL: Final = "cohort"
 RESERVATION_LABEL: Final = "capacity-reservation"
-# EC2 tags of a reservation that belongs to a CapacityReservation: whose it is, in which flavor; the last is
-# only on what the broker created, and so may resize and cancel.
+# EC2 tags of a reservation that belongs to a CapacityReservation: its owner and its flavor; the last is
+# only on reservations that the broker created, and so may resize and cancel.
 TAG_RESERVATION: Final = "capacity-broker.io/reservation"
 TAG_FLAVOR: Final = "capacity-broker.io/flavor"
 TAG_MANAGED: Final = "capacity-broker.io/managed-by"
@@ -195,7 +195,7 @@ ANNOTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "NodePool": _OF_CLAIMS,
     "Namespace": (DRAWS_FROM,),
 }
-# Of these, what decides what is bought of EC2, on which terms, and what is given back.
+# Those of them that affect purchases from EC2, their terms, and releases.
 BUYING_TERMS: Final = frozenset(_OF_RESERVATIONS) - {ADMISSION, STOP_POLICY, NODE_CLASS}
 
 # Condition types. Karpenter's on a NodeClaim; its own on an EC2NodeClass are never written by the broker.
@@ -204,7 +204,7 @@ REGISTERED_CONDITION: Final = "Registered"
 INITIALIZED_CONDITION: Final = "Initialized"
 READY: Final = "Ready"
 DRAINED: Final = "Drained"
-# On claims: whose reserved slot is wanted back by its owner, and who wants it. The first is Kueue's word.
+# On claims: the owner reclaims the slot, and the claim that will get it. The first is Kueue's reason.
 PREEMPTED: Final = "Preempted"
 RECLAIMING: Final = "Reclaiming"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"

@@ -1,4 +1,4 @@
-"""The addresses of Services: one Service's own, and the ranges that the cluster gives them from.
+"""The addresses of Services: those of one Service, and the cluster's ranges for them.
 
 https://kubernetes.io/docs/concepts/services-networking/cluster-ip-allocation/,
 https://kubernetes.io/docs/reference/kubernetes-api/networking/service-cidr-v1/ (since Kubernetes 1.33)

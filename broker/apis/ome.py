@@ -1,10 +1,10 @@
-"""OME's kinds: what teams reserve, and the clusters that draw from it.
+"""OME's kinds: reservations of teams, and the clusters that use them.
 
 A CapacityReservation is quota by flavor, shared in a cohort; it is not EC2's reservation. Names and
-shapes follow OME's capacity reservation concept (ome.io/v1beta1) and, inside `resourceGroups` and
-`preemptionRule`, Kueue's ClusterQueue (kueue.x-k8s.io/v1beta1). The schema refuses what has no meaning;
-what has one but is not what Kueue takes (`Any` for borrowing, a covered resource without quota) is
-accepted here and judged by `ome_rules`.
+shapes follow OME's capacity reservation concept (ome.io/v1beta1). Inside `resourceGroups` and
+`preemptionRule` they follow Kueue's ClusterQueue (kueue.x-k8s.io/v1beta1). The schema refuses specs
+without a meaning. A spec with a meaning that Kueue does not accept (`Any` for borrowing, a covered
+resource without quota) is accepted here and handled by `ome_rules`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ RESERVATION_CONDITIONS: Final = (
     "DACAssociationsHealthy",
     "WorkloadsHealthy",
 )
-# There only where the spec as it is served differs from the spec as it is written.
+# Set only if the effective spec differs from the written spec.
 SPEC_NORMALIZED: Final = "SpecNormalized"
 
 _NAME: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-# Not by a rule in CEL: what it would cost over all groups, flavors and resources is more than is allowed.
+# Not a CEL rule: over all groups, flavors and resources it would exceed the cost limit.
 _AMOUNT: Final[dict[str, object]] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "minimum": 0,
@@ -61,16 +61,16 @@ class FlavorResourceQuota(Model):
     name: Annotated[
         str, crd("The resource, such as nvidia.com/gpu, cpu or memory.", required=True, maxLength=316)
     ]
-    nominal_quota: Annotated[Text, crd("What the reservation is entitled to.", required=True, **_AMOUNT)] = (
+    nominal_quota: Annotated[Text, crd("The nominal quota of the reservation.", required=True, **_AMOUNT)] = (
         "0"
     )
     borrowing_limit: Annotated[
         Text | None,
-        crd("The most that it may use of the cohort's idle quota; no limit when left out.", **_AMOUNT),
+        crd("The most that it may use of the cohort's idle quota; unlimited if empty.", **_AMOUNT),
     ] = None
     lending_limit: Annotated[
         Text | None,
-        crd("The most of its idle quota that the cohort may use; all of it when left out.", **_AMOUNT),
+        crd("The most of its idle quota that the cohort may use; all of it if empty.", **_AMOUNT),
     ] = None
 
 
@@ -92,7 +92,7 @@ class FlavorQuotas(Model):
 
 
 class QuotaGroup(Model):
-    """Resources that are taken from one flavor together, from these flavors in this order."""
+    """Resources that share one flavor, chosen from these flavors in order."""
 
     covered_resources: Annotated[
         tuple[Annotated[str, crd(maxLength=316)], ...],
@@ -118,7 +118,7 @@ class QuotaGroup(Model):
 
 
 class BorrowWithinCohort(Model):
-    """Whether workloads of other reservations may be preempted although this one borrows."""
+    """Whether workloads of other reservations may be preempted if this one borrows."""
 
     policy: Annotated[
         Literal["Never", "LowerPriority", "Any"],
@@ -130,13 +130,13 @@ class BorrowWithinCohort(Model):
 
 
 class PreemptionRule(Model):
-    """Whom the reservation's workloads may preempt."""
+    """The workloads that the reservation's workloads may preempt."""
 
     RULES: ClassVar[tuple[SchemaRule, ...]] = (PREEMPTION_RULE,)
 
     reclaim_within_cohort: Annotated[
         Literal["Never", "LowerPriority", "Any"] | None,
-        crd("Whose workloads may be preempted to get the nominal quota back from the cohort."),
+        crd("The workloads that may be preempted to reclaim the nominal quota from the cohort."),
     ] = None
     borrow_within_cohort: Annotated[
         BorrowWithinCohort | None, crd("Preemption in the cohort while borrowing.")
@@ -148,18 +148,18 @@ class PreemptionRule(Model):
 
 
 class ReservationSpec(Model):
-    """What is reserved, and how it is shared."""
+    """The reserved quota, and how it is shared."""
 
     resource_groups: Annotated[
         tuple[QuotaGroup, ...],
-        crd("What is reserved.", GROUPS_RULE, required=True, maxItems=16, x_kubernetes_list_type="atomic"),
+        crd("The reserved quota.", GROUPS_RULE, required=True, maxItems=16, x_kubernetes_list_type="atomic"),
     ] = ()
     cohort: Annotated[
         str, crd("Reservations of one cohort share idle quota.", maxLength=253, pattern=f"{_NAME[:-1]}$|^$")
     ] = ""
     preemption_rule: Annotated[
         PreemptionRule | None,
-        crd("Left out: nothing is reclaimed, and lower priority is preempted in the reservation itself."),
+        crd("If empty, nothing is reclaimed, and lower priority is preempted in the reservation itself."),
     ] = None
     priority_class_name: Annotated[
         str, crd("Priority of the workloads that use the reservation.", maxLength=253)
@@ -168,7 +168,7 @@ class ReservationSpec(Model):
         bool, crd("Whether it may use the cohort's idle quota. It lends in either case.")
     ] = False
     compartment_id: Annotated[
-        str, crd("The account or compartment that pays; set as a tag on what is bought.", maxLength=253)
+        str, crd("The account or compartment that pays; set as a tag on purchases.", maxLength=253)
     ] = Field(default="", alias="compartmentID")
 
 
@@ -177,7 +177,9 @@ class ResourceUsage(Model):
 
     name: Annotated[str, crd("The resource.", required=True)]
     total: Annotated[Text | None, crd("The amount in all.", **_AMOUNT)] = None
-    borrowed: Annotated[Text | None, crd("What of it is borrowed from the cohort.", **_AMOUNT)] = None
+    borrowed: Annotated[Text | None, crd("The part of it that is borrowed from the cohort.", **_AMOUNT)] = (
+        None
+    )
 
 
 class FlavorUsage(Model):
@@ -197,7 +199,7 @@ _BY_NAME: Final[dict[str, object]] = {
 
 
 class AssociationUsage(Model):
-    """What one user of the reservation takes of it."""
+    """The usage of one user of the reservation."""
 
     name: Annotated[
         str,
@@ -211,13 +213,13 @@ class CloudReservation(Model):
 
     id: Annotated[str, crd("Its id in EC2.", required=True)]
     flavor: Annotated[str, crd("The flavor that it serves.")] = ""
-    state: Annotated[str, crd("EC2's word for its state, such as active or scheduled.")] = ""
+    state: Annotated[str, crd("Its state in EC2, such as active or scheduled.")] = ""
     total: Annotated[int, crd("Its slots.", format="int32", minimum=0)] = 0
     available: Annotated[int, crd("Its free slots.", format="int32", minimum=0)] = 0
     kind: Annotated[str, crd("default, capacity-block or interruptible.")] = ""
     owner_id: Annotated[str, crd("The account that owns it.")] = Field(default="", alias="ownerID")
     start: Annotated[Time | None, crd("When it starts, or started.")] = None
-    end: Annotated[Time | None, crd("When it ends; left out when it has no end.")] = None
+    end: Annotated[Time | None, crd("When it ends; empty if it has no end.")] = None
 
 
 class ReservationSummary(Model):
@@ -231,21 +233,23 @@ class ReservationSummary(Model):
 
 
 class ReservationStatus(Model):
-    """What there is, what of it can be used, and who uses it."""
+    """The supply, the allocatable part of it, and its users."""
 
     capacity_reservation_lifecycle_state: Annotated[
-        LifecycleState | None, crd("Where in its life the reservation is.")
+        LifecycleState | None, crd("The state of the reservation.")
     ] = None
-    lifecycle_detail: Annotated[str, crd("Why it is there, and what would help.")] = ""
+    lifecycle_detail: Annotated[str, crd("The reason for the state, and how to resolve it.")] = ""
     capacity: Annotated[tuple[FlavorUsage, ...], crd("Nominal quota by flavor.", **_BY_NAME)] = ()
     allocatable: Annotated[
         tuple[FlavorUsage, ...], crd("Capacity less what is unavailable now.", **_BY_NAME)
     ] = ()
     allocated: Annotated[
-        tuple[FlavorUsage, ...], crd("What is in use, and what of it is borrowed.", **_BY_NAME)
+        tuple[FlavorUsage, ...], crd("The used amounts, and the borrowed part of them.", **_BY_NAME)
     ] = ()
-    free: Annotated[tuple[FlavorUsage, ...], crd("Allocatable less what is in use.", **_BY_NAME)] = ()
-    association_usages: Annotated[tuple[AssociationUsage, ...], crd("Who uses how much.", **_BY_NAME)] = ()
+    free: Annotated[tuple[FlavorUsage, ...], crd("Allocatable less used.", **_BY_NAME)] = ()
+    association_usages: Annotated[
+        tuple[AssociationUsage, ...], crd("The users, and the usage of each.", **_BY_NAME)
+    ] = ()
     cloud_reservations: Annotated[
         tuple[CloudReservation, ...],
         crd(
@@ -262,7 +266,7 @@ class ReservationStatus(Model):
         tuple[Condition, ...],
         crd(
             f"{', '.join(RESERVATION_CONDITIONS)}; and SpecNormalized where something of the spec means "
-            "something else than it says.",
+            "something other than its name says.",
             x_kubernetes_list_type="map",
             x_kubernetes_list_map_keys=["type"],
         ),
@@ -270,7 +274,7 @@ class ReservationStatus(Model):
 
 
 class CapacityReservation(Object):
-    """Quota that a team reserves: so much of each resource in each flavor, shared in a cohort."""
+    """Quota that a team reserves: an amount of each resource in each flavor, shared in a cohort."""
 
     KIND: ClassVar[Kind] = Kind(
         group=OME,
@@ -280,10 +284,10 @@ class CapacityReservation(Object):
         namespaced=True,
     )
 
-    spec: Annotated[ReservationSpec, crd("What is reserved, and how it is shared.", required=True)] = (
+    spec: Annotated[ReservationSpec, crd("The reserved quota, and how it is shared.", required=True)] = (
         ReservationSpec()
     )
-    status: Annotated[ReservationStatus, crd("What there is of it.")] = ReservationStatus()
+    status: Annotated[ReservationStatus, crd("The state of the reservation.")] = ReservationStatus()
 
 
 class ClusterCapacityReservation(Object):
@@ -297,7 +301,7 @@ class ClusterCapacityReservation(Object):
         namespaced=False,
     )
 
-    spec: Annotated[ReservationSpec, crd("What is reserved, and how it is shared.", required=True)] = (
+    spec: Annotated[ReservationSpec, crd("The reserved quota, and how it is shared.", required=True)] = (
         ReservationSpec()
     )
-    status: Annotated[ReservationStatus, crd("What there is of it.")] = ReservationStatus()
+    status: Annotated[ReservationStatus, crd("The state of the reservation.")] = ReservationStatus()

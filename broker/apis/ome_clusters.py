@@ -1,7 +1,7 @@
 """OME's DedicatedAICluster and its profile: machines held for one tenant, out of a reservation.
 
-`resources` of a cluster is all that it wants; left out, it wants its profile's, `count` times. OME's
-concept page says it so, and its example's numbers agree with nothing else.
+`resources` of a cluster is its total request; if it is empty, the request is `count` times that of its
+profile. That is the definition of OME's concept page; the numbers of its example match no rule.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Amounts = dict[
 class ResourceRequirements(Model):
     """Amounts by resource."""
 
-    requests: Annotated[Amounts, crd("What is wanted.", maxProperties=64)] = Field(default_factory=dict)
-    limits: Annotated[Amounts, crd("What may be used at most.", maxProperties=64)] = Field(
+    requests: Annotated[Amounts, crd("The requested amounts.", maxProperties=64)] = Field(
         default_factory=dict
     )
+    limits: Annotated[Amounts, crd("The limits.", maxProperties=64)] = Field(default_factory=dict)
 
 
 class ClusterToleration(Model):
-    """A taint that the cluster's pods put up with."""
+    """A taint that the cluster's pods tolerate."""
 
     key: Annotated[str, crd("The taint's key; empty for every key.")] = ""
     operator: Annotated[str, crd("Equal or Exists.")] = "Equal"
@@ -73,14 +73,14 @@ class ClusterNodeSelector(Model):
 
 
 class PreferredTerm(Model):
-    """A term that a node had better pass."""
+    """A term that nodes should pass."""
 
     weight: Annotated[int, crd("1 to 100.", required=True, format="int32", minimum=1, maximum=100)] = 1
     preference: Annotated[SelectorTerm, crd("The term.", required=True)] = SelectorTerm()
 
 
 class ClusterNodeAffinity(Model):
-    """Which nodes are wanted."""
+    """The required and the preferred nodes."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
         ClusterNodeSelector | None, crd("Nodes must pass this.")
@@ -92,33 +92,33 @@ class ClusterNodeAffinity(Model):
 
 
 class ClusterAffinity(Model):
-    """Where the cluster's pods are wanted."""
+    """The placement of the cluster's pods."""
 
-    node_affinity: Annotated[ClusterNodeAffinity | None, crd("Which nodes are wanted.")] = None
+    node_affinity: Annotated[ClusterNodeAffinity | None, crd("The required and the preferred nodes.")] = None
 
 
 class Placement(Model):
-    """What cluster and profile share; the cluster's word comes first."""
+    """The common fields of cluster and profile; the cluster's values come first."""
 
     count: Annotated[int | None, crd("How many units.", format="int32", minimum=0)] = None
-    affinity: Annotated[ClusterAffinity | None, crd("Where its pods are wanted.")] = None
+    affinity: Annotated[ClusterAffinity | None, crd("The placement of its pods.")] = None
     tolerations: Annotated[
         tuple[ClusterToleration, ...],
-        crd("Taints that its pods put up with.", x_kubernetes_list_type="atomic"),
+        crd("Taints that its pods tolerate.", x_kubernetes_list_type="atomic"),
     ] = ()
     node_selector: Annotated[dict[str, str], crd("Labels that its nodes have.")] = Field(default_factory=dict)
     priority_class_name: Annotated[str, crd("Priority of its pods.", maxLength=253)] = ""
 
 
 class DedicatedAIClusterSpec(Placement):
-    """How large the cluster is, and which reservation it draws from."""
+    """The size of the cluster, and its reservation."""
 
     RULES: ClassVar[tuple[SchemaRule, ...]] = (SIZE_RULE,)
 
     profile: Annotated[str, crd("The DedicatedAIClusterProfile of one unit.", maxLength=253)] = ""
     resources: Annotated[
         ResourceRequirements | None,
-        crd("All that the cluster wants; left out, its profile's, count times."),
+        crd("The cluster's total request; if empty, that of its profile, count times."),
     ] = None
     capacity_reservation_id: Annotated[
         str,
@@ -137,26 +137,27 @@ class DedicatedAdmission(Model):
     """The quota that the cluster holds, until its instances are gone."""
 
     reservation: Annotated[
-        str, crd("Whose quota: namespace/name, or the name of a ClusterCapacityReservation.", required=True)
+        str,
+        crd("The reservation: namespace/name, or the name of a ClusterCapacityReservation.", required=True),
     ]
     reserved_at: Annotated[Time | None, crd("Since when it is held.")] = None
     priority: Annotated[
         int | None,
         crd(
-            "What its priority class was worth last; it counts while the class is not there.", format="int32"
+            "The last value of its priority class; it counts while the class does not exist.", format="int32"
         ),
     ] = None
     flavors: Annotated[
         tuple[FlavorUsage, ...],
-        crd("How much, by flavor.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["name"]),
+        crd("The amounts, by flavor.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["name"]),
     ] = ()
 
 
 class DedicatedAIClusterStatus(Model):
-    """How far the cluster is."""
+    """The state of the cluster."""
 
-    dac_lifecycle_state: Annotated[DedicatedState | None, crd("Where in its life the cluster is.")] = None
-    lifecycle_detail: Annotated[str, crd("Why it is there, and what would help.")] = ""
+    dac_lifecycle_state: Annotated[DedicatedState | None, crd("The state of the cluster.")] = None
+    lifecycle_detail: Annotated[str, crd("The reason for the state, and how to resolve it.")] = ""
     available_gpu: Annotated[int | None, crd("GPUs that its nodes have ready.", format="int32")] = None
     allocated_gpu: Annotated[int | None, crd("GPUs that it holds.", format="int32")] = None
     admission: Annotated[DedicatedAdmission | None, crd("The quota that it holds; none while it waits.")] = (
@@ -164,7 +165,7 @@ class DedicatedAIClusterStatus(Model):
     )
     conditions: Annotated[
         tuple[Condition, ...],
-        crd("What is known of it.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"]),
+        crd("Conditions of the cluster.", x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["type"]),
     ] = ()
 
 
@@ -179,23 +180,23 @@ class DedicatedAICluster(Object):
         namespaced=False,
     )
 
-    spec: Annotated[
-        DedicatedAIClusterSpec, crd("How large it is, and where it draws from.", required=True)
-    ] = DedicatedAIClusterSpec()
-    status: Annotated[DedicatedAIClusterStatus, crd("How far it is.")] = DedicatedAIClusterStatus()
+    spec: Annotated[DedicatedAIClusterSpec, crd("Its size, and its reservation.", required=True)] = (
+        DedicatedAIClusterSpec()
+    )
+    status: Annotated[DedicatedAIClusterStatus, crd("Its state.")] = DedicatedAIClusterStatus()
 
 
 class DedicatedAIClusterProfileSpec(Placement):
-    """What one unit of a cluster is."""
+    """One unit of a cluster."""
 
     disabled: Annotated[bool, crd("Whether no new cluster may use it.")] = False
-    resources: Annotated[ResourceRequirements, crd("What one unit wants.", required=True)] = (
+    resources: Annotated[ResourceRequirements, crd("The request of one unit.", required=True)] = (
         ResourceRequirements()
     )
 
 
 class DedicatedAIClusterProfile(Object):
-    """A size of dedicated clusters, under a name."""
+    """A named size of dedicated clusters."""
 
     KIND: ClassVar[Kind] = Kind(
         group=OME,
@@ -205,6 +206,6 @@ class DedicatedAIClusterProfile(Object):
         namespaced=False,
     )
 
-    spec: Annotated[DedicatedAIClusterProfileSpec, crd("What one unit is.", required=True)] = (
+    spec: Annotated[DedicatedAIClusterProfileSpec, crd("One unit of a cluster.", required=True)] = (
         DedicatedAIClusterProfileSpec()
     )

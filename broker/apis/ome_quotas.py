@@ -1,11 +1,11 @@
-"""What a namespace's ResourceQuotas leave of CapacityReservations.
+"""Applies a namespace's ResourceQuotas to its CapacityReservations.
 
-Invariant: reservations get room in the order in which they were created, each whole or not at all; one that
-does not fit takes nothing from those after it. A quota says what may be promised: what a reservation holds
-already is not taken from it, it is told. `ome.io/capacity-reservations` counts reservations, which
-Kubernetes itself does not do under that key; `nvidia.com/gpu`, `requests.nvidia.com/gpu`,
-`requests.memory`, `requests.cpu` and their like bound the sum of nominal quota, apart from what pods request
-(https://kubernetes.io/docs/concepts/policy/resource-quotas/). A quota with scopes is about pods only.
+Invariant: reservations get room in the order of their creation, each whole or not at all; one without
+room takes nothing from those after it. A quota limits new promises: an existing reservation keeps its
+quota, and the excess is reported. `ome.io/capacity-reservations` counts reservations, which Kubernetes
+itself does not do under that key. `nvidia.com/gpu`, `requests.nvidia.com/gpu`, `requests.memory`,
+`requests.cpu` and their like limit the sum of nominal quota, apart from pod requests
+(https://kubernetes.io/docs/concepts/policy/resource-quotas/). A quota with scopes applies to pods only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker.apis.units import units, written
 
 COUNTED: Final = "ome.io/capacity-reservations"
 _REQUESTS: Final = "requests."
-# Plain names that bound reservations, besides extended resources, which have a domain.
+# Names without a domain that limit reservations; extended resources have a domain.
 _COMPUTE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -30,7 +30,7 @@ Used = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound of a ResourceQuota: `hard` of what `amounts` calls `name` and the quota calls `key`."""
+    """A bound of a ResourceQuota: `hard` for the amount `name` of `amounts`, under the quota's `key`."""
 
     quota: str
     key: str
@@ -49,7 +49,7 @@ class Limit:
         )
 
     def brief_refusal(self, _used: int, wanted: int) -> str:
-        """As `refusal`, without the namespace's numbers, for a reader who may have no right to them."""
+        """As `refusal`, without the namespace's numbers, for a reader that may have no right to them."""
         return (
             f"ResourceQuota {self.quota} has no room for {written(self.name, wanted)} of {self.key}: "
             f"{self._way}, or have the ResourceQuota raised (kubectl describe resourcequota {self.quota})"
@@ -63,7 +63,7 @@ class Limit:
 def over_quota(
     namespace: str, reservations: Iterable[CapacityReservation], quotas: Iterable[ResourceQuota]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Name of a reservation → why the namespace has no room for it, for each that has none."""
+    """For each reservation without room in the namespace, by name: the reason."""
     limits = bounds(namespace, quotas)
     told: dict[str, tuple[str, ...]] = {}
     used: Used = {}
@@ -83,9 +83,9 @@ def growth(
     reservations: Iterable[CapacityReservation],
     limits: Iterable[Limit],
 ) -> tuple[str, ...]:
-    """Why its namespace has no room for what is new in `new` or grows; what stays or shrinks needs none.
+    """Why the namespace has no room for the additions in `new`; unchanged or smaller amounts need none.
 
-    The text is without numbers: the webhook cannot know who sent a review.
+    The text has no numbers: the webhook does not know the sender of a review.
     """
     had: Mapping[str, int] = amounts(old) if old is not None else {}
     used: Used = {}
@@ -97,7 +97,8 @@ def growth(
 
 
 def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
-    """What it takes of its namespace's quotas: itself, and its nominal quota over all flavors."""
+    """The amounts that count against its namespace's quotas: itself, and its nominal quota over all
+    flavors."""
     total: Used = {COUNTED: 1}
     for group in reservation.spec.resource_groups:
         for flavor in group.flavors:
@@ -106,7 +107,7 @@ def amounts(reservation: CapacityReservation) -> Mapping[str, int]:
 
 
 def bounds(namespace: str, quotas: Iterable[ResourceQuota]) -> tuple[Limit, ...]:
-    """What the namespace's quotas bound of reservations, in a stable order."""
+    """The limits of the namespace's quotas on reservations, in a stable order."""
     mine = (each for each in quotas if each.namespace == namespace)
     return tuple(limit for each in sorted(mine, key=lambda q: q.name) for limit in _limits(each))
 
@@ -123,7 +124,7 @@ def _limits(quota: ResourceQuota) -> Iterator[Limit]:
 def _exceeded(
     limits: Iterable[Limit], used: Mapping[str, int], wanted: Mapping[str, int]
 ) -> Iterator[tuple[Limit, int, int]]:
-    """Each limit without room, what is used of it and what is wanted."""
+    """Each limit without room, with the used and the requested amount."""
     for limit in limits:
         taken, more = used.get(limit.name, 0), wanted.get(limit.name)
         if more is not None and more > limit.free(taken):
@@ -136,7 +137,7 @@ def _add(total: Used, more: Mapping[str, int]) -> None:
 
 
 def _units(name: str, text: str) -> int:
-    """0 for what is no quantity, which the judgement of the spec tells."""
+    """0 for an invalid quantity, which the check of the spec reports."""
     try:
         return units(name, text)
     except ValueError:

@@ -1,10 +1,10 @@
-"""What a reservation's spec comes to, beyond what its schema can say.
+"""The effective spec of a reservation, beyond the checks of its schema.
 
-Invariant: the user's spec is never changed; what is judged is a copy. Where the meaning is plain, a spec
-that Kueue would refuse is put right, and each change is named (`notes`: a Warning, or a refusal for who
-asked to be strict); what has no plain meaning is a `problem`. What comes out without problems is what
-Kueue's ClusterQueue takes: every covered resource has an entry in their order, limits only within a
-cohort, and a borrowing limit of 0 wherever the reservation may not borrow.
+Invariant: the user's spec is never changed; the result is a copy. If the meaning is clear, a spec that
+Kueue would refuse is corrected, and each change is listed (`notes`: a Warning, or a refusal for a strict
+reservation). A spec without a clear meaning is a `problem`. A result without problems is valid for
+Kueue's ClusterQueue: every covered resource has an entry in order, limits exist only within a cohort, and
+the borrowing limit is 0 if the reservation may not borrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.apis.ome import (
 )
 from broker.text import exact
 
-# Kueue's ClusterQueue takes no more (apis/kueue/v1beta1/clusterqueue_types.go; in all groups together, and
+# The maximum of Kueue's ClusterQueue (apis/kueue/v1beta1/clusterqueue_types.go; in all groups together, and
 # pairs within one: pkg/webhooks/clusterqueue_webhook.go).
 MOST_GROUPS = 16
 MOST_IN_ALL = 256
@@ -40,7 +40,7 @@ _RESOURCE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """`spec` is worth something only where there are no problems."""
+    """The effective spec; it is valid only without problems."""
 
     spec: ReservationSpec
     notes: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Judged:
 
 
 def judge(spec: ReservationSpec, *, default_cohort: str = "", strict: bool = False) -> Judged:
-    """What the spec comes to. `default_cohort` is for who may borrow and names no cohort."""
+    """The effective spec. `default_cohort` applies to a reservation that may borrow and names no cohort."""
     problems = list(_problems(spec))
     notes: list[str] = []
     cohort = spec.cohort
@@ -86,7 +86,7 @@ def judge(spec: ReservationSpec, *, default_cohort: str = "", strict: bool = Fal
 def _covered(
     group: QuotaGroup, flavor: FlavorQuotas, where: str, notes: list[str]
 ) -> Iterator[FlavorResourceQuota]:
-    """The flavor's quotas in the order of what the group covers; 0 of what has none."""
+    """The flavor's quotas in the order of the group's resources; 0 for a resource without one."""
     known = {each.name: each for each in flavor.resources}
     covered = group.covered_resources
     if [name for name in known if name in covered] != [name for name in covered if name in known]:
@@ -110,7 +110,7 @@ def _resource(
     where: str,
     notes: list[str],
 ) -> FlavorResourceQuota:
-    """The limits that Kueue takes: none outside a cohort, 0 to borrow for who may not."""
+    """The limits that Kueue accepts: none outside a cohort, and 0 for a reservation that may not borrow."""
     what = f"{where}: flavor {flavor.name}, {given.name}"
     borrow, lend = given.borrowing_limit, given.lending_limit
     if not borrows and borrow is not None and _more_than_nothing(borrow):

@@ -1,9 +1,9 @@
-"""`capacityReservationSpec`: what an EC2NodeClass asks of capacity reservations, and what makes it invalid.
+"""`capacityReservationSpec`: the reservation settings of an EC2NodeClass, and their validation.
 
-The shape is EC2's CapacityReservationSpecification, narrowed: a preference or a target, never both (the first
-draft of Karpenter's ODCR design, aws/karpenter-provider-aws#5716). Each check is written once here, as
-CEL for the API server and as Python for a spec that reached the broker past it (Karpenter's own CRD, an
-annotation), with one message for both: a test runs one table of cases through the two.
+The shape is EC2's CapacityReservationSpecification, narrowed: a preference or a target, never both (the
+first draft of Karpenter's ODCR design, aws/karpenter-provider-aws#5716). Each check is written once here,
+as CEL for the API server and as Python for a spec that bypassed it (Karpenter's own CRD, an annotation).
+Both give the same message: a test runs one table of cases through the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.text import InvalidText, decode_object, shortened
 
 FIELD = "spec.capacityReservationSpec"
 
-# The draft writes both `none` and `None`, and means one thing; `open` it writes one way. EC2 added
+# The draft writes both `none` and `None` for one value, and `open` in one way. EC2 added
 # `capacity-reservations-only` later:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservationSpecification.html
 PREFERENCES: Mapping[str, Literal["open", "none", "capacity-reservations-only"]] = {
@@ -31,7 +31,7 @@ PREFERENCES: Mapping[str, Literal["open", "none", "capacity-reservations-only"]]
     "None": "none",
     "capacity-reservations-only": "capacity-reservations-only",
 }
-# Liberal as Karpenter is: EC2 says 17 hexadecimal digits and does not promise that it stays so.
+# Liberal as in Karpenter: EC2 documents 17 hexadecimal digits without a guarantee.
 ID = "^cr-[0-9a-z]+$"
 # Resource Groups' own pattern for a group's ARN (its API model, GroupArnV2), open to new regions.
 ARN = (
@@ -96,7 +96,7 @@ class CapacityReservationTarget(Model):
 
 
 class CapacityReservationSpec(Model):
-    """Which capacity reservations instances of this class draw from: a preference, or a target."""
+    """The capacity reservations that instances of this class use: a preference, or a target."""
 
     RULES: ClassVar[tuple[SchemaRule, ...]] = (ONE_CHOICE_RULE, EMPTY_RULE)
 
@@ -113,7 +113,7 @@ class CapacityReservationSpec(Model):
 
     @property
     def preference(self) -> Literal["open", "none", "capacity-reservations-only"] | None:
-        """The preference in EC2's own spelling; None when a target is set, or the word means nothing."""
+        """The preference in EC2's own spelling; None with a target, or for an unknown value."""
         return PREFERENCES.get(self.capacity_reservation_preference or "")
 
     @property
@@ -129,7 +129,7 @@ class CapacityReservationSpec(Model):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecProblem:
-    """What is wrong with one field, and the way out."""
+    """An error in one field, and its fix."""
 
     field: str
     value: str
@@ -142,7 +142,7 @@ class SpecProblem:
 def validate_reservation_spec(
     spec: CapacityReservationSpec | Mapping[str, Any], *, where: str = FIELD
 ) -> tuple[SpecProblem, ...]:
-    """Everything that is wrong with a spec; empty when it may be used. `where` is its place in the object."""
+    """All errors of a spec; empty if it is valid. `where` is its path in the object."""
     if isinstance(spec, CapacityReservationSpec):
         return tuple(_problems(spec, where))
     try:
@@ -196,7 +196,7 @@ def _fits(pattern: str, text: str, longest: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationAsk:
-    """What a class asks of reservations: nothing, a valid spec, or problems. Never a spec with problems."""
+    """The reservation settings of a class: none, a valid spec, or problems. Never a spec with problems."""
 
     spec: CapacityReservationSpec | None = None
     problems: tuple[SpecProblem, ...] = ()
@@ -207,7 +207,8 @@ EXAMPLE = '{"capacityReservationPreference": "open"}'
 
 
 def reservation_ask(field: CapacityReservationSpec | None, *, annotation: str | None) -> ReservationAsk:
-    """From the field; where the CRD could not be changed, the annotation. The field wins, valid or not."""
+    """From the field, or from the annotation if the CRD could not be changed. The field wins, valid or
+    not."""
     if field is not None:
         return _checked(field, where=FIELD)
     if annotation is None:

@@ -1,10 +1,10 @@
-"""What a CRD says about a field beyond its Python type: words, limits, and the rules the API server runs.
+"""CRD markers for a field beyond its Python type: descriptions, limits, and CEL rules.
 
-Models decode leniently (an object that got past the API server must still reach the broker, to be
-reported); these markers hold the strict half, and only the CRD generator reads them. Rules keep to
-the CEL that every evaluator has (no Kubernetes extension functions), guard each optional field with
-`has`, and sit under bounded lists and strings, since the API server refuses a rule whose worst case costs
-too much: https://kubernetes.io/docs/reference/using-api/cel/#resource-use-by-cel-functions
+Models decode leniently: an invalid object that is in the API server must still reach the broker, to be
+reported. These markers hold the strict half, and only the CRD generator reads them. Rules keep to the CEL
+of every evaluator (no Kubernetes extension functions) and guard each optional field with `has`. They
+apply to bounded lists and strings, since the API server refuses rules with a high worst-case cost:
+https://kubernetes.io/docs/reference/using-api/cel/#resource-use-by-cel-functions
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SchemaRule:
-    """One CEL rule and what a user reads when it is false: the fields, and the way out."""
+    """A CEL rule and its error message: the fields, and the fix."""
 
     rule: str
     message: str

@@ -1,9 +1,10 @@
-"""Annotations of the broker's own domain that mean nothing where they are written.
+"""Finds annotations of the broker's own domain that have no effect on their object.
 
-Invariant: no word of ours is passed over in silence. One that no kind knows, or that another kind does, is
-told with the nearest one that would have meant something there, if one is near: a word for something else is
-no slip of the hand. Kubernetes takes any key
-(https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/), so nobody else can tell.
+Invariant: no such annotation is ignored silently. One that is unknown, or belongs to another kind, is
+reported with the nearest name that has an effect there, if one is near: a distant name is no typing
+error. Kubernetes accepts any key
+(https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/), so only the broker can
+report it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker.apis import names
 PREFIX: Final = f"{names.BROKER}/"
 REASON: Final = "UnknownAnnotation"
 NEAR: Final = 0.75  # of difflib's ratio; `tenant` is so near to `tenancy`, `permission` to `admission` is not
-# The broker's own: nobody meant to write these.
+# Written by the broker itself, so never suggested.
 _WRITTEN: Final = frozenset(
     {
         names.LAUNCH,
@@ -32,7 +33,7 @@ _WRITTEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misspelt:
-    """`meant`: the nearest that this kind knows; empty where none is near."""
+    """An annotation without effect. `meant`: the nearest name for this kind; empty if none is near."""
 
     key: str
     meant: str
@@ -40,7 +41,7 @@ class Misspelt:
 
 
 def misspelt(kind: str, annotations: Mapping[str, str]) -> tuple[Misspelt, ...]:
-    """Those of an object of this kind that mean nothing on it, by name."""
+    """The annotations of an object of this kind that have no effect on it, by name."""
     known = names.ANNOTATIONS.get(kind)
     if known is None:
         return ()
@@ -50,12 +51,12 @@ def misspelt(kind: str, annotations: Mapping[str, str]) -> tuple[Misspelt, ...]:
 
 
 def of_pool(own: Iterable[str], template: Mapping[str, str]) -> tuple[Misspelt, ...]:
-    """Of a NodePool, whose claims get what its template has; on the pool itself nothing is read."""
+    """Those of a NodePool. Its claims get its template's annotations; on the pool itself none is read."""
     return (*_beside_the_template(own), *misspelt("NodePool", template))
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    """The most alike of them; empty where none is."""
+    """The most similar name; empty if none is similar."""
     words = {each.removeprefix(PREFIX): each for each in known}
     near = get_close_matches(key.removeprefix(PREFIX), words, n=1, cutoff=NEAR)
     return words[near[0]] if near else ""

@@ -1,8 +1,8 @@
-"""Quantities as quota counts them: whole numbers, cpu in milli, everything else in its base unit.
+"""Quantities in the units of quota: whole numbers, cpu in milli, everything else in its base unit.
 
-Invariant: nothing is rounded in anybody's favour: a fraction of a unit counts as a whole one, as in
-Kueue's AmountFromQuantity (pkg/resources/amount.go) and resource.Quantity's Value and MilliValue. No amount
-is more than 64 bits hold.
+Invariant: amounts are rounded up: a fraction of a unit counts as a whole one, as in Kueue's
+AmountFromQuantity (pkg/resources/amount.go) and resource.Quantity's Value and MilliValue. No amount
+exceeds 64 bits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SUFFIXED: Final = frozenset({"memory", "ephemeral-storage"})
 
 @lru_cache(maxsize=4096)
 def units(resource: str, text: str) -> int:
-    """`512` cpu is 512000, `16Ti` of memory 17592186044416. Raises ValueError for what is no quantity."""
+    """`512` cpu is 512000, `16Ti` of memory 17592186044416. Raises ValueError for an invalid quantity."""
     value = exact(text) * (1000 if resource == CPU else 1)
     return max(-MOST, min(int(value.to_integral_value(ROUND_CEILING)), MOST))
 
 
 def written(resource: str, value: int) -> str:
-    """As people write it: the shortest that is exactly this amount."""
-    value = min(value, MOST)  # what has no end is written as the most there is
+    """The usual notation: the shortest that is exactly this amount."""
+    value = min(value, MOST)  # an unlimited amount is written as the maximum
     if resource == CPU:
         return f"{value}m" if value % 1000 else str(value // 1000)
     if resource in _SUFFIXED or resource.startswith("hugepages-"):
