@@ -35,7 +35,7 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.karpenter_aws import EC2NodeClass
 from broker.apis.meta import Kind
 from broker.apiserver import ApiServer, Cluster
-from broker.apiserver.wire import Request, Response
+from broker.apiserver.wire import ApiRequest, Response
 from broker.kube.client import Client
 from broker.kube.transports import InProcessTransport
 from providers.aws import AwsProvider
@@ -57,7 +57,7 @@ class CountingCluster(Cluster):
         super().__init__()
         self.writes: Counter[str] = Counter()
 
-    def handle(self, request: Request) -> Response:
+    def handle(self, request: ApiRequest) -> Response:
         if request.method not in ("GET", "HEAD") and "/leases" not in request.path:
             self.writes[f"{request.method} {request.path}"] += 1
         return super().handle(request)

@@ -5,8 +5,8 @@
 
 from broker.apiserver.cluster import Cluster
 from broker.apiserver.collector import Collector
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.http import ApiServer
-from broker.apiserver.wire import Request, Response
+from broker.apiserver.wire import ApiRequest, Response
 
-__all__ = ["ApiError", "ApiServer", "Cluster", "Collector", "Request", "Response"]
+__all__ = ["ApiRequest", "ApiServer", "Cluster", "Collector", "Response", "StatusError"]

@@ -8,8 +8,8 @@ Priority, DefaultTolerationSeconds). Quotas and limit ranges are stored, not enf
 from __future__ import annotations
 
 from broker.apiserver.errors import Who, forbidden, not_found
-from broker.apiserver.options import Call
-from broker.apiserver.state import State
+from broker.apiserver.options import ApiCall
+from broker.apiserver.state import ApiState
 from broker.apiserver.wire import Obj
 
 _NAMESPACE = Who("", "namespaces", "Namespace")
@@ -26,7 +26,7 @@ _PROTECTED = {
 _ANYWHERE = frozenset({"localsubjectaccessreviews", "subjectaccessreviews", "selfsubjectaccessreviews"})
 
 
-def admit(state: State, call: Call, obj: Obj, old: Obj | None) -> Obj:
+def admit(state: ApiState, call: ApiCall, obj: Obj, old: Obj | None) -> Obj:
     """Changes `obj` in place where admission does; raises where it refuses."""
     resource = call.target.resource
     if resource.namespaced and resource.plural not in _ANYWHERE:
@@ -40,7 +40,7 @@ def admit(state: State, call: Call, obj: Obj, old: Obj | None) -> Obj:
     return obj
 
 
-def _live_namespace(state: State, call: Call, obj: Obj, old: Obj | None) -> None:
+def _live_namespace(state: ApiState, call: ApiCall, obj: Obj, old: Obj | None) -> None:
     name = call.target.namespace
     namespace = state.get("namespaces.", "", name)
     if namespace is None:
@@ -63,7 +63,7 @@ def may_delete_namespace(name: str) -> None:
         raise forbidden(_NAMESPACE, name, "this namespace may not be deleted")
 
 
-def _priority(state: State, call: Call, obj: Obj, old: Obj | None) -> None:
+def _priority(state: ApiState, call: ApiCall, obj: Obj, old: Obj | None) -> None:
     spec = obj.setdefault("spec", {})
     if old is not None:
         was = old.get("spec") or {}
@@ -92,7 +92,7 @@ def _priority(state: State, call: Call, obj: Obj, old: Obj | None) -> None:
         spec[part] = wanted
 
 
-def _default_class(state: State) -> Obj | None:
+def _default_class(state: ApiState) -> Obj | None:
     items = state.store.collection("priorityclasses.scheduling.k8s.io").items.values()
     defaults = [item.obj for item in items if item.obj.get("globalDefault")]
     return min(defaults, key=lambda one: one.get("value", 0), default=None)

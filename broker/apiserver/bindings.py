@@ -8,29 +8,29 @@ from __future__ import annotations
 from typing import Any
 
 from broker.apiserver.decode import decode
-from broker.apiserver.errors import ApiError, Who, bad_request, conflict, not_found
+from broker.apiserver.errors import StatusError, Who, bad_request, conflict, not_found
 from broker.apiserver.incoming import body
 from broker.apiserver.kind import with_condition
-from broker.apiserver.options import Call
+from broker.apiserver.options import ApiCall
 from broker.apiserver.route import route
 from broker.apiserver.shape import builtin
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.times import stamp
-from broker.apiserver.wire import Obj, Request, Response, reply
+from broker.apiserver.wire import ApiRequest, Obj, Response, reply
 
 BOUND: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
-def bind(state: State, call: Call) -> Response:
+def bind(state: ApiState, call: ApiCall) -> Response:
     call.check("CreateOptions")
     target, resource = call.target, call.target.resource
     binding = posted(call, body(call), ("", "v1", "Binding"))
     wanted = binding.get("target") or {}
     if wanted.get("kind") not in (None, "", "Node"):
         shown = f'target.kind: Unsupported value: "{wanted["kind"]}": supported values: "Node", "<empty>"'
-        raise ApiError(500, "", shown)
+        raise StatusError(500, "", shown)
     if not wanted.get("name"):
-        raise ApiError(500, "", "target.name: Required value")
+        raise StatusError(500, "", "target.name: Required value")
     key = (target.namespace, target.name)
     pod = state.get(resource.storage, *key)
     if pod is None:
@@ -54,7 +54,7 @@ def bind(state: State, call: Call) -> Response:
     return reply(BOUND, status=201)
 
 
-def posted(call: Call, raw: Any, gvk: tuple[str, str, str]) -> Obj:
+def posted(call: ApiCall, raw: Any, gvk: tuple[str, str, str]) -> Obj:
     """The body of a POST to a subresource, which has a kind of its own and the name of the URL."""
     group, version, kind = gvk
     api_version = f"{group}/{version}" if group else version
@@ -93,10 +93,10 @@ def _precondition(key: tuple[str, str], said: str, wanted: str, found: str) -> s
     )
 
 
-def bind_anywhere(state: State, call: Call) -> Response:
+def bind_anywhere(state: ApiState, call: ApiCall) -> Response:
     """POST bindings: the older way, with the pod's name in the body only."""
     raw = body(call)
     name = (raw.get("metadata") or {}).get("name", "") if isinstance(raw, dict) else ""
     path = f"/api/v1/namespaces/{call.target.namespace}/pods/{name}/binding"
-    request = Request("POST", path, call.request.query, call.request.headers, call.request.body)
-    return bind(state, Call(request, route(state.registry, request)))
+    request = ApiRequest("POST", path, call.request.query, call.request.headers, call.request.body)
+    return bind(state, ApiCall(request, route(state.registry, request)))

@@ -14,21 +14,21 @@ import orjson
 
 from broker.apiserver import definitions, deletes, discovery, patching, reads, subresources, writes
 from broker.apiserver.admission import admit
-from broker.apiserver.errors import ApiError, conflict, warning_header
-from broker.apiserver.faults import Faults
+from broker.apiserver.errors import StatusError, conflict, warning_header
+from broker.apiserver.faults import ScriptedFaults
 from broker.apiserver.ids import Ids
 from broker.apiserver.incoming import given_options
 from broker.apiserver.kinds import events, services
-from broker.apiserver.options import Call, list_options, options_of
+from broker.apiserver.options import ApiCall, list_options, options_of
 from broker.apiserver.resources import Registry
 from broker.apiserver.route import route
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.store import LOG_BYTES, Item, Store, encode
 from broker.apiserver.tables import rendering
 from broker.apiserver.watch import WatchStream
 from broker.apiserver.webhooks import matching
 from broker.apiserver.webhooks.validating import Moved
-from broker.apiserver.wire import Obj, Request, Response, reply, text
+from broker.apiserver.wire import ApiRequest, Obj, Response, reply, text
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 BODY_LIMIT = 3 << 20
@@ -47,10 +47,10 @@ class Cluster:
         log_bytes: int = LOG_BYTES,
     ) -> None:
         """`clock` gives the time that objects are stamped with; `seed` makes uids and names repeatable."""
-        self.faults = Faults()
+        self.faults = ScriptedFaults()
         self.faults.on_drop(self._drop_watches)
         # For the parts of this package; everybody else comes through `handle`.
-        self.state = State(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
+        self.state = ApiState(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
         self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definitions.written
         self.state.registry.convert("events.k8s.io", "v1", "events", show=events.shown, store=events.stored)
         self._streams: set[WatchStream] = set()
@@ -62,11 +62,11 @@ class Cluster:
         )
         self.create("/api/v1/namespaces/default/services", services.KUBERNETES)
 
-    def handle(self, request: Request) -> Response:
+    def handle(self, request: ApiRequest) -> Response:
         """Answers one request. A watch answers with a `stream`, which the caller iterates and closes."""
         try:
             return self._handle(request)
-        except ApiError as error:
+        except StatusError as error:
             return error.response()
 
     @property
@@ -80,19 +80,19 @@ class Cluster:
         leads anywhere here by itself."""
         return self.state.services
 
-    def _called(self, call: Call) -> Response:
+    def _called(self, call: ApiCall) -> Response:
         try:
             return self._warned(call, self._dispatch(call))
-        except ApiError as error:
+        except StatusError as error:
             error.warnings = call.warnings
             raise
 
-    def _handle(self, request: Request) -> Response:
+    def _handle(self, request: ApiRequest) -> Response:
         if request.path.rstrip("/") in _HEALTH:
             return text("ok")
         if len(request.body or b"") > BODY_LIMIT:
             message = f"Request entity too large: limit is {BODY_LIMIT}"
-            raise ApiError(413, "RequestEntityTooLarge", message)
+            raise StatusError(413, "RequestEntityTooLarge", message)
         with self.state.store.lock:
             if (found := discovery.answer(self.state.registry, request)) is not None:
                 return found
@@ -101,12 +101,12 @@ class Cluster:
         with self.state.store.lock:
             for _ in range(_ATTEMPTS):
                 try:
-                    return self._called(Call(request, target))
+                    return self._called(ApiCall(request, target))
                 except Moved:
                     continue
             raise conflict(target.resource.who, target.name)
 
-    def _dispatch(self, call: Call) -> Response:
+    def _dispatch(self, call: ApiCall) -> Response:
         verb = call.target.verb
         if (special := subresources.handler(call)) is not None:
             return special(self.state, call)
@@ -123,7 +123,7 @@ class Cluster:
         obj, created = _WRITES[verb](self.state, call)
         return self._written(call, obj, created=created)
 
-    def _written(self, call: Call, obj: Obj, *, created: bool) -> Response:
+    def _written(self, call: ApiCall, obj: Obj, *, created: bool) -> Response:
         resource = call.target.resource
         shown = rendering(resource, call, self.state.clock())
         view = resource.show(obj)
@@ -131,12 +131,12 @@ class Cluster:
         headers = {"Content-Type": shown.content_type}
         return Response(201 if created else 200, headers, body)
 
-    def _warned(self, call: Call, response: Response) -> Response:
+    def _warned(self, call: ApiCall, response: Response) -> Response:
         if not call.warnings:
             return response
         return replace(response, headers={**response.headers, "Warning": warning_header(call.warnings)})
 
-    def _delete(self, call: Call) -> Response:
+    def _delete(self, call: ApiCall) -> Response:
         target, resource = call.target, call.target.resource
         options = options_of(given_options(call))
         if target.verb == "deletecollection":
@@ -155,7 +155,7 @@ class Cluster:
         for stream in tuple(self._streams):
             stream.close()
 
-    # What tests and in-process callers write most often, as one call each: an ApiError is raised.
+    # What tests and in-process callers write most often, as one call each: an StatusError is raised.
 
     def request(
         self,
@@ -168,7 +168,7 @@ class Cluster:
     ) -> Any:
         """One request with a JSON body and a JSON answer."""
         raw = None if payload is None else orjson.dumps(payload)
-        response = self._handle(Request(method, path, query or {}, headers or {}, raw))
+        response = self._handle(ApiRequest(method, path, query or {}, headers or {}, raw))
         return orjson.loads(response.body)
 
     def create(self, path: str, obj: Obj, **query: str) -> Obj:
@@ -201,7 +201,7 @@ class Cluster:
             self.state.store.compact()
 
 
-_WRITES: dict[str, Callable[[State, Call], tuple[Obj, bool]]] = {
+_WRITES: dict[str, Callable[[ApiState, ApiCall], tuple[Obj, bool]]] = {
     "create": writes.create,
     "update": writes.update,
     "patch": writes.patch,

@@ -18,7 +18,7 @@ from broker.apiserver.deletes import FOREGROUND, ORPHAN, delete
 from broker.apiserver.kinds.namespaces import FINALIZER
 from broker.apiserver.options import DeleteOptions
 from broker.apiserver.resources import Resource
-from broker.apiserver.store import Event, Item, Key
+from broker.apiserver.store import Item, Key, StoreEvent
 from broker.apiserver.wire import Obj
 
 Place = tuple[str, Key]  # (storage, key)
@@ -76,7 +76,7 @@ class Collector:
                     del self._dirty[place]
                     self._look(*place)
 
-    def _changed(self, storage: str, event: Event) -> None:
+    def _changed(self, storage: str, event: StoreEvent) -> None:
         self._seen(storage, event.key, event.item, gone=event.type == "DELETED")
         if self._dirty:
             self._wake.set()

@@ -10,7 +10,7 @@ from broker.apiserver.crd.version import CustomVersion
 from broker.apiserver.deletes import delete
 from broker.apiserver.options import DeleteOptions
 from broker.apiserver.resources import WATCHABLE, Resource, Sub
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.store import Item, encode
 from broker.apiserver.times import stamp
 from broker.apiserver.wire import Obj
@@ -66,7 +66,7 @@ def _resource(spec: Obj, names: Obj, version: Obj) -> Resource:
     )
 
 
-def written(state: State, resource: Resource, new: Obj | None, old: Obj | None) -> None:
+def written(state: ApiState, resource: Resource, new: Obj | None, old: Obj | None) -> None:
     """After each write of a definition: serves what it says, establishes it, cleans up when it goes."""
     if new is None:
         assert old is not None
@@ -89,14 +89,14 @@ def written(state: State, resource: Resource, new: Obj | None, old: Obj | None) 
         state.store.put(resource.storage, key, settled, bare=True)
 
 
-def _serve(state: State, spec: Obj, versions: list[Resource]) -> None:
+def _serve(state: ApiState, spec: Obj, versions: list[Resource]) -> None:
     """Serves these versions; watches end, as the real server makes its storage of the kind anew."""
     group, plural = spec["group"], spec["names"]["plural"]
     state.registry.replace(group, plural, versions)
     state.store.collection(f"{plural}.{group}").end_watches()
 
 
-def _reread(state: State, crd: Obj) -> None:
+def _reread(state: ApiState, crd: Obj) -> None:
     """Shows stored objects as the new schema has them: pruned and with its defaults, at the same version."""
     stored = next(v for v in crd["spec"]["versions"] if v.get("storage"))
     resource = _resource(crd["spec"], crd["spec"]["names"], stored)
@@ -109,7 +109,7 @@ def _reread(state: State, crd: Obj) -> None:
             items[key] = Item(obj, encode(obj, bare=False), item.revision)
 
 
-def _status(state: State, crd: Obj) -> Obj:
+def _status(state: ApiState, crd: Obj) -> Obj:
     status = dict(crd.get("status") or {})
     names = {key: value for key, value in crd["spec"]["names"].items() if value}
     conditions = {one["type"]: one for one in status.get("conditions") or ()}
@@ -128,7 +128,7 @@ def _status(state: State, crd: Obj) -> Obj:
     return {**status, "conditions": list(conditions.values()), "acceptedNames": names}
 
 
-def _clean(state: State, resource: Resource, crd: Obj) -> None:
+def _clean(state: ApiState, resource: Resource, crd: Obj) -> None:
     """Deletes every object of a definition that goes; those with finalizers hold it up."""
     if FINALIZER not in (crd["metadata"].get("finalizers") or ()):
         return

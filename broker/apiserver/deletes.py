@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.apiserver.admission import may_delete_namespace
-from broker.apiserver.errors import ApiError, conflict, not_found
+from broker.apiserver.errors import StatusError, conflict, not_found
 from broker.apiserver.finalize import mark
 from broker.apiserver.kinds import kind_of
-from broker.apiserver.options import Call, DeleteOptions
+from broker.apiserver.options import ApiCall, DeleteOptions
 from broker.apiserver.resources import Resource
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.store import Key
 from broker.apiserver.times import parse, stamp
 from broker.apiserver.webhooks import validating
@@ -40,7 +40,7 @@ class Deleted:
 
 
 def delete(
-    state: State, resource: Resource, key: Key, options: DeleteOptions, *, call: Call | None = None
+    state: ApiState, resource: Resource, key: Key, options: DeleteOptions, *, call: ApiCall | None = None
 ) -> Deleted:
     """`call` is the request of a client, about which webhooks are asked."""
     item = state.store.collection(resource.storage).items.get(key)
@@ -107,7 +107,7 @@ def _check(resource: Resource, name: str, live: Obj, options: DeleteOptions) -> 
 
 
 def _grace(
-    state: State, resource: Resource, live: Obj, options: DeleteOptions
+    state: ApiState, resource: Resource, live: Obj, options: DeleteOptions
 ) -> tuple[bool, bool, int, str]:
     """(graceful, nothing left to do, seconds, until when)."""
     meta, now = live["metadata"], state.clock()
@@ -156,7 +156,7 @@ def _finalizers(meta: Obj, resource: Resource, options: DeleteOptions) -> list[s
     return have if set(wanted) == set(have) else wanted
 
 
-def _mark(state: State, meta: Obj) -> None:
+def _mark(state: ApiState, meta: Obj) -> None:
     now = stamp(state.clock())
     if not meta.get("deletionTimestamp") and meta.get("generation"):
         meta["generation"] += 1
@@ -165,10 +165,10 @@ def _mark(state: State, meta: Obj) -> None:
     meta["deletionGracePeriodSeconds"] = 0
 
 
-def delete_many(state: State, call: Call, options: DeleteOptions, keys: list[Key]) -> None:
+def delete_many(state: ApiState, call: ApiCall, options: DeleteOptions, keys: list[Key]) -> None:
     for key in keys:
         try:
             delete(state, call.target.resource, key, options, call=call)
-        except ApiError as error:
+        except StatusError as error:
             if error.code != 404:
                 raise

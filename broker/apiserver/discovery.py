@@ -10,7 +10,7 @@ from broker.apiserver.errors import method_not_allowed
 from broker.apiserver.resources import Registry, Resource
 from broker.apiserver.route import page_not_found
 from broker.apiserver.tables import accepted
-from broker.apiserver.wire import JSON, Obj, Request, Response, reply
+from broker.apiserver.wire import JSON, ApiRequest, Obj, Response, reply
 
 MINOR = "36"
 VERSION = {
@@ -33,7 +33,7 @@ _V2 = "apidiscovery.k8s.io"
 _DEPTHS = {"": 1, "version": 1, "api": 2, "apis": 3, "openapi": 9}
 
 
-def answer(registry: Registry, request: Request) -> Response | None:
+def answer(registry: Registry, request: ApiRequest) -> Response | None:
     """The answer to a discovery request; None when it is about objects."""
     parts = request.path.strip("/").split("/")
     if parts[0] not in _DEPTHS or len(parts) > _DEPTHS[parts[0]]:
@@ -68,7 +68,7 @@ def _paths(registry: Registry) -> list[str]:
     return sorted(out)
 
 
-def _roots(registry: Registry, request: Request, *, core: bool) -> Response:
+def _roots(registry: Registry, request: ApiRequest, *, core: bool) -> Response:
     for wanted in accepted(request.header("Accept")):
         if (
             wanted.group == _V2

@@ -14,7 +14,7 @@ import orjson
 from broker.apiserver.wire import Obj, Response, text
 
 
-class ApiError(Exception):
+class StatusError(Exception):
     """A request that failed with a `Status`."""
 
     def __init__(
@@ -151,61 +151,61 @@ def supported(path: str, value: object, values: Iterable[str]) -> FieldError:
     return problem("unsupported", path, f"supported values: {names}" if names else "", value)
 
 
-def invalid(who: Who, name: str, problems: Sequence[FieldError]) -> ApiError:
+def invalid(who: Who, name: str, problems: Sequence[FieldError]) -> StatusError:
     listed = list(dict.fromkeys(problems))
     text = str(listed[0]) if len(listed) == 1 else "[" + ", ".join(map(str, listed)) + "]"
     kind = f"{who.kind}.{who.group}" if who.group else who.kind
     causes = [{"reason": p.reason, "message": p.message, "field": p.field} for p in problems]
     details = {**who.details(name, kind=who.kind), "causes": causes}
-    return ApiError(422, "Invalid", f"{kind} {quoted(name)} is invalid: {text}", details=details)
+    return StatusError(422, "Invalid", f"{kind} {quoted(name)} is invalid: {text}", details=details)
 
 
-def not_found(who: Who, name: str) -> ApiError:
+def not_found(who: Who, name: str) -> StatusError:
     message = f"{who.qualified} {quoted(name)} not found"
-    return ApiError(404, "NotFound", message, details=who.details(name))
+    return StatusError(404, "NotFound", message, details=who.details(name))
 
 
-def already_exists(who: Who, name: str) -> ApiError:
+def already_exists(who: Who, name: str) -> StatusError:
     message = f"{who.qualified} {quoted(name)} already exists"
-    return ApiError(409, "AlreadyExists", message, details=who.details(name))
+    return StatusError(409, "AlreadyExists", message, details=who.details(name))
 
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def conflict(who: Who, name: str, why: str = MODIFIED) -> ApiError:
+def conflict(who: Who, name: str, why: str = MODIFIED) -> StatusError:
     message = f"Operation cannot be fulfilled on {who.qualified} {quoted(name)}: {why}"
-    return ApiError(409, "Conflict", message, details=who.details(name))
+    return StatusError(409, "Conflict", message, details=who.details(name))
 
 
-def forbidden(who: Who, name: str, why: str, *, causes: list[Any] | None = None) -> ApiError:
+def forbidden(who: Who, name: str, why: str, *, causes: list[Any] | None = None) -> StatusError:
     subject = f"{who.qualified} {quoted(name)}" if name else who.qualified
     details = who.details(name)
     if causes:
         details["causes"] = causes
-    return ApiError(403, "Forbidden", f"{subject} is forbidden: {why}", details=details)
+    return StatusError(403, "Forbidden", f"{subject} is forbidden: {why}", details=details)
 
 
-def bad_request(message: str) -> ApiError:
-    return ApiError(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
 
 
-def expired(message: str, *, token: str = "") -> ApiError:
-    return ApiError(410, "Expired", message, metadata={"continue": token} if token else None)
+def expired(message: str, *, token: str = "") -> StatusError:
+    return StatusError(410, "Expired", message, metadata={"continue": token} if token else None)
 
 
-def no_such_resource() -> ApiError:
-    return ApiError(404, "NotFound", "the server could not find the requested resource", details={})
+def no_such_resource() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource", details={})
 
 
-def method_not_allowed() -> ApiError:
+def method_not_allowed() -> StatusError:
     message = "the server does not allow this method on the requested resource"
-    return ApiError(405, "MethodNotAllowed", message, details={})
+    return StatusError(405, "MethodNotAllowed", message, details={})
 
 
-def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
+def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
     message = (
         "the body of the request was in an unknown format - "
         f"accepted media types include: {', '.join(accepted)}"
     )
-    return ApiError(415, "UnsupportedMediaType", message)
+    return StatusError(415, "UnsupportedMediaType", message)

@@ -14,15 +14,15 @@ import orjson
 from broker.apiserver import writes
 from broker.apiserver.bindings import BOUND, posted
 from broker.apiserver.deletes import delete
-from broker.apiserver.errors import ApiError, Who, conflict, forbidden, not_found
+from broker.apiserver.errors import StatusError, Who, conflict, forbidden, not_found
 from broker.apiserver.incoming import body
 from broker.apiserver.kind import with_condition
-from broker.apiserver.options import Call, DeleteOptions, options_of
+from broker.apiserver.options import ApiCall, DeleteOptions, options_of
 from broker.apiserver.route import route
 from broker.apiserver.selectors import matches
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.times import stamp
-from broker.apiserver.wire import Obj, Request, Response, reply
+from broker.apiserver.wire import ApiRequest, Obj, Response, reply
 
 _BUDGETS = "poddisruptionbudgets.policy"
 _REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -35,7 +35,7 @@ _TARGET = {
 }
 
 
-def evict(state: State, call: Call) -> Response:
+def evict(state: ApiState, call: ApiCall) -> Response:
     call.check("CreateOptions")
     eviction = posted(call, body(call), ("policy", "v1", "Eviction"))
     options = options_of({"dryRun": call.dry_run, **(eviction.get("deleteOptions") or {})})
@@ -51,7 +51,7 @@ def evict(state: State, call: Call) -> Response:
     return reply(BOUND, status=201)
 
 
-def _delete(state: State, call: Call, pod: Obj, options: DeleteOptions) -> None:
+def _delete(state: ApiState, call: ApiCall, pod: Obj, options: DeleteOptions) -> None:
     resource, key = call.target.resource, (call.target.namespace, call.target.name)
     if not options.dry_run:
         _check(pod, options)
@@ -80,14 +80,14 @@ def _check(pod: Obj, options: DeleteOptions) -> None:
         raise conflict(who, meta["name"], why)
 
 
-def _spend(state: State, pod: Obj, *, dry_run: bool) -> None:
+def _spend(state: ApiState, pod: Obj, *, dry_run: bool) -> None:
     """Takes one disruption from the pod's budget, or refuses."""
     budgets = _budgets(state, pod)
     if len(budgets) > 1:
         why = (
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
-        raise ApiError(500, "", why)
+        raise StatusError(500, "", why)
     if not budgets or (not _ready(pod) and _unready_may_go(budgets[0])):
         return
     budget = budgets[0]
@@ -96,16 +96,16 @@ def _spend(state: State, pod: Obj, *, dry_run: bool) -> None:
         return
     meta = budget["metadata"]
     path = f"/apis/policy/v1/namespaces/{meta['namespace']}/poddisruptionbudgets/{meta['name']}/status"
-    request = Request(
+    request = ApiRequest(
         "PUT",
         path,
         headers={"User-Agent": "kube-apiserver/", "Content-Type": "application/json"},
         body=orjson.dumps({**budget, "status": status}),
     )
-    writes.update(state, Call(request, route(state.registry, request)))
+    writes.update(state, ApiCall(request, route(state.registry, request)))
 
 
-def _budgets(state: State, pod: Obj) -> list[Obj]:
+def _budgets(state: ApiState, pod: Obj) -> list[Obj]:
     meta, labels = pod["metadata"], pod["metadata"].get("labels") or {}
     items = state.store.collection(_BUDGETS).items
     found = [item.obj for key, item in sorted(items.items()) if key[0] == meta["namespace"]]
@@ -172,8 +172,8 @@ def _why_not(name: str, status: Obj) -> str:
     return f"{why} ({said['reason']}): {said['message']}" if told else why
 
 
-def _too_many(why: str, *, retry_after: int = 0) -> ApiError:
+def _too_many(why: str, *, retry_after: int = 0) -> StatusError:
     details: Obj = {"causes": [{"reason": "DisruptionBudget", "message": why}]}
     if retry_after:
         details["retryAfterSeconds"] = retry_after
-    return ApiError(429, "TooManyRequests", _REFUSED, details=details)
+    return StatusError(429, "TooManyRequests", _REFUSED, details=details)

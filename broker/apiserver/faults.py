@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 
 
 @dataclass(slots=True)
-class Fault:
+class ScriptedFault:
     """`verb` and `resource` left empty match any; `times` counts down, and below zero means for ever."""
 
     verb: str
     resource: str
     name: str
-    error: ApiError | None
+    error: StatusError | None
     delay: float
     times: int
 
@@ -27,10 +27,10 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Faults:
+class ScriptedFaults:
     """Scripted faults of one cluster. Resources are plurals, with a subresource as in `pods/binding`."""
 
-    _faults: list[Fault] = field(default_factory=list)
+    _faults: list[ScriptedFault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _drop: Callable[[], None] | None = None
     sleep: Callable[[float], None] = time.sleep
@@ -46,11 +46,11 @@ class Faults:
         message: str = "an error that a test asked for",
         times: int = 1,
     ) -> None:
-        error = ApiError(code, reason, message, details={"retryAfterSeconds": 1} if code == 429 else None)
-        self._add(Fault(verb, resource, name, error, 0.0, times))
+        error = StatusError(code, reason, message, details={"retryAfterSeconds": 1} if code == 429 else None)
+        self._add(ScriptedFault(verb, resource, name, error, 0.0, times))
 
     def delay(self, seconds: float, *, verb: str = "", resource: str = "", times: int = 1) -> None:
-        self._add(Fault(verb, resource, "", None, seconds, times))
+        self._add(ScriptedFault(verb, resource, "", None, seconds, times))
 
     def on_drop(self, drop: Callable[[], None]) -> None:
         self._drop = drop
@@ -84,6 +84,6 @@ class Faults:
             if fault.error:
                 raise fault.error
 
-    def _add(self, fault: Fault) -> None:
+    def _add(self, fault: ScriptedFault) -> None:
         with self._lock:
             self._faults.append(fault)

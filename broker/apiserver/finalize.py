@@ -10,16 +10,16 @@ from broker.apiserver.errors import invalid, problem
 from broker.apiserver.incoming import read_object
 from broker.apiserver.kinds.namespaces import FINALIZER
 from broker.apiserver.managing import managed
-from broker.apiserver.options import Call, DeleteOptions
+from broker.apiserver.options import ApiCall, DeleteOptions
 from broker.apiserver.resources import Resource
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.store import Key
 from broker.apiserver.times import stamp
 from broker.apiserver.wire import Obj, Response, reply
 from broker.apiserver.writes import store_change
 
 
-def mark(state: State, resource: Resource, key: Key, live: Obj, options: DeleteOptions) -> Obj:
+def mark(state: ApiState, resource: Resource, key: Key, live: Obj, options: DeleteOptions) -> Obj:
     """The first delete: the namespace ends when all in it has ended."""
     if live["metadata"].get("deletionTimestamp"):
         return live
@@ -28,7 +28,7 @@ def mark(state: State, resource: Resource, key: Key, live: Obj, options: DeleteO
     return obj if options.dry_run else state.put(resource, key, obj).obj
 
 
-def finalize(state: State, call: Call) -> Response:
+def finalize(state: ApiState, call: ApiCall) -> Response:
     """PUT namespaces/NAME/finalize: sets the finalizers of the spec, and ends a namespace that has none."""
     call.check("UpdateOptions")
     obj = read_object(call)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from broker.apiserver.cluster import Cluster
 from broker.apiserver.watch import WatchStream
-from broker.apiserver.wire import Request, Response
+from broker.apiserver.wire import ApiRequest, Response
 
 _STOP_SECONDS = 5.0
 _THREADS = 64  # a request that waits for a webhook, which asks this server in turn, holds two
@@ -92,7 +92,7 @@ class ApiServer:
     async def _answer(self, incoming: web.BaseRequest) -> web.StreamResponse:
         body = await incoming.content.read() if incoming.can_read_body else None
         query = dict(incoming.query.items())
-        request = Request(incoming.method, incoming.path, query, incoming.headers, body)
+        request = ApiRequest(incoming.method, incoming.path, query, incoming.headers, body)
         # A request that waits must not hold up the others.
         slow = self.cluster.slow
         response = (

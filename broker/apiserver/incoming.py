@@ -13,9 +13,9 @@ import yaml
 
 from broker.apiserver.decode import Mismatch, json_type
 from broker.apiserver.duplicates import duplicates
-from broker.apiserver.errors import ApiError, bad_request, unsupported_media_type
+from broker.apiserver.errors import StatusError, bad_request, unsupported_media_type
 from broker.apiserver.kinds import kind_of
-from broker.apiserver.options import Call
+from broker.apiserver.options import ApiCall
 from broker.apiserver.resources import Resource, builtins
 from broker.apiserver.wire import Obj
 
@@ -55,7 +55,7 @@ def parse_yaml(raw: bytes) -> Any:
         raise Unreadable(f"yaml: {str(error).splitlines()[0]}") from error
 
 
-def body(call: Call) -> Any:
+def body(call: ApiCall) -> Any:
     """The body as JSON, whatever it came as."""
     raw, content = call.request.body or b"", call.content_type or "application/json"
     try:
@@ -73,7 +73,7 @@ def body(call: Call) -> Any:
     raise unsupported_media_type(BODY_TYPES)
 
 
-def _unrecognized(resource: Resource, why: str, raw: bytes) -> ApiError:
+def _unrecognized(resource: Resource, why: str, raw: bytes) -> StatusError:
     shown = raw.decode(errors="replace") if raw[:1] == b"{" else raw.hex()
     limit = _SNIPPET if raw[:1] == b"{" else 2 * _SNIPPET
     shown = shown[:limit] + " ..." if len(shown) > limit else shown or "<empty>"
@@ -82,7 +82,7 @@ def _unrecognized(resource: Resource, why: str, raw: bytes) -> ApiError:
     )
 
 
-def read_object(call: Call) -> Obj:
+def read_object(call: ApiCall) -> Obj:
     """The object that a client sends whole."""
     resource, raw = call.resource, body(call)
     parsed, sent = raw, call.request.body or b""
@@ -134,7 +134,7 @@ def read_object(call: Call) -> Obj:
     return obj
 
 
-def given_options(call: Call) -> Mapping[str, Any]:
+def given_options(call: ApiCall) -> Mapping[str, Any]:
     """DeleteOptions, which come as the body or, without one, in the query."""
     raw = call.request.body
     if not raw:

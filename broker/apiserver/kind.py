@@ -36,7 +36,7 @@ def no_problem(*_: Obj) -> list[FieldError]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class KindRules:
     """The rules of one kind. Functions get objects of their own, which they may change in place."""
 
     default: Callable[[Obj], None] = nothing
@@ -64,11 +64,11 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ServedKind:
     """A served kind: how it is built, and its rules."""
 
     shape: Shape
-    rules: Rules
+    rules: KindRules
     who: Callable[[Obj], Who]  # what an object that is refused is called
     status: bool  # status is written through its own subresource only
     decode: Callable[[Obj, list[str]], Obj]  # drops unknown fields into the list; a fresh object
@@ -78,7 +78,7 @@ class Kind:
     ignored: Mapping[str, Obj]  # subresource → fields that writing through it does not manage
 
 
-def ignored(rules: Rules, *, status: bool) -> dict[str, Obj]:
+def ignored(rules: KindRules, *, status: bool) -> dict[str, Obj]:
     """Writes to an object leave its status alone, and writes to its status the rest."""
     if not status:
         return {}
@@ -91,7 +91,7 @@ def ignored(rules: Rules, *, status: bool) -> dict[str, Obj]:
 COMMON_FIELDS = {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace"}
 
 
-def readers(rules: Rules, *, namespaced: bool) -> dict[str, Reader]:
+def readers(rules: KindRules, *, namespaced: bool) -> dict[str, Reader]:
     paths: dict[str, str | Reader] = {**COMMON_FIELDS, **rules.selectable}
     if not namespaced:
         paths.pop("metadata.namespace", None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from broker.apiserver.apply.managers import updated
 from broker.apiserver.apply.verb import context_of
-from broker.apiserver.options import Call
-from broker.apiserver.state import State
+from broker.apiserver.options import ApiCall
+from broker.apiserver.state import ApiState
 from broker.apiserver.times import stamp
 from broker.apiserver.wire import Obj
 
 
-def managed(state: State, call: Call, live: Obj | None, obj: Obj) -> Obj:
+def managed(state: ApiState, call: ApiCall, live: Obj | None, obj: Obj) -> Obj:
     """The object with the record of who manages what brought up to date."""
     context = context_of(call)
     updated(context.empty if live is None else live, obj, call.manager, stamp(state.clock()), context)
@@ -24,7 +24,7 @@ _DUPLICATE = (
 )
 
 
-def unique_owners(call: Call, obj: Obj, *, after: bool = False) -> None:
+def unique_owners(call: ApiCall, obj: Obj, *, after: bool = False) -> None:
     """Owners that are named twice count once, with a warning."""
     owners = obj["metadata"].get("ownerReferences")
     if not owners or len(owners) < 2:

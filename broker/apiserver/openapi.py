@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.apiserver.data import load
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.resources import Registry, Resource
 from broker.apiserver.shape import OBJECT_META
 from broker.apiserver.wire import Obj, Response, reply
@@ -56,7 +56,7 @@ def answer(registry: Registry, path: str) -> Response:
     gv = path.removeprefix(_ROOT).strip("/")
     resources = _group_versions(registry).get(gv)
     if resources is None:
-        raise ApiError(404, "", "404 page not found")
+        raise StatusError(404, "", "404 page not found")
     cached = registry.documents.get(gv)
     if cached is None:
         cached = registry.documents[gv] = document(gv, resources)

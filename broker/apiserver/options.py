@@ -19,18 +19,18 @@ from broker.apiserver.errors import (
     supported,
 )
 from broker.apiserver.resources import Resource, spoken
-from broker.apiserver.route import TRUE, Target, flag
-from broker.apiserver.wire import Request
+from broker.apiserver.route import TRUE, RequestTarget, flag
+from broker.apiserver.wire import ApiRequest
 
 _META = "meta.k8s.io"
 
 
 @dataclass(slots=True)
-class Call:
+class ApiCall:
     """One request on its way: what it asks and the warnings that it has earned."""
 
-    request: Request
-    target: Target
+    request: ApiRequest
+    target: RequestTarget
     warnings: list[str] = field(default_factory=list)
 
     def warn(self, *messages: str) -> None:
@@ -155,7 +155,7 @@ class ListOptions:
     selected: selectors.Predicate | None = None
 
 
-def list_options(call: Call) -> ListOptions:
+def list_options(call: ApiCall) -> ListOptions:
     query = call.request.query
     try:
         limit, timeout = int(query.get("limit") or 0), query.get("timeoutSeconds")

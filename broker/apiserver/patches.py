@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.wire import Obj
 
 MAX_OPERATIONS = 10_000
@@ -37,14 +37,14 @@ def json_patch(document: Any, operations: list[Obj]) -> Any:
     """Applies the operations to a copy, all or none. Why one does not apply is not told."""
     if len(operations) > MAX_OPERATIONS:
         allowed = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}"
-        raise ApiError(413, "RequestEntityTooLarge", f"{allowed}, got {len(operations)}")
+        raise StatusError(413, "RequestEntityTooLarge", f"{allowed}, got {len(operations)}")
     out = copy.deepcopy(document)
     try:
         for one in operations:
             out = _OPERATIONS[str(one.get("op"))](out, one)
     except (_Refused, KeyError) as error:
         message = "the server rejected our request due to an error in our request"
-        raise ApiError(422, "Invalid", message, details={}) from error
+        raise StatusError(422, "Invalid", message, details={}) from error
     return out
 
 

@@ -13,13 +13,13 @@ import orjson
 from broker.apiserver import patches
 from broker.apiserver.apply.verb import applied_by
 from broker.apiserver.decode import Mismatch, json_type
-from broker.apiserver.errors import ApiError, Who, bad_request, go_text, invalid, problem
+from broker.apiserver.errors import StatusError, Who, bad_request, go_text, invalid, problem
 from broker.apiserver.incoming import Unreadable, decoded, misfit, parse_json, parse_yaml
 from broker.apiserver.kinds import kind_of
 from broker.apiserver.managing import managed
-from broker.apiserver.options import Call
+from broker.apiserver.options import ApiCall
 from broker.apiserver.shown import patched_text
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.strategic import strategic
 from broker.apiserver.wire import Obj
 
@@ -31,18 +31,18 @@ Change = Callable[[Obj | None], Obj]
 _NOBODY = Who("", "", "")
 
 
-def patching(state: State, call: Call) -> Change:
+def patching(state: ApiState, call: ApiCall) -> Change:
     """What the request's patch does to an object, with the record of who manages what."""
     content, raw = call.content_type, call.request.body or b""
     custom = call.target.resource.custom is not None
     if content not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH) and not custom:
-        raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
+        raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
     if custom and content not in (JSON_PATCH, MERGE_PATCH, APPLY_PATCH):
         accepted = ", ".join((JSON_PATCH, MERGE_PATCH, APPLY_PATCH))
         message = (
             f"the body of the request was in an unknown format - accepted media types include: {accepted}"
         )
-        raise ApiError(415, "UnsupportedMediaType", message)
+        raise StatusError(415, "UnsupportedMediaType", message)
     call.check("PatchOptions")
     if content == APPLY_PATCH:
         return _applying(state, call, raw)
@@ -71,7 +71,7 @@ def _document(content: str, raw: bytes) -> Any:
     return document
 
 
-def _patched(call: Call, content: str, document: Any, live: Obj) -> Obj:
+def _patched(call: ApiCall, content: str, document: Any, live: Obj) -> Obj:
     resource = call.resource
     if content == STRATEGIC_PATCH:
         patched, shown = strategic(live, document, kind_of(resource).shape), go_text(document)
@@ -100,11 +100,11 @@ def _patched(call: Call, content: str, document: Any, live: Obj) -> Obj:
     return obj
 
 
-def _refused(patch: str, why: str) -> ApiError:
+def _refused(patch: str, why: str) -> StatusError:
     return invalid(_NOBODY, "", [problem("invalid", "patch", why, patch)])
 
 
-def _applying(state: State, call: Call, raw: bytes) -> Change:
+def _applying(state: ApiState, call: ApiCall, raw: bytes) -> Change:
     def change(live: Obj | None) -> Obj:
         config = _configuration(raw)
         try:
@@ -115,7 +115,7 @@ def _applying(state: State, call: Call, raw: bytes) -> Change:
             subject = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {kind}"
             why = f"unable to convert unstructured object to {kind}: {wrong.converted}"
             message = f"failed to convert new object ({subject}) to proper version: {why}"
-            raise ApiError(500, "", message) from wrong
+            raise StatusError(500, "", message) from wrong
         return obj
 
     return change

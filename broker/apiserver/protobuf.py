@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from broker.apiserver.errors import ApiError, bad_request
+from broker.apiserver.errors import StatusError, bad_request
 from broker.apiserver.shape import Field, Shape, builtin
 from broker.apiserver.wire import Obj
 
@@ -46,7 +46,7 @@ def decode(raw: bytes) -> Obj:
             shape = builtin("meta", "v1", name)
         if shape is None:
             message = f"protobuf of {api_version}, Kind={name} is not understood here: send JSON"
-            raise ApiError(415, "UnsupportedMediaType", message)
+            raise StatusError(415, "UnsupportedMediaType", message)
         return {**_message(envelope.get(_RAW, b""), shape), "apiVersion": api_version, "kind": name}
     except _MISREAD as error:
         raise bad_request(f"the body is no protobuf that Kubernetes sends: {error}") from error

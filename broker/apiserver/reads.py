@@ -15,22 +15,22 @@ from typing import Any
 import orjson
 
 from broker.apiserver import selectors
-from broker.apiserver.errors import ApiError, bad_request, expired, not_found
+from broker.apiserver.errors import StatusError, bad_request, expired, not_found
 from broker.apiserver.kinds import kind_of
-from broker.apiserver.options import Call, ListOptions, list_options
+from broker.apiserver.options import ApiCall, ListOptions, list_options
 from broker.apiserver.options import revision as as_revision
 from broker.apiserver.resources import Resource
 from broker.apiserver.selectors import Predicate
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.store import Compacted, Item, Key, encode
 from broker.apiserver.tables import Rendering, rendering
-from broker.apiserver.watch import View, WatchStream, error_line
+from broker.apiserver.watch import WatchFilter, WatchStream, error_line
 from broker.apiserver.wire import JSON, Obj, Response
 
 MIN_WATCH_SECONDS = 1800.0
 
 
-def get(state: State, call: Call) -> Response:
+def get(state: ApiState, call: ApiCall) -> Response:
     target, resource = call.target, call.target.resource
     key = (target.namespace if resource.namespaced else "", target.name)
     item = state.store.collection(resource.storage).items.get(key)
@@ -51,13 +51,15 @@ def in_version(resource: Resource, item: Item) -> Item:
     return Item(obj, encode(obj, bare=resource.custom is None), item.revision)
 
 
-def _too_large(wanted: int, current: int) -> ApiError:
+def _too_large(wanted: int, current: int) -> StatusError:
     message = f"Too large resource version: {wanted}, current: {current}"
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
-    return ApiError(504, "Timeout", f"Timeout: {message}", details={"causes": causes, "retryAfterSeconds": 1})
+    return StatusError(
+        504, "Timeout", f"Timeout: {message}", details={"causes": causes, "retryAfterSeconds": 1}
+    )
 
 
-def predicate(call: Call, options: ListOptions) -> Predicate | None:
+def predicate(call: ApiCall, options: ListOptions) -> Predicate | None:
     resource, tests = call.target.resource, list[Predicate]()
     if options.selected is not None:
         tests.append(options.selected)
@@ -73,13 +75,13 @@ _ONE_NAME = re.compile(r"(?:^|,)metadata\.name==?[^=,]")
 _ON_NODE = re.compile(r"(?:^|,)spec\.nodeName==?([^=,]+)")
 
 
-def _one_object(call: Call, options: ListOptions) -> bool:
+def _one_object(call: ApiCall, options: ListOptions) -> bool:
     """Whether a selector and the path together name a single object."""
     placed = bool(call.target.namespace) or not call.target.resource.namespaced
     return placed and _ONE_NAME.search(options.fields) is not None
 
 
-def _indexed(call: Call, options: ListOptions) -> Predicate | None:
+def _indexed(call: ApiCall, options: ListOptions) -> Predicate | None:
     """What the real server looks at for a list: all, unless an index leads straight to the objects."""
     if _one_object(call, options):
         return lambda _: False
@@ -94,14 +96,14 @@ def _unselectable(resource: Resource) -> str:
     return '"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
 
-def list_all(state: State, call: Call) -> Response:
+def list_all(state: ApiState, call: ApiCall) -> Response:
     options = list_options(call)
     shown = rendering(call.target.resource, call, state.clock())
     items, meta = page(state, call, options)
     return Response(200, {"Content-Type": shown.content_type}, shown.many(items, meta))
 
 
-def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Obj]:
+def page(state: ApiState, call: ApiCall, options: ListOptions) -> tuple[list[Item], Obj]:
     """The items asked for, and the list's metadata."""
     resource = call.target.resource
     collection = state.store.collection(resource.storage)
@@ -141,7 +143,7 @@ def page(state: State, call: Call, options: ListOptions) -> tuple[list[Item], Ob
     return [in_version(resource, item) for item in items], meta
 
 
-def _as_of(state: State, resource: Resource, revision: int, after: str) -> dict[Key, Item]:
+def _as_of(state: ApiState, resource: Resource, revision: int, after: str) -> dict[Key, Item]:
     try:
         return state.store.snapshot(resource.storage, revision)
     except Compacted as gone:
@@ -191,17 +193,17 @@ def _decode_token(token: str) -> tuple[int, str]:
 def _start(options: ListOptions) -> int:
     try:
         return as_revision(options.version)
-    except ApiError as error:
-        raise ApiError(500, "", error.message.removeprefix("invalid resource version: ")) from error
+    except StatusError as error:
+        raise StatusError(500, "", error.message.removeprefix("invalid resource version: ")) from error
 
 
-def watch(state: State, call: Call, closed: Callable[[WatchStream], None]) -> WatchStream:
+def watch(state: ApiState, call: ApiCall, closed: Callable[[WatchStream], None]) -> WatchStream:
     options, resource = list_options(call), call.target.resource
     collection = state.store.collection(resource.storage)
     shown = rendering(resource, call, state.clock())
     match = predicate(call, options)
     after = _start(options)
-    view = View(
+    view = WatchFilter(
         call.target.namespace,
         match,
         encode=_encoder(resource, shown),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from broker.apiserver.incoming import read_object
 from broker.apiserver.managing import managed
-from broker.apiserver.options import Call
-from broker.apiserver.state import State
+from broker.apiserver.options import ApiCall
+from broker.apiserver.state import ApiState
 from broker.apiserver.times import stamp
 from broker.apiserver.wire import Obj, Response, reply
 
@@ -29,7 +29,7 @@ _ANSWERS: dict[str, Obj] = {
 REVIEWS = frozenset(_ANSWERS)
 
 
-def answer(state: State, call: Call) -> Response:
+def answer(state: ApiState, call: ApiCall) -> Response:
     call.check("CreateOptions")
     asked = read_object(call)
     plural = call.target.resource.plural

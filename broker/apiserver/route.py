@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from broker.apiserver.errors import ApiError, bad_request, method_not_allowed, no_such_resource, not_found
+from broker.apiserver.errors import StatusError, bad_request, method_not_allowed, no_such_resource, not_found
 from broker.apiserver.resources import Registry, Resource
-from broker.apiserver.wire import Request
+from broker.apiserver.wire import ApiRequest
 
 _ON_COLLECTION = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _ON_OBJECT = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "POST": "create"}
@@ -19,7 +19,7 @@ TRUE = frozenset({"true", "1", "True", "TRUE", "t", "T"})
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     verb: str
     resource: Resource
     namespace: str = ""
@@ -35,12 +35,12 @@ def flag(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "") in TRUE
 
 
-def page_not_found() -> ApiError:
+def page_not_found() -> StatusError:
     """No such group or version: the server's mux answers in plain text, before any API machinery."""
-    return ApiError(404, "", "404 page not found")
+    return StatusError(404, "", "404 page not found")
 
 
-def route(registry: Registry, request: Request) -> Target:
+def route(registry: Registry, request: ApiRequest) -> RequestTarget:
     parts = [unquote(part) for part in request.path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]
@@ -73,7 +73,7 @@ def route(registry: Registry, request: Request) -> Target:
         raise method_not_allowed()
     if resource.namespaced and not namespace and (name or verb in ("create", "deletecollection")):
         raise method_not_allowed() if not name else no_such_resource()
-    return Target(verb, resource, namespace, name, subresource)
+    return RequestTarget(verb, resource, namespace, name, subresource)
 
 
 def _is_custom_group(registry: Registry, group: str) -> bool:

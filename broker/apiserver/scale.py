@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from broker.apiserver.apply.fields import Fields, difference
-from broker.apiserver.apply.managers import Entry, Managed, Manager, read, write
+from broker.apiserver.apply.managers import Managed, ManagedFieldsEntry, Manager, read, write
 from broker.apiserver.columns import selector
-from broker.apiserver.errors import ApiError, bad_request, invalid, not_found, problem
+from broker.apiserver.errors import StatusError, bad_request, invalid, not_found, problem
 from broker.apiserver.incoming import read_object
 from broker.apiserver.managing import managed
-from broker.apiserver.options import Call
+from broker.apiserver.options import ApiCall
 from broker.apiserver.patching import Change, patching
 from broker.apiserver.resources import Resource
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.wire import Obj, Response, reply
 from broker.apiserver.writes import check_name, settle_namespace, store_change
 
@@ -35,7 +35,7 @@ def paths(resource: Resource) -> tuple[str, str, str]:
     return scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath") or ""
 
 
-def answer(state: State, call: Call) -> Response:
+def answer(state: ApiState, call: ApiCall) -> Response:
     target, resource = call.target, call.target.resource
     if target.verb != "get":
         changed, _ = store_change(state, call, _changing(state, call), create=False)
@@ -46,7 +46,7 @@ def answer(state: State, call: Call) -> Response:
     if resource.custom and _dig(obj, paths(resource)[0]) is None:
         message = f'Internal error occurred: the spec replicas field "{paths(resource)[0]}" does not exist'
         causes = [{"message": message.partition(": ")[2]}]
-        raise ApiError(500, "InternalError", message, details={"causes": causes})
+        raise StatusError(500, "InternalError", message, details={"causes": causes})
     return reply(scale_of(resource, obj))
 
 
@@ -71,7 +71,7 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
     }
 
 
-def _changing(state: State, call: Call) -> Change:
+def _changing(state: ApiState, call: ApiCall) -> Change:
     """The change of the object behind the scale that the request's change of the scale amounts to."""
     call.check("UpdateOptions" if call.target.verb == "update" else "PatchOptions")
     inner = _put(state, call) if call.target.verb == "update" else patching(state, call)
@@ -103,7 +103,7 @@ def _changing(state: State, call: Call) -> Change:
     return change
 
 
-def _put(state: State, call: Call) -> Change:
+def _put(state: ApiState, call: ApiCall) -> Change:
     obj = read_object(call)
     return lambda live: managed(state, call, live, obj)
 
@@ -140,7 +140,7 @@ def _to_scale(owners: Managed, path: str) -> Managed:
         if _has(entry.fields, path):
             who = entry.manager
             spoken = Manager(who.name, who.operation, _SCALE, who.subresource)
-            out[spoken.key] = Entry(spoken, _IN_SCALE, entry.time)
+            out[spoken.key] = ManagedFieldsEntry(spoken, _IN_SCALE, entry.time)
     return out
 
 
@@ -153,11 +153,11 @@ def _to_parent(owners: Managed, scale: Managed, path: str, version: str) -> Mana
         if not _has(entry.fields, path) or left.pop(spoken, None) is not None:
             out[key] = entry
         elif rest := difference(entry.fields, _at(path)):
-            out[key] = Entry(who, rest, entry.time)
+            out[key] = ManagedFieldsEntry(who, rest, entry.time)
     for entry in left.values():
         if not _has(entry.fields, "spec.replicas"):
             continue  # a scale of nothing has no field to own
         who = Manager(entry.manager.name, entry.manager.operation, version, entry.manager.subresource)
         # A new entry has no time: the real server looks for it among the old ones.
-        out[who.key] = Entry(who, _at(path), None)
+        out[who.key] = ManagedFieldsEntry(who, _at(path), None)
     return out

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from broker.apiserver.errors import ApiError, bad_request, problem
+from broker.apiserver.errors import StatusError, bad_request, problem
 from broker.apiserver.names import label_value, qualified
 from broker.apiserver.wire import Obj
 
@@ -61,7 +61,7 @@ def _above(left: str | None, right: str | None) -> bool:
         return False
 
 
-def _wrong(why: str, *, inside: bool = False) -> ApiError:
+def _wrong(why: str, *, inside: bool = False) -> StatusError:
     return bad_request(f"unable to parse requirement: {why}" if inside else why)
 
 

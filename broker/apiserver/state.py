@@ -12,15 +12,15 @@ from broker.apiserver.store import Item, Key, Store
 from broker.apiserver.wire import Obj
 
 if TYPE_CHECKING:
-    from broker.apiserver.options import Call
+    from broker.apiserver.options import ApiCall
 
 # (state, resource, new object or None, old object or None), after a write of the store
-Admission = Callable[["State", "Call", Obj, "Obj | None"], Obj]
-Hook = Callable[["State", Resource, Obj | None, Obj | None], None]
+Admission = Callable[["ApiState", "ApiCall", Obj, "Obj | None"], Obj]
+Hook = Callable[["ApiState", Resource, Obj | None, Obj | None], None]
 
 
 @dataclass(slots=True)
-class State:
+class ApiState:
     store: Store
     registry: Registry
     clock: Callable[[], float]
@@ -30,7 +30,7 @@ class State:
     # (namespace, name, port) of a Service → host and port where a webhook is served for it
     services: dict[tuple[str, str, int], tuple[str, int]] = field(default_factory=dict)
 
-    def admit(self, call: Call, obj: Obj, old: Obj | None) -> Obj:
+    def admit(self, call: ApiCall, obj: Obj, old: Obj | None) -> Obj:
         return self.admission(self, call, obj, old)
 
     def get(self, resource: str, namespace: str, name: str) -> Obj | None:

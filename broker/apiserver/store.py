@@ -66,7 +66,7 @@ def encode(obj: Obj, *, bare: bool) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StoreEvent:
     revision: int
     type: str
     key: Key
@@ -89,7 +89,7 @@ class Collection:
     name: str
     items: dict[Key, Item] = field(default_factory=dict)
     keys: list[Key] = field(default_factory=list)
-    log: list[Event] = field(default_factory=list)
+    log: list[StoreEvent] = field(default_factory=list)
     dropped: int = 0  # events of `log` already let go, still in the list until it is trimmed
     base: int = 0  # position of log[0] since the beginning
     compacted: int = 0
@@ -105,7 +105,7 @@ class Collection:
             raise Compacted(revision, self.compacted)
         return self.base + bisect_right(self.log, revision, lo=self.dropped, key=_revision)
 
-    def read(self, position: int, limit: int) -> list[Event]:
+    def read(self, position: int, limit: int) -> list[StoreEvent]:
         """Events from a position on; a position that was dropped is gone for good."""
         if position < self.base + self.dropped:
             raise Compacted(position, self.compacted)
@@ -131,7 +131,7 @@ class Store:
         self._collections: dict[str, Collection] = {}
         self._order: deque[tuple[Collection, int]] = deque()
         self._bytes, self._limit = 0, log_bytes
-        self._changed: list[Callable[[str, Event], None]] = []
+        self._changed: list[Callable[[str, StoreEvent], None]] = []
 
     def collection(self, resource: str) -> Collection:
         found = self._collections.get(resource)
@@ -149,7 +149,9 @@ class Store:
         if before is None:
             insort(collection.keys, key)
         collection.items[key] = item
-        self._emit(collection, Event(self.revision, "MODIFIED" if before else "ADDED", key, item, before))
+        self._emit(
+            collection, StoreEvent(self.revision, "MODIFIED" if before else "ADDED", key, item, before)
+        )
         return item
 
     def delete(self, resource: str, key: Key, *, bare: bool) -> Item:
@@ -160,10 +162,10 @@ class Store:
         self.revision += 1
         obj = {**before.obj, "metadata": {**before.obj["metadata"], "resourceVersion": str(self.revision)}}
         item = Item(obj, encode(obj, bare=bare), self.revision)
-        self._emit(collection, Event(self.revision, "DELETED", key, item, before))
+        self._emit(collection, StoreEvent(self.revision, "DELETED", key, item, before))
         return item
 
-    def on_change(self, callback: Callable[[str, Event], None]) -> None:
+    def on_change(self, callback: Callable[[str, StoreEvent], None]) -> None:
         """Calls back, in the writer's thread and with the store locked, after every write of anything."""
         self._changed.append(callback)
 
@@ -191,7 +193,7 @@ class Store:
         for collection in self._collections.values():
             collection.compacted = self.revision
 
-    def _emit(self, collection: Collection, event: Event) -> None:
+    def _emit(self, collection: Collection, event: StoreEvent) -> None:
         collection.log.append(event)
         self._order.append((collection, len(event.item.wire)))
         self._bytes += len(event.item.wire)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.shape import ANY, Field, Shape
 from broker.apiserver.wire import Obj
 
@@ -192,5 +192,5 @@ def _rank(identity: Any) -> Any:
     return repr(identity) if isinstance(identity, dict | list) else (type(identity), identity)
 
 
-def _bad(why: str) -> ApiError:
-    return ApiError(500, "", why)
+def _bad(why: str) -> StatusError:
+    return StatusError(500, "", why)

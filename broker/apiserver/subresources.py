@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.apiserver import bindings, evictions, finalize, reviews, scale
-from broker.apiserver.errors import ApiError
-from broker.apiserver.options import Call
-from broker.apiserver.state import State
+from broker.apiserver.errors import StatusError
+from broker.apiserver.options import ApiCall
+from broker.apiserver.state import ApiState
 from broker.apiserver.wire import Response
 
-Handler = Callable[[State, Call], Response]
+Handler = Callable[[ApiState, ApiCall], Response]
 
 
-def _no_kubelet(_: State, call: Call) -> Response:
-    raise ApiError(501, "NotImplemented", f"{call.target.plural} needs a kubelet, and no node has one here")
+def _no_kubelet(_: ApiState, call: ApiCall) -> Response:
+    raise StatusError(
+        501, "NotImplemented", f"{call.target.plural} needs a kubelet, and no node has one here"
+    )
 
 
-def _no_tokens(_: State, call: Call) -> Response:
-    raise ApiError(501, "NotImplemented", "this server signs no tokens, and takes requests without any")
+def _no_tokens(_: ApiState, call: ApiCall) -> Response:
+    raise StatusError(501, "NotImplemented", "this server signs no tokens, and takes requests without any")
 
 
 _KUBELET = (
@@ -44,7 +46,7 @@ _HANDLERS: dict[str, Handler] = {
 }
 
 
-def handler(call: Call) -> Handler | None:
+def handler(call: ApiCall) -> Handler | None:
     if call.target.subresource == "scale":
         return scale.answer
     return _HANDLERS.get(call.target.plural) if call.target.resource.custom is None else None

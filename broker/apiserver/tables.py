@@ -15,9 +15,9 @@ import orjson
 
 from broker.apiserver.columns import Cells, Columns, definition, of
 from broker.apiserver.durations import age
-from broker.apiserver.errors import ApiError, bad_request
+from broker.apiserver.errors import StatusError, bad_request
 from broker.apiserver.jsonpath import compiled
-from broker.apiserver.options import Call
+from broker.apiserver.options import ApiCall
 from broker.apiserver.resources import Resource
 from broker.apiserver.store import Item
 from broker.apiserver.times import parse
@@ -208,7 +208,7 @@ def text(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class MediaType:
     """One media type of an Accept header with what Kubernetes reads in it."""
 
     form: str
@@ -217,23 +217,23 @@ class Accepted:
 
 
 @cache
-def accepted(header: str) -> tuple[Accepted, ...]:
+def accepted(header: str) -> tuple[MediaType, ...]:
     """The JSON that a client takes, in its order of preference."""
     out = []
     for clause in header.split(","):
         media, *parameters = (part.strip() for part in clause.split(";"))
         if media in (JSON, "*/*", "application/*", ""):
             values: dict[str, str] = dict(part.split("=", 1) for part in parameters if "=" in part)
-            out.append(Accepted(values.get("as", ""), values.get("g", ""), values.get("v", "")))
+            out.append(MediaType(values.get("as", ""), values.get("g", ""), values.get("v", "")))
     return tuple(out)
 
 
-def rendering(resource: Resource, call: Call, now: float) -> Rendering:
+def rendering(resource: Resource, call: ApiCall, now: float) -> Rendering:
     wanted = accepted(call.request.header("Accept"))
     if not wanted:
         types = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
         message = f"406: Not Acceptable\n\nAvailable representations: {types}"
-        raise ApiError(406, "NotAcceptable", message, details={})
+        raise StatusError(406, "NotAcceptable", message, details={})
     for one in wanted:
         if not one.form:
             break

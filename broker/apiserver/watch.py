@@ -16,7 +16,7 @@ import orjson
 
 from broker.apiserver.errors import expired
 from broker.apiserver.selectors import Predicate
-from broker.apiserver.store import Collection, Compacted, Event, Item, Key, Store, encode
+from broker.apiserver.store import Collection, Compacted, Item, Key, Store, StoreEvent, encode
 from broker.apiserver.wire import Obj
 
 BATCH = 256
@@ -24,7 +24,7 @@ BOOKMARK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class WatchFilter:
     """How one watcher sees objects: which it wants, and how each is written."""
 
     namespace: str
@@ -38,7 +38,7 @@ class View:
             return False
         return self.match is None or self.match(obj)
 
-    def line(self, event: Event) -> bytes | None:
+    def line(self, event: StoreEvent) -> bytes | None:
         """The line for an event, as seen through the selector; None when it does not concern the watcher."""
         if self.namespace and event.key[0] != self.namespace:
             return None
@@ -66,7 +66,7 @@ class WatchStream:
         self,
         store: Store,
         collection: Collection,
-        view: View,
+        view: WatchFilter,
         *,
         after: int,
         initial: list[bytes],

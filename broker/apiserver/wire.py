@@ -13,7 +13,7 @@ JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """`query` holds the last value of each parameter; header names are looked up without regard to case."""
 
     method: str
@@ -30,7 +30,7 @@ class Request:
         return next((v for k, v in self.headers.items() if k.lower() == wanted), "")
 
 
-class Stream(Protocol):
+class ResponseStream(Protocol):
     """A watch: lines of JSON. Iterating blocks for the next ones; `close` from any thread ends it."""
 
     def __iter__(self) -> Iterator[bytes]: ...
@@ -43,7 +43,7 @@ class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
-    stream: Stream | None = None
+    stream: ResponseStream | None = None
 
     def json(self) -> Any:
         return orjson.loads(self.body)

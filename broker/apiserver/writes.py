@@ -6,7 +6,7 @@ Order and rules: k8s.io/apiserver/pkg/registry/generic/registry/store.go (Create
 from __future__ import annotations
 
 from broker.apiserver.errors import (
-    ApiError,
+    StatusError,
     Who,
     already_exists,
     bad_request,
@@ -16,13 +16,13 @@ from broker.apiserver.errors import (
     problem,
 )
 from broker.apiserver.incoming import read_object
-from broker.apiserver.kind import Kind
+from broker.apiserver.kind import ServedKind
 from broker.apiserver.kinds import kind_of
 from broker.apiserver.managing import managed, unique_owners
-from broker.apiserver.options import Call
+from broker.apiserver.options import ApiCall
 from broker.apiserver.patching import Change, patching
 from broker.apiserver.resources import Resource
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.store import Key
 from broker.apiserver.times import stamp
 from broker.apiserver.webhooks import validating
@@ -32,7 +32,7 @@ _NAME_ATTEMPTS = 8
 _MADE_BY_SERVER = ("selfLink", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
-def create(state: State, call: Call) -> tuple[Obj, bool]:
+def create(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
     call.check("CreateOptions")
     obj = read_object(call)
     _wipe(obj["metadata"])
@@ -46,7 +46,7 @@ def _wipe(meta: Obj) -> None:
         meta.pop(name, None)
 
 
-def insert(state: State, call: Call, obj: Obj) -> Obj:
+def insert(state: ApiState, call: ApiCall, obj: Obj) -> Obj:
     """Writes a new object, from its admission to the store."""
     resource, meta = call.target.resource, obj["metadata"]
     kind = kind_of(resource)
@@ -69,7 +69,7 @@ def insert(state: State, call: Call, obj: Obj) -> Obj:
     validating.validate(state, call, obj, None)
     key: Key = (meta.get("namespace", ""), meta.get("name", ""))
     if meta.get("resourceVersion") and not call.dry_run:
-        raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
+        raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
     if (existing := items.get(key)) is not None:
         error = already_exists(resource.who, key[1])
         if existing.obj["metadata"].get("deletionTimestamp"):
@@ -80,7 +80,7 @@ def insert(state: State, call: Call, obj: Obj) -> Obj:
     return state.put(resource, key, resource.store(obj)).obj
 
 
-def settle_namespace(call: Call, meta: Obj) -> None:
+def settle_namespace(call: ApiCall, meta: Obj) -> None:
     wanted = call.target.namespace if call.target.resource.namespaced else ""
     given = meta.get("namespace", "")
     if given and wanted and given != wanted:
@@ -100,7 +100,7 @@ def check_name(meta: Obj, wanted: str) -> None:
         raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({wanted})")
 
 
-def update(state: State, call: Call) -> tuple[Obj, bool]:
+def update(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
     call.check("UpdateOptions")
     target = call.target
     obj = read_object(call)
@@ -126,7 +126,7 @@ def update(state: State, call: Call) -> tuple[Obj, bool]:
     return store_change(state, call, change, create=kind_of(target.resource).rules.create_on_update)
 
 
-def patch(state: State, call: Call) -> tuple[Obj, bool]:
+def patch(state: ApiState, call: ApiCall) -> tuple[Obj, bool]:
     change = patching(state, call)
     target = call.target
 
@@ -147,7 +147,7 @@ def patch(state: State, call: Call) -> tuple[Obj, bool]:
     return store_change(state, call, checked, create=applies and not target.subresource)
 
 
-def store_change(state: State, call: Call, change: Change, *, create: bool) -> tuple[Obj, bool]:
+def store_change(state: ApiState, call: ApiCall, change: Change, *, create: bool) -> tuple[Obj, bool]:
     """Reads, changes and writes one object; True when it was created."""
     target, resource = call.target, call.target.resource
     key: Key = (target.namespace if resource.namespaced else "", target.name)
@@ -160,7 +160,7 @@ def store_change(state: State, call: Call, change: Change, *, create: bool) -> t
     return replace(state, call, kind_of(resource), key, change(before), before), False
 
 
-def replace(state: State, call: Call, kind: Kind, key: Key, obj: Obj, before: Obj) -> Obj:
+def replace(state: ApiState, call: ApiCall, kind: ServedKind, key: Key, obj: Obj, before: Obj) -> Obj:
     """Writes `obj` over the live object, keeping what the server owns."""
     resource, old = call.target.resource, before["metadata"]
     obj = state.admit(call, obj, before)
@@ -193,10 +193,10 @@ def replace(state: State, call: Call, kind: Kind, key: Key, obj: Obj, before: Ob
     return state.put(resource, key, resource.store(obj)).obj
 
 
-def _check_version(resource: Resource, kind: Kind, name: str, meta: Obj, old: Obj) -> None:
+def _check_version(resource: Resource, kind: ServedKind, name: str, meta: Obj, old: Obj) -> None:
     version = meta.get("resourceVersion") or ""
     if version and not version.isdigit():
-        raise ApiError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
+        raise StatusError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
     if version in ("", "0"):
         if not kind.rules.unconditional:
             wrong = problem("invalid", "metadata.resourceVersion", "must be specified for an update", 0)
@@ -251,7 +251,7 @@ def _status_only(obj: Obj, before: Obj) -> Obj:
     return {**out, "metadata": meta}
 
 
-def _aside(kind: Kind, obj: Obj, before: Obj) -> Obj:
+def _aside(kind: ServedKind, obj: Obj, before: Obj) -> Obj:
     """The same for a built-in kind, where its spec stays and mostly its metadata may change."""
     out, meta = dict(obj), dict(obj["metadata"])
     for part, now, then in (
@@ -264,7 +264,7 @@ def _aside(kind: Kind, obj: Obj, before: Obj) -> Obj:
     return {**out, "metadata": meta}
 
 
-def _wanted(obj: Obj, kind: Kind) -> Obj:
+def _wanted(obj: Obj, kind: ServedKind) -> Obj:
     """What a change of counts as a new generation."""
     left_out = kind.rules.uncounted if not kind.status else (*kind.rules.uncounted, "status")
     return {key: value for key, value in obj.items() if key not in left_out}

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 
-class Calls:
+class CallRecorder:
     def __init__(self, *, keep: int = 10_000) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()

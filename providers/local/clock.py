@@ -15,7 +15,7 @@ def _wall() -> datetime:
     return utcnow().replace(tzinfo=UTC)
 
 
-class Clock:
+class LocalClock:
     def __init__(self) -> None:
         self._offset = timedelta()
         self._frozen: datetime | None = None

@@ -33,12 +33,12 @@ from moto.core.exceptions import ServiceException
 
 from providers.local import control_resources
 from providers.local.control_bodies import (
-    Call,
+    BadControlCall,
     ClockBody,
+    ControlCall,
     FaultBody,
     PoolBody,
     QuotaBody,
-    Refused,
     SettingsBody,
     read,
 )
@@ -64,7 +64,7 @@ def respond(request: Any, full_url: str, headers: Any) -> TYPE_RESPONSE:  # noqa
         answer = handle(request.method, what, body, query)
     except json.JSONDecodeError as bad:
         return _refused(f'the body is not JSON: {bad}; send an object, as in {{"size": 3}}')
-    except Refused as refused:
+    except BadControlCall as refused:
         return _refused(str(refused))
     return 200, {"Content-Type": "application/json"}, json.dumps(answer, default=str)
 
@@ -79,20 +79,20 @@ def handle(method: str, what: str, body: dict[str, Any], query: dict[str, str] |
     route = ROUTES.get((method, noun))
     if route is None:
         known = ", ".join(sorted(f"{m} {n}" for m, n in ROUTES))
-        raise Refused(f"{method} {what}: no such control call; there are {known}")
+        raise BadControlCall(f"{method} {what}: no such control call; there are {known}")
     try:
         with LOCK:
             here.ledger.settle()
-            return route(Call(here, rest, body, query or {}))
+            return route(ControlCall(here, rest, body, query or {}))
     except ServiceException as refused:
-        raise Refused(f"{refused.code}: {refused.message}") from refused
-    except Refused:
+        raise BadControlCall(f"{refused.code}: {refused.message}") from refused
+    except BadControlCall:
         raise
     except ValueError as bad:
-        raise Refused(str(bad)) from bad
+        raise BadControlCall(str(bad)) from bad
 
 
-def _state(call: Call) -> Any:
+def _state(call: ControlCall) -> Any:
     return {
         "now": call.here.clock.now().isoformat(),
         "frozen": call.here.clock.frozen,
@@ -111,26 +111,26 @@ def _state(call: Call) -> Any:
     }
 
 
-def _add_fault(call: Call) -> Any:
+def _add_fault(call: ControlCall) -> Any:
     return {"id": call.here.faults.add(**read(FaultBody, call.body).model_dump())}
 
 
-def _list_faults(call: Call) -> Any:
+def _list_faults(call: ControlCall) -> Any:
     return call.here.faults.list()
 
 
-def _remove_faults(call: Call) -> Any:
+def _remove_faults(call: ControlCall) -> Any:
     if not call.rest:
         call.here.faults.clear()
     elif not call.here.faults.remove(call.rest):
-        raise Refused(f"faults/{call.rest}: there is no such fault")
+        raise BadControlCall(f"faults/{call.rest}: there is no such fault")
     return {}
 
 
-def _set_pool(call: Call) -> Any:
+def _set_pool(call: ControlCall) -> Any:
     pool = read(PoolBody, call.body)
     if pool.capacity_type not in POOLED:
-        raise Refused(
+        raise BadControlCall(
             f"capacity_type: {pool.capacity_type!r} has no pool of its own; use {', '.join(POOLED)} "
             "(what a reservation holds is its instance count)"
         )
@@ -138,11 +138,11 @@ def _set_pool(call: Call) -> Any:
     return call.here.ledger.limits()
 
 
-def _set_quota(call: Call) -> Any:
+def _set_quota(call: ControlCall) -> Any:
     asked = read(QuotaBody, call.body)
     quota = quota_of(asked.instance_type, asked.market)
     if quota is None:
-        raise Refused(
+        raise BadControlCall(
             f"instance_type: {asked.instance_type!r} has no {asked.market} quota of vCPUs; with one: "
             + ", ".join(sorted({f for q in QUOTAS.values() if q.market == asked.market for f in q.families}))
         )
@@ -154,7 +154,7 @@ def _set_quota(call: Call) -> Any:
     return _list_quotas(call)
 
 
-def _list_quotas(call: Call) -> Any:
+def _list_quotas(call: ControlCall) -> Any:
     quotas = call.here.quotas
     return [
         {**key._asdict(), "name": QUOTAS[key.code].name, "vcpus": limit, "used": quotas.used(key)}
@@ -162,19 +162,19 @@ def _list_quotas(call: Call) -> Any:
     ]
 
 
-def _list_pools(call: Call) -> Any:
+def _list_pools(call: ControlCall) -> Any:
     return call.here.ledger.limits()
 
 
-def _clear_pools(call: Call) -> Any:
+def _clear_pools(call: ControlCall) -> Any:
     call.here.ledger.clear_limits()
     return []
 
 
-def _set(call: Call) -> Any:
+def _set(call: ControlCall) -> Any:
     settings = read(SettingsBody, call.body)
     if unknown := set(settings.codes or {}) - set(UNDOCUMENTED):
-        raise Refused(f"codes: {', '.join(sorted(unknown))} is none of {', '.join(UNDOCUMENTED)}")
+        raise BadControlCall(f"codes: {', '.join(sorted(unknown))} is none of {', '.join(UNDOCUMENTED)}")
     if settings.describe_lag_s is not None:
         call.here.lag(settings.describe_lag_s)
     if settings.slot_release_s is not None:
@@ -195,7 +195,7 @@ def _set(call: Call) -> Any:
     return _state(call)
 
 
-def _move_clock(call: Call) -> Any:
+def _move_clock(call: ControlCall) -> Any:
     moved = read(ClockBody, call.body)
     if moved.freeze:
         call.here.clock.freeze(None if moved.freeze is True else moved.freeze)
@@ -207,20 +207,20 @@ def _move_clock(call: Call) -> Any:
     return _clock(call)
 
 
-def _clock(call: Call) -> Any:
+def _clock(call: ControlCall) -> Any:
     return {"now": call.here.clock.now().isoformat(), "frozen": call.here.clock.frozen}
 
 
-def _calls(call: Call) -> Any:
+def _calls(call: ControlCall) -> Any:
     return call.here.calls.log(call.query.get("action")) if call.rest == "log" else call.here.calls.counts()
 
 
-def _clear_calls(call: Call) -> Any:
+def _clear_calls(call: ControlCall) -> Any:
     call.here.calls.clear()
     return {}
 
 
-def _reset(call: Call) -> Any:
+def _reset(call: ControlCall) -> Any:
     call.here.reset_knobs()
     return {}
 

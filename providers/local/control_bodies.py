@@ -9,18 +9,18 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from providers.local.ec2.launch_needs import ON_DEMAND
-from providers.local.ec2.world import World
+from providers.local.ec2.world import AwsWorld
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
 
 
-class Refused(ValueError):
+class BadControlCall(ValueError):
     """A control call that makes no sense; its text says which field, which value and what would do."""
 
 
-class Call(NamedTuple):
-    here: World
+class ControlCall(NamedTuple):
+    here: AwsWorld
     rest: str  # of the path, after the noun
     body: dict[str, Any]
     query: Mapping[str, str]
@@ -126,7 +126,7 @@ def read(model: type[Read], body: Any) -> Read:
     try:
         return model.model_validate(body)
     except ValidationError as bad:
-        raise Refused(_sentence(model, bad)) from bad
+        raise BadControlCall(_sentence(model, bad)) from bad
 
 
 def _sentence(model: type[BaseModel], bad: ValidationError) -> str:

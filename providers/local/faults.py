@@ -27,7 +27,7 @@ STAGES: tuple[Stage, ...] = ("request", "launch", "response")
 
 
 @dataclass(slots=True)
-class Fault:
+class InjectedFault:
     id: str
     action: str
     stage: Stage
@@ -48,9 +48,9 @@ class Fault:
         )
 
 
-class Faults:
+class InjectedFaults:
     def __init__(self) -> None:
-        self._rules: list[Fault] = []
+        self._rules: list[InjectedFault] = []
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
 
@@ -73,7 +73,7 @@ class Faults:
         if stage == "request" and not code and not delay_s:
             raise ValueError("code: a fault at the request stage needs a code or a delay_s")
         with self._lock:
-            rule = Fault(
+            rule = InjectedFault(
                 id=f"fault-{next(self._ids)}",
                 action=action,
                 stage=stage,
@@ -101,7 +101,7 @@ class Faults:
         with self._lock:
             return [asdict(rule) for rule in self._rules]
 
-    def take(self, action: str, stage: Stage, facts: Mapping[str, Any]) -> Fault | None:
+    def take(self, action: str, stage: Stage, facts: Mapping[str, Any]) -> InjectedFault | None:
         """The first rule that applies, spent once; its delay has passed when this returns."""
         with self._lock:
             rule = next((r for r in self._rules if r.applies(action, stage, facts)), None)

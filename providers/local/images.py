@@ -37,36 +37,38 @@ OLDER, NEWEST = datetime(2025, 5, 5), datetime(2025, 11, 12)
 OWNERS = {"amazon-eks-node": "602401143452", "bottlerocket-aws": "092701018921"}
 
 
-class Image(NamedTuple):
+class PublishedImage(NamedTuple):
     name: str
     architecture: str
     parameters: tuple[str, ...]  # all that name it
     root_device: str
 
 
-def published() -> Iterator[Image]:
+def published() -> Iterator[PublishedImage]:
     for kubernetes in KUBERNETES:
         yield from _amazon_linux(kubernetes)
         yield from _bottlerocket(kubernetes)
 
 
-def _amazon_linux(kubernetes: str) -> Iterator[Image]:
+def _amazon_linux(kubernetes: str) -> Iterator[PublishedImage]:
     for architecture, variant in AMAZON_LINUX:
         folder = f"{ROOTS[0]}/{kubernetes}/amazon-linux-2023/{architecture}/{variant}"
         for release in AL2023_RELEASES:
             name = f"amazon-eks-node-al2023-{architecture}-{variant}-{kubernetes}-{release}"
             named = [name, *(["recommended"] if release == AL2023_RELEASES[-1] else [])]
             paths = tuple(f"{folder}/{each}/image_id" for each in named)
-            yield Image(name, architecture, paths, "/dev/xvda")
+            yield PublishedImage(name, architecture, paths, "/dev/xvda")
 
 
-def _bottlerocket(kubernetes: str) -> Iterator[Image]:
+def _bottlerocket(kubernetes: str) -> Iterator[PublishedImage]:
     for architecture, variant in BOTTLEROCKET:
         folder = f"{ROOTS[1]}/aws-k8s-{kubernetes}{variant}/{architecture}"
         for release in BOTTLEROCKET_RELEASES:
             name = f"bottlerocket-aws-k8s-{kubernetes}{variant}-{architecture}-v{release}"
             named = [release, *(["latest"] if release == BOTTLEROCKET_RELEASES[-1] else [])]
-            yield Image(name, architecture, tuple(f"{folder}/{each}/image_id" for each in named), "/dev/xvda")
+            yield PublishedImage(
+                name, architecture, tuple(f"{folder}/{each}/image_id" for each in named), "/dev/xvda"
+            )
 
 
 def with_published(stock: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
@@ -91,7 +93,7 @@ def _load(parameters: ParameterDict) -> None:
                 dict.setdefault(parameters, path, []).append(_parameter(account, path, made.id))
 
 
-def _register(backend: Any, image: Image) -> Ami:
+def _register(backend: Any, image: PublishedImage) -> Ami:
     digest = hashlib.sha256(f"{backend.region_name}/{image.name}".encode()).hexdigest()
     release = image.name.rpartition("-v")[2]
     newest = release in (AL2023_RELEASES[-1].removeprefix("v"), BOTTLEROCKET_RELEASES[-1])

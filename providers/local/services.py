@@ -20,7 +20,7 @@ from moto.moto_api._internal import mock_random
 
 from providers.local.ec2.errors import STATUS
 from providers.local.ec2.world import LOCK, world
-from providers.local.faults import Fault
+from providers.local.faults import InjectedFault
 
 CallAction = Callable[[BaseResponse], TYPE_RESPONSE]
 
@@ -75,7 +75,7 @@ def params_of(response: BaseResponse) -> dict[str, Any]:
     return {key: value[0] for key, value in response.querystring.items() if isinstance(value, list)}
 
 
-def refusal(response: BaseResponse, fault: Fault) -> TYPE_RESPONSE:
+def refusal(response: BaseResponse, fault: InjectedFault) -> TYPE_RESPONSE:
     """A scripted error in the shape that the service's clients read."""
     code, message = str(fault.code), fault.message or f"Scripted by {fault.id}"
     status = fault.status or STATUS.get(code, 400)

@@ -18,7 +18,7 @@ from moto.ram.exceptions import InvalidParameterException, UnknownResourceExcept
 from moto.ram.models import ResourceAccessManagerBackend, ResourceShare, ram_backends
 from moto.ram.responses import ResourceAccessManagerResponse
 
-from providers.local.ec2.reservations import CapacityReservation
+from providers.local.ec2.reservations import Ec2Reservation
 from providers.local.ec2.world import LOCK, world
 
 KIND = "capacity-reservation"
@@ -134,7 +134,7 @@ class SharingBackend(ResourceAccessManagerBackend):
             raise UnknownResourceException(f"ResourceShare {arn} could not be found.")
         return found
 
-    def _reservation(self, arn: str) -> CapacityReservation | None:
+    def _reservation(self, arn: str) -> Ec2Reservation | None:
         found = world().ledger.in_scope(self.account_id, self.region_name).get(arn.rpartition("/")[2])
         return found if found is not None and found.arn == arn else None
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import yaml
 
-from broker.apiserver import Cluster, Request
+from broker.apiserver import ApiRequest, Cluster
 
 Json = dict[str, Any]
 # Method, path, query and body of a request; status and body of its answer.
@@ -42,7 +42,7 @@ def create(ask: Ask, manifests: Iterable[Json], *, dry_run: bool = False) -> lis
 def embedded(cluster: Cluster) -> Ask:
     def ask(method: str, path: str, query: Mapping[str, str], body: Json | None) -> tuple[int, Json]:
         raw = None if body is None else orjson.dumps(body)
-        answer = cluster.handle(Request(method, path, query, {"Content-Type": "application/json"}, raw))
+        answer = cluster.handle(ApiRequest(method, path, query, {"Content-Type": "application/json"}, raw))
         return answer.status, answer.json()
 
     return ask

@@ -187,8 +187,8 @@ class Wire:
         return _Piece(answer.stream, self._events())
 
 
-def _served(request: Request) -> wire.Request:
-    return wire.Request(request.method, request.path, request.query, request.headers, request.body)
+def _served(request: Request) -> wire.ApiRequest:
+    return wire.ApiRequest(request.method, request.path, request.query, request.headers, request.body)
 
 
 class _Piece:

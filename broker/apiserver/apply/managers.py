@@ -14,7 +14,7 @@ import orjson
 from broker.apiserver.apply.compare import Difference, compare, fields_of
 from broker.apiserver.apply.fields import SELF, Fields, difference, intersection, paths, union, with_named
 from broker.apiserver.apply.merge import merge, remove
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.shape import Shape
 from broker.apiserver.wire import Obj
 
@@ -53,13 +53,13 @@ class Manager:
 
 
 @dataclass(slots=True)
-class Entry:
+class ManagedFieldsEntry:
     manager: Manager
     fields: Fields
     time: str | None
 
 
-Managed = dict[tuple[str, str, str, str], Entry]
+Managed = dict[tuple[str, str, str, str], ManagedFieldsEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def read(meta: Obj) -> Managed:
         ):
             return {}
         manager = Manager(raw.get("manager", ""), operation, raw["apiVersion"], raw.get("subresource", ""))
-        out[manager.key] = Entry(manager, raw.get("fieldsV1") or {}, raw.get("time"))
+        out[manager.key] = ManagedFieldsEntry(manager, raw.get("fieldsV1") or {}, raw.get("time"))
     return out
 
 
@@ -96,12 +96,12 @@ def write(meta: Obj, managed: Managed) -> None:
     meta["managedFields"] = [_encoded(entry) for entry in sorted(managed.values(), key=_rank)]
 
 
-def _rank(entry: Entry) -> tuple[str, str, str, str, str]:
+def _rank(entry: ManagedFieldsEntry) -> tuple[str, str, str, str, str]:
     manager = entry.manager
     return (manager.operation, entry.time or "", manager.name, manager.version, manager.subresource)
 
 
-def _encoded(entry: Entry) -> Obj:
+def _encoded(entry: ManagedFieldsEntry) -> Obj:
     manager = entry.manager
     out: Obj = {"manager": manager.name, "operation": manager.operation, "apiVersion": manager.version}
     if entry.time:
@@ -126,7 +126,7 @@ def updated(live: Obj, new: Obj, name: str, now: str, context: Context) -> None:
     if taken:
         manager = Manager(name, UPDATE, context.version, context.subresource)
         have = managed.get(manager.key)
-        managed[manager.key] = Entry(manager, union(have.fields, taken) if have else taken, now)
+        managed[manager.key] = ManagedFieldsEntry(manager, union(have.fields, taken) if have else taken, now)
     _cap(managed)
     write(new["metadata"], managed)
 
@@ -169,7 +169,7 @@ def _settle(managed: Managed, found: Difference, context: Context, *, but: Any =
         if not rest:
             del managed[key]
         elif rest is not entry.fields:
-            managed[key] = Entry(entry.manager, rest, entry.time)
+            managed[key] = ManagedFieldsEntry(entry.manager, rest, entry.time)
     return taken
 
 
@@ -179,7 +179,7 @@ def _cap(managed: Managed) -> None:
     if len(updaters) <= MAX_UPDATERS:
         return
     updaters.sort(key=lambda entry: (entry.time or "", entry.manager.key))
-    left, first = len(updaters), dict[str, Entry]()
+    left, first = len(updaters), dict[str, ManagedFieldsEntry]()
     for entry in updaters:
         if left <= MAX_UPDATERS:
             return
@@ -191,7 +191,7 @@ def _cap(managed: Managed) -> None:
         have = managed.get(bucket.key)
         if have is None:
             have = managed.pop(first[version].manager.key)
-        managed[bucket.key] = Entry(bucket, union(entry.fields, have.fields), entry.time)
+        managed[bucket.key] = ManagedFieldsEntry(bucket, union(entry.fields, have.fields), entry.time)
         managed.pop(entry.manager.key, None)
         left -= 1
 
@@ -208,7 +208,7 @@ def applied(live: Obj, config: Obj, name: str, now: str, context: Context, *, fo
         )
         if taken:
             before = Manager(BEFORE_FIRST_APPLY, UPDATE, context.version, context.subresource)
-            managed[before.key] = Entry(before, taken, now)
+            managed[before.key] = ManagedFieldsEntry(before, taken, now)
     out, after = _apply(base, dict(managed), config, name, context, force=force)
     key = Manager(name, APPLY, context.version, context.subresource).key
     changed = out is not None
@@ -229,7 +229,7 @@ def _apply(
     merged = merge(base, config, context.shape)
     last = managed.get(manager.key)
     wanted = difference(fields_of(config, context.shape), context.ignored, below=True)
-    mine = Entry(manager, wanted, last.time if last else None)
+    mine = ManagedFieldsEntry(manager, wanted, last.time if last else None)
     managed[manager.key] = mine
     if last is not None:
         merged = _pruned(merged, last.fields, managed, context)
@@ -243,7 +243,7 @@ def _apply(
             raise _conflicts({before[key].manager: fields for key, fields in taken.items()})
     rest = difference(wanted, _NEVER)
     if rest:
-        managed[manager.key] = Entry(manager, rest, mine.time)
+        managed[manager.key] = ManagedFieldsEntry(manager, rest, mine.time)
     else:
         managed.pop(manager.key, None)
     same = merged == base
@@ -294,7 +294,7 @@ def _last(config: Obj) -> str:
     return orjson.dumps({**config, "metadata": meta}, option=orjson.OPT_SORT_KEYS).decode() + "\n"
 
 
-def _conflicts(taken: dict[Manager, Fields]) -> ApiError:
+def _conflicts(taken: dict[Manager, Fields]) -> StatusError:
     listed = [(_named(who), path) for who, fields in taken.items() for path in paths(fields)]
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
@@ -308,7 +308,7 @@ def _conflicts(taken: dict[Manager, Fields]) -> ApiError:
         for who in sorted({who for who, _ in listed}):
             lines += [f"conflicts with {who}:", *(f"- {path}" for name, path in listed if name == who)]
         text = f"Apply failed with {len(listed)} conflicts: " + "\n".join(lines)
-    return ApiError(409, "Conflict", text, details={"causes": causes})
+    return StatusError(409, "Conflict", text, details={"causes": causes})
 
 
 def _named(manager: Manager) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.apiserver.apply.compare import _STRUCTURES, granular_list, granular_map
 from broker.apiserver.apply.fields import Fields, show, step_of
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.shape import Shape
 
 _ABSENT = object()
@@ -202,6 +202,6 @@ def _shown(value: Any) -> str:
     return f"&{{{str(value).lower() if isinstance(value, bool) else value}}}"
 
 
-def failed(subject: str, problems: list[str]) -> ApiError:
+def failed(subject: str, problems: list[str]) -> StatusError:
     listed = problems[0] if len(problems) == 1 else "errors:\n" + "\n".join(f"  {one}" for one in problems)
-    return ApiError(500, "", f"failed to create typed patch object ({subject}): {listed}")
+    return StatusError(500, "", f"failed to create typed patch object ({subject}): {listed}")

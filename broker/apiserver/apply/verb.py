@@ -9,15 +9,15 @@ from broker.apiserver.apply.merge import check, failed
 from broker.apiserver.decode import fragment
 from broker.apiserver.errors import bad_request
 from broker.apiserver.kinds import kind_of
-from broker.apiserver.options import Call
+from broker.apiserver.options import ApiCall
 from broker.apiserver.resources import Resource
 from broker.apiserver.route import flag
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.times import stamp
 from broker.apiserver.wire import Obj
 
 
-def context_of(call: Call) -> Context:
+def context_of(call: ApiCall) -> Context:
     kind, sub = kind_of(call.resource), call.target.subresource
     empty = nothing(call.resource)
     return Context(kind.shape, call.resource.api_version, sub, kind.ignored.get(sub, {}), empty)
@@ -30,7 +30,7 @@ def nothing(resource: Resource) -> Obj:
     return empty if resource.custom else fragment(empty, kind_of(resource).shape)
 
 
-def applied_by(state: State, call: Call, config: Obj, live: Obj | None) -> Obj:
+def applied_by(state: ApiState, call: ApiCall, config: Obj, live: Obj | None) -> Obj:
     """The live object (None for a new one) with the request's configuration applied."""
     resource, context = call.resource, context_of(call)
     if (config.get("apiVersion"), config.get("kind")) != (resource.api_version, resource.kind):

@@ -58,7 +58,7 @@ FAILURES = (TypeError, ValueError, KeyError, IndexError, ZeroDivisionError, Runt
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CelRule:
     source: str
     program: Any
     message: str
@@ -70,15 +70,15 @@ class Rule:
 
 
 @dataclass(slots=True)
-class Node:
+class CelRuleNode:
     """The rules at one place of a schema, and below it."""
 
     schema: Obj
-    rules: list[Rule] = field(default_factory=list)
-    properties: dict[str, Node] = field(default_factory=dict)
-    more: Node | None = None
-    items: Node | None = None
-    all_of: list[Node] = field(default_factory=list)
+    rules: list[CelRule] = field(default_factory=list)
+    properties: dict[str, CelRuleNode] = field(default_factory=dict)
+    more: CelRuleNode | None = None
+    items: CelRuleNode | None = None
+    all_of: list[CelRuleNode] = field(default_factory=list)
     root: bool = False
     holds: set[bytes] = field(default_factory=set)  # digests of values that no rule here objects to
 
@@ -87,16 +87,16 @@ class Node:
         return not (self.rules or self.properties or self.more or self.items or self.all_of)
 
 
-def compiled(schema: Obj) -> Node | None:
+def compiled(schema: Obj) -> CelRuleNode | None:
     """None when the schema has no rules. Raises ValueError for a rule that is no CEL; see `problems`."""
     node = _node(schema, root=True)
     return None if node is None else node
 
 
-def _node(schema: Any, *, root: bool = False) -> Node | None:
+def _node(schema: Any, *, root: bool = False) -> CelRuleNode | None:
     if not isinstance(schema, dict):
         return None
-    node = Node(schema, root=root or bool(schema.get("x-kubernetes-embedded-resource")))
+    node = CelRuleNode(schema, root=root or bool(schema.get("x-kubernetes-embedded-resource")))
     node.rules = [_rule(raw) for raw in schema.get("x-kubernetes-validations") or ()]
     for name, inner in (schema.get("properties") or {}).items():
         if (child := _node(inner)) is not None:
@@ -106,9 +106,9 @@ def _node(schema: Any, *, root: bool = False) -> Node | None:
     return None if node.empty else node
 
 
-def _rule(raw: Obj) -> Rule:
+def _rule(raw: Obj) -> CelRule:
     source, expression = raw["rule"], raw.get("messageExpression", "")
-    return Rule(
+    return CelRule(
         source,
         program(source),
         raw.get("message", "").strip(),
@@ -146,12 +146,12 @@ def evaluate(source: str, variables: Obj) -> Any:
     return program(source).execute(_context()(variables))
 
 
-def check(node: Node, new: Any, old: Any, path: str = "") -> list[FieldError]:
+def check(node: CelRuleNode, new: Any, old: Any, path: str = "") -> list[FieldError]:
     """What the rules say of a value; `old` is what it replaces, or None."""
     return list(_check(node, new, old, path, False))
 
 
-def _check(node: Node, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
+def _check(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
     if new is None:
         return
     # What an update leaves as it was is not held against it.
@@ -182,7 +182,7 @@ def _correlated(schema: Obj, new: list[Any], old: Any) -> Callable[[Any], Any]:
     return lambda one: index.get(tuple(repr(one.get(key)) for key in keys)) if isinstance(one, dict) else None
 
 
-def _expressions(node: Node, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
+def _expressions(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
     if not node.rules:
         return
     digest = _digest(node, new, old, same)
@@ -196,7 +196,7 @@ def _expressions(node: Node, new: Any, old: Any, path: str, same: bool) -> Itera
         node.holds.add(digest)
 
 
-def _digest(node: Node, new: Any, old: Any, same: bool) -> bytes:
+def _digest(node: CelRuleNode, new: Any, old: Any, same: bool) -> bytes:
     """Of all that decides what is said here; empty where it cannot be written down."""
     reads = [new, old if any(rule.transition for rule in node.rules) else None, same]
     try:
@@ -205,7 +205,7 @@ def _digest(node: Node, new: Any, old: Any, same: bool) -> bytes:
         return b""
 
 
-def _evaluated(node: Node, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
+def _evaluated(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
     kind = node.schema.get("type", "")
     variables: Obj = {"self": _bound(new, node.schema, root=node.root)}
     for rule in node.rules:
@@ -229,7 +229,7 @@ def _evaluated(node: Node, new: Any, old: Any, path: str, same: bool) -> Iterato
         yield _error(rule, where, detail, value, structural=kind in ("object", "array"))
 
 
-def _error(rule: Rule, path: str, detail: str, value: Any, *, structural: bool) -> FieldError:
+def _error(rule: CelRule, path: str, detail: str, value: Any, *, structural: bool) -> FieldError:
     what = _REASONS.get(rule.reason, "invalid")
     if what == "duplicate":
         detail = ""
@@ -248,7 +248,7 @@ def _failure(error: Exception) -> str:
     return str(error.args[0] if error.args else error).splitlines()[0]
 
 
-def _message(rule: Rule, context: Any) -> str:
+def _message(rule: CelRule, context: Any) -> str:
     if rule.message_program is not None:
         try:
             text = rule.message_program.execute(context)
@@ -259,7 +259,7 @@ def _message(rule: Rule, context: Any) -> str:
     return rule.message or f"failed rule: {rule.source}"
 
 
-def _old(old: Any, node: Node, *, optional: bool) -> Any:
+def _old(old: Any, node: CelRuleNode, *, optional: bool) -> Any:
     bound = _bound(old, node.schema, root=node.root) if old is not None else None
     if not optional:
         return bound

@@ -14,7 +14,7 @@ from broker.apiserver import decode as decoding
 from broker.apiserver import names
 from broker.apiserver.crd import lists, rules, schema, structural
 from broker.apiserver.errors import FieldError, Who, go_text, problem
-from broker.apiserver.kind import Kind, Rules, readers
+from broker.apiserver.kind import KindRules, ServedKind, readers
 from broker.apiserver.shape import Shape, custom
 from broker.apiserver.wire import Obj
 
@@ -58,8 +58,8 @@ class CustomVersion:
         return custom(self.schema)
 
     @cached_property
-    def kind(self) -> Kind:
-        made = Rules(
+    def kind(self) -> ServedKind:
+        made = KindRules(
             default=self._default,
             create=self._create,
             generation=True,
@@ -67,7 +67,7 @@ class CustomVersion:
             warnings=_finalizer_warnings,
             selectable={path.lstrip("."): path for path in self.selectable},
         )
-        return Kind(
+        return ServedKind(
             shape=self.shape,
             rules=made,
             who=self._who,
@@ -118,7 +118,7 @@ class CustomVersion:
         return schema.compiled((self.schema.get("properties") or {}).get("status") or {})
 
     @cached_property
-    def _rules(self) -> rules.Node | None:
+    def _rules(self) -> rules.CelRuleNode | None:
         return rules.compiled(self.schema)
 
     def validate(self, obj: Obj, old: Obj | None, subresource: str) -> list[FieldError]:

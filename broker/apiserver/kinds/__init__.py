@@ -15,8 +15,8 @@ from broker.apiserver.kind import (
     NEW,
     STATUS,
     VALID,
-    Kind,
-    Rules,
+    KindRules,
+    ServedKind,
     ignored,
     readers,
 )
@@ -26,21 +26,21 @@ from broker.apiserver.resources import Resource
 from broker.apiserver.shape import builtin
 from broker.apiserver.wire import Obj
 
-_DEFAULT = Rules()
+_DEFAULT = KindRules()
 
 
-def kind_of(resource: Resource) -> Kind:
+def kind_of(resource: Resource) -> ServedKind:
     return resource.custom.kind if resource.custom else _builtin(resource.gvk, resource)
 
 
 @lru_cache(maxsize=256)
-def _builtin(gvk: tuple[str, str, str], resource: Resource) -> Kind:
+def _builtin(gvk: tuple[str, str, str], resource: Resource) -> ServedKind:
     shape = builtin(*gvk)
     assert shape is not None, f"no type data for {gvk}: regenerate data/types.json"
     rules = RULES.get(f"{resource.plural}.{resource.group}", _DEFAULT)
     # What is kept in the form of another group is called by its name there.
     called = Who("", resource.plural, resource.kind) if resource.convert else resource.who
-    return Kind(
+    return ServedKind(
         shape=shape,
         rules=rules,
         who=lambda _: called,
@@ -52,7 +52,7 @@ def _builtin(gvk: tuple[str, str, str], resource: Resource) -> Kind:
     )
 
 
-def _validator(resource: Resource, rules: Rules) -> Callable[[Obj, Obj | None, str], list[FieldError]]:
+def _validator(resource: Resource, rules: KindRules) -> Callable[[Obj, Obj | None, str], list[FieldError]]:
     namespaced = resource.namespaced
 
     def meta(obj: Obj, _: Obj) -> list[FieldError]:

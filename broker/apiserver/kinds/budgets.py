@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from broker.apiserver.errors import FieldError, supported
-from broker.apiserver.kind import STATUS, VALID, Rules
+from broker.apiserver.kind import STATUS, VALID, KindRules
 from broker.apiserver.kinds.checks import conditions, count_or_percent, label_selector, not_negative
 from broker.apiserver.names import path_segment
 from broker.apiserver.wire import Obj
@@ -49,7 +49,7 @@ def _validate_status(obj: Obj, _: Obj) -> list[FieldError]:
     return out
 
 
-RULES = Rules(
+RULES = KindRules(
     create=_create,
     validate=_validate,
     validate_status=_validate_status,

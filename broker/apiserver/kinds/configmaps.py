@@ -6,7 +6,7 @@ import base64
 import re
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kind import CHANGED, FIXED, META, VALID, Rules
+from broker.apiserver.kind import CHANGED, FIXED, META, VALID, KindRules
 from broker.apiserver.wire import Obj
 
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
@@ -57,7 +57,7 @@ def _validate_update(obj: Obj, old: Obj) -> list[FieldError]:
     return [problem("forbidden", name, why) for name in changed]
 
 
-RULES = Rules(
+RULES = KindRules(
     validate=_validate,
     validate_update=_validate_update,
     core=True,

@@ -6,7 +6,7 @@ Rule: k8s.io/kubernetes/pkg/apis/events/v1 (conversion), pkg/apis/core/validatio
 from __future__ import annotations
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kind import Rules
+from broker.apiserver.kind import KindRules
 from broker.apiserver.names import dns_subdomain, qualified
 from broker.apiserver.wire import Obj
 
@@ -115,13 +115,13 @@ def _renamed(path: str) -> str:
     return _NAMES.get(head, head) + dot + rest
 
 
-CORE = Rules(
+CORE = KindRules(
     validate=_validate,
     name=dns_subdomain,
     create_on_update=True,
     selectable={**{path: path for path in _SELECTABLE}, "source": _source},
 )
-NEW = Rules(
+NEW = KindRules(
     validate_new=lambda obj, _: _validate_new_form(obj),
     validate_update=_validate_update,
     create_on_update=True,

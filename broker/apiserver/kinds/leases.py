@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kind import FIXED, VALID, Rules
+from broker.apiserver.kind import FIXED, VALID, KindRules
 from broker.apiserver.kinds.checks import not_negative
 from broker.apiserver.wire import Obj
 
@@ -26,7 +26,7 @@ def _validate(obj: Obj) -> list[FieldError]:
     return out + not_negative(spec.get("leaseTransitions"), "spec.leaseTransitions")
 
 
-RULES = Rules(
+RULES = KindRules(
     create=_create,
     update=_update,
     validate=_validate,

@@ -5,7 +5,7 @@ Rule: k8s.io/kubernetes/pkg/registry/core/namespace (strategy.go).
 
 from __future__ import annotations
 
-from broker.apiserver.kind import Rules
+from broker.apiserver.kind import KindRules
 from broker.apiserver.names import dns_label
 from broker.apiserver.wire import Obj
 
@@ -32,7 +32,7 @@ def _update(obj: Obj, old: Obj) -> None:
     obj["spec"] = old.get("spec") or {}
 
 
-RULES = Rules(
+RULES = KindRules(
     default=default,
     create=_create,
     update=_update,

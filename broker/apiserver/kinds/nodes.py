@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kind import CHANGED, FIXED, META, STATUS, VALID, Rules
+from broker.apiserver.kind import CHANGED, FIXED, META, STATUS, VALID, KindRules
 from broker.apiserver.kinds.checks import label_name, resource_value, taint_effect
 from broker.apiserver.names import label_value
 from broker.apiserver.wire import Obj
@@ -87,7 +87,7 @@ def _unschedulable(obj: Obj) -> str:
     return str(bool((obj.get("spec") or {}).get("unschedulable"))).lower()
 
 
-RULES = Rules(
+RULES = KindRules(
     default=_default,
     create=_create,
     update=_update,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kind import CHANGED, FIXED, META, STATUS, VALID, Rules
+from broker.apiserver.kind import CHANGED, FIXED, META, STATUS, VALID, KindRules
 from broker.apiserver.kinds import pod_defaults
 from broker.apiserver.kinds.checks import label_name
 from broker.apiserver.kinds.pod_checks import spec_problems, tolerations
@@ -205,7 +205,7 @@ _SELECTABLE = (
     "status.nominatedNodeName",
 )
 
-RULES = Rules(
+RULES = KindRules(
     default=pod_defaults.default,
     create=_create,
     update_status=_update_status,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 
 from broker.apiserver.errors import FieldError, problem, supported
-from broker.apiserver.kind import Rules
+from broker.apiserver.kind import KindRules
 from broker.apiserver.names import dns_1035_label
 from broker.apiserver.wire import Obj
 
@@ -99,7 +99,7 @@ def _validate_update(obj: Obj, old: Obj) -> list[FieldError]:
     return []
 
 
-RULES = Rules(
+RULES = KindRules(
     default=_default,
     create=_create,
     update=_update,

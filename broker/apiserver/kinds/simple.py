@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 
 from broker.apiserver.errors import FieldError, problem
-from broker.apiserver.kind import Rules
+from broker.apiserver.kind import KindRules
 from broker.apiserver.names import dns_subdomain, path_segment
 from broker.apiserver.wire import Obj
 
@@ -138,43 +138,43 @@ def _endpoints(obj: Obj) -> None:
             port["protocol"] = port.get("protocol") or "TCP"
 
 
-_BINDING = Rules(default=_role_binding, validate_update=_same_role, name=path_segment)
-_ROLE = Rules(name=path_segment)
-_COUNTED = Rules(create=_no_status, generation=True)
-RULES: dict[str, Rules] = {
-    "secrets.": Rules(
+_BINDING = KindRules(default=_role_binding, validate_update=_same_role, name=path_segment)
+_ROLE = KindRules(name=path_segment)
+_COUNTED = KindRules(create=_no_status, generation=True)
+RULES: dict[str, KindRules] = {
+    "secrets.": KindRules(
         default=_secret,
         validate=_secret_problems,
         validate_update=_secret_update,
         selectable={"type": "type"},
     ),
-    "serviceaccounts.": Rules(returns_deleted=True),
-    "resourcequotas.": Rules(create=_no_status, returns_deleted=True),
-    "endpoints.": Rules(default=_endpoints, create_on_update=True),
-    "persistentvolumes.": Rules(default=_volume, create=_new_volume, returns_deleted=True),
-    "persistentvolumeclaims.": Rules(default=_claim, create=_pending, returns_deleted=True),
-    "limitranges.": Rules(default=_limits),
-    "priorityclasses.scheduling.k8s.io": Rules(
+    "serviceaccounts.": KindRules(returns_deleted=True),
+    "resourcequotas.": KindRules(create=_no_status, returns_deleted=True),
+    "endpoints.": KindRules(default=_endpoints, create_on_update=True),
+    "persistentvolumes.": KindRules(default=_volume, create=_new_volume, returns_deleted=True),
+    "persistentvolumeclaims.": KindRules(default=_claim, create=_pending, returns_deleted=True),
+    "limitranges.": KindRules(default=_limits),
+    "priorityclasses.scheduling.k8s.io": KindRules(
         default=_priority_class,
         validate=_priority_problems,
         validate_update=_priority_update,
         generation=True,
         name=dns_subdomain,
     ),
-    "storageclasses.storage.k8s.io": Rules(default=_storage_class, returns_deleted=True),
-    "volumeattachments.storage.k8s.io": Rules(returns_deleted=True),
-    "csinodes.storage.k8s.io": Rules(returns_deleted=True),
-    "csidrivers.storage.k8s.io": Rules(returns_deleted=True),
+    "storageclasses.storage.k8s.io": KindRules(default=_storage_class, returns_deleted=True),
+    "volumeattachments.storage.k8s.io": KindRules(returns_deleted=True),
+    "csinodes.storage.k8s.io": KindRules(returns_deleted=True),
+    "csidrivers.storage.k8s.io": KindRules(returns_deleted=True),
     f"roles.{_RBAC}": _ROLE,
     f"clusterroles.{_RBAC}": _ROLE,
     f"rolebindings.{_RBAC}": _BINDING,
     f"clusterrolebindings.{_RBAC}": _BINDING,
-    "ingresses.networking.k8s.io": Rules(create=_no_balancer, generation=True),
-    "networkpolicies.networking.k8s.io": Rules(default=_policy, generation=True),
-    "ingressclasses.networking.k8s.io": Rules(generation=True),
-    "endpointslices.discovery.k8s.io": Rules(generation=True),
-    "validatingwebhookconfigurations.admissionregistration.k8s.io": Rules(generation=True),
-    "mutatingwebhookconfigurations.admissionregistration.k8s.io": Rules(generation=True),
+    "ingresses.networking.k8s.io": KindRules(create=_no_balancer, generation=True),
+    "networkpolicies.networking.k8s.io": KindRules(default=_policy, generation=True),
+    "ingressclasses.networking.k8s.io": KindRules(generation=True),
+    "endpointslices.discovery.k8s.io": KindRules(generation=True),
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": KindRules(generation=True),
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": KindRules(generation=True),
     "validatingadmissionpolicies.admissionregistration.k8s.io": _COUNTED,
     "flowschemas.flowcontrol.apiserver.k8s.io": _COUNTED,
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": _COUNTED,

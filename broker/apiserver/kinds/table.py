@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.apiserver.crd import definition
-from broker.apiserver.kind import Rules
+from broker.apiserver.kind import KindRules
 from broker.apiserver.kinds import (
     budgets,
     configmaps,
@@ -18,12 +18,12 @@ from broker.apiserver.kinds import (
     workloads,
 )
 
-RULES: dict[str, Rules] = {
+RULES: dict[str, KindRules] = {
     **simple.RULES,
     **workloads.RULES,
     "namespaces.": namespaces.RULES,
     "pods.": pods.RULES,
-    "customresourcedefinitions.apiextensions.k8s.io": Rules(
+    "customresourcedefinitions.apiextensions.k8s.io": KindRules(
         default=definition.default,
         create=definition.create,
         update=definition.update,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from broker.apiserver.errors import FieldError, problem, supported
-from broker.apiserver.kind import Rules
+from broker.apiserver.kind import KindRules
 from broker.apiserver.names import dns_subdomain
 from broker.apiserver.wire import Obj
 
@@ -68,4 +68,4 @@ def _webhook(hook: Obj, path: str) -> Iterator[FieldError]:
         yield problem("invalid", f"{path}.clientConfig.url", why, config["url"])
 
 
-VALIDATING = Rules(default=_default, validate=_problems, generation=True, unconditional=False)
+VALIDATING = KindRules(default=_default, validate=_problems, generation=True, unconditional=False)

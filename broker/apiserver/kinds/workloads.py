@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.apiserver.errors import FieldError, problem, supported
-from broker.apiserver.kind import Rules
+from broker.apiserver.kind import KindRules
 from broker.apiserver.kinds.checks import label_selector, not_negative
 from broker.apiserver.kinds.pod_checks import spec_problems
 from broker.apiserver.kinds.pod_defaults import spec_defaults
@@ -262,12 +262,12 @@ def _same_set(obj: Obj, old: Obj) -> list[FieldError]:
     return [problem("forbidden", "spec", why)]
 
 
-def _made(default: Callable[[Obj], None], **more: Any) -> Rules:
+def _made(default: Callable[[Obj], None], **more: Any) -> KindRules:
     rules = {"create": _begins(), "generation": True, "validate": _restarts("Always"), **more}
-    return Rules(default=default, **rules)
+    return KindRules(default=default, **rules)
 
 
-RULES: dict[str, Rules] = {
+RULES: dict[str, KindRules] = {
     "deployments.apps": _made(_deployment, validate_update=_fixed("selector"), status_ignores=("labels",)),
     "replicasets.apps": _made(
         _replicas,
@@ -286,15 +286,15 @@ RULES: dict[str, Rules] = {
         update=_changed_daemons,
         validate_update=_fixed("selector"),
     ),
-    "replicationcontrollers.": Rules(
+    "replicationcontrollers.": KindRules(
         default=_controller,
         create=_begins("replicas"),
         generation=True,
         orphans=True,
         selectable={"status.replicas": "status.replicas"},
     ),
-    "podtemplates.": Rules(default=_pod_template, generation=True, returns_deleted=True),
-    "jobs.batch": Rules(
+    "podtemplates.": KindRules(default=_pod_template, generation=True, returns_deleted=True),
+    "jobs.batch": KindRules(
         default=_job,
         create=_new_job,
         generation=True,
@@ -303,5 +303,5 @@ RULES: dict[str, Rules] = {
         validate_update=_fixed("completions", "selector", "completionMode"),
         selectable={"status.successful": "status.succeeded"},
     ),
-    "cronjobs.batch": Rules(default=_cronjob, create=_begins(), generation=True),
+    "cronjobs.batch": KindRules(default=_cronjob, create=_begins(), generation=True),
 }

@@ -29,21 +29,21 @@ class CallFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebhookResponse:
     allowed: bool
     status: Obj
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class WebhookAddress:
     url: str
     host: str
     port: int
     name: str  # that the certificate must be for
 
 
-def ask(hook: Obj, review: Obj, services: Services) -> Answer:
+def ask(hook: Obj, review: Obj, services: Services) -> WebhookResponse:
     """Raises CallFailed."""
     place = _place(hook["clientConfig"], services)
     seconds = int(hook.get("timeoutSeconds") or SECONDS)
@@ -75,10 +75,10 @@ def ask(hook: Obj, review: Obj, services: Services) -> Answer:
     return _answer(response.data, review["request"]["uid"])
 
 
-def _place(config: Obj, services: Services) -> _Place:
+def _place(config: Obj, services: Services) -> WebhookAddress:
     if url := config.get("url"):
         split = urlsplit(url)
-        return _Place(url, split.hostname or "", split.port or 443, split.hostname or "")
+        return WebhookAddress(url, split.hostname or "", split.port or 443, split.hostname or "")
     service = config["service"]
     namespace, name, port = service["namespace"], service["name"], service.get("port") or 443
     found = services.get((namespace, name, port))
@@ -87,7 +87,7 @@ def _place(config: Obj, services: Services) -> _Place:
             f"failed to call webhook: nothing is known to serve {namespace}/{name} on port {port}"
         )
     host = f"{name}.{namespace}.svc"
-    return _Place(f"https://{host}:{port}{service.get('path') or '/'}", *found, host)
+    return WebhookAddress(f"https://{host}:{port}{service.get('path') or '/'}", *found, host)
 
 
 def _trust(bundle: str | None) -> ssl.SSLContext:
@@ -97,7 +97,7 @@ def _trust(bundle: str | None) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
 
 
-def _answer(raw: bytes, uid: str) -> Answer:
+def _answer(raw: bytes, uid: str) -> WebhookResponse:
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -113,4 +113,4 @@ def _answer(raw: bytes, uid: str) -> Answer:
     if response.get("uid") != uid:
         raise CallFailed(f"expected response.uid={quoted(uid)}, got {quoted(str(response.get('uid') or ''))}")
     warnings = tuple(str(each) for each in response.get("warnings") or ())
-    return Answer(bool(response.get("allowed")), response.get("status") or {}, warnings)
+    return WebhookResponse(bool(response.get("allowed")), response.get("status") or {}, warnings)

@@ -8,13 +8,13 @@ Rule: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admissi
 from __future__ import annotations
 
 from broker.apiserver.crd.rules import FAILURES, evaluate
-from broker.apiserver.errors import ApiError, forbidden
-from broker.apiserver.options import Call
+from broker.apiserver.errors import StatusError, forbidden
+from broker.apiserver.options import ApiCall
 from broker.apiserver.wire import Obj
 
 
-def hold(hook: Obj, review: Obj, call: Call) -> bool:
-    """Raises ApiError where one fails that must not."""
+def hold(hook: Obj, review: Obj, call: ApiCall) -> bool:
+    """Raises StatusError where one fails that must not."""
     given = hook.get("matchConditions")
     if not given:
         return True
@@ -35,5 +35,5 @@ def hold(hook: Obj, review: Obj, call: Call) -> bool:
 _APART = ("object", "oldObject")
 
 
-def _refusal(call: Call, why: str) -> ApiError:
+def _refusal(call: ApiCall, why: str) -> StatusError:
     return forbidden(call.target.resource.who, call.target.name, why)

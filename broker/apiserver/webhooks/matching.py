@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.apiserver.options import Call
+from broker.apiserver.options import ApiCall
 from broker.apiserver.selectors import matches
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.wire import Obj
 
 GROUP = "admissionregistration.k8s.io"
@@ -21,7 +21,7 @@ _EXEMPT = frozenset({STORAGE, f"mutatingwebhookconfigurations.{GROUP}"})
 _ASKED_ABOUT = frozenset({"", "status"})
 
 
-def wanted(state: State, call: Call, operation: str, new: Obj | None, old: Obj | None) -> list[Obj]:
+def wanted(state: ApiState, call: ApiCall, operation: str, new: Obj | None, old: Obj | None) -> list[Obj]:
     """In the order of their configurations' names."""
     target = call.target
     if target.subresource not in _ASKED_ABOUT or target.resource.storage in _EXEMPT:
@@ -35,16 +35,16 @@ def wanted(state: State, call: Call, operation: str, new: Obj | None, old: Obj |
     ]
 
 
-def any_at_all(state: State) -> bool:
+def any_at_all(state: ApiState) -> bool:
     return bool(state.store.collection(STORAGE).items)
 
 
-def _all(state: State) -> Iterator[Obj]:
+def _all(state: ApiState) -> Iterator[Obj]:
     for item in state.store.collection(STORAGE).items.values():
         yield from item.obj.get("webhooks") or ()
 
 
-def _rule(rule: Obj, call: Call, operation: str) -> bool:
+def _rule(rule: Obj, call: ApiCall, operation: str) -> bool:
     resource = call.target.resource
     scope = rule.get("scope") or "*"
     return (
@@ -60,14 +60,14 @@ def _one_of(given: list[str] | None, value: str) -> bool:
     return given is not None and ("*" in given or value in given)
 
 
-def _resource(pattern: str, call: Call) -> bool:
+def _resource(pattern: str, call: ApiCall) -> bool:
     """`pods`, `pods/status`, `pods/*`, `*/status`, `*`, `*/*`; without a slash no subresource is meant."""
     name, slash, sub = pattern.partition("/")
     plural, subresource = call.target.resource.plural, call.target.subresource
     return name in ("*", plural) and (sub in ("*", subresource) if slash else not subresource)
 
 
-def _namespace(state: State, hook: Obj, call: Call, new: Obj | None, old: Obj | None) -> bool:
+def _namespace(state: ApiState, hook: Obj, call: ApiCall, new: Obj | None, old: Obj | None) -> bool:
     """By the namespace's labels; a namespace has its own, and what has none is always meant."""
     selector = hook.get("namespaceSelector") or {}
     resource = call.target.resource

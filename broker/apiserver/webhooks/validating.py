@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import uuid
 
-from broker.apiserver.errors import ApiError, quoted
-from broker.apiserver.options import Call
+from broker.apiserver.errors import StatusError, quoted
+from broker.apiserver.options import ApiCall
 from broker.apiserver.reviews import ME
-from broker.apiserver.state import State
+from broker.apiserver.state import ApiState
 from broker.apiserver.store import Item, Key
 from broker.apiserver.webhooks import calling, conditions, matching
 from broker.apiserver.wire import Obj
@@ -25,7 +25,7 @@ class Moved(Exception):
     """What the request is about has changed while webhooks were asked."""
 
 
-def validate(state: State, call: Call, new: Obj | None, old: Obj | None) -> None:
+def validate(state: ApiState, call: ApiCall, new: Obj | None, old: Obj | None) -> None:
     """Asks who wants to be asked; raises the first refusal, or Moved. Warnings go to the call."""
     if not matching.any_at_all(state):
         return
@@ -48,27 +48,27 @@ def validate(state: State, call: Call, new: Obj | None, old: Obj | None) -> None
         raise Moved
 
 
-def _ask(state: State, call: Call, hook: Obj, review: Obj) -> ApiError | None:
+def _ask(state: ApiState, call: ApiCall, hook: Obj, review: Obj) -> StatusError | None:
     name = hook["name"]
     if call.dry_run and hook.get("sideEffects") not in _WITHOUT_EFFECT:
-        return ApiError(400, "BadRequest", f"admission webhook {quoted(name)} does not support dry run")
+        return StatusError(400, "BadRequest", f"admission webhook {quoted(name)} does not support dry run")
     try:
         answer = calling.ask(hook, review, state.services)
     except calling.CallFailed as error:
         if hook.get("failurePolicy") == "Ignore":
             return None
-        return ApiError(
+        return StatusError(
             500, "InternalError", f"Internal error occurred: failed calling webhook {quoted(name)}: {error}"
         )
     call.warn(*answer.warnings)
     return None if answer.allowed else _refusal(name, answer.status)
 
 
-def _refusal(name: str, status: Obj) -> ApiError:
+def _refusal(name: str, status: Obj) -> StatusError:
     reason = str(status.get("reason") or "")
     said = str(status.get("message") or reason)
     why = f": {said}" if said else " without explanation"
-    return ApiError(
+    return StatusError(
         max(int(status.get("code") or 0), 400),
         reason,
         f"admission webhook {quoted(name)} denied the request{why}",
@@ -77,7 +77,7 @@ def _refusal(name: str, status: Obj) -> ApiError:
     )
 
 
-def _review(call: Call, operation: str, new: Obj | None, old: Obj | None) -> Obj:
+def _review(call: ApiCall, operation: str, new: Obj | None, old: Obj | None) -> Obj:
     target, resource = call.target, call.target.resource
     kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
     what = {"group": resource.group, "version": resource.version, "resource": resource.plural}
@@ -102,7 +102,7 @@ def _review(call: Call, operation: str, new: Obj | None, old: Obj | None) -> Obj
     return {"kind": "AdmissionReview", "apiVersion": calling.API_VERSION, "request": request}
 
 
-def _seen(state: State, call: Call, obj: Obj | None) -> tuple[Item | None, ...]:
+def _seen(state: ApiState, call: ApiCall, obj: Obj | None) -> tuple[Item | None, ...]:
     """What is there of the object and its namespace: versions of objects are never changed in place."""
     assert obj is not None
     resource, meta = call.target.resource, obj["metadata"]

@@ -18,19 +18,19 @@ from moto.ec2.utils import filter_reservations
 
 from providers.local.ec2 import errors, events, fleets, lag, launches, request, templates
 from providers.local.ec2.fleet_filling import check_reserved
-from providers.local.ec2.launch_needs import SPOT, Target
+from providers.local.ec2.launch_needs import SPOT, CapacityTarget
 from providers.local.ec2.launches import Launch
 from providers.local.ec2.lookups import QuickLookups
-from providers.local.ec2.placement_groups import PlacementGroup
-from providers.local.ec2.reservations import CapacityReservation, Occupant
-from providers.local.ec2.world import LOCK, World, world
+from providers.local.ec2.placement_groups import Ec2PlacementGroup
+from providers.local.ec2.reservations import Ec2Reservation, Occupant
+from providers.local.ec2.world import LOCK, AwsWorld, world
 
 ENDED = ("terminated", "shutting-down")
 
 
 class LocalEC2Backend(QuickLookups):
     def __init__(self, region_name: str, account_id: str):
-        self.placement_groups: dict[str, PlacementGroup] = {}
+        self.placement_groups: dict[str, Ec2PlacementGroup] = {}
         super().__init__(region_name, account_id)
 
     @property
@@ -41,7 +41,7 @@ class LocalEC2Backend(QuickLookups):
 
     # ---- reservations
 
-    def find_reservation(self, reservation_id: str) -> CapacityReservation:
+    def find_reservation(self, reservation_id: str) -> Ec2Reservation:
         return world().ledger.find(self.account_id, self.region_name, reservation_id)
 
     def do_resources_exist(self, resource_ids: list[str]) -> bool:
@@ -100,7 +100,7 @@ class LocalEC2Backend(QuickLookups):
             self._tell(here, reservation.instances, "pending", "running")
             return reservation
 
-    def _launch_of(self, here: World, image_id: str, count: int, kwargs: Mapping[str, Any]) -> Launch:
+    def _launch_of(self, here: AwsWorld, image_id: str, count: int, kwargs: Mapping[str, Any]) -> Launch:
         """What moto's caller asks for: a RunInstances request, or another service of moto."""
         params = request.current("RunInstances")
         if params is not None:
@@ -225,12 +225,12 @@ class LocalEC2Backend(QuickLookups):
             self._tell(here, [occupant.instance for occupant in occupants], "pending", "running")
             return out
 
-    def _tell(self, here: World, instances: Iterable[Any], *states: str) -> None:
+    def _tell(self, here: AwsWorld, instances: Iterable[Any], *states: str) -> None:
         for instance in instances:
             for state in states:
                 events.state_change(here.notices, instance, state)
 
-    def _left(self, here: World, instance_ids: list[str], leaving: str, code: int) -> None:
+    def _left(self, here: AwsWorld, instance_ids: list[str], leaving: str, code: int) -> None:
         """The instances gave up their places; with slow slots they are on their way out for as long."""
         for instance_id in instance_ids:
             occupant = here.ledger.occupants.get(instance_id)
@@ -243,7 +243,7 @@ class LocalEC2Backend(QuickLookups):
                 self._tell(here, [occupant.instance], occupant.instance.state)
             here.ledger.leave(occupant, slot_free_after=here.slot_release)
 
-    def _leave_slowly(self, here: World, occupant: Occupant, leaving: InstanceState) -> None:
+    def _leave_slowly(self, here: AwsWorld, occupant: Occupant, leaving: InstanceState) -> None:
         instance = occupant.instance
         final, instance._state = instance._state, leaving
 
@@ -264,7 +264,7 @@ class LocalEC2Backend(QuickLookups):
                 "IncorrectInstanceState",
                 f"The instance '{instance_id}' is not in the 'stopped' state, but in '{instance.state}'",
             )
-        target = Target.of(specification, here.codes)
+        target = CapacityTarget.of(specification, here.codes)
         occupant = here.ledger.occupants[instance_id]
         here.ledger.retarget(occupant, target)
 
@@ -288,7 +288,7 @@ class LocalEC2Backend(QuickLookups):
             raise InvalidInstanceIdError(unseen)
         return filter_reservations(found, filters) if filters else found
 
-    def _older(self, here: World, reservations: list[Reservation], filters: Any) -> list[Reservation]:
+    def _older(self, here: AwsWorld, reservations: list[Reservation], filters: Any) -> list[Reservation]:
         at = here.clock.now() - here.describe_lag
         older = lag.as_of(reservations, here.ledger.occupants, at)
         return filter_reservations(older, filters) if filters else older

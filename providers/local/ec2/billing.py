@@ -15,8 +15,8 @@ from typing import Any
 from providers.local.ec2 import checks, errors
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.records import BillingRequest
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.world import World
+from providers.local.ec2.reservations import Ec2Reservation
+from providers.local.ec2.world import AwsWorld
 
 ANSWER_WITHIN = timedelta(hours=12)
 SHOWN_FOR = timedelta(hours=24)
@@ -31,7 +31,7 @@ MESSAGES = {
 }
 
 
-def ask(world: World, reservation: CapacityReservation, account_id: str, consumer: str | None) -> None:
+def ask(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer: str | None) -> None:
     checks.require_owner(world.ledger, reservation, account_id)
     if not consumer or len(consumer) != 12 or not consumer.isdigit():
         raise errors.invalid(
@@ -58,19 +58,19 @@ def ask(world: World, reservation: CapacityReservation, account_id: str, consume
     world.ledger.after(ANSWER_WITHIN.total_seconds(), expire)
 
 
-def withdraw(world: World, reservation: CapacityReservation, account_id: str, consumer: str | None) -> None:
+def withdraw(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer: str | None) -> None:
     """The owner cancels a request, or revokes what was accepted."""
     checks.require_owner(world.ledger, reservation, account_id)
     request = _of(world, reservation, consumer, "pending", "accepted")
     _become(world, request, "cancelled" if request.status == "pending" else "revoked")
 
 
-def answer(world: World, reservation: CapacityReservation, account_id: str, *, accepted: bool) -> None:
+def answer(world: AwsWorld, reservation: Ec2Reservation, account_id: str, *, accepted: bool) -> None:
     request = _of(world, reservation, account_id, "pending")
     _become(world, request, "accepted" if accepted else "rejected")
 
 
-def _of(world: World, reservation: CapacityReservation, consumer: str | None, *states: str) -> BillingRequest:
+def _of(world: AwsWorld, reservation: Ec2Reservation, consumer: str | None, *states: str) -> BillingRequest:
     request = world.billing.get(reservation.id)
     if request is None or request.consumer != consumer or request.status not in states:
         raise Ec2Error(
@@ -80,12 +80,12 @@ def _of(world: World, reservation: CapacityReservation, consumer: str | None, *s
     return request
 
 
-def _become(world: World, request: BillingRequest, status: str) -> None:
+def _become(world: AwsWorld, request: BillingRequest, status: str) -> None:
     request.status, request.updated = status, world.ledger.now()
     request.reservation.billing_owner = request.consumer if status == "accepted" else None
 
 
-def visible(world: World, account_id: str, region: str, role: str) -> list[BillingRequest]:
+def visible(world: AwsWorld, account_id: str, region: str, role: str) -> list[BillingRequest]:
     """What an account sees in one of its roles."""
     now = world.ledger.now()
     return [

@@ -16,8 +16,8 @@ from moto.ec2.utils import random_id
 from providers.local.ec2 import block_market, checks, errors, life
 from providers.local.ec2.blocks import Extension, ExtensionOffer
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.world import World
+from providers.local.ec2.reservations import Ec2Reservation
+from providers.local.ec2.world import AwsWorld
 
 OFFER_ID = re.compile(r"^cbe-[0-9a-f]{8}(?:[0-9a-f]{9})?$")
 EARLIEST, LATEST = timedelta(days=56), timedelta(hours=1)
@@ -25,9 +25,7 @@ LAST_PAYMENT = timedelta(minutes=35)
 LONGEST = timedelta(days=182)
 
 
-def offers(
-    world: World, reservation: CapacityReservation, account_id: str, hours: Any
-) -> list[ExtensionOffer]:
+def offers(world: AwsWorld, reservation: Ec2Reservation, account_id: str, hours: Any) -> list[ExtensionOffer]:
     length = block_market.duration("CapacityBlockExtensionDurationHours", hours)
     _require_extensible(world, reservation, account_id)
     start, end = reservation.start_date, reservation.end_date
@@ -49,7 +47,7 @@ def offers(
 
 
 def purchase(
-    world: World, reservation: CapacityReservation, account_id: str, offer_id: str | None
+    world: AwsWorld, reservation: Ec2Reservation, account_id: str, offer_id: str | None
 ) -> Extension:
     if not offer_id:
         raise errors.missing("CapacityBlockExtensionOfferingId")
@@ -74,7 +72,7 @@ def purchase(
     return extension
 
 
-def _require_extensible(world: World, reservation: CapacityReservation, account_id: str) -> None:
+def _require_extensible(world: AwsWorld, reservation: Ec2Reservation, account_id: str) -> None:
     checks.require_owner(world.ledger, reservation, account_id)
     if reservation.reservation_type != "capacity-block":
         raise errors.invalid("CapacityReservationId", reservation.id, "It is not a Capacity Block.")
@@ -98,7 +96,7 @@ def _require_extensible(world: World, reservation: CapacityReservation, account_
         )
 
 
-def _bill(world: World, extension: Extension) -> None:
+def _bill(world: AwsWorld, extension: Extension) -> None:
     offer, ledger = extension.offer, world.ledger
     paid_at = extension.bought + timedelta(seconds=world.payment)
     last = min(extension.bought + block_market.PAYMENT_WINDOW, offer.start - LAST_PAYMENT)

@@ -26,8 +26,8 @@ from providers.local.clock import aware
 from providers.local.ec2 import changes, errors, life, prices, zones
 from providers.local.ec2.blocks import Block, Offer
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.reservations import ENDED, CapacityReservation, PoolKey
-from providers.local.ec2.world import World
+from providers.local.ec2.reservations import ENDED, Ec2Reservation, PoolKey
+from providers.local.ec2.world import AwsWorld
 
 OFFER_ID = re.compile(r"^cb-[0-9a-f]{8}(?:[0-9a-f]{9})?$")
 MOST_IN_A_BLOCK = 64
@@ -42,7 +42,7 @@ BLOCK = "capacity-block"
 # ---- offering
 
 
-def offers(world: World, backend: zones.HasZones, params: Mapping[str, Any]) -> list[Offer]:
+def offers(world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any]) -> list[Offer]:
     now = world.ledger.now()
     length = duration("CapacityDurationHours", params.get("CapacityDurationHours"))
     types, count = _types(params), _count(params)
@@ -107,7 +107,7 @@ def _count(params: Mapping[str, Any]) -> int:
 
 
 def _regular(
-    world: World,
+    world: AwsWorld,
     backend: zones.HasZones,
     types: list[str],
     count: int,
@@ -143,7 +143,7 @@ def fee(instance_type: str, count: int, length: timedelta) -> float:
     return prices.per_hour(instance_type) * count * (length / timedelta(hours=1))
 
 
-def _is_free(world: World, offer: Offer) -> bool:
+def _is_free(world: AwsWorld, offer: Offer) -> bool:
     limit = world.ledger.limit_of(PoolKey(BLOCK, offer.instance_type, offer.zone))
     if limit is None:
         return True
@@ -155,14 +155,14 @@ def _is_free(world: World, offer: Offer) -> bool:
     return taken + offer.count <= limit
 
 
-def _holds(reservation: CapacityReservation) -> bool:
+def _holds(reservation: Ec2Reservation) -> bool:
     return reservation.reservation_type == BLOCK and reservation.state not in ENDED
 
 
 # ---- selling
 
 
-def purchase(world: World, backend: zones.HasZones, params: Mapping[str, Any]) -> Block:
+def purchase(world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any]) -> Block:
     offer = _offer(world, backend, params.get("CapacityBlockOfferingId"))
     if params.get("InstancePlatform") is None:
         raise errors.missing("InstancePlatform")
@@ -210,7 +210,7 @@ def purchase(world: World, backend: zones.HasZones, params: Mapping[str, Any]) -
     return block
 
 
-def _offer(world: World, backend: zones.HasZones, offer_id: str | None) -> Offer:
+def _offer(world: AwsWorld, backend: zones.HasZones, offer_id: str | None) -> Offer:
     if not offer_id:
         raise errors.missing("CapacityBlockOfferingId")
     if not OFFER_ID.match(offer_id):
@@ -229,7 +229,7 @@ def _offer(world: World, backend: zones.HasZones, offer_id: str | None) -> Offer
     return found
 
 
-def _bill(world: World, block: Block) -> None:
+def _bill(world: AwsWorld, block: Block) -> None:
     ledger = world.ledger
     paid_after = timedelta(seconds=world.payment)
 

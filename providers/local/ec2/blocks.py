@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from providers.local.ec2.reservations import CapacityReservation
+from providers.local.ec2.reservations import Ec2Reservation
 
 CURRENCY = "USD"
 ZONE_TYPE = "availability-zone"
@@ -36,7 +36,7 @@ class Offer:
 @dataclass(frozen=True, kw_only=True)
 class ExtensionOffer:
     id: str
-    reservation: CapacityReservation
+    reservation: Ec2Reservation
     hours: int
     start: datetime
     end: datetime
@@ -53,12 +53,12 @@ class Extension:
 @dataclass(eq=False, kw_only=True)
 class Block:
     id: str
-    reservations: list[CapacityReservation]
+    reservations: list[Ec2Reservation]
     created: datetime
     ultraserver_type: str | None = None
 
     @property
-    def first(self) -> CapacityReservation:
+    def first(self) -> Ec2Reservation:
         return self.reservations[0]
 
 

@@ -16,8 +16,8 @@ from moto.ec2.utils import random_id
 from providers.local.clock import aware
 from providers.local.ec2 import checks, errors, future, life, quotes, zones
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.reservations import PLATFORMS, CapacityReservation
-from providers.local.ec2.world import World
+from providers.local.ec2.reservations import PLATFORMS, Ec2Reservation
+from providers.local.ec2.world import AwsWorld
 
 # EC2 API Reference, CancelCapacityReservation. A pending one becomes active, delayed or failed first.
 CANCELLABLE = frozenset({"active", "assessing", "scheduled", "delayed"})
@@ -26,8 +26,8 @@ TENANCIES = ("default", "dedicated")
 
 
 def create(
-    world: World, backend: zones.HasZones, params: Mapping[str, Any], **special: Any
-) -> CapacityReservation:
+    world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any], **special: Any
+) -> Ec2Reservation:
     """Reserve capacity. `special` sets what no request can: owner, kind, state (the control plane's use)."""
     ledger, now = world.ledger, world.ledger.now()
     for name in ("InstanceType", "InstancePlatform", "InstanceCount"):
@@ -52,7 +52,7 @@ def create(
         "assessing" if commitment else "scheduled" if waiting else "pending" if world.pending else "active"
     )
     fields: dict[str, Any] = {"owner_id": backend.account_id, "state": state, **special}
-    reservation = CapacityReservation(
+    reservation = Ec2Reservation(
         id=random_id(prefix="cr"),
         region=backend.region_name,
         partition=backend.partition,
@@ -92,9 +92,7 @@ def create(
     return reservation
 
 
-def modify(
-    world: World, reservation: CapacityReservation, account_id: str, params: Mapping[str, Any]
-) -> None:
+def modify(world: AwsWorld, reservation: Ec2Reservation, account_id: str, params: Mapping[str, Any]) -> None:
     ledger = world.ledger
     checks.require_owner(ledger, reservation, account_id)
     checks.require_mutable(ledger, reservation)
@@ -128,7 +126,7 @@ def modify(
         life.expire_at(world, reservation)
 
 
-def _new_count(world: World, reservation: CapacityReservation, asked: Any) -> int:
+def _new_count(world: AwsWorld, reservation: Ec2Reservation, asked: Any) -> int:
     count = checks.count_of(asked, lowest=1, highest=None)
     growth = count - reservation.total
     if abs(growth) > checks.MOST_AT_ONCE:
@@ -143,9 +141,7 @@ def _new_count(world: World, reservation: CapacityReservation, asked: Any) -> in
     return count
 
 
-def cancel(
-    world: World, reservation: CapacityReservation, account_id: str, params: Mapping[str, Any]
-) -> None:
+def cancel(world: AwsWorld, reservation: Ec2Reservation, account_id: str, params: Mapping[str, Any]) -> None:
     ledger = world.ledger
     checks.require_owner(ledger, reservation, account_id)
     checks.require_mutable(ledger, reservation)

@@ -15,29 +15,29 @@ from providers.local.clock import aware
 from providers.local.ec2 import errors
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.launch_needs import ON_DEMAND
-from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.reservations import CapacityReservation
+from providers.local.ec2.ledger import CapacityLedger
+from providers.local.ec2.reservations import Ec2Reservation
 
 TYPE_NAME = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+")
 MOST_AT_ONCE = 1000  # instances in one create, and the largest change in one modify
 
 
 def require_capacity(
-    ledger: Ledger, reservation: CapacityReservation, count: int, *, already_running: int = 0
+    ledger: CapacityLedger, reservation: Ec2Reservation, count: int, *, already_running: int = 0
 ) -> None:
     free = ledger.free(ON_DEMAND, reservation.instance_type, reservation.zone)
     if free is not None and free < count - already_running:
         raise errors.no_capacity(reservation.instance_type, reservation.zone)
 
 
-def running_matches(ledger: Ledger, reservation: CapacityReservation) -> int:
+def running_matches(ledger: CapacityLedger, reservation: Ec2Reservation) -> int:
     """Running instances that the new reservation takes in: they need no further machine."""
     if reservation.match_criteria != "open" or reservation.state not in ("active", "pending"):
         return 0
     return min(reservation.total, ledger.would_absorb(reservation))
 
 
-def require_owner(ledger: Ledger, reservation: CapacityReservation, account_id: str) -> None:
+def require_owner(ledger: CapacityLedger, reservation: Ec2Reservation, account_id: str) -> None:
     if reservation.owner_id != account_id:
         raise Ec2Error(
             ledger.codes["not-owner"],
@@ -46,7 +46,7 @@ def require_owner(ledger: Ledger, reservation: CapacityReservation, account_id: 
         )
 
 
-def require_mutable(ledger: Ledger, reservation: CapacityReservation) -> None:
+def require_mutable(ledger: CapacityLedger, reservation: Ec2Reservation) -> None:
     """Blocks are never changed; interruptible reservations and members of a fleet only through what made
     them."""
     if reservation.reservation_type == "capacity-block":

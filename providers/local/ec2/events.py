@@ -15,7 +15,7 @@ from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 
-from providers.local.ec2.reservations import CapacityReservation, Occupant
+from providers.local.ec2.reservations import Ec2Reservation, Occupant
 from providers.local.notices import Notices, moment
 
 Sent = dict[str, Any]
@@ -81,15 +81,15 @@ def interruption(notices: Notices, occupant: Occupant, ends: datetime, queue: st
     )
 
 
-def block_delivered(notices: Notices, block: CapacityReservation, queue: str | None = None) -> Sent:
+def block_delivered(notices: Notices, block: Ec2Reservation, queue: str | None = None) -> Sent:
     return _block(DELIVERED, notices, block, queue)
 
 
-def block_expiring(notices: Notices, block: CapacityReservation, queue: str | None = None) -> Sent:
+def block_expiring(notices: Notices, block: Ec2Reservation, queue: str | None = None) -> Sent:
     return _block(EXPIRING, notices, block, queue)
 
 
-def _block(kind: str, notices: Notices, block: CapacityReservation, queue: str | None) -> Sent:
+def _block(kind: str, notices: Notices, block: Ec2Reservation, queue: str | None) -> Sent:
     return notices.publish(
         kind,
         account=block.owner_id,
@@ -103,7 +103,7 @@ def _block(kind: str, notices: Notices, block: CapacityReservation, queue: str |
     )
 
 
-def reclaimed(notices: Notices, source: CapacityReservation, *, count: int, target: int) -> Sent:
+def reclaimed(notices: Notices, source: Ec2Reservation, *, count: int, target: int) -> Sent:
     return notices.publish(
         RECLAIMED,
         account=source.owner_id,
@@ -120,7 +120,7 @@ def reclaimed(notices: Notices, source: CapacityReservation, *, count: int, targ
     )
 
 
-def reservation_state(notices: Notices, reservation: CapacityReservation, queue: str | None = None) -> Sent:
+def reservation_state(notices: Notices, reservation: Ec2Reservation, queue: str | None = None) -> Sent:
     """Of a future-dated reservation: Scheduled, Active, Delayed, Unsupported, Failed or Expired."""
     return notices.publish(
         f"EC2 Capacity Reservation {reservation.state.capitalize()}",
@@ -182,7 +182,7 @@ OF_INSTANCE: Mapping[str, Callable[[Notices, Any, str | None], Sent]] = {
     "spot-interruption": spot_interruption,
     "rebalance": rebalance,
 }
-OF_RESERVATION: Mapping[str, Callable[[Notices, CapacityReservation, str | None], Sent]] = {
+OF_RESERVATION: Mapping[str, Callable[[Notices, Ec2Reservation, str | None], Sent]] = {
     "capacity-block-delivered": block_delivered,
     "capacity-block-expiring": block_expiring,
     "reservation-state": reservation_state,

@@ -17,9 +17,9 @@ from moto.ec2.models.instances import Reservation
 
 from providers.local.ec2 import errors, fleet_launch, matching
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.launch_needs import ON_DEMAND, ONLY, Target, Want
-from providers.local.ec2.pools import Pool
-from providers.local.ec2.world import World
+from providers.local.ec2.launch_needs import ON_DEMAND, ONLY, CapacityTarget, LaunchNeeds
+from providers.local.ec2.pools import FleetPool
+from providers.local.ec2.world import AwsWorld
 
 RESERVATIONS_FIRST = "use-capacity-reservations-first"
 RESERVED_MARKET = {
@@ -35,22 +35,22 @@ class Filling:
 
     target: float
     got: float = 0.0
-    errors: dict[int, tuple[Pool, EC2ClientError, str]] = field(default_factory=dict)
-    launched: list[tuple[Pool, Want, Reservation]] = field(default_factory=list)
+    errors: dict[int, tuple[FleetPool, EC2ClientError, str]] = field(default_factory=dict)
+    launched: list[tuple[FleetPool, LaunchNeeds, Reservation]] = field(default_factory=list)
 
     @property
     def missing(self) -> float:
         return self.target - self.got
 
-    def refused(self, pool: Pool, error: EC2ClientError, lifecycle: str) -> None:
+    def refused(self, pool: FleetPool, error: EC2ClientError, lifecycle: str) -> None:
         self.errors[id(pool)] = (pool, error, lifecycle)
 
 
-Fill = Callable[[Filling, list[Pool]], None]
+Fill = Callable[[Filling, list[FleetPool]], None]
 
 
 def way_to_fill(
-    world: World,
+    world: AwsWorld,
     run: fleet_launch.Run,
     kind: str,
     options: Mapping[str, Any],
@@ -64,13 +64,15 @@ def way_to_fill(
     return lambda filling, ordered: _one_after_another(run, filling, ordered)
 
 
-def _one_after_another(run: fleet_launch.Run, filling: Filling, ordered: list[Pool]) -> None:
+def _one_after_another(run: fleet_launch.Run, filling: Filling, ordered: list[FleetPool]) -> None:
     for pool in ordered:
         assert pool.want is not None
         _attempt(run, filling, pool, pool.want)
 
 
-def _reservations_first(world: World, run: fleet_launch.Run, filling: Filling, ordered: list[Pool]) -> None:
+def _reservations_first(
+    world: AwsWorld, run: fleet_launch.Run, filling: Filling, ordered: list[FleetPool]
+) -> None:
     used = []
     for pool in ordered:
         assert pool.want is not None
@@ -88,7 +90,11 @@ def _reservations_first(world: World, run: fleet_launch.Run, filling: Filling, o
 
 
 def _reserved(
-    world: World, run: fleet_launch.Run, filling: Filling, ordered: list[Pool], options: Mapping[str, Any]
+    world: AwsWorld,
+    run: fleet_launch.Run,
+    filling: Filling,
+    ordered: list[FleetPool],
+    options: Mapping[str, Any],
 ) -> None:
     """`reserved-capacity`: kinds of reservation in order, On-Demand only if the request says so."""
     named = _named_targets(options)
@@ -100,17 +106,17 @@ def _reserved(
     if (options.get("ReservedCapacityFallbackOptions") or {}).get("MarketTypes"):
         for pool in ordered:
             assert pool.want is not None
-            want = replace(pool.want, market=ON_DEMAND, target=Target("none"))
+            want = replace(pool.want, market=ON_DEMAND, target=CapacityTarget("none"))
             _attempt(run, filling, pool, want)
 
 
 def _into_kind(
-    world: World,
+    world: AwsWorld,
     run: fleet_launch.Run,
     filling: Filling,
-    pool: Pool,
+    pool: FleetPool,
     kind: str,
-    choices: list[Target],
+    choices: list[CapacityTarget],
 ) -> None:
     """One pool into one kind of reservation, through each target that has that kind."""
     assert pool.want is not None
@@ -126,7 +132,7 @@ def _into_kind(
         filling.refused(pool, matching.refusal(want, run.codes), kind)
 
 
-def _leads_to(world: World, want: Want) -> bool:
+def _leads_to(world: AwsWorld, want: LaunchNeeds) -> bool:
     """Whether a target can hold reservations of the market at all; EC2 says what is wrong with an id."""
     if want.target.reservation_id:
         known = world.ledger.in_scope(want.account_id, want.region).get(want.target.reservation_id)
@@ -134,10 +140,12 @@ def _leads_to(world: World, want: Want) -> bool:
     return bool(want.target.group) or want.market == ON_DEMAND
 
 
-def _named_targets(options: Mapping[str, Any]) -> list[Target]:
+def _named_targets(options: Mapping[str, Any]) -> list[CapacityTarget]:
     target = options.get("CapacityReservationTarget") or {}
-    named = [Target(ONLY, reservation_id=i) for i in target.get("CapacityReservationIds") or []]
-    return named + [Target(ONLY, group=a) for a in target.get("CapacityReservationResourceGroupArns") or []]
+    named = [CapacityTarget(ONLY, reservation_id=i) for i in target.get("CapacityReservationIds") or []]
+    return named + [
+        CapacityTarget(ONLY, group=a) for a in target.get("CapacityReservationResourceGroupArns") or []
+    ]
 
 
 def check_reserved(kind: str, fleet_type: str, options: Mapping[str, Any]) -> None:
@@ -171,8 +179,8 @@ def check_reserved(kind: str, fleet_type: str, options: Mapping[str, Any]) -> No
 def _attempt(
     run: fleet_launch.Run,
     filling: Filling,
-    pool: Pool,
-    want: Want,
+    pool: FleetPool,
+    want: LaunchNeeds,
     *,
     spill: bool = True,
     partly: bool = False,

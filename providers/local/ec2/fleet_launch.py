@@ -11,9 +11,9 @@ from moto.ec2.models.instances import Reservation
 
 from providers.local.ec2 import launches, templates
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.launch_needs import SPOT, Want
+from providers.local.ec2.launch_needs import SPOT, LaunchNeeds
 from providers.local.ec2.launches import Launch
-from providers.local.ec2.pools import Pool
+from providers.local.ec2.pools import FleetPool
 from providers.local.ec2.world import world
 
 ROOT_GIB = 8
@@ -26,7 +26,7 @@ class Run:
     tags: list[dict[str, Any]]
     codes: Mapping[str, str]
 
-    def __call__(self, pool: Pool, want: Want, count: int, spill: bool) -> Reservation:
+    def __call__(self, pool: FleetPool, want: LaunchNeeds, count: int, spill: bool) -> Reservation:
         data = pool.data
         launch = Launch(
             data=data,
@@ -79,7 +79,7 @@ def runner(backend: Any, fleet_id: str, tags: list[dict[str, Any]]) -> Run:
     return Run(backend, fleet_id, tags, world().codes)
 
 
-def _tags(fleet_id: str, pool: Pool, requested: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+def _tags(fleet_id: str, pool: FleetPool, requested: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     tags = templates.tags_of(pool.data.get("TagSpecifications"), requested)
     tags["instance"] = {
         **tags.get("instance", {}),

@@ -18,8 +18,8 @@ from moto.ec2.utils import random_fleet_id
 from providers.local.ec2 import errors, fleet_launch, pools
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.fleet_filling import Fill, Filling, check_reserved, way_to_fill
-from providers.local.ec2.pools import Pool
-from providers.local.ec2.world import World
+from providers.local.ec2.pools import FleetPool
+from providers.local.ec2.world import AwsWorld
 
 OVERRIDES = 300
 KINDS = ("on-demand", "spot", "capacity-block", "reserved-capacity")
@@ -56,7 +56,7 @@ def is_ours(asked: Mapping[str, Any]) -> bool:
     return asked["fleet_type"] == "instant" and not mixed
 
 
-def create(world: World, backend: Any, asked: dict[str, Any], params: Mapping[str, Any]) -> InstantFleet:
+def create(world: AwsWorld, backend: Any, asked: dict[str, Any], params: Mapping[str, Any]) -> InstantFleet:
     capacity = asked["target_capacity_specification"]
     kind = capacity.get("DefaultTargetCapacityType") or "on-demand"
     if kind not in KINDS:
@@ -88,7 +88,7 @@ def create(world: World, backend: Any, asked: dict[str, Any], params: Mapping[st
     return fleet
 
 
-def _require_few_overrides(world: World, configs: Sequence[Mapping[str, Any]]) -> None:
+def _require_few_overrides(world: AwsWorld, configs: Sequence[Mapping[str, Any]]) -> None:
     """EC2 User Guide, "EC2 Fleet quotas"."""
     count = sum(len(config.get("Overrides") or [{}]) for config in configs)
     if count > OVERRIDES:
@@ -109,12 +109,17 @@ def _minimum(options: Mapping[str, Any]) -> int:
 
 
 def _fill_in_one_place(
-    backend: Any, filling: Filling, ordered: list[Pool], options: Mapping[str, Any], fill: Fill, minimum: int
+    backend: Any,
+    filling: Filling,
+    ordered: list[FleetPool],
+    options: Mapping[str, Any],
+    fill: Fill,
+    minimum: int,
 ) -> None:
     """Fill, keeping to one instance type or one zone where the request says so: the first that reaches the
     target, else the one that comes closest."""
     places = list(_places(ordered, options))
-    best: tuple[float, list[Pool]] = (-1.0, [])
+    best: tuple[float, list[FleetPool]] = (-1.0, [])
     for place in places:
         fill(filling, place)
         if filling.missing <= 0 or len(places) == 1:
@@ -126,8 +131,8 @@ def _fill_in_one_place(
         fill(filling, best[1])
 
 
-def _places(ordered: list[Pool], options: Mapping[str, Any]) -> Iterator[list[Pool]]:
-    def place(pool: Pool) -> tuple[str, str]:
+def _places(ordered: list[FleetPool], options: Mapping[str, Any]) -> Iterator[list[FleetPool]]:
+    def place(pool: FleetPool) -> tuple[str, str]:
         assert pool.want is not None
         return (
             pool.want.instance_type if options.get("SingleInstanceType") else "",

@@ -23,9 +23,9 @@ from providers.local.clock import aware
 from providers.local.ec2 import errors, events
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.launch_needs import ON_DEMAND
-from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.world import World
+from providers.local.ec2.ledger import CapacityLedger
+from providers.local.ec2.reservations import Ec2Reservation
+from providers.local.ec2.world import AwsWorld
 
 AHEAD = (timedelta(days=5), timedelta(days=120))
 LEAST_VCPUS = 32
@@ -86,7 +86,7 @@ def _require_size(params: Mapping[str, Any]) -> None:
         )
 
 
-def assess(world: World, reservation: CapacityReservation) -> None:
+def assess(world: AwsWorld, reservation: Ec2Reservation) -> None:
     """EC2 makes up its mind after a while, as the control plane says it will at that moment."""
 
     def decide() -> None:
@@ -99,7 +99,7 @@ def assess(world: World, reservation: CapacityReservation) -> None:
     world.ledger.after(world.assessment, decide)
 
 
-def deliver_at(world: World, reservation: CapacityReservation) -> None:
+def deliver_at(world: AwsWorld, reservation: Ec2Reservation) -> None:
     start = reservation.start_date
     assert start is not None
 
@@ -110,7 +110,7 @@ def deliver_at(world: World, reservation: CapacityReservation) -> None:
     world.ledger.schedule(start, deliver)
 
 
-def _deliver(world: World, reservation: CapacityReservation, again: Any) -> None:
+def _deliver(world: AwsWorld, reservation: Ec2Reservation, again: Any) -> None:
     ledger = world.ledger
     free = ledger.free(ON_DEMAND, reservation.instance_type, reservation.zone)
     if free is None or free >= reservation.total:
@@ -122,12 +122,12 @@ def _deliver(world: World, reservation: CapacityReservation, again: Any) -> None
     ledger.schedule(ledger.now() + RETRY, again)
 
 
-def _enter(world: World, reservation: CapacityReservation, state: str) -> None:
+def _enter(world: AwsWorld, reservation: Ec2Reservation, state: str) -> None:
     world.ledger.change(reservation, state=state)
     events.reservation_state(world.notices, reservation)
 
 
-def is_committed(ledger: Ledger, reservation: CapacityReservation) -> bool:
+def is_committed(ledger: CapacityLedger, reservation: Ec2Reservation) -> bool:
     """From the day that EC2 agreed to the end of the commitment; a delay waives it."""
     until = reservation.committed_until
     if until is None or reservation.state not in ("scheduled", "active"):
@@ -136,7 +136,7 @@ def is_committed(ledger: Ledger, reservation: CapacityReservation) -> bool:
 
 
 def require_kept(
-    ledger: Ledger, reservation: CapacityReservation, *, total: int | None, end: datetime | None
+    ledger: CapacityLedger, reservation: Ec2Reservation, *, total: int | None, end: datetime | None
 ) -> None:
     """What a modification may not touch before the commitment is over."""
     until = reservation.committed_until

@@ -40,16 +40,16 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class RecordedReply:
     digest: str
     replay: Callable[[Any], Any]
 
 
 class Replies:
     def __init__(self) -> None:
-        self._answered: OrderedDict[Key, Answered] = OrderedDict()
+        self._answered: OrderedDict[Key, RecordedReply] = OrderedDict()
 
-    def get(self, key: Key, digest: str) -> Answered | None:
+    def get(self, key: Key, digest: str) -> RecordedReply | None:
         found = self._answered.get(key)
         if found is not None and found.digest != digest:
             raise Ec2Error(
@@ -60,7 +60,7 @@ class Replies:
         return found
 
     def put(self, key: Key, digest: str, replay: Callable[[Any], Any]) -> None:
-        self._answered[key] = Answered(digest, replay)
+        self._answered[key] = RecordedReply(digest, replay)
         if len(self._answered) > KEPT:
             self._answered.popitem(last=False)
 

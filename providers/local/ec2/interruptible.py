@@ -23,9 +23,9 @@ from moto.ec2.utils import random_id
 
 from providers.local.ec2 import checks, errors, events
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.records import Allocation
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.world import World
+from providers.local.ec2.records import InterruptibleAllocation
+from providers.local.ec2.reservations import Ec2Reservation
+from providers.local.ec2.world import AwsWorld
 
 NOTICE = timedelta(minutes=2)
 MOST_AT_ONCE = 1000
@@ -33,15 +33,15 @@ ADHOC = "adhoc"
 OVER = ("canceled", "failed")
 
 
-def of(world: World, source: CapacityReservation) -> Allocation | None:
+def of(world: AwsWorld, source: Ec2Reservation) -> InterruptibleAllocation | None:
     """The one allocation that a source can have at a time."""
     found = world.allocations.get(source.id)
     return found if found is not None and found.status not in OVER else None
 
 
 def allocate(
-    world: World, source: CapacityReservation, account_id: str, params: Mapping[str, Any]
-) -> Allocation:
+    world: AwsWorld, source: Ec2Reservation, account_id: str, params: Mapping[str, Any]
+) -> InterruptibleAllocation:
     ledger = world.ledger
     checks.require_owner(ledger, source, account_id)
     checks.require_mutable(ledger, source)
@@ -58,7 +58,7 @@ def allocate(
         )
     count = checks.count_of(params.get("InstanceCount"), lowest=1)
     _require_free(source, count)
-    lent = CapacityReservation(
+    lent = Ec2Reservation(
         id=random_id(prefix="cr"),
         owner_id=source.owner_id,
         region=source.region,
@@ -77,7 +77,7 @@ def allocate(
         interruptible=True,
         source_id=source.id,
     )
-    allocation = Allocation(
+    allocation = InterruptibleAllocation(
         source=source, lent=lent, target=count, at_zero=params.get("ZeroSizePreference") or "default"
     )
     world.allocations[source.id] = allocation
@@ -88,8 +88,8 @@ def allocate(
 
 
 def update(
-    world: World, source: CapacityReservation, account_id: str, params: Mapping[str, Any]
-) -> Allocation:
+    world: AwsWorld, source: Ec2Reservation, account_id: str, params: Mapping[str, Any]
+) -> InterruptibleAllocation:
     ledger = world.ledger
     checks.require_owner(ledger, source, account_id)
     allocation = of(world, source)
@@ -123,7 +123,7 @@ def update(
     return allocation
 
 
-def _require_free(source: CapacityReservation, count: int) -> None:
+def _require_free(source: Ec2Reservation, count: int) -> None:
     if count > source.available:
         raise errors.invalid(
             "InstanceCount", count, f"{source.id} has {source.available} unused instances to lend."
@@ -133,7 +133,7 @@ def _require_free(source: CapacityReservation, count: int) -> None:
 # ---- taking back
 
 
-def _reclaim(world: World, allocation: Allocation) -> None:
+def _reclaim(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
     lent, ledger = allocation.lent, world.ledger
     allocation.asked_back = lent.total - allocation.target
     _return(world, allocation, min(lent.available, allocation.asked_back))
@@ -151,7 +151,7 @@ def _reclaim(world: World, allocation: Allocation) -> None:
     ledger.schedule(ends, lambda: _terminate(world, allocation))
 
 
-def _terminate(world: World, allocation: Allocation) -> None:
+def _terminate(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
     for occupant in allocation.leaving:
         if occupant.where is allocation.lent:
             occupant.instance.disable_api_termination = False
@@ -160,7 +160,7 @@ def _terminate(world: World, allocation: Allocation) -> None:
     _take_freed(world, allocation)
 
 
-def _take_freed(world: World, allocation: Allocation) -> None:
+def _take_freed(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
     """What EC2 has freed goes back; the rest when its slots come free."""
     lent = allocation.lent
     _return(world, allocation, min(lent.available, lent.total - allocation.target))
@@ -170,17 +170,17 @@ def _take_freed(world: World, allocation: Allocation) -> None:
         _finish(world, allocation)
 
 
-def _return(world: World, allocation: Allocation, count: int) -> None:
+def _return(world: AwsWorld, allocation: InterruptibleAllocation, count: int) -> None:
     if count > 0:
         world.ledger.change(allocation.lent, total=allocation.lent.total - count)
         world.ledger.change(allocation.source, total=allocation.source.total + count)
 
 
-def _ends(allocation: Allocation) -> bool:
+def _ends(allocation: InterruptibleAllocation) -> bool:
     return allocation.target == 0 and allocation.at_zero != "retain"
 
 
-def _finish(world: World, allocation: Allocation) -> None:
+def _finish(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
     lent, source = allocation.lent, allocation.source
     lent.reclaiming = False
     if _ends(allocation):
@@ -195,7 +195,7 @@ def _finish(world: World, allocation: Allocation) -> None:
 # ---- as the API shows it
 
 
-def describe(allocation: Allocation) -> dict[str, Any]:
+def describe(allocation: InterruptibleAllocation) -> dict[str, Any]:
     """InterruptibleCapacityAllocation, which the source carries."""
     return {
         "InstanceCount": allocation.lent.total,

@@ -15,8 +15,8 @@ from moto.ec2.models.instances import InstanceState, Reservation
 from providers.local.ec2.reservations import Glimpse, Occupant
 
 
-class Instance:
-    """An instance with an older state. The name is the one that moto's serializer knows the aliases of."""
+class LaggedInstance:
+    """An instance with an older state."""
 
     def __init__(self, instance: Any, seen: Glimpse):
         self._instance = instance
@@ -28,6 +28,9 @@ class Instance:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._instance, name)
+
+
+LaggedInstance.__name__ = "Instance"  # moto's serializer knows the aliases of this name
 
 
 def as_of(
@@ -49,4 +52,4 @@ def _older(instance: Any, occupant: Occupant | None, at: datetime) -> Any:
     if occupant is None:
         return instance
     glimpse = next((seen for seen in reversed(occupant.history) if seen.at <= at), None)
-    return Instance(instance, glimpse) if glimpse else None
+    return LaggedInstance(instance, glimpse) if glimpse else None

@@ -24,7 +24,7 @@ MARKETS = RESERVED_MARKETS | {ON_DEMAND, SPOT}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CapacityTarget:
     """A CapacityReservationSpecification that holds only combinations EC2 accepts."""
 
     preference: str | None = None
@@ -37,7 +37,7 @@ class Target:
         return self.reservation_id is None and self.preference != ONLY
 
     @classmethod
-    def of(cls, specification: Mapping[str, Any] | None, codes: Mapping[str, str]) -> Target:
+    def of(cls, specification: Mapping[str, Any] | None, codes: Mapping[str, str]) -> CapacityTarget:
         specification = specification or {}
         preference = specification.get("CapacityReservationPreference") or None
         wanted = specification.get("CapacityReservationTarget") or {}
@@ -77,7 +77,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class LaunchNeeds:
     """What an instance needs of the place that it runs in."""
 
     account_id: str
@@ -88,4 +88,4 @@ class Want:
     tenancy: str = "default"
     placement_group_arn: str | None = None
     market: str = ON_DEMAND
-    target: Target = Target()
+    target: CapacityTarget = CapacityTarget()

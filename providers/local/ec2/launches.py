@@ -19,10 +19,10 @@ from moto.ec2.utils import filter_iam_instance_profiles
 
 from providers.local.ec2 import errors, matching, placement_groups, platforms, templates, zones
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.launch_needs import ON_DEMAND, ONLY, RESERVED_MARKETS, Target, Want
-from providers.local.ec2.reservations import CapacityReservation, Occupant
+from providers.local.ec2.launch_needs import ON_DEMAND, ONLY, RESERVED_MARKETS, CapacityTarget, LaunchNeeds
+from providers.local.ec2.reservations import Ec2Reservation, Occupant
 from providers.local.ec2.templates import LaunchData
-from providers.local.ec2.world import World
+from providers.local.ec2.world import AwsWorld
 
 Run = Callable[..., Reservation]
 
@@ -32,7 +32,7 @@ class Launch:
     """One launch into one pool, whoever asked for it."""
 
     data: LaunchData
-    want: Want
+    want: LaunchNeeds
     action: str = "RunInstances"
     at_least: int = 1
     at_most: int = 1
@@ -41,8 +41,8 @@ class Launch:
 
 
 def want_of(
-    world: World, backend: Any, data: Mapping[str, Any], market: str, *, lenient: bool = False
-) -> Want:
+    world: AwsWorld, backend: Any, data: Mapping[str, Any], market: str, *, lenient: bool = False
+) -> LaunchNeeds:
     """What the instance needs of its place. A subnet decides the zone, else the placement, else zone `a`.
 
     EC2 refuses a zone that isn't the subnet's and an unknown placement group; moto's own services launch with
@@ -60,7 +60,7 @@ def want_of(
     group = placement_groups.name_in(backend, placement)
     if group and not lenient:
         placement_groups.find(backend, group)
-    return Want(
+    return LaunchNeeds(
         account_id=backend.account_id,
         region=backend.region_name,
         instance_type=data.get("InstanceType") or "m1.small",
@@ -69,7 +69,7 @@ def want_of(
         tenancy=placement.get("Tenancy") or "default",
         placement_group_arn=placement_groups.arn_of(backend, group) if group else None,
         market=market,
-        target=Target.of(data.get("CapacityReservationSpecification"), world.codes),
+        target=CapacityTarget.of(data.get("CapacityReservationSpecification"), world.codes),
     )
 
 
@@ -90,7 +90,7 @@ def facts_of(launch: Launch) -> dict[str, Any]:
     }
 
 
-def find_places(world: World, launch: Launch) -> list[CapacityReservation | None]:
+def find_places(world: AwsWorld, launch: Launch) -> list[Ec2Reservation | None]:
     """A place for each instance, or the refusal that was scripted for this pool, or EC2's own."""
     fault = world.faults.take(launch.action, "launch", facts_of(launch))
     if fault is not None and fault.code:
@@ -110,8 +110,8 @@ def find_places(world: World, launch: Launch) -> list[CapacityReservation | None
 
 
 def run(
-    world: World, backend: Any, launch: Launch, start: Callable[[int], Reservation]
-) -> tuple[Reservation, list[CapacityReservation | None]]:
+    world: AwsWorld, backend: Any, launch: Launch, start: Callable[[int], Reservation]
+) -> tuple[Reservation, list[Ec2Reservation | None]]:
     """Find places, let `start` make so many instances, and put each into its place."""
     if world.check_offerings:
         zones.require_offering(backend, launch.want.instance_type, launch.want.zone)
@@ -130,7 +130,7 @@ def run(
     return reservation, places
 
 
-def show(world: World, backend: Any, instance: Any, launch: Launch) -> None:
+def show(world: AwsWorld, backend: Any, instance: Any, launch: Launch) -> None:
     """Let DescribeInstances show what was asked for and moto left out."""
     want, data = launch.want, launch.data
     placement = data.get("Placement") or {}
@@ -210,7 +210,7 @@ def _no_profile(name: str | None, arn: str | None) -> Ec2Error:
     return errors.invalid(parameter, name or arn, "Invalid IAM Instance Profile name")
 
 
-def start_again(world: World, occupants: list[Occupant], start: Callable[[], Any]) -> Any:
+def start_again(world: AwsWorld, occupants: list[Occupant], start: Callable[[], Any]) -> Any:
     """Places for stopped instances first, all or none; then they start."""
     entered: list[Occupant] = []
     try:

@@ -18,10 +18,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from providers.local.clock import Clock
+from providers.local.clock import LocalClock
 from providers.local.ec2 import errors, matching
-from providers.local.ec2.launch_needs import ID, ON_DEMAND, SPOT, Target, Want
-from providers.local.ec2.reservations import ENDED, CapacityReservation, Glimpse, Occupant, PoolKey, Slots
+from providers.local.ec2.launch_needs import ID, ON_DEMAND, SPOT, CapacityTarget, LaunchNeeds
+from providers.local.ec2.reservations import ENDED, Ec2Reservation, Glimpse, Occupant, OccupiedSlots, PoolKey
 
 BLOCK = "capacity-block"
 REMEMBERED = timedelta(minutes=10)
@@ -29,16 +29,16 @@ REMEMBERED = timedelta(minutes=10)
 Scope = tuple[str, str]  # account, Region
 
 
-class Ledger:
-    def __init__(self, clock: Clock, codes: Mapping[str, str]):
+class CapacityLedger:
+    def __init__(self, clock: LocalClock, codes: Mapping[str, str]):
         self.clock = clock
         self.codes = codes
         self.keep = REMEMBERED  # how old a view describe may still ask for
-        self.reservations: dict[str, CapacityReservation] = {}
+        self.reservations: dict[str, Ec2Reservation] = {}
         self.occupants: dict[str, Occupant] = {}
-        self._scopes: dict[Scope, dict[str, CapacityReservation]] = {}
-        self._shapes: dict[tuple[str, str], dict[str, CapacityReservation]] = {}
-        self._pools: dict[PoolKey, Slots] = {}
+        self._scopes: dict[Scope, dict[str, Ec2Reservation]] = {}
+        self._shapes: dict[tuple[str, str], dict[str, Ec2Reservation]] = {}
+        self._pools: dict[PoolKey, OccupiedSlots] = {}
         self._limits: dict[PoolKey, int] = {}
         self._due: list[tuple[datetime, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -66,7 +66,7 @@ class Ledger:
 
     # ---- reservations
 
-    def add(self, reservation: CapacityReservation) -> None:
+    def add(self, reservation: Ec2Reservation) -> None:
         self.reservations[reservation.id] = reservation
         self._shapes.setdefault((reservation.instance_type, reservation.zone), {})[reservation.id] = (
             reservation
@@ -76,11 +76,11 @@ class Ledger:
         self.note(reservation)
         self.absorb(reservation.instance_type, reservation.zone)
 
-    def in_scope(self, account_id: str, region: str) -> dict[str, CapacityReservation]:
+    def in_scope(self, account_id: str, region: str) -> dict[str, Ec2Reservation]:
         """Every reservation that an account sees in a Region: its own and those shared with it."""
         return self._scopes.get((account_id, region), {})
 
-    def find(self, account_id: str, region: str, reservation_id: str) -> CapacityReservation:
+    def find(self, account_id: str, region: str, reservation_id: str) -> Ec2Reservation:
         if not ID.match(reservation_id):
             raise errors.reservation_malformed(reservation_id)
         found = self.in_scope(account_id, region).get(reservation_id)
@@ -88,10 +88,10 @@ class Ledger:
             raise errors.reservation_not_found(reservation_id)
         return found
 
-    def same_shape(self, instance_type: str, zone: str) -> Iterable[CapacityReservation]:
+    def same_shape(self, instance_type: str, zone: str) -> Iterable[Ec2Reservation]:
         return self._shapes.get((instance_type, zone), {}).values()
 
-    def share(self, reservation: CapacityReservation, accounts: Iterable[str]) -> None:
+    def share(self, reservation: Ec2Reservation, accounts: Iterable[str]) -> None:
         """Share with these accounts and no others; instances of those that lost it run on outside,
         those of an interruptible reservation end."""
         sharing = frozenset(accounts) - {reservation.owner_id}
@@ -109,7 +109,7 @@ class Ledger:
             self._scopes.setdefault((account, reservation.region), {})[reservation.id] = reservation
         self.absorb(reservation.instance_type, reservation.zone)
 
-    def change(self, reservation: CapacityReservation, **fields: Any) -> None:
+    def change(self, reservation: Ec2Reservation, **fields: Any) -> None:
         """Set fields; whoever no longer has a place runs on outside, whoever now matches moves in."""
         for name, value in fields.items():
             setattr(reservation, name, value)
@@ -125,7 +125,7 @@ class Ledger:
             # An ended reservation is never matched again; dropping it here keeps matching fast.
             self._shapes.get((reservation.instance_type, reservation.zone), {}).pop(reservation.id, None)
 
-    def note(self, reservation: CapacityReservation) -> None:
+    def note(self, reservation: Ec2Reservation) -> None:
         """Remember what describe shows from this moment on."""
         view = reservation.view(self.now())
         history = reservation.history
@@ -169,21 +169,21 @@ class Ledger:
             if r.market == key.capacity_type and (r.usable or (r.market == BLOCK and r.state not in ENDED))
         )
 
-    def _slots(self, where: CapacityReservation | PoolKey) -> Slots:
-        return self._pools.setdefault(where, Slots()) if isinstance(where, PoolKey) else where.slots
+    def _slots(self, where: Ec2Reservation | PoolKey) -> OccupiedSlots:
+        return self._pools.setdefault(where, OccupiedSlots()) if isinstance(where, PoolKey) else where.slots
 
-    def _pool_of(self, want: Want) -> PoolKey:
+    def _pool_of(self, want: LaunchNeeds) -> PoolKey:
         return PoolKey(SPOT if want.market == SPOT else ON_DEMAND, want.instance_type, want.zone)
 
     # ---- instances
 
-    def enter(self, instance: Any, want: Want, reservation: CapacityReservation | None) -> Occupant:
+    def enter(self, instance: Any, want: LaunchNeeds, reservation: Ec2Reservation | None) -> Occupant:
         occupant = self.occupants.setdefault(instance.id, Occupant(instance, want))
         occupant.want = want
         self.move(occupant, reservation if reservation is not None else self._pool_of(want))
         return occupant
 
-    def move(self, occupant: Occupant, where: CapacityReservation | PoolKey | None) -> None:
+    def move(self, occupant: Occupant, where: Ec2Reservation | PoolKey | None) -> None:
         before = occupant.where
         instance_id = occupant.instance.id
         if before is not None:
@@ -191,11 +191,11 @@ class Ledger:
         occupant.where = where
         if where is not None:
             self._slots(where).occupants[instance_id] = occupant
-        reservation = where if isinstance(where, CapacityReservation) else None
+        reservation = where if isinstance(where, Ec2Reservation) else None
         occupant.instance.capacity_reservation_id = reservation.id if reservation else None
         occupant.instance.capacity_block_id = reservation.capacity_block_id if reservation else None
         for place in (before, where):
-            if isinstance(place, CapacityReservation):
+            if isinstance(place, Ec2Reservation):
                 self.note(place)
         self.glimpse(occupant)
 
@@ -213,15 +213,15 @@ class Ledger:
 
         def come_free() -> None:
             slots.lingering -= 1
-            if isinstance(where, CapacityReservation):
+            if isinstance(where, Ec2Reservation):
                 self.note(where)
             self.absorb(occupant.want.instance_type, occupant.want.zone)
 
-        if isinstance(where, CapacityReservation):
+        if isinstance(where, Ec2Reservation):
             self.note(where)
         self.after(slot_free_after, come_free)
 
-    def retarget(self, occupant: Occupant, target: Target) -> None:
+    def retarget(self, occupant: Occupant, target: CapacityTarget) -> None:
         """Another specification for an instance that runs nowhere at the moment."""
         occupant.want = replace(occupant.want, target=target)
         occupant.instance.capacity_reservation_specification = target.shown()
@@ -254,7 +254,7 @@ class Ledger:
                 if room is not None:
                     self.move(occupant, room)
 
-    def would_absorb(self, reservation: CapacityReservation) -> int:
+    def would_absorb(self, reservation: Ec2Reservation) -> int:
         """How many running instances outside would move into a reservation that is not there yet."""
         outside = self._pools.get(PoolKey(ON_DEMAND, reservation.instance_type, reservation.zone))
         if outside is None:
@@ -267,7 +267,7 @@ class Ledger:
             for o in outside.occupants.values()
         )
 
-    def _room_for(self, want: Want) -> CapacityReservation | None:
+    def _room_for(self, want: LaunchNeeds) -> Ec2Reservation | None:
         try:
             return next((r for r in matching.candidates(self, want) if r.available), None)
         except errors.Ec2Error:

@@ -14,14 +14,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from providers.local.ec2 import events
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.world import World
+from providers.local.ec2.reservations import Ec2Reservation
+from providers.local.ec2.world import AwsWorld
 
 NOTICE = timedelta(minutes=10)  # before the drain
 CAN_EXPIRE = frozenset({"active", "pending", "scheduled", "delayed"})
 
 
-def activate_at(world: World, reservation: CapacityReservation, at: datetime) -> None:
+def activate_at(world: AwsWorld, reservation: Ec2Reservation, at: datetime) -> None:
     waiting = reservation.state
 
     def activate() -> None:
@@ -31,13 +31,13 @@ def activate_at(world: World, reservation: CapacityReservation, at: datetime) ->
     world.ledger.schedule(at, activate)
 
 
-def activate_now(world: World, reservation: CapacityReservation) -> None:
+def activate_now(world: AwsWorld, reservation: Ec2Reservation) -> None:
     world.ledger.change(reservation, state="active")
     if reservation.reservation_type == "capacity-block":
         events.block_delivered(world.notices, reservation)
 
 
-def expire_at(world: World, reservation: CapacityReservation) -> None:
+def expire_at(world: AwsWorld, reservation: Ec2Reservation) -> None:
     """Schedule the end of a reservation that has an end date, with what comes before it."""
     end, drain, ledger = reservation.end_date, reservation.drains_at, world.ledger
     if end is None:
@@ -56,7 +56,7 @@ def expire_at(world: World, reservation: CapacityReservation) -> None:
     ledger.schedule(end, expire)
 
 
-def _drain_at(world: World, block: CapacityReservation, end: datetime, drain: datetime) -> None:
+def _drain_at(world: AwsWorld, block: Ec2Reservation, end: datetime, drain: datetime) -> None:
     def warn() -> None:
         if block.end_date == end and block.usable:
             events.block_expiring(world.notices, block)
@@ -71,7 +71,7 @@ def _drain_at(world: World, block: CapacityReservation, end: datetime, drain: da
     world.ledger.schedule(drain, end_instances)
 
 
-def terminate(reservation: CapacityReservation, count: int) -> None:
+def terminate(reservation: Ec2Reservation, count: int) -> None:
     """EC2's own termination, of the newest instances first; protection against it is the owner's alone."""
     if count <= 0:
         return

@@ -20,8 +20,8 @@ from typing import Protocol
 
 from providers.local.ec2 import errors
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.launch_needs import ON_DEMAND, RESERVED_MARKETS, SPOT, Want
-from providers.local.ec2.reservations import CapacityReservation
+from providers.local.ec2.launch_needs import ON_DEMAND, RESERVED_MARKETS, SPOT, LaunchNeeds
+from providers.local.ec2.reservations import Ec2Reservation
 
 
 class CapacityLookup(Protocol):
@@ -32,16 +32,16 @@ class CapacityLookup(Protocol):
 
     def now(self) -> datetime: ...
 
-    def find(self, account_id: str, region: str, reservation_id: str) -> CapacityReservation: ...
+    def find(self, account_id: str, region: str, reservation_id: str) -> Ec2Reservation: ...
 
-    def in_scope(self, account_id: str, region: str) -> Mapping[str, CapacityReservation]: ...
+    def in_scope(self, account_id: str, region: str) -> Mapping[str, Ec2Reservation]: ...
 
-    def same_shape(self, instance_type: str, zone: str) -> Iterable[CapacityReservation]: ...
+    def same_shape(self, instance_type: str, zone: str) -> Iterable[Ec2Reservation]: ...
 
     def free(self, capacity_type: str, instance_type: str, zone: str) -> int | None: ...
 
 
-def fits(want: Want, reservation: CapacityReservation) -> bool:
+def fits(want: LaunchNeeds, reservation: Ec2Reservation) -> bool:
     return (
         reservation.usable
         and reservation.launchable
@@ -57,13 +57,13 @@ def fits(want: Want, reservation: CapacityReservation) -> bool:
     )
 
 
-def _same_placement(want: Want, reservation: CapacityReservation) -> bool:
+def _same_placement(want: LaunchNeeds, reservation: Ec2Reservation) -> bool:
     if want.placement_group_arn is None and want.target.group:
         return True  # a group may lead an instance without placement group into a reservation that has one
     return reservation.placement_group_arn == want.placement_group_arn
 
 
-def candidates(capacity: CapacityLookup, want: Want) -> list[CapacityReservation]:
+def candidates(capacity: CapacityLookup, want: LaunchNeeds) -> list[Ec2Reservation]:
     """The usable reservations that this launch may run in, the first to be taken first."""
     target = want.target
     if want.market == SPOT:
@@ -78,11 +78,11 @@ def candidates(capacity: CapacityLookup, want: Want) -> list[CapacityReservation
         return sorted(found, key=lambda reservation: reservation.placement_group_arn is not None)
     if target.preference == "none" or want.market in RESERVED_MARKETS:
         return []
-    same_shape: Iterable[CapacityReservation] = capacity.same_shape(want.instance_type, want.zone)
+    same_shape: Iterable[Ec2Reservation] = capacity.same_shape(want.instance_type, want.zone)
     return [r for r in same_shape if r.match_criteria == "open" and fits(want, r)]
 
 
-def _targeted(capacity: CapacityLookup, want: Want, reservation_id: str) -> CapacityReservation:
+def _targeted(capacity: CapacityLookup, want: LaunchNeeds, reservation_id: str) -> Ec2Reservation:
     reservation = capacity.find(want.account_id, want.region, reservation_id)
     if reservation.state == "scheduled":
         raise Ec2Error(
@@ -127,7 +127,7 @@ def _targeted(capacity: CapacityLookup, want: Want, reservation_id: str) -> Capa
     return reservation
 
 
-def _members(capacity: CapacityLookup, want: Want, group: str) -> list[CapacityReservation]:
+def _members(capacity: CapacityLookup, want: LaunchNeeds, group: str) -> list[Ec2Reservation]:
     from providers.local import groups  # the EC2 part starts first
 
     try:
@@ -142,8 +142,8 @@ def _members(capacity: CapacityLookup, want: Want, group: str) -> list[CapacityR
 
 
 def place(
-    capacity: CapacityLookup, want: Want, *, at_least: int, at_most: int, spill: bool = True
-) -> list[CapacityReservation | None]:
+    capacity: CapacityLookup, want: LaunchNeeds, *, at_least: int, at_most: int, spill: bool = True
+) -> list[Ec2Reservation | None]:
     """A reservation (or None: outside any) for each of `at_least` to `at_most` instances, or EC2's refusal.
 
     With `spill` off only reservations are used, whatever the specification allows.
@@ -153,7 +153,7 @@ def place(
             capacity.codes["market-type-without-target"],
             f"Market type {want.market} needs a CapacityReservationTarget",
         )
-    chosen: list[CapacityReservation | None] = []
+    chosen: list[Ec2Reservation | None] = []
     for reservation in candidates(capacity, want):
         chosen += [reservation] * min(reservation.available, at_most - len(chosen))
     if spill and want.target.spills and want.market not in RESERVED_MARKETS:
@@ -165,7 +165,7 @@ def place(
     raise refusal(want, capacity.codes)
 
 
-def refusal(want: Want, codes: Mapping[str, str]) -> Ec2Error:
+def refusal(want: LaunchNeeds, codes: Mapping[str, str]) -> Ec2Error:
     """What EC2 says to a launch that found no room."""
     if want.target.reservation_id:
         return errors.reservation_full(want.target.reservation_id)

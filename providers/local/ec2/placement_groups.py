@@ -20,7 +20,7 @@ MOST_PARTITIONS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacementGroup:
+class Ec2PlacementGroup:
     id: str
     name: str
     arn: str
@@ -34,10 +34,10 @@ class HasGroups(Protocol):
     account_id: str
     region_name: str
     partition: str
-    placement_groups: dict[str, PlacementGroup]
+    placement_groups: dict[str, Ec2PlacementGroup]
 
 
-def create(backend: HasGroups, params: Mapping[str, Any]) -> PlacementGroup:
+def create(backend: HasGroups, params: Mapping[str, Any]) -> Ec2PlacementGroup:
     name, strategy = params.get("GroupName"), params.get("Strategy") or "cluster"
     if not name:
         raise errors.missing("GroupName")
@@ -50,7 +50,7 @@ def create(backend: HasGroups, params: Mapping[str, Any]) -> PlacementGroup:
         raise errors.invalid(
             "PartitionCount", partitions, f"It is 1 to {MOST_PARTITIONS}, with strategy partition only."
         )
-    group = PlacementGroup(
+    group = Ec2PlacementGroup(
         id=random_id(prefix="pg"),
         name=name,
         arn=arn_of(backend, name),
@@ -67,7 +67,7 @@ def arn_of(backend: HasGroups, name: str) -> str:
     return f"arn:{backend.partition}:ec2:{where}:placement-group/{name}"
 
 
-def find(backend: HasGroups, name: str) -> PlacementGroup:
+def find(backend: HasGroups, name: str) -> Ec2PlacementGroup:
     group = backend.placement_groups.get(name)
     if group is None:
         raise Ec2Error("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
@@ -92,7 +92,7 @@ def delete(backend: HasGroups, name: str, *, in_use: bool) -> None:
     del backend.placement_groups[name]
 
 
-def describe(group: PlacementGroup, tags: Mapping[str, str]) -> dict[str, Any]:
+def describe(group: Ec2PlacementGroup, tags: Mapping[str, str]) -> dict[str, Any]:
     return {
         "GroupId": group.id,
         "GroupName": group.name,

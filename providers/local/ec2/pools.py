@@ -15,20 +15,20 @@ from moto.ec2.exceptions import EC2ClientError
 
 from providers.local.ec2 import errors, launches, prices, requirements, templates, zones
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.launch_needs import ON_DEMAND, SPOT, Want
+from providers.local.ec2.launch_needs import ON_DEMAND, SPOT, LaunchNeeds
 from providers.local.ec2.templates import LaunchData
-from providers.local.ec2.world import World
+from providers.local.ec2.world import AwsWorld
 
 # how a fleet's default capacity type fixes the market type; the others leave it to the template
 MARKET = {"spot": SPOT, "capacity-block": "capacity-block"}
 
 
 @dataclass(eq=False, kw_only=True)
-class Pool:
+class FleetPool:
     data: LaunchData
     override: Mapping[str, Any]
     template: Mapping[str, Any]  # id and version, as the answer names them
-    want: Want | None  # None: what it asks for does not make a launch, see `problem`
+    want: LaunchNeeds | None  # None: what it asks for does not make a launch, see `problem`
     problem: EC2ClientError | None = None
     chosen: bool = False  # its type was chosen by requirements
     instances: list[Any] = field(default_factory=list)
@@ -48,12 +48,12 @@ class Pool:
         return {"LaunchTemplateSpecification": dict(self.template), "Overrides": overrides}
 
 
-def of_fleet(world: World, backend: Any, configs: list[dict[str, Any]], kind: str) -> list[Pool]:
+def of_fleet(world: AwsWorld, backend: Any, configs: list[dict[str, Any]], kind: str) -> list[FleetPool]:
     pools = [pool for config in configs for pool in _of_config(world, backend, config, kind)]
     if not pools:
         raise errors.missing("LaunchTemplateConfigs")
     seen: set[tuple[str, str]] = set()
-    kept: list[Pool] = []
+    kept: list[FleetPool] = []
     for pool in pools:
         key = (pool.want.instance_type, pool.want.zone) if pool.want is not None else None
         if key in seen and pool.chosen:
@@ -66,7 +66,7 @@ def of_fleet(world: World, backend: Any, configs: list[dict[str, Any]], kind: st
     return kept
 
 
-def _of_config(world: World, backend: Any, config: Mapping[str, Any], kind: str) -> Iterator[Pool]:
+def _of_config(world: AwsWorld, backend: Any, config: Mapping[str, Any], kind: str) -> Iterator[FleetPool]:
     specification = config.get("LaunchTemplateSpecification") or {}
     template, version = templates.version_of(backend, specification)
     named = {**specification, "LaunchTemplateId": template.id, "Version": str(version.number)}
@@ -74,7 +74,7 @@ def _of_config(world: World, backend: Any, config: Mapping[str, Any], kind: str)
         try:
             overrides = _chosen(world, backend, version.data, asked, kind)
         except EC2ClientError as refused:
-            yield Pool(data=version.data, override=asked, template=named, want=None, problem=refused)
+            yield FleetPool(data=version.data, override=asked, template=named, want=None, problem=refused)
             continue
         for override in overrides:
             data, want, problem = dict(version.data), None, None
@@ -87,7 +87,7 @@ def _of_config(world: World, backend: Any, config: Mapping[str, Any], kind: str)
                 want = launches.want_of(world, backend, data, market)
             except EC2ClientError as refused:
                 problem = refused
-            yield Pool(
+            yield FleetPool(
                 data=data,
                 override=override,
                 template=named,
@@ -98,7 +98,7 @@ def _of_config(world: World, backend: Any, config: Mapping[str, Any], kind: str)
 
 
 def _chosen(
-    world: World, backend: Any, data: Mapping[str, Any], override: Mapping[str, Any], kind: str
+    world: AwsWorld, backend: Any, data: Mapping[str, Any], override: Mapping[str, Any], kind: str
 ) -> list[Mapping[str, Any]]:
     """The override itself, or one for each instance type that its requirements allow where it is."""
     asked = override.get("InstanceRequirements")
@@ -131,7 +131,7 @@ def _require_launchable(data: Mapping[str, Any]) -> None:
             raise errors.missing(name)
 
 
-def in_order(pools: list[Pool], kind: str, options: Mapping[str, Any]) -> list[Pool]:
+def in_order(pools: list[FleetPool], kind: str, options: Mapping[str, Any]) -> list[FleetPool]:
     strategy = options.get("AllocationStrategy")
     if strategy in ("prioritized", "capacity-optimized-prioritized"):
         return sorted(pools, key=lambda pool: _priority(pool.override))

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.launch_needs import ON_DEMAND, SPOT, Want
-from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.reservations import CapacityReservation
+from providers.local.ec2.launch_needs import ON_DEMAND, SPOT, LaunchNeeds
+from providers.local.ec2.ledger import CapacityLedger
+from providers.local.ec2.reservations import Ec2Reservation
 
 COUNTED = frozenset({"assessing", "scheduled", "pending", "active", "delayed"})
 SPARE = "interruptible-capacity-reservation"
@@ -34,7 +34,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Quota:
+class VcpuQuota:
     code: str
     name: str
     market: str
@@ -46,20 +46,20 @@ def _families(text: str) -> frozenset[str]:
 
 
 STANDARD = _families("a c d h i im is m r t z")
-QUOTAS: Mapping[str, Quota] = {
+QUOTAS: Mapping[str, VcpuQuota] = {
     quota.code: quota
     for quota in (
-        Quota("L-1216C47A", "Running On-Demand Standard instances", ON_DEMAND, STANDARD),
-        Quota("L-DB2E81BA", "Running On-Demand G and VT instances", ON_DEMAND, _families("g gr vt")),
-        Quota("L-417A185B", "Running On-Demand P instances", ON_DEMAND, _families("p")),
-        Quota("L-2C3B7624", "Running On-Demand Trn instances", ON_DEMAND, _families("trn")),
-        Quota("L-1945791B", "Running On-Demand Inf instances", ON_DEMAND, _families("inf")),
-        Quota("L-7295265B", "Running On-Demand X instances", ON_DEMAND, _families("x")),
-        Quota("L-43DA4232", "Running On-Demand High Memory instances", ON_DEMAND, _families("u")),
-        Quota("L-34B43A08", "All Standard Spot Instance Requests", SPOT, STANDARD),
-        Quota("L-3819A6DF", "All G and VT Spot Instance Requests", SPOT, _families("g gr vt")),
-        Quota("L-7212CCBC", "All P Spot Instance Requests", SPOT, _families("p")),
-        Quota("L-6B0D517C", "All Trn Spot Instance Requests", SPOT, _families("trn")),
+        VcpuQuota("L-1216C47A", "Running On-Demand Standard instances", ON_DEMAND, STANDARD),
+        VcpuQuota("L-DB2E81BA", "Running On-Demand G and VT instances", ON_DEMAND, _families("g gr vt")),
+        VcpuQuota("L-417A185B", "Running On-Demand P instances", ON_DEMAND, _families("p")),
+        VcpuQuota("L-2C3B7624", "Running On-Demand Trn instances", ON_DEMAND, _families("trn")),
+        VcpuQuota("L-1945791B", "Running On-Demand Inf instances", ON_DEMAND, _families("inf")),
+        VcpuQuota("L-7295265B", "Running On-Demand X instances", ON_DEMAND, _families("x")),
+        VcpuQuota("L-43DA4232", "Running On-Demand High Memory instances", ON_DEMAND, _families("u")),
+        VcpuQuota("L-34B43A08", "All Standard Spot Instance Requests", SPOT, STANDARD),
+        VcpuQuota("L-3819A6DF", "All G and VT Spot Instance Requests", SPOT, _families("g gr vt")),
+        VcpuQuota("L-7212CCBC", "All P Spot Instance Requests", SPOT, _families("p")),
+        VcpuQuota("L-6B0D517C", "All Trn Spot Instance Requests", SPOT, _families("trn")),
     )
 }
 
@@ -69,7 +69,7 @@ def family_of(instance_type: str) -> str:
     return found.group() if found else ""
 
 
-def quota_of(instance_type: str, market: str) -> Quota | None:
+def quota_of(instance_type: str, market: str) -> VcpuQuota | None:
     """The quota that a launch counts against; none for a Capacity Block."""
     kind = ON_DEMAND if market == SPARE else market
     family = family_of(instance_type)
@@ -80,8 +80,8 @@ def vcpus_of(instance_type: str) -> int:
     return int(INSTANCE_TYPES.get(instance_type, {}).get("VCpuInfo", {}).get("DefaultVCpus", 2))
 
 
-class Quotas:
-    def __init__(self, ledger: Ledger) -> None:
+class VcpuQuotas:
+    def __init__(self, ledger: CapacityLedger) -> None:
         self._ledger = ledger
         self.limits: dict[Key, int] = {}
 
@@ -96,8 +96,8 @@ class Quotas:
         )
 
     def _counted(
-        self, key: Key, own: Iterable[CapacityReservation]
-    ) -> Iterable[tuple[CapacityReservation | Want, int]]:
+        self, key: Key, own: Iterable[Ec2Reservation]
+    ) -> Iterable[tuple[Ec2Reservation | LaunchNeeds, int]]:
         """Each reservation with all its slots, each instance outside reservations with one."""
         for reservation in own:
             if reservation.state in COUNTED:
@@ -107,7 +107,7 @@ class Quotas:
             if (
                 (want.account_id, want.region) == (key.account, key.region)
                 and where is not None
-                and not isinstance(where, CapacityReservation)
+                and not isinstance(where, Ec2Reservation)
             ):
                 yield want, 1
 
@@ -119,12 +119,12 @@ class Quotas:
             return None
         return max(0, (self.limits[key] - self.used(key)) // vcpus_of(instance_type))
 
-    def exceeded(self, want: Want) -> Ec2Error:
+    def exceeded(self, want: LaunchNeeds) -> Ec2Error:
         quota = quota_of(want.instance_type, want.market)
         assert quota is not None
         return _exceeded(quota, self.limits[Key(want.account_id, want.region, quota.code)])
 
-    def check_reservation(self, reservation: CapacityReservation, count: int, code: str) -> None:
+    def check_reservation(self, reservation: Ec2Reservation, count: int, code: str) -> None:
         """Whether the owner may reserve so many more."""
         owner, kind = reservation.owner_id, reservation.instance_type
         left = self.left(owner, reservation.region, kind, ON_DEMAND)
@@ -134,7 +134,7 @@ class Quotas:
             )
 
 
-def _exceeded(quota: Quota, limit: int) -> Ec2Error:
+def _exceeded(quota: VcpuQuota, limit: int) -> Ec2Error:
     if quota.market == SPOT:
         return Ec2Error("MaxSpotInstanceCountExceeded", f"Max spot instance count exceeded ({quota.name})")
     return Ec2Error(

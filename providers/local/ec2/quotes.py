@@ -20,9 +20,9 @@ from moto.ec2.utils import random_id
 from providers.local.clock import aware
 from providers.local.ec2 import checks, errors, future
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.records import Kind, Quote
-from providers.local.ec2.reservations import CapacityReservation
-from providers.local.ec2.world import World
+from providers.local.ec2.records import Kind, ReservationQuote
+from providers.local.ec2.reservations import Ec2Reservation
+from providers.local.ec2.world import AwsWorld
 
 VALID = timedelta(hours=24)
 LAST_HOUR = timedelta(hours=1)
@@ -30,7 +30,7 @@ LATEST = timedelta(days=30)  # after the start that was first asked for
 WIND_DOWN = "commitment-wind-down"
 
 
-def for_cancellation(world: World, reservation: CapacityReservation, account_id: str) -> Quote:
+def for_cancellation(world: AwsWorld, reservation: Ec2Reservation, account_id: str) -> ReservationQuote:
     checks.require_owner(world.ledger, reservation, account_id)
     if not future.is_committed(world.ledger, reservation):
         raise Ec2Error(
@@ -40,7 +40,9 @@ def for_cancellation(world: World, reservation: CapacityReservation, account_id:
     return _keep(world, reservation, "cancellation", world.ledger.now() + VALID, None)
 
 
-def for_date_change(world: World, reservation: CapacityReservation, account_id: str, new_start: Any) -> Quote:
+def for_date_change(
+    world: AwsWorld, reservation: Ec2Reservation, account_id: str, new_start: Any
+) -> ReservationQuote:
     checks.require_owner(world.ledger, reservation, account_id)
     start, now = reservation.start_date, world.ledger.now()
     if reservation.state != "scheduled" or start is None:
@@ -60,9 +62,9 @@ def for_date_change(world: World, reservation: CapacityReservation, account_id: 
 
 
 def _keep(
-    world: World, reservation: CapacityReservation, kind: Kind, expires: datetime, new_start: datetime | None
-) -> Quote:
-    quote = Quote(
+    world: AwsWorld, reservation: Ec2Reservation, kind: Kind, expires: datetime, new_start: datetime | None
+) -> ReservationQuote:
+    quote = ReservationQuote(
         id=random_id(prefix="crcq" if kind == "cancellation" else "crmq"),
         kind=kind,
         reservation=reservation,
@@ -76,7 +78,7 @@ def _keep(
     return quote
 
 
-def _take(world: World, kind: Kind, quote_id: str, reservation: CapacityReservation) -> Quote:
+def _take(world: AwsWorld, kind: Kind, quote_id: str, reservation: Ec2Reservation) -> ReservationQuote:
     quote = world.quotes.get(quote_id)
     if quote is None or quote.kind != kind or quote.reservation is not reservation:
         raise Ec2Error(world.codes["quote-unknown"], f"There is no quote {quote_id} for {reservation.id}")
@@ -86,7 +88,7 @@ def _take(world: World, kind: Kind, quote_id: str, reservation: CapacityReservat
     return quote
 
 
-def wind_down(world: World, reservation: CapacityReservation, params: Mapping[str, Any]) -> None:
+def wind_down(world: AwsWorld, reservation: Ec2Reservation, params: Mapping[str, Any]) -> None:
     """Cancel within the commitment, which takes a quote and the charges."""
     ledger, until = world.ledger, reservation.committed_until
     assert until is not None
@@ -101,7 +103,7 @@ def wind_down(world: World, reservation: CapacityReservation, params: Mapping[st
     ledger.schedule(until, lambda: ledger.change(reservation, state="cancelled"))
 
 
-def accept_date_change(world: World, reservation: CapacityReservation, params: Mapping[str, Any]) -> None:
+def accept_date_change(world: AwsWorld, reservation: Ec2Reservation, params: Mapping[str, Any]) -> None:
     if not params.get("QuoteId"):
         raise errors.missing("QuoteId")
     if params.get("AcceptModificationTerms") is not True:
@@ -124,7 +126,7 @@ def accept_date_change(world: World, reservation: CapacityReservation, params: M
     future.deliver_at(world, reservation)
 
 
-def describe(quote: Quote, now: datetime, tags: list[dict[str, str]]) -> dict[str, Any]:
+def describe(quote: ReservationQuote, now: datetime, tags: list[dict[str, str]]) -> dict[str, Any]:
     """The API's shape of a quote, which differs by kind in all but four fields."""
     reservation = quote.reservation
     shown: dict[str, Any] = {

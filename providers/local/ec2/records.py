@@ -11,23 +11,23 @@ from datetime import datetime
 from typing import Any, Literal
 
 from providers.local.ec2 import zones
-from providers.local.ec2.reservations import CapacityReservation, Occupant
+from providers.local.ec2.reservations import Ec2Reservation, Occupant
 
 Kind = Literal["cancellation", "date-change"]
 
 
 @dataclass(eq=False, kw_only=True)
 class BillingRequest:
-    reservation: CapacityReservation
+    reservation: Ec2Reservation
     consumer: str
     status: str
     updated: datetime
 
 
 @dataclass(eq=False, kw_only=True)
-class Allocation:
-    source: CapacityReservation
-    lent: CapacityReservation
+class InterruptibleAllocation:
+    source: Ec2Reservation
+    lent: Ec2Reservation
     target: int
     at_zero: str = "default"
     status: str = "active"
@@ -36,10 +36,10 @@ class Allocation:
 
 
 @dataclass(kw_only=True)
-class Quote:
+class ReservationQuote:
     id: str
     kind: Kind
-    reservation: CapacityReservation
+    reservation: Ec2Reservation
     created: datetime
     expires: datetime
     state_then: str
@@ -52,11 +52,11 @@ class Quote:
 
 
 @dataclass(eq=False, kw_only=True)
-class Part:
+class FleetPart:
     """One instance type of a fleet."""
 
     spec: Mapping[str, Any]
-    member: CapacityReservation | None = None
+    member: Ec2Reservation | None = None
 
     @property
     def weight(self) -> float:
@@ -76,7 +76,7 @@ class ReservationFleet:
     created: datetime
     end: datetime | None
     tags: Mapping[str, str]
-    parts: list[Part]
+    parts: list[FleetPart]
     backend: zones.HasZones
     state: str = "submitted"
 

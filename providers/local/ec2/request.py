@@ -13,17 +13,17 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Ec2Request:
     action: str
     params: Mapping[str, Any]
 
 
-_current: ContextVar[Request | None] = ContextVar("ec2_request", default=None)
+_current: ContextVar[Ec2Request | None] = ContextVar("ec2_request", default=None)
 
 
 @contextmanager
 def answering(action: str, params: Mapping[str, Any]) -> Iterator[None]:
-    token = _current.set(Request(action, params))
+    token = _current.set(Ec2Request(action, params))
     try:
         yield
     finally:

@@ -22,8 +22,8 @@ from providers.local.clock import aware
 from providers.local.ec2 import changes, checks, errors, life, zones
 from providers.local.ec2.errors import Ec2Error
 from providers.local.ec2.launch_needs import ON_DEMAND
-from providers.local.ec2.records import Part, ReservationFleet
-from providers.local.ec2.world import World
+from providers.local.ec2.records import FleetPart, ReservationFleet
+from providers.local.ec2.world import AwsWorld
 
 RETRY = timedelta(minutes=15)
 STANDING = frozenset({"active", "partially_fulfilled"})
@@ -33,7 +33,7 @@ ONLY = {"AllocationStrategy": "prioritized", "Tenancy": "default", "InstanceMatc
 
 
 def create(
-    world: World, backend: zones.HasZones, params: Mapping[str, Any], tags: Mapping[str, str]
+    world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any], tags: Mapping[str, str]
 ) -> ReservationFleet:
     for name, value in ONLY.items():
         if params.get(name) not in (None, value):
@@ -59,7 +59,7 @@ def create(
         created=world.ledger.now(),
         end=_end(world, params),
         tags=tags,
-        parts=[Part(spec=spec) for spec in sorted(specs, key=_priority)],
+        parts=[FleetPart(spec=spec) for spec in sorted(specs, key=_priority)],
         backend=backend,
     )
     world.reservation_fleets[fleet.id] = fleet
@@ -90,14 +90,14 @@ def _target(value: Any) -> float:
     return float(value)
 
 
-def _end(world: World, params: Mapping[str, Any]) -> datetime | None:
+def _end(world: AwsWorld, params: Mapping[str, Any]) -> datetime | None:
     return checks.end_of({"EndDate": params.get("EndDate")}, world.ledger.now())[0]
 
 
 # ---- towards the target
 
 
-def _fill(world: World, fleet: ReservationFleet) -> None:
+def _fill(world: AwsWorld, fleet: ReservationFleet) -> None:
     for part in fleet.parts:
         wanted = math.ceil((fleet.target - fleet.fulfilled) / part.weight - 1e-9)
         free = world.ledger.free(ON_DEMAND, part.spec["InstanceType"], fleet.zone)
@@ -110,12 +110,12 @@ def _fill(world: World, fleet: ReservationFleet) -> None:
         world.ledger.after(RETRY.total_seconds(), lambda: _try_again(world, fleet))
 
 
-def _try_again(world: World, fleet: ReservationFleet) -> None:
+def _try_again(world: AwsWorld, fleet: ReservationFleet) -> None:
     if fleet.state == "partially_fulfilled":
         _fill(world, fleet)
 
 
-def _grow(world: World, fleet: ReservationFleet, part: Part, count: int) -> None:
+def _grow(world: AwsWorld, fleet: ReservationFleet, part: FleetPart, count: int) -> None:
     if part.member is not None and part.member.usable:
         world.ledger.change(part.member, total=part.member.total + count)
         return
@@ -133,7 +133,7 @@ def _grow(world: World, fleet: ReservationFleet, part: Part, count: int) -> None
         backend.create_tags([part.member.id], dict(fleet.tags))
 
 
-def _shrink(world: World, fleet: ReservationFleet) -> None:
+def _shrink(world: AwsWorld, fleet: ReservationFleet) -> None:
     for part in reversed(fleet.parts):
         spare = math.floor((fleet.fulfilled - fleet.target) / part.weight + 1e-9)
         member = part.member
@@ -145,7 +145,7 @@ def _shrink(world: World, fleet: ReservationFleet) -> None:
             world.ledger.change(member, total=member.total - spare)
 
 
-def modify(world: World, fleet: ReservationFleet, params: Mapping[str, Any]) -> None:
+def modify(world: AwsWorld, fleet: ReservationFleet, params: Mapping[str, Any]) -> None:
     if fleet.state not in STANDING:
         raise Ec2Error(
             world.codes["modify-wrong-state"], f"{fleet.id} is {fleet.state} and can't be modified"
@@ -167,7 +167,7 @@ def modify(world: World, fleet: ReservationFleet, params: Mapping[str, Any]) -> 
         _expire_at(world, fleet)
 
 
-def cancel(world: World, fleet: ReservationFleet) -> str:
+def cancel(world: AwsWorld, fleet: ReservationFleet) -> str:
     """The state that it was in; instances run on outside."""
     before = fleet.state
     if before not in STANDING:
@@ -181,7 +181,7 @@ def cancel(world: World, fleet: ReservationFleet) -> str:
     return before
 
 
-def _expire_at(world: World, fleet: ReservationFleet) -> None:
+def _expire_at(world: AwsWorld, fleet: ReservationFleet) -> None:
     end = fleet.end
     if end is None:
         return
@@ -212,7 +212,7 @@ def describe(fleet: ReservationFleet, tags: list[dict[str, str]]) -> dict[str, A
     return {key: value for key, value in shown.items() if value is not None}
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: FleetPart) -> dict[str, Any]:
     member = part.member
     assert member is not None
     shown = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
-from providers.local.ec2.launch_needs import Want
+from providers.local.ec2.launch_needs import LaunchNeeds
 
 ReservationType = Literal["default", "capacity-block"]
 
@@ -64,7 +64,7 @@ ENDED = frozenset({"expired", "cancelled", "failed", "payment-failed", "unsuppor
 
 
 @dataclass(eq=False)
-class Slots:
+class OccupiedSlots:
     """The instances in a reservation, or in a pool of one capacity type, instance type and zone."""
 
     occupants: dict[str, Occupant] = field(default_factory=dict)
@@ -97,12 +97,12 @@ class Occupant:
     """A moto instance, what it asked for, and where it runs (nowhere while it is stopped)."""
 
     instance: Any
-    want: Want
-    where: CapacityReservation | PoolKey | None = None
+    want: LaunchNeeds
+    where: Ec2Reservation | PoolKey | None = None
     history: list[Glimpse] = field(default_factory=list)
 
 
-class View(NamedTuple):
+class ReservationView(NamedTuple):
     """What describe shows of a reservation at one moment; describe lag shows an older one."""
 
     at: datetime
@@ -116,7 +116,7 @@ class View(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class CapacityReservation:
+class Ec2Reservation:
     id: str
     owner_id: str
     region: str
@@ -154,8 +154,8 @@ class CapacityReservation:
     state: str = "active"
     shared_with: frozenset[str] = frozenset()
     shared_by_ram: frozenset[str] = frozenset()  # of those, the ones that a resource share named
-    slots: Slots = field(default_factory=Slots)
-    history: list[View] = field(default_factory=list)
+    slots: OccupiedSlots = field(default_factory=OccupiedSlots)
+    history: list[ReservationView] = field(default_factory=list)
 
     @property
     def arn(self) -> str:
@@ -198,8 +198,8 @@ class CapacityReservation:
     def visible_to(self, account_id: str) -> bool:
         return account_id == self.owner_id or account_id in self.shared_with
 
-    def view(self, at: datetime) -> View:
-        return View(
+    def view(self, at: datetime) -> ReservationView:
+        return ReservationView(
             at=at,
             state=self.state,
             total=self.total,
@@ -210,7 +210,7 @@ class CapacityReservation:
             end_date_type=self.end_date_type,
         )
 
-    def seen(self, at: datetime) -> View:
+    def seen(self, at: datetime) -> ReservationView:
         """The newest view that is not younger than `at`; a reservation younger than that shows as pending."""
         for view in reversed(self.history):
             if view.at <= at:
@@ -223,7 +223,7 @@ class CapacityReservation:
         )
 
 
-def adjustment(reservation: CapacityReservation) -> dict[str, Any]:
+def adjustment(reservation: Ec2Reservation) -> dict[str, Any]:
     """How the last change of date went; nothing where there was none."""
     if not reservation.adjusted or reservation.commitment is None:
         return {}
@@ -240,7 +240,9 @@ def adjustment(reservation: CapacityReservation) -> dict[str, Any]:
     }
 
 
-def describe(reservation: CapacityReservation, view: View, tags: list[dict[str, str]]) -> dict[str, Any]:
+def describe(
+    reservation: Ec2Reservation, view: ReservationView, tags: list[dict[str, str]]
+) -> dict[str, Any]:
     """The API's shape of a reservation."""
     shown: dict[str, Any] = {
         "CapacityReservationId": reservation.id,

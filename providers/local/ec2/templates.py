@@ -15,7 +15,7 @@ from typing import Any
 from moto.ec2.utils import parse_user_data
 
 from providers.local.ec2 import errors, zones
-from providers.local.ec2.launch_needs import MARKETS, ON_DEMAND, SPOT, Target
+from providers.local.ec2.launch_needs import MARKETS, ON_DEMAND, SPOT, CapacityTarget
 
 LaunchData = dict[str, Any]
 
@@ -133,6 +133,6 @@ def user_data_of(data: Mapping[str, Any]) -> Any:
 
 def check(data: Mapping[str, Any], codes: Mapping[str, str]) -> None:
     """What CreateLaunchTemplate refuses at once: a specification that no launch could have."""
-    Target.of(data.get("CapacityReservationSpecification"), codes)
+    CapacityTarget.of(data.get("CapacityReservationSpecification"), codes)
     if (data.get("InstanceMarketOptions") or {}).get("MarketType"):
         market_of(data, SPOT)

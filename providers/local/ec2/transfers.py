@@ -14,9 +14,9 @@ from moto.ec2.utils import random_id
 
 from providers.local.ec2 import checks, errors, life
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.reservations import CapacityReservation, Slots
-from providers.local.ec2.world import World
+from providers.local.ec2.ledger import CapacityLedger
+from providers.local.ec2.reservations import Ec2Reservation, OccupiedSlots
+from providers.local.ec2.world import AwsWorld
 
 ALIKE = (
     "instance_type",
@@ -31,7 +31,7 @@ ALIKE = (
 )
 
 
-def split(world: World, source: CapacityReservation, account_id: str, count: int) -> CapacityReservation:
+def split(world: AwsWorld, source: Ec2Reservation, account_id: str, count: int) -> Ec2Reservation:
     ledger = world.ledger
     _require_active(ledger, source, account_id)
     _require_unused(source, count)
@@ -43,7 +43,7 @@ def split(world: World, source: CapacityReservation, account_id: str, count: int
         total=count,
         created=ledger.now(),
         start_date=ledger.now(),
-        slots=Slots(),
+        slots=OccupiedSlots(),
         history=[],
     )
     # the source shrinks first, so that nobody outside moves into a slot that is counted twice
@@ -54,9 +54,9 @@ def split(world: World, source: CapacityReservation, account_id: str, count: int
 
 
 def move(
-    world: World,
-    source: CapacityReservation,
-    destination: CapacityReservation,
+    world: AwsWorld,
+    source: Ec2Reservation,
+    destination: Ec2Reservation,
     account_id: str,
     count: int,
 ) -> None:
@@ -76,7 +76,7 @@ def move(
     ledger.change(destination, total=destination.total + count)
 
 
-def _require_active(ledger: Ledger, reservation: CapacityReservation, account_id: str) -> None:
+def _require_active(ledger: CapacityLedger, reservation: Ec2Reservation, account_id: str) -> None:
     checks.require_owner(ledger, reservation, account_id)
     checks.require_mutable(ledger, reservation)
     if reservation.state != "active":
@@ -85,7 +85,7 @@ def _require_active(ledger: Ledger, reservation: CapacityReservation, account_id
         )
 
 
-def _require_unused(source: CapacityReservation, count: int) -> None:
+def _require_unused(source: Ec2Reservation, count: int) -> None:
     if not 1 <= count <= source.available:
         raise errors.invalid(
             "InstanceCount", count, f"{source.id} has {source.available} instances available to give away."

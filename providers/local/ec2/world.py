@@ -12,15 +12,20 @@ from datetime import timedelta
 
 from moto.core.base_backend import BackendDict, BaseBackend
 
-from providers.local.calls import Calls
-from providers.local.clock import Clock
+from providers.local.calls import CallRecorder
+from providers.local.clock import LocalClock
 from providers.local.ec2.blocks import Blocks
 from providers.local.ec2.errors import UNDOCUMENTED
 from providers.local.ec2.idempotency import Replies
-from providers.local.ec2.ledger import Ledger
-from providers.local.ec2.quotas import Quotas
-from providers.local.ec2.records import Allocation, BillingRequest, Quote, ReservationFleet
-from providers.local.faults import Faults
+from providers.local.ec2.ledger import CapacityLedger
+from providers.local.ec2.quotas import VcpuQuotas
+from providers.local.ec2.records import (
+    BillingRequest,
+    InterruptibleAllocation,
+    ReservationFleet,
+    ReservationQuote,
+)
+from providers.local.faults import InjectedFaults
 from providers.local.notices import Notices
 
 LOCK = threading.RLock()
@@ -29,16 +34,16 @@ SEES_NOW: ContextVar[bool] = ContextVar(
 )  # whether the call that is answered has no lag
 
 
-class World(BaseBackend):
+class AwsWorld(BaseBackend):
     def __init__(self, region_name: str, account_id: str):
         super().__init__(region_name, account_id)
-        self.clock = Clock()
+        self.clock = LocalClock()
         self.codes = dict(UNDOCUMENTED)
-        self.ledger = Ledger(self.clock, self.codes)
+        self.ledger = CapacityLedger(self.clock, self.codes)
         self.replies = Replies()
-        self.faults = Faults()
-        self.calls = Calls()
-        self.quotas = Quotas(self.ledger)
+        self.faults = InjectedFaults()
+        self.calls = CallRecorder()
+        self.quotas = VcpuQuotas(self.ledger)
         self.notices = Notices(self.ledger.now)
         self._lag = timedelta()
         self.slot_release = 0.0
@@ -49,10 +54,10 @@ class World(BaseBackend):
         self.assessment_outcome = "scheduled"
         self.payment = 0.0
         self.blocks = Blocks()
-        self.allocations: dict[str, Allocation] = {}
+        self.allocations: dict[str, InterruptibleAllocation] = {}
         self.reservation_fleets: dict[str, ReservationFleet] = {}
         self.billing: dict[str, BillingRequest] = {}  # by reservation
-        self.quotes: dict[str, Quote] = {}
+        self.quotes: dict[str, ReservationQuote] = {}
 
     def lag(self, seconds: float) -> None:
         self._lag = timedelta(seconds=seconds)
@@ -79,8 +84,10 @@ class World(BaseBackend):
         self.check_offerings = False
 
 
-_worlds: BackendDict[World] = BackendDict(World, "local", use_boto3_regions=False, additional_regions=["aws"])
+_worlds: BackendDict[AwsWorld] = BackendDict(
+    AwsWorld, "local", use_boto3_regions=False, additional_regions=["aws"]
+)
 
 
-def world() -> World:
+def world() -> AwsWorld:
     return _worlds["everyone"]["aws"]

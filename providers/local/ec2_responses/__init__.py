@@ -9,7 +9,7 @@ from providers.local.ec2_responses.billing import BillingAssignments
 from providers.local.ec2_responses.capacity_blocks import CapacityBlocks
 from providers.local.ec2_responses.instances import Instances
 from providers.local.ec2_responses.interruptible import InterruptibleAllocations
-from providers.local.ec2_responses.launch_templates import LaunchTemplates
+from providers.local.ec2_responses.launch_templates import LaunchTemplateResponses
 from providers.local.ec2_responses.placement_groups import PlacementGroups
 from providers.local.ec2_responses.reservation_fleets import CapacityReservationFleets
 
@@ -20,7 +20,7 @@ class LocalEC2Response(
     CapacityReservationFleets,
     BillingAssignments,
     Instances,
-    LaunchTemplates,
+    LaunchTemplateResponses,
     PlacementGroups,
 ):
     """Each of its parents goes on to moto's own EC2Response."""

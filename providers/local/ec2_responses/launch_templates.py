@@ -14,7 +14,7 @@ from providers.local.ec2_responses.pipeline import Pipeline
 STACK_TAGS = "aws:cloudformation:"
 
 
-class LaunchTemplates(Pipeline):
+class LaunchTemplateResponses(Pipeline):
     def create_launch_template(self) -> ActionResult:
         templates.check(self._get_param("LaunchTemplateData") or {}, world().codes)
         result = super().create_launch_template()

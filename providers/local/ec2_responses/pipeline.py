@@ -20,8 +20,8 @@ from moto.moto_api._internal import mock_random
 from providers.local import services
 from providers.local.ec2 import idempotency, request, shapes, templates
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.world import LOCK, SEES_NOW, World, world
-from providers.local.faults import Fault
+from providers.local.ec2.world import LOCK, SEES_NOW, AwsWorld, world
+from providers.local.faults import InjectedFault
 from providers.local.iam import ec2 as ec2_needs
 from providers.local.iam import enforcement
 
@@ -79,7 +79,7 @@ class Pipeline(EC2Response):
         params = getattr(self, "params", None)
         return dict(params) if isinstance(params, Mapping) else {}
 
-    def _do(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
+    def _do(self, here: AwsWorld, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
         with LOCK, request.answering(action, params):
             here.ledger.settle()
             token = SEES_NOW.set(NOW in self.headers)
@@ -90,7 +90,7 @@ class Pipeline(EC2Response):
             finally:
                 SEES_NOW.reset(token)
 
-    def _answer(self, here: World, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
+    def _answer(self, here: AwsWorld, action: str, params: Mapping[str, Any]) -> TYPE_RESPONSE:
         shapes.check(action, params)
         key = idempotency.key_of(
             action, self.current_account, self.region, params, self._zone(action, params)
@@ -136,6 +136,6 @@ class Pipeline(EC2Response):
         return status, headers, body
 
 
-def _error_of(fault: Fault) -> Ec2Error:
+def _error_of(fault: InjectedFault) -> Ec2Error:
     assert fault.code is not None
     return Ec2Error(fault.code, fault.message or f"Scripted by {fault.id}", status=fault.status)

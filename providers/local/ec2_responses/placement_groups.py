@@ -7,11 +7,11 @@ from typing import Any
 from moto.core.responses import ActionResult, EmptyResult
 
 from providers.local.ec2 import answers, errors, pages, placement_groups
-from providers.local.ec2.placement_groups import PlacementGroup
+from providers.local.ec2.placement_groups import Ec2PlacementGroup
 from providers.local.ec2.world import world
 from providers.local.ec2_responses.pipeline import Pipeline
 
-FILTERS: dict[str, pages.Value[PlacementGroup]] = {
+FILTERS: dict[str, pages.Value[Ec2PlacementGroup]] = {
     "group-name": lambda group: group.name,
     "group-arn": lambda group: group.arn,
     "spread-level": lambda group: group.spread_level,
@@ -34,7 +34,7 @@ class PlacementGroups(Pipeline):
         backend = self.ec2_backend
         named = [placement_groups.find(backend, name) for name in self._get_param("GroupNames", [])]
         ids = set(self._get_param("GroupIds", []))
-        known: dict[str, PlacementGroup] = {group.id: group for group in backend.placement_groups.values()}
+        known: dict[str, Ec2PlacementGroup] = {group.id: group for group in backend.placement_groups.values()}
         if unknown := ids - set(known):
             raise errors.Ec2Error(
                 "InvalidPlacementGroupId.NotFound", f"The Placement Group ID '{unknown.pop()}' does not exist"

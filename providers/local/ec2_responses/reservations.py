@@ -17,13 +17,13 @@ from providers.local.ec2 import (
     reservations,
     transfers,
 )
-from providers.local.ec2.records import Quote
-from providers.local.ec2.reservations import CapacityReservation, View
+from providers.local.ec2.records import ReservationQuote
+from providers.local.ec2.reservations import Ec2Reservation, ReservationView
 from providers.local.ec2.world import world
 from providers.local.ec2_responses.pipeline import Pipeline
 
 # filter -> what of a reservation, as describe shows it, it is compared with
-FILTERS: dict[str, pages.Value[tuple[CapacityReservation, View]]] = {
+FILTERS: dict[str, pages.Value[tuple[Ec2Reservation, ReservationView]]] = {
     "instance-type": lambda row: row[0].instance_type,
     "owner-id": lambda row: row[0].owner_id,
     "instance-platform": lambda row: row[0].platform,
@@ -57,7 +57,7 @@ class CapacityReservations(Pipeline):
         self.replay = lambda response: response.shown(reservation)
         return self.shown(reservation)
 
-    def shown(self, reservation: CapacityReservation) -> ActionResult:
+    def shown(self, reservation: Ec2Reservation) -> ActionResult:
         """A reservation as it is now, with no lag: what the call that made it answers."""
         view = reservation.view(world().clock.now())
         return ActionResult({"CapacityReservation": self._describe(reservation, view)})
@@ -88,7 +88,7 @@ class CapacityReservations(Pipeline):
             {"CapacityReservations": [self._describe(*row) for row in shown], "NextToken": token}
         )
 
-    def _describe(self, reservation: CapacityReservation, view: View) -> dict[str, Any]:
+    def _describe(self, reservation: Ec2Reservation, view: ReservationView) -> dict[str, Any]:
         shown = reservations.describe(reservation, view, self.tags_of(reservation.id))
         if allocation := world().allocations.get(reservation.id):
             shown["InterruptibleCapacityAllocation"] = interruptible.describe(allocation)
@@ -127,9 +127,7 @@ class CapacityReservations(Pipeline):
         transfers.move(world(), source, destination, self.current_account, count)
         return self._transferred(source, destination, count)
 
-    def _transferred(
-        self, source: CapacityReservation, destination: CapacityReservation, count: int
-    ) -> ActionResult:
+    def _transferred(self, source: Ec2Reservation, destination: Ec2Reservation, count: int) -> ActionResult:
         now = world().clock.now()
         return ActionResult(
             {
@@ -198,7 +196,7 @@ class CapacityReservations(Pipeline):
     def describe_capacity_reservation_date_change_quotes(self) -> ActionResult:
         return self._quotes("date-change", "CapacityReservationModificationQuote")
 
-    def _quoted(self, quote: Quote, member: str, kind: str) -> ActionResult:
+    def _quoted(self, quote: ReservationQuote, member: str, kind: str) -> ActionResult:
         resource = f"capacity-reservation-{kind}"
         if tags := self._parse_tag_specification(resource).get(resource):
             self.ec2_backend.create_tags([quote.id], tags)
@@ -214,7 +212,7 @@ class CapacityReservations(Pipeline):
             if quote_id not in own:
                 raise errors.Ec2Error(here.codes["quote-unknown"], f"There is no quote {quote_id}")
         filters, now = self._filters_from_querystring(), here.ledger.now()
-        fields: dict[str, pages.Value[Quote]] = {
+        fields: dict[str, pages.Value[ReservationQuote]] = {
             "capacity-reservation-id": lambda quote: quote.reservation.id,
             "quote-state": lambda quote: quote.state(now),
         }
@@ -237,9 +235,9 @@ class CapacityReservations(Pipeline):
         self.ec2_backend.specify(self._get_param("InstanceId"), specification)
         return ActionResult({"Return": True})
 
-    def _reservation(self, parameter: str = "CapacityReservationId") -> CapacityReservation:
+    def _reservation(self, parameter: str = "CapacityReservationId") -> Ec2Reservation:
         reservation_id = self._get_param(parameter)
         if not reservation_id:
             raise errors.missing(parameter)
-        found: CapacityReservation = self.ec2_backend.find_reservation(reservation_id)
+        found: Ec2Reservation = self.ec2_backend.find_reservation(reservation_id)
         return found

@@ -28,18 +28,18 @@ ARN = re.compile(r"arn:aws(-[a-z]+)*:[a-z0-9\-]*:([a-z]{2}(-[a-z]+)+-\d{1})?:([0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class GroupingFailure:
     arn: str
     code: str
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class GroupingResult:
     """What one GroupResources or UngroupResources did. `pending`: members from a later time on."""
 
     succeeded: list[str]
-    failed: list[Failure]
+    failed: list[GroupingFailure]
     pending: list[str] = field(default_factory=list)
 
 
@@ -169,7 +169,7 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
             if (at := self._members.get(group.arn, {}).get(arn)) is not None and at <= now
         ]
 
-    def group_resources(self, group_name: str, arns: Sequence[str]) -> Outcome:
+    def group_resources(self, group_name: str, arns: Sequence[str]) -> GroupingResult:
         group = self._changeable(group_name, arns)
         outcome = _outcome(arns, [self._refusal(group, arn) for arn in dict.fromkeys(arns)])
         now = reservations.now()
@@ -180,7 +180,7 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         done = [arn for arn in outcome.succeeded if arn not in waiting]
         return self._record(group, "GROUP", replace(outcome, succeeded=done, pending=waiting))
 
-    def ungroup_resources(self, group_name: str, arns: Sequence[str]) -> Outcome:
+    def ungroup_resources(self, group_name: str, arns: Sequence[str]) -> GroupingResult:
         """Removing what is not there succeeds: a repeated request has nothing left to do."""
         group = self._changeable(group_name, arns)
         for arn in arns:
@@ -209,26 +209,26 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
                 raise BadRequestException(f"ResourceArns: '{arn}' is not an ARN")
         return group
 
-    def _refusal(self, group: FakeResourceGroup, arn: str) -> Failure | None:
+    def _refusal(self, group: FakeResourceGroup, arn: str) -> GroupingFailure | None:
         region = reservations.region_of(arn)
         if not rules.is_reservation_pool(group.configuration) or region is None:
             allowed = rules.parameter(group.configuration, "allowed-resource-types")
             message = f"The group takes resources of type {', '.join(allowed) or 'none here'} only."
-            return Failure(arn=arn, code="RESOURCE_TYPE_NOT_ALLOWED", message=message)
+            return GroupingFailure(arn=arn, code="RESOURCE_TYPE_NOT_ALLOWED", message=message)
         if region != self.region_name:
             message = f"The resource is in {region}, the group in {self.region_name}."
-            return Failure(arn=arn, code="RESOURCE_REGION_MISMATCH", message=message)
+            return GroupingFailure(arn=arn, code="RESOURCE_REGION_MISMATCH", message=message)
         if not self._can_be_member(arn):
             message = "The resource doesn't exist, is not shared with this account, or has ended."
-            return Failure(arn=arn, code="RESOURCE_NOT_FOUND", message=message)
+            return GroupingFailure(arn=arn, code="RESOURCE_NOT_FOUND", message=message)
         return None
 
     def _can_be_member(self, arn: str) -> bool:
         return reservations.can_be_member(self.account_id, self.region_name, arn)
 
     def _record(
-        self, group: FakeResourceGroup, action: Literal["GROUP", "UNGROUP"], outcome: Outcome
-    ) -> Outcome:
+        self, group: FakeResourceGroup, action: Literal["GROUP", "UNGROUP"], outcome: GroupingResult
+    ) -> GroupingResult:
         now, statuses = unix_time(), self._statuses.setdefault(group.arn, {})
         for arn in outcome.succeeded:
             statuses[arn] = GroupingStatus(arn=arn, action=action, status="SUCCESS", updated_at=now)
@@ -267,10 +267,10 @@ class ReservationGroupsBackend(ResourceGroupsBackend):
         return self.groups.by_arn[arn]
 
 
-def _outcome(arns: Iterable[str], refusals: Iterable[Failure | None]) -> Outcome:
+def _outcome(arns: Iterable[str], refusals: Iterable[GroupingFailure | None]) -> GroupingResult:
     failed = [refusal for refusal in refusals if refusal is not None]
     refused = {failure.arn for failure in failed}
-    return Outcome(succeeded=[arn for arn in dict.fromkeys(arns) if arn not in refused], failed=failed)
+    return GroupingResult(succeeded=[arn for arn in dict.fromkeys(arns) if arn not in refused], failed=failed)
 
 
 def resource_types(group: FakeResourceGroup) -> list[str]:

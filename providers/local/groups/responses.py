@@ -16,7 +16,12 @@ from moto.resourcegroups.models import FakeResourceGroup, resourcegroups_backend
 from moto.resourcegroups.responses import ResourceGroupsResponse
 
 from providers.local.groups import configuration as rules
-from providers.local.groups.models import GroupingStatus, Outcome, ReservationGroupsBackend, resource_types
+from providers.local.groups.models import (
+    GroupingResult,
+    GroupingStatus,
+    ReservationGroupsBackend,
+    resource_types,
+)
 
 PAGE = 50
 ATTRIBUTES = ("Criticality", "Owner", "DisplayName")
@@ -232,7 +237,7 @@ def _configuration(configuration: rules.Configuration) -> dict[str, Any]:
     return {"Configuration": configuration, "Status": "UPDATE_COMPLETE"}
 
 
-def _outcome(outcome: Outcome) -> str:
+def _outcome(outcome: GroupingResult) -> str:
     failed = [
         {"ResourceArn": failure.arn, "ErrorCode": failure.code, "ErrorMessage": failure.message}
         for failure in outcome.failed

@@ -37,7 +37,7 @@ class Denied(JsonRESTError):
     code = 403
 
 
-class Request(IAMRequest):
+class AuthorizationRequest(IAMRequest):
     """moto's, with a decision for each thing that the call needs."""
 
     def __init__(self, *, wanted: Needs, data: Any, **given: Any) -> None:
@@ -65,7 +65,9 @@ def check(response: Any, wanted: Callable[[Where], Iterable[Need]]) -> None:
         partition=partition,
         now=world().clock.now(),
     )
-    response._authenticate_and_authorize_action(partial(Request, wanted=lambda: wanted(where)), "*")
+    response._authenticate_and_authorize_action(
+        partial(AuthorizationRequest, wanted=lambda: wanted(where)), "*"
+    )
 
 
 def install() -> None:

@@ -12,9 +12,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from providers.local.ec2 import changes, matching
 from providers.local.ec2.errors import Ec2Error
-from providers.local.ec2.launch_needs import ON_DEMAND, Target, Want
-from providers.local.ec2.reservations import CapacityReservation, Occupant, PoolKey
-from providers.local.ec2.world import World
+from providers.local.ec2.launch_needs import ON_DEMAND, CapacityTarget, LaunchNeeds
+from providers.local.ec2.reservations import Ec2Reservation, Occupant, PoolKey
+from providers.local.ec2.world import AwsWorld
 
 ACCOUNT, REGION, ZONE = "123456789012", "us-east-1", "us-east-1a"
 TYPES = ("m5.large", "c5.large")
@@ -44,7 +44,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World("aws", "everyone")
+        self.world = AwsWorld("aws", "everyone")
         self.world.clock.freeze()
         self.ledger = self.world.ledger
         self.made = 0
@@ -78,7 +78,7 @@ class Life(RuleBasedStateMachine):
             return multiple()
 
     @rule(reservation=reservations, count=st.integers(1, 5), criteria=st.sampled_from(["open", "targeted"]))
-    def modify(self, reservation: CapacityReservation, count: int, criteria: str) -> None:
+    def modify(self, reservation: Ec2Reservation, count: int, criteria: str) -> None:
         before = (reservation.total, reservation.match_criteria)
         params = {"InstanceCount": count, "InstanceMatchCriteria": criteria}
         try:
@@ -87,7 +87,7 @@ class Life(RuleBasedStateMachine):
             assert (reservation.total, reservation.match_criteria) == before
 
     @rule(reservation=reservations)
-    def cancel(self, reservation: CapacityReservation) -> None:
+    def cancel(self, reservation: Ec2Reservation) -> None:
         ended = not reservation.usable
         try:
             changes.cancel(self.world, reservation, ACCOUNT, {})
@@ -101,17 +101,17 @@ class Life(RuleBasedStateMachine):
         count=st.integers(1, 3),
     )
     def launch(self, instance_type: str, preference: str | None, count: int) -> Any:
-        return self._launch(instance_type, Target(preference), count)
+        return self._launch(instance_type, CapacityTarget(preference), count)
 
     @rule(target=occupants, reservation=reservations, count=st.integers(1, 3))
-    def launch_into(self, reservation: CapacityReservation, count: int) -> Any:
+    def launch_into(self, reservation: Ec2Reservation, count: int) -> Any:
         free = reservation.available
-        made = self._launch(reservation.instance_type, Target(reservation_id=reservation.id), count)
+        made = self._launch(reservation.instance_type, CapacityTarget(reservation_id=reservation.id), count)
         assert (len(made.values) == count) == (free >= count)
         return made
 
-    def _launch(self, instance_type: str, target: Target, count: int) -> Any:
-        want = Want(ACCOUNT, REGION, instance_type, ZONE, "Linux/UNIX", target=target)
+    def _launch(self, instance_type: str, target: CapacityTarget, count: int) -> Any:
+        want = LaunchNeeds(ACCOUNT, REGION, instance_type, ZONE, "Linux/UNIX", target=target)
         try:
             places = matching.place(self.ledger, want, at_least=count, at_most=count)
         except Ec2Error:
@@ -134,7 +134,7 @@ class Life(RuleBasedStateMachine):
 
     # ---- what always holds
 
-    def _places(self) -> list[CapacityReservation | PoolKey]:
+    def _places(self) -> list[Ec2Reservation | PoolKey]:
         return [*self.ledger.reservations.values(), *self.ledger._pools]
 
     @invariant()
@@ -146,7 +146,7 @@ class Life(RuleBasedStateMachine):
         for instance_id, occupant in self.ledger.occupants.items():
             expected = [] if occupant.where is None else [occupant.where]
             assert found.get(instance_id, []) == expected
-            inside = occupant.where.id if isinstance(occupant.where, CapacityReservation) else None
+            inside = occupant.where.id if isinstance(occupant.where, Ec2Reservation) else None
             assert occupant.instance.capacity_reservation_id == inside
 
     @invariant()
@@ -177,7 +177,10 @@ class Life(RuleBasedStateMachine):
         }
         for occupant in self.ledger.occupants.values():
             target = occupant.want.target
-            if isinstance(occupant.where, PoolKey) and target in (Target(), Target("open")):
+            if isinstance(occupant.where, PoolKey) and target in (
+                CapacityTarget(),
+                CapacityTarget("open"),
+            ):
                 assert occupant.want.instance_type not in room
 
 

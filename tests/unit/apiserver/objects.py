@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from broker.apiserver import Cluster, Request, Response
+from broker.apiserver import ApiRequest, Cluster, Response
 
 Obj = dict[str, Any]
 NOW = 1_700_000_000.0  # 2023-11-14T22:13:20Z
@@ -73,7 +73,7 @@ def ask(
     """One request as a client sends it; header names with `_` for `-`."""
     raw = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return cluster.handle(Request(method, path, query or {}, named, raw))
+    return cluster.handle(ApiRequest(method, path, query or {}, named, raw))
 
 
 def events(response: Response) -> Iterator[Obj]:

@@ -9,7 +9,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver import Cluster, Request
+from broker.apiserver import ApiRequest, Cluster
 
 from .objects import CONFIGMAPS, DEFINITIONS, NODES, PODS, WIDGETS, Clock, configmap, definition, pod, widget
 
@@ -132,7 +132,7 @@ def test_a_spoiled_object_is_answered(data: st.DataObject) -> None:
     }
     target = path if how == "POST" else f"{path}/o{sub}"
     revision = SERVER.state.store.revision
-    answer = SERVER.handle(Request(how, target, query, {"Content-Type": kind}, orjson.dumps(obj)))
+    answer = SERVER.handle(ApiRequest(how, target, query, {"Content-Type": kind}, orjson.dumps(obj)))
     body = answer.json()
     assert answer.status < 500 or body["message"], (how, target, obj, body)
     if answer.status >= 400:
@@ -170,7 +170,7 @@ def test_a_spoiled_object_is_answered(data: st.DataObject) -> None:
     raw=st.sampled_from([b"", b"{}", b"[]", b"null", b"5", b"{", b'"x"', b"\xff", b'{"metadata": 5}']),
 )
 def test_any_path_is_answered(method: str, parts: list[str], query: dict[str, str], raw: bytes) -> None:
-    answer = server_of_paths.handle(Request(method, "/" + "/".join(parts), query, {}, raw))
+    answer = server_of_paths.handle(ApiRequest(method, "/" + "/".join(parts), query, {}, raw))
     assert 200 <= answer.status < 600
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.apiserver import ApiError, Cluster, Collector
+from broker.apiserver import Cluster, Collector, StatusError
 
 from .objects import CONFIGMAPS, PODS, ask, configmap, events, names, pod
 
@@ -103,7 +103,7 @@ def test_a_namespace_ends_with_everything_in_it(cluster: Cluster, collector: Col
     cluster.create(f"{path}/pods", pod(node="somewhere"))
     assert cluster.delete(path)["status"]["phase"] == "Terminating"
     collector.collect()
-    with pytest.raises(ApiError, match='namespaces "n" not found'):
+    with pytest.raises(StatusError, match='namespaces "n" not found'):
         cluster.get(path)
     again = namespace(cluster)
     assert names(cluster.get(f"{again}/configmaps")) == []
@@ -119,7 +119,7 @@ def test_a_namespace_waits_for_a_finalizer_in_it(cluster: Cluster, collector: Co
     assert cluster.get(path)["status"]["phase"] == "Terminating"
     cluster.patch(f"{path}/configmaps/c", {"metadata": {"finalizers": None}})
     collector.collect()
-    with pytest.raises(ApiError, match="not found"):
+    with pytest.raises(StatusError, match="not found"):
         cluster.get(path)
 
 

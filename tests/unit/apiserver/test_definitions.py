@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.apiserver import ApiError, Cluster
+from broker.apiserver import Cluster, StatusError
 
 from .objects import DEFINITIONS, WIDGETS, ask, definition, names, widget, with_widgets
 
@@ -27,7 +27,7 @@ def test_a_definition_is_established_at_once_and_served(cluster: Cluster) -> Non
 
 def test_before_it_and_after_it_there_is_nothing_at_its_path(cluster: Cluster) -> None:
     for _ in range(2):
-        with pytest.raises(ApiError, match="404 page not found"):
+        with pytest.raises(StatusError, match="404 page not found"):
             cluster.get(WIDGETS)
         with_widgets(cluster)
         cluster.get(WIDGETS)
@@ -50,7 +50,7 @@ def test_an_object_with_a_finalizer_holds_it(cluster: Cluster) -> None:
     cluster.delete(f"{DEFINITIONS}/widgets.example.com")
     assert cluster.get(f"{DEFINITIONS}/widgets.example.com")["metadata"]["deletionTimestamp"]
     cluster.patch(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
-    with pytest.raises(ApiError, match="not found"):
+    with pytest.raises(StatusError, match="not found"):
         cluster.get(f"{WIDGETS}/w")
 
 
@@ -85,14 +85,14 @@ def test_every_served_version_shows_each_object(cluster: Cluster) -> None:
     assert cluster.get(V2)["items"][0]["apiVersion"] == "example.com/v2"
     both["spec"]["versions"][1]["served"] = False
     cluster.patch(f"{DEFINITIONS}/widgets.example.com", {"spec": both["spec"]})
-    with pytest.raises(ApiError, match="404 page not found"):
+    with pytest.raises(StatusError, match="404 page not found"):
         cluster.get(V2)
 
 
 def test_subresources_are_served_as_defined(cluster: Cluster) -> None:
     with_widgets(cluster, SIZED)
     cluster.create(WIDGETS, widget(size=1))
-    with pytest.raises(ApiError) as missing:
+    with pytest.raises(StatusError) as missing:
         cluster.patch(f"{WIDGETS}/w/status", {"status": {}})
     assert missing.value.code == 404
 
@@ -140,7 +140,7 @@ def test_explain_gets_the_schema_of_a_definition(cluster: Cluster) -> None:
 def test_a_wrong_definition_is_refused(cluster: Cluster, change: Obj, told: str) -> None:
     made = definition(SIZED)
     made["spec"].update(change)
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         cluster.create(DEFINITIONS, made)
     assert refused.value.code == 422
     assert told in refused.value.message
@@ -148,5 +148,5 @@ def test_a_wrong_definition_is_refused(cluster: Cluster, change: Obj, told: str)
 
 def test_an_array_of_item_schemas_is_refused(cluster: Cluster) -> None:
     listed = {"type": "object", "properties": {"l": {"type": "array", "items": [{"type": "string"}]}}}
-    with pytest.raises(ApiError, match="items must be a schema object and not an array"):
+    with pytest.raises(StatusError, match="items must be a schema object and not an array"):
         cluster.create(DEFINITIONS, definition(listed))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.apiserver import ApiError, Cluster
+from broker.apiserver import Cluster, StatusError
 
 from .objects import PODS, Clock, ask, pod
 
@@ -18,7 +18,7 @@ EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 def refusal(cluster: Cluster, path: str, obj: Obj) -> list[str]:
     """`field: message` of everything that is wrong with an object."""
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         cluster.create(path, obj)
     assert (refused.value.code, refused.value.reason) == (422, "Invalid")
     causes = refused.value.status()["details"]["causes"]
@@ -106,14 +106,14 @@ def test_a_deployment_that_makes_no_sense_is_refused(cluster: Cluster, obj: Obj,
 
 def test_a_selector_stays(cluster: Cluster) -> None:
     cluster.create(f"{APPS}/deployments", workload())
-    with pytest.raises(ApiError, match=r"spec.selector: Invalid value: .*: field is immutable"):
+    with pytest.raises(StatusError, match=r"spec.selector: Invalid value: .*: field is immutable"):
         cluster.patch(f"{APPS}/deployments/w", {"spec": {"selector": {"matchLabels": {"b": "c"}}}})
 
 
 def test_a_stateful_set_changes_in_few_fields(cluster: Cluster) -> None:
     cluster.create(f"{APPS}/statefulsets", workload(serviceName="s"))
     assert cluster.patch(f"{APPS}/statefulsets/w", {"spec": {"replicas": 3}})["spec"]["replicas"] == 3
-    with pytest.raises(ApiError, match="updates to statefulset spec for fields other than"):
+    with pytest.raises(StatusError, match="updates to statefulset spec for fields other than"):
         cluster.patch(f"{APPS}/statefulsets/w", {"spec": {"serviceName": "t"}})
 
 
@@ -162,7 +162,7 @@ def test_a_deleted_job_leaves_its_pods_unless_told_otherwise(cluster: Cluster) -
     assert cluster.get(f"{jobs}/j")["metadata"]["finalizers"] == ["orphan"]
     cluster.create(jobs, {**job(), "metadata": {"name": "k"}})
     cluster.delete(f"{jobs}/k", propagationPolicy="Background")
-    with pytest.raises(ApiError, match="not found"):
+    with pytest.raises(StatusError, match="not found"):
         cluster.get(f"{jobs}/k")
 
 
@@ -177,7 +177,7 @@ def test_a_service_gets_an_address_and_keeps_it(cluster: Cluster) -> None:
     assert made["spec"]["ports"] == [{"protocol": "TCP", "port": 80, "targetPort": 80}]
     replaced = cluster.update(f"{CORE}/services/s", service(selector={"a": "b"}))
     assert replaced["spec"]["clusterIP"] == address
-    with pytest.raises(ApiError, match="may not change once set"):
+    with pytest.raises(StatusError, match="may not change once set"):
         cluster.patch(f"{CORE}/services/s", {"spec": {"clusterIP": "10.96.1.1", "clusterIPs": ["10.96.1.1"]}})
 
 
@@ -205,13 +205,13 @@ def test_a_secret_shows_its_text_encoded_and_keeps_its_type(cluster: Cluster) ->
     assert made["data"] == {"a": "Yg=="}
     assert made["type"] == "Opaque"
     assert "stringData" not in made
-    with pytest.raises(ApiError, match="type: Invalid value"):
+    with pytest.raises(StatusError, match="type: Invalid value"):
         cluster.patch(f"{CORE}/secrets/s", {"type": "other"})
 
 
 def test_an_immutable_secret_stays(cluster: Cluster) -> None:
     cluster.create(f"{CORE}/secrets", {"metadata": {"name": "s"}, "immutable": True})
-    with pytest.raises(ApiError, match="field is immutable when `immutable` is set"):
+    with pytest.raises(StatusError, match="field is immutable when `immutable` is set"):
         cluster.patch(f"{CORE}/secrets/s", {"data": {"a": "Yg=="}})
 
 
@@ -223,7 +223,7 @@ def test_pods_get_the_priority_of_their_class(cluster: Cluster) -> None:
     spec = cluster.create(PODS, pod("a", priorityClassName="high"))["spec"]
     assert (spec["priority"], spec["preemptionPolicy"]) == (100, "Never")
     assert cluster.create(PODS, pod("b"))["spec"]["priority"] == 0
-    with pytest.raises(ApiError, match="no PriorityClass with name frob was found"):
+    with pytest.raises(StatusError, match="no PriorityClass with name frob was found"):
         cluster.create(PODS, pod("c", priorityClassName="frob"))
 
 
@@ -247,7 +247,7 @@ def test_the_highest_priorities_are_the_systems(cluster: Cluster, name: str, val
 
 def test_a_class_keeps_its_value(cluster: Cluster) -> None:
     cluster.create(PRIORITIES, {"metadata": {"name": "high"}, "value": 100})
-    with pytest.raises(ApiError, match="value: Forbidden: may not be changed in an update"):
+    with pytest.raises(StatusError, match="value: Forbidden: may not be changed in an update"):
         cluster.patch(f"{PRIORITIES}/high", {"value": 200})
 
 
@@ -296,7 +296,7 @@ def test_a_new_event_says_who_did_what_and_when(cluster: Cluster) -> None:
     assert refusal(cluster, EVENTS, {key: value for key, value in whole.items() if key != "eventTime"}) == [
         "eventTime: Required value"
     ]
-    with pytest.raises(ApiError, match=r"reason: Invalid value: .*: field is immutable"):
+    with pytest.raises(StatusError, match=r"reason: Invalid value: .*: field is immutable"):
         cluster.patch(f"{EVENTS}/e", {"reason": "Other"})
 
 
@@ -323,7 +323,7 @@ def test_a_binding_keeps_its_role(cluster: Cluster) -> None:
         path, {"metadata": {"name": "b:c"}, "roleRef": role, "subjects": [{"kind": "User", "name": "u"}]}
     )
     assert made["roleRef"]["apiGroup"] == made["subjects"][0]["apiGroup"] == "rbac.authorization.k8s.io"
-    with pytest.raises(ApiError, match="cannot change roleRef"):
+    with pytest.raises(StatusError, match="cannot change roleRef"):
         cluster.patch(f"{path}/b:c", {"roleRef": {"name": "s"}})
 
 

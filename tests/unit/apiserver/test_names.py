@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver import ApiError, Cluster, names
+from broker.apiserver import Cluster, StatusError, names
 from broker.apiserver.ids import Ids
 
 from .objects import CONFIGMAPS, configmap
@@ -71,7 +71,7 @@ def test_words_of_each_form(check: names.Check, good: list[str], bad: list[str])
     ],
 )
 def test_metadata_that_makes_no_sense_is_refused(cluster: Cluster, meta: Obj, told: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         cluster.create(CONFIGMAPS, {"metadata": meta})
     assert refused.value.code == 422
     assert told in refused.value.message
@@ -81,7 +81,7 @@ def test_what_the_server_gave_stays(cluster: Cluster) -> None:
     made = cluster.create(CONFIGMAPS, configmap("c"))
     changed = cluster.patch(f"{CONFIGMAPS}/c", {"metadata": {"creationTimestamp": "2000-01-01T00:00:00Z"}})
     assert changed["metadata"] == made["metadata"]
-    with pytest.raises(ApiError, match="uid"):
+    with pytest.raises(StatusError, match="uid"):
         cluster.patch(f"{CONFIGMAPS}/c", {"metadata": {"uid": "other"}})
 
 

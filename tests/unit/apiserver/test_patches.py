@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.patches import json_patch, merge
 
 
@@ -81,13 +81,13 @@ def test_a_json_patch(document: Any, operation: dict[str, Any], result: Any) -> 
     ],
 )
 def test_an_operation_that_does_not_apply_is_refused(operation: dict[str, Any]) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         json_patch({"a": 1, "l": [1]}, [operation])
     assert (refused.value.code, refused.value.reason) == (422, "Invalid")
 
 
 def test_a_patch_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ApiError, match="allowed maximum operations in a JSON patch is 10000, got 10001"):
+    with pytest.raises(StatusError, match="allowed maximum operations in a JSON patch is 10000, got 10001"):
         json_patch({}, [{"op": "add", "path": "/a", "value": 1}] * 10_001)
 
 

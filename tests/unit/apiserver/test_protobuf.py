@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver import ApiError, Cluster
+from broker.apiserver import Cluster, StatusError
 from broker.apiserver.protobuf import MAGIC, decode
 
 from .objects import ask
@@ -101,14 +101,14 @@ def test_kubectl_create_namespace_in_protobuf(cluster: Cluster) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(raw: bytes, code: int, message: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         decode(raw)
     assert refused.value.code == code
     assert message in refused.value.message
 
 
 def test_a_time_that_no_calendar_has_is_refused() -> None:
-    with pytest.raises(ApiError, match="no protobuf"):
+    with pytest.raises(StatusError, match="no protobuf"):
         decode(envelope("v1", "ConfigMap", field(1, field(8, field(1, 1 << 62)))))
 
 
@@ -116,5 +116,5 @@ def test_a_time_that_no_calendar_has_is_refused() -> None:
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     try:
         decode(envelope("v1", "Pod", raw))
-    except ApiError as error:
+    except StatusError as error:
         assert error.code == 400

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.apiserver import ApiError, Cluster
+from broker.apiserver import Cluster, StatusError
 from broker.apiserver.crd import rules
 
 from .objects import DEFINITIONS, WIDGETS, definition, widget, with_widgets
@@ -80,7 +80,7 @@ def test_a_rule_on_the_field_itself_makes_it_immutable(cluster: Cluster) -> None
     fixed = {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "fixed"}]}
     with_widgets(cluster, {"type": "object", "properties": {"size": fixed}})
     cluster.create(WIDGETS, widget(size="s"))
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         cluster.patch(f"{WIDGETS}/w", {"spec": {"size": "l"}})
     assert (refused.value.code, refused.value.reason) == (422, "Invalid")
     assert refused.value.message == (
@@ -100,7 +100,7 @@ def test_names_that_cel_reserves_are_escaped() -> None:
 
 def test_a_definition_with_a_rule_that_is_no_cel_is_refused(cluster: Cluster) -> None:
     broken = {"type": "object", "x-kubernetes-validations": [{"rule": "self.a >"}]}
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         cluster.create(DEFINITIONS, definition(broken))
     assert refused.value.code == 422
     assert "x-kubernetes-validations[0].rule" in refused.value.message

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.selectors import fields, labels, matches, path_reader
 
 
@@ -60,7 +60,7 @@ def test_labels_are_selected(text: str, have: dict[str, str], expected: bool) ->
     ],
 )
 def test_a_wrong_label_selector_is_a_bad_request(text: str, message: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(StatusError) as refused:
         labels(text)
     assert refused.value.code == 400
     assert message in refused.value.message
@@ -118,7 +118,7 @@ def test_a_value_may_hold_an_escaped_comma() -> None:
     ],
 )
 def test_a_wrong_field_selector_is_a_bad_request(text: str, message: str) -> None:
-    with pytest.raises(ApiError, match=message):
+    with pytest.raises(StatusError, match=message):
         fields(text, KNOWN, "no {name}")
 
 
@@ -138,5 +138,5 @@ def test_not_equal_is_the_opposite_of_equal(key: str, value: str, have: dict[str
 def test_any_text_selects_or_is_refused(text: str) -> None:
     try:
         labels(text)({"metadata": {}})
-    except ApiError as error:
+    except StatusError as error:
         assert error.code == 400

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver.errors import ApiError
+from broker.apiserver.errors import StatusError
 from broker.apiserver.shape import builtin
 from broker.apiserver.strategic import strategic
 
@@ -111,7 +111,7 @@ def test_retained_keys_drop_the_others() -> None:
     ],
 )
 def test_a_patch_that_makes_no_sense_is_an_error(patch: Obj) -> None:
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         patched("Pod", {"containers": containers("a")}, patch)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apiserver import ApiError, Cluster, Request
+from broker.apiserver import ApiRequest, Cluster, StatusError
 
 from .objects import CONFIGMAPS, NODES, PODS, Clock, ask, configmap, events, names, pod, waiting
 
@@ -143,7 +143,7 @@ def test_a_page_after_its_past_was_forgotten_is_gone(cluster: Cluster) -> None:
     cluster.compact()
     cluster.create(CONFIGMAPS, configmap("d"))
     cluster.compact()
-    with pytest.raises(ApiError) as gone:
+    with pytest.raises(StatusError) as gone:
         cluster.get(CONFIGMAPS, **{"limit": "1", "continue": token})
     assert (gone.value.code, gone.value.reason) == (410, "Expired")
     rest = gone.value.status()["metadata"]["continue"]
@@ -154,7 +154,7 @@ def test_scripted_failures_hit_what_they_name_as_often_as_they_say(cluster: Clus
     cluster.faults.fail(verb="create", resource="pods", code=503, reason="ServiceUnavailable", times=2)
     cluster.create(CONFIGMAPS, configmap())
     for _ in range(2):
-        with pytest.raises(ApiError) as failed:
+        with pytest.raises(StatusError) as failed:
             cluster.create(PODS, pod())
         assert (failed.value.code, failed.value.reason) == (503, "ServiceUnavailable")
     assert cluster.create(PODS, pod())["metadata"]["name"] == "p"
@@ -165,11 +165,11 @@ def test_a_failure_may_be_of_one_object_or_of_a_subresource(cluster: Cluster) ->
     cluster.create(PODS, pod("b"))
     cluster.faults.fail(verb="get", resource="pods", name="a", code=500)
     assert cluster.get(f"{PODS}/b")
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         cluster.get(f"{PODS}/a")
     cluster.faults.fail(resource="pods/status", code=409, reason="Conflict")
     cluster.patch(f"{PODS}/a", {"metadata": {"labels": {"x": "y"}}})
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         cluster.patch(f"{PODS}/a/status", {"status": {"phase": "Running"}})
 
 
@@ -183,7 +183,7 @@ def test_too_many_requests_says_when_to_come_back(cluster: Cluster) -> None:
 def test_failures_go_on_until_they_are_cleared(cluster: Cluster) -> None:
     cluster.faults.fail(verb="list", times=-1)
     for _ in range(5):
-        with pytest.raises(ApiError):
+        with pytest.raises(StatusError):
             cluster.get(PODS)
     cluster.faults.clear()
     cluster.get(PODS)
@@ -191,7 +191,7 @@ def test_failures_go_on_until_they_are_cleared(cluster: Cluster) -> None:
 
 def test_a_failed_write_changed_nothing(cluster: Cluster) -> None:
     cluster.faults.fail(verb="create")
-    with pytest.raises(ApiError):
+    with pytest.raises(StatusError):
         cluster.create(PODS, pod())
     assert names(cluster.get(PODS)) == []
 
@@ -218,7 +218,7 @@ def test_threads_that_write_the_same_object_lose_no_update(cluster: Cluster) -> 
 
 
 def test_a_closed_watch_is_forgotten(cluster: Cluster) -> None:
-    response = cluster.handle(Request("GET", PODS, {"watch": "true"}))
+    response = cluster.handle(ApiRequest("GET", PODS, {"watch": "true"}))
     assert response.stream is not None
     response.stream.close()
     assert cluster.state.store.collection("pods.").listeners == {}
