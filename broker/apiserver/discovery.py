@@ -41,7 +41,7 @@ def answer(registry: Registry, request: ApiRequest) -> Response | None:
     if request.method != "GET":
         raise method_not_allowed()
     if parts[0] == "openapi":
-        return openapi.answer(registry, request.path)
+        return openapi.answer(registry, request)
     if parts == ["version"]:
         return reply(VERSION)
     if parts == [""]:
@@ -61,7 +61,17 @@ def answer(registry: Registry, request: ApiRequest) -> Response | None:
 
 def _paths(registry: Registry) -> list[str]:
     groups = registry.groups()
-    out = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
+    out = [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ]
     for group, versions in groups.items():
         if group:
             out += [f"/apis/{group}", *(f"/apis/{group}/{version}" for version in versions)]

@@ -6,13 +6,15 @@ Built-in kinds come from data/types.json, without descriptions; custom ones from
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from broker.apiserver import openapi_v2
 from broker.apiserver.data import load
 from broker.apiserver.errors import StatusError
 from broker.apiserver.resources import Registry, Resource
 from broker.apiserver.shape import OBJECT_META
-from broker.apiserver.wire import Obj, Response, reply
+from broker.apiserver.wire import ApiRequest, Obj, Response, reply
 
 _ROOT = "/openapi/v3"
 _REF = "#/components/schemas/"
@@ -50,17 +52,33 @@ _EXTENSIONS = {
 _WRITE_OPTIONS = ("dryRun", "fieldManager", "fieldValidation")
 
 
-def answer(registry: Registry, path: str) -> Response:
+def answer(registry: Registry, request: ApiRequest) -> Response:
+    path = request.path
+    if path == openapi_v2.PATH:
+        return openapi_v2.response(_all_as_v2(registry), request.header("Accept"))
     if path.rstrip("/") == _ROOT:
         return reply({"paths": {gv: _entry(registry, gv) for gv in sorted(_group_versions(registry))}})
     gv = path.removeprefix(_ROOT).strip("/")
     resources = _group_versions(registry).get(gv)
     if resources is None:
         raise StatusError(404, "", "404 page not found")
-    cached = registry.documents.get(gv)
+    return reply(_cached(registry, gv, lambda: document(gv, resources)))
+
+
+def _cached(registry: Registry, name: str, make: Callable[[], Obj]) -> Obj:
+    """A document of the kinds that are served now; a change of the registry drops it."""
+    cached = registry.documents.get(name)
     if cached is None:
-        cached = registry.documents[gv] = document(gv, resources)
-    return reply(cached)
+        cached = registry.documents[name] = make()
+    return cached
+
+
+def _all_as_v2(registry: Registry) -> Obj:
+    def make() -> Obj:
+        groups = _group_versions(registry).items()
+        return openapi_v2.converted(document(gv, resources) for gv, resources in groups)
+
+    return _cached(registry, openapi_v2.PATH, make)
 
 
 def _group_versions(registry: Registry) -> dict[str, list[Resource]]:

@@ -129,6 +129,21 @@ def test_explain_gets_the_schema_of_a_definition(cluster: Cluster) -> None:
     ]
 
 
+def test_openapi_v2_follows_the_definitions_that_are_served(cluster: Cluster) -> None:
+    assert "com.example.v1.Widget" not in ask(cluster, "GET", "/openapi/v2").json()["definitions"]
+    with_widgets(cluster, {**SIZED, "description": "The size."})
+    schema = ask(cluster, "GET", "/openapi/v2").json()["definitions"]["com.example.v1.Widget"]
+    assert schema["properties"]["spec"]["description"] == "The size."
+
+
+def test_openapi_v2_is_not_served_as_protobuf(cluster: Cluster) -> None:
+    protobuf = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    assert ask(cluster, "GET", "/openapi/v2", Accept=protobuf).status == 406
+    assert (
+        ask(cluster, "GET", "/openapi/v2", Accept=f"{protobuf}, application/json").json()["swagger"] == "2.0"
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
