@@ -1,4 +1,4 @@
-"""What Kubernetes' default admission does to objects on their way in, after their managers were recorded.
+"""Kubernetes' default admission: changes objects on their way in, after their managers are recorded.
 
 Namespaces must be there and live, pods get their priority and the tolerations that give nodes five minutes.
 Rule: https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/ (NamespaceLifecycle,
@@ -17,12 +17,12 @@ _IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 _GRACE_SECONDS = 300
 _WAITED_FOR = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _PODS = "pods."
-# What storage is in use by goes only when a controller says that it is not any more.
+# Storage in use stays until a controller removes this finalizer.
 _PROTECTED = {
     "persistentvolumes.": "kubernetes.io/pv-protection",
     "persistentvolumeclaims.": "kubernetes.io/pvc-protection",
 }
-# Reviews are answered wherever they are asked.
+# Reviews are answered in every namespace.
 _ANYWHERE = frozenset({"localsubjectaccessreviews", "subjectaccessreviews", "selfsubjectaccessreviews"})
 
 
@@ -99,7 +99,7 @@ def _default_class(state: ApiState) -> Obj | None:
 
 
 def _tolerations(obj: Obj) -> None:
-    """A pod stays for five minutes on a node that is lost, unless it says otherwise."""
+    """A pod stays on a lost node for five minutes, unless its tolerations differ."""
     spec = obj.get("spec")
     if spec is None:
         return

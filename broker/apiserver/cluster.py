@@ -32,7 +32,7 @@ from broker.apiserver.wire import ApiRequest, Obj, Response, reply, text
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 BODY_LIMIT = 3 << 20
-_ATTEMPTS = 10  # at a write whose object changes whenever webhooks are asked about it
+_ATTEMPTS = 10  # at a write of an object that changes during every webhook call
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 
 
@@ -49,7 +49,7 @@ class Cluster:
         """`clock` gives the time that objects are stamped with; `seed` makes uids and names repeatable."""
         self.faults = ScriptedFaults()
         self.faults.on_drop(self._drop_watches)
-        # For the parts of this package; everybody else comes through `handle`.
+        # For the parts of this package; all other callers use `handle`.
         self.state = ApiState(Store(log_bytes=log_bytes), Registry(), clock, Ids(seed), admit)
         self.state.hooks["customresourcedefinitions.apiextensions.k8s.io"] = definitions.written
         self.state.registry.convert("events.k8s.io", "v1", "events", show=events.shown, store=events.stored)
@@ -71,7 +71,7 @@ class Cluster:
 
     @property
     def slow(self) -> bool:
-        """Whether a request may wait for something: a fault that a test asked for, a webhook."""
+        """Whether a request may wait: for a scripted fault or a webhook."""
         return self.faults.active or matching.any_at_all(self.state)
 
     @property
@@ -155,7 +155,7 @@ class Cluster:
         for stream in tuple(self._streams):
             stream.close()
 
-    # What tests and in-process callers write most often, as one call each: an StatusError is raised.
+    # The most frequent requests of tests and in-process callers, as one call each: they raise StatusError.
 
     def request(
         self,

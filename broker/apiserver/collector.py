@@ -1,9 +1,9 @@
-"""The two controllers without which a cluster does not tidy up after itself: garbage and namespaces.
+"""The two controllers that clean up in a cluster: garbage collection and namespaces.
 
-A bare API server does neither: an object stays when its owner goes, `foregroundDeletion` and `orphan` are
-never taken away, a deleted namespace stays Terminating. Start a `Collector` where that matters.
+A bare API server does neither. An object stays when its owner goes, `foregroundDeletion` and `orphan` are
+never removed, a deleted namespace stays Terminating. Start a `Collector` where that matters.
 Departures from kube-controller-manager: owners are looked up in the store itself, so nothing waits for
-caches, and a namespace's content goes at once, pods that run on nodes included.
+caches. A namespace's content goes at once, pods that run on nodes included.
 Rule: https://kubernetes.io/docs/concepts/architecture/garbage-collection/
 """
 
@@ -34,7 +34,7 @@ class Collector:
         self._wake, self._stopping = threading.Event(), False
         self._thread: threading.Thread | None = None
         self._uids: dict[str, Place] = {}
-        self._owned: dict[str, set[Place]] = {}  # owner's uid → who names it
+        self._owned: dict[str, set[Place]] = {}  # owner's uid → its dependents
         self._dirty: dict[Place, None] = {}
         with self._state.store.lock:
             for storage, key, item in self._state.store.everything():
@@ -68,7 +68,7 @@ class Collector:
                 self.collect()
 
     def collect(self) -> None:
-        """Looks at everything that changed, and at what that changes, until nothing is left to do."""
+        """Handles every change, and the changes that follow from it, until none is left."""
         while self._dirty:
             with self._state.store.lock:
                 place = next(iter(self._dirty), None)
@@ -82,7 +82,7 @@ class Collector:
             self._wake.set()
 
     def _seen(self, storage: str, key: Key, item: Item, *, gone: bool) -> None:
-        """Notes an object's place among owners and owned, and what has to be looked at because of it."""
+        """Records an object among owners and dependents, and queues the objects that this affects."""
         meta, place = item.obj["metadata"], (storage, key)
         owners = [one["uid"] for one in meta.get("ownerReferences") or ()]
         if gone:
@@ -138,7 +138,7 @@ class Collector:
             self._state.delete(resource, key)
 
     def _release(self, resource: Resource, key: Key, owner: Obj) -> None:
-        """What a deleted owner's finalizers ask for: its dependents deleted first, or let go."""
+        """Obeys a deleted owner's finalizers: its dependents are deleted first, or orphaned."""
         uid, finalizers = owner["metadata"]["uid"], owner["metadata"].get("finalizers") or ()
         dependents = list(self._owned.get(uid, ()))
         if ORPHAN in finalizers:

@@ -1,6 +1,6 @@
 """Reads JSON as the Go struct of a kind would: types checked, unknown fields noted, empties left out.
 
-Invariant: what comes out is fresh (nothing shared with the input) and is what the server would write back.
+Invariant: the result is fresh (nothing shared with the input) and equals the server's own encoding.
 Rule: encoding/json over the structs of k8s.io/api (data/types.json), sigs.k8s.io/json for strictness.
 """
 
@@ -77,7 +77,7 @@ _GO_TYPES = {bool: "bool", int: "int64", float: "float64", str: "string", list: 
 
 
 def json_type(value: Any) -> str:
-    """What JSON calls a value of this type, as Go's errors say it."""
+    """The name of a value's JSON type, as Go's errors have it."""
     return _JSON_TYPES.get(type(value), "null")
 
 
@@ -343,7 +343,7 @@ def _schema(value: Any, path: _Path, unknown: list[str]) -> Any:
         return value
     if not isinstance(value, dict):
         raise Mismatch("boolean or JSON schema expected")
-    # What it does not know in there nobody is told: these types read themselves.
+    # Unknown fields in there are not reported: these types decode themselves.
     return _decoder(struct(JSON_SCHEMA))(value, path, [])
 
 

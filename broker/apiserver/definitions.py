@@ -1,4 +1,4 @@
-"""What a CustomResourceDefinition makes the server serve, from its first write to its end.
+"""Serves the resources of a CustomResourceDefinition, from its first write to its end.
 
 Rule: k8s.io/apiextensions-apiserver/pkg/controller (establish, status, finalizer), which run as part of the
 write here: a definition is Established when its creation returns.
@@ -19,7 +19,7 @@ FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def resources(crd: Obj) -> list[Resource]:
-    """What a definition serves, a resource a version."""
+    """The resources of a definition, one for each version."""
     spec = crd["spec"]
     names, out = spec["names"], list[Resource]()
     for version in spec["versions"]:
@@ -67,7 +67,7 @@ def _resource(spec: Obj, names: Obj, version: Obj) -> Resource:
 
 
 def written(state: ApiState, resource: Resource, new: Obj | None, old: Obj | None) -> None:
-    """After each write of a definition: serves what it says, establishes it, cleans up when it goes."""
+    """After each write of a definition: serves it, establishes it, cleans up when it goes."""
     if new is None:
         assert old is not None
         _serve(state, old["spec"], [])

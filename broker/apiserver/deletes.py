@@ -25,7 +25,7 @@ ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What became of a delete: the object as it is or was, and whether it is gone."""
+    """The result of a delete: the object as it is or was, and whether it is gone."""
 
     obj: Obj
     gone: bool
@@ -42,7 +42,7 @@ class Deleted:
 def delete(
     state: ApiState, resource: Resource, key: Key, options: DeleteOptions, *, call: ApiCall | None = None
 ) -> Deleted:
-    """`call` is the request of a client, about which webhooks are asked."""
+    """`call` is the request of a client, which webhooks review."""
     item = state.store.collection(resource.storage).items.get(key)
     if item is None:
         raise not_found(resource.who, key[1])
@@ -139,7 +139,7 @@ def _grace(
 
 
 def _finalizers(meta: Obj, resource: Resource, options: DeleteOptions) -> list[str]:
-    """The finalizers that the propagation policy asks for, which a garbage collector takes away."""
+    """The finalizers of the propagation policy, which a garbage collector removes."""
     have = list(meta.get("finalizers") or ())
     orphan = foreground = False
     if options.orphan is not None:

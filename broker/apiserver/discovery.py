@@ -1,4 +1,4 @@
-"""What clients ask before the data: versions, groups, resources.
+"""Discovery: the versions, groups and resources that clients read before the data.
 
 Rule: https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api (aggregated and not).
 """

@@ -1,4 +1,4 @@
-"""Fields that a JSON document names twice, which a parser that keeps the last one does not tell.
+"""Fields that a JSON document names twice; a parser that keeps the last one does not report them.
 
 Rule: fieldValidation of https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation
 """

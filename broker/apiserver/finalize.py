@@ -1,4 +1,4 @@
-"""How a namespace ends: marked when it is deleted, gone when nobody has anything left to do in it.
+"""The end of a namespace: marked when it is deleted, gone when its finalizers are.
 
 Rule: k8s.io/kubernetes/pkg/registry/core/namespace/storage. The API server alone never ends a namespace;
 collector.py plays the controller that does.

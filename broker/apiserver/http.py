@@ -1,6 +1,6 @@
 """The HTTP front: an aiohttp server in a thread of its own over `Cluster.handle`.
 
-Plain HTTP without authentication, on loopback unless told otherwise.
+Plain HTTP without authentication, on loopback by default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.apiserver.watch import WatchStream
 from broker.apiserver.wire import ApiRequest, Response
 
 _STOP_SECONDS = 5.0
-_THREADS = 64  # a request that waits for a webhook, which asks this server in turn, holds two
+_THREADS = 64  # a request that waits for a webhook, which calls this server in turn, holds two
 
 
 class ApiServer:
@@ -93,7 +93,7 @@ class ApiServer:
         body = await incoming.content.read() if incoming.can_read_body else None
         query = dict(incoming.query.items())
         request = ApiRequest(incoming.method, incoming.path, query, incoming.headers, body)
-        # A request that waits must not hold up the others.
+        # A request that waits must not delay other requests.
         slow = self.cluster.slow
         response = (
             await asyncio.to_thread(self.cluster.handle, request) if slow else self.cluster.handle(request)

@@ -49,14 +49,14 @@ def parse_yaml(raw: bytes) -> Any:
     try:
         if raw[:1] == b"{":
             return orjson.loads(raw)
-        # Dates and other types of YAML's own become what JSON has for them.
+        # Dates and other types of YAML alone become their JSON forms.
         return orjson.loads(orjson.dumps(yaml.load(raw, _YAML_LOADER)))
     except (yaml.YAMLError, orjson.JSONDecodeError, TypeError) as error:
         raise Unreadable(f"yaml: {str(error).splitlines()[0]}") from error
 
 
 def body(call: ApiCall) -> Any:
-    """The body as JSON, whatever it came as."""
+    """The body as JSON, from any accepted media type."""
     raw, content = call.request.body or b"", call.content_type or "application/json"
     try:
         if content == "application/json":
@@ -158,9 +158,9 @@ def given_options(call: ApiCall) -> Mapping[str, Any]:
 
 
 def decoded(resource: Resource, raw: Obj, *, nulls: bool = False) -> tuple[Obj, list[str]]:
-    """A fresh object with its defaults, and what was unknown in it. Raises Mismatch for wrong types.
+    """A fresh object with its defaults, and the unknown fields in it. Raises Mismatch for wrong types.
 
-    `nulls` stay in a custom resource that was applied, to be told that they may not be there.
+    `nulls` stay in an applied custom resource, so that they are reported as errors.
     """
     kind, unknown = kind_of(resource), list[str]()
     obj = kind.decode(raw, unknown)
@@ -169,7 +169,7 @@ def decoded(resource: Resource, raw: Obj, *, nulls: bool = False) -> tuple[Obj, 
     if obj.get("metadata") is None:
         obj["metadata"] = {}
     elif (raw.get("metadata") or {}).get("managedFields") == [] and resource.custom is None:
-        # Nobody manages it any more: not the same as saying nothing about it.
+        # An empty list drops all managers; an absent one changes nothing.
         obj["metadata"]["managedFields"] = []
     kind.rules.default(obj)
     return obj, unknown

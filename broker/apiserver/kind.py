@@ -1,4 +1,4 @@
-"""What differs between kinds when they are written: a table of plain functions, most of them nothing."""
+"""Rules of kinds on writes: a table of plain functions, most of which do nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.apiserver.wire import Obj
 
 Reader = Callable[[Obj], str]
 
-# The checks that a kind makes, and in its order, since several problems are told in that order.
+# The checks of a kind, in its order: problems are reported in that order.
 META = "meta"  # names, labels and the like, as on creation
 FIXED = "fixed"  # metadata that an update may not change
 VALID = "valid"  # Rules.validate
@@ -48,17 +48,17 @@ class KindRules:
     validate_update: Callable[[Obj, Obj], list[FieldError]] = no_problem
     validate_status: Callable[[Obj, Obj], list[FieldError]] = no_problem
     name: Check = dns_subdomain
-    core: bool = False  # finalizers have to say whose they are
+    core: bool = False  # finalizers need a domain
     create_order: tuple[str, ...] = (META, VALID, NEW)
     update_order: tuple[str, ...] = (FIXED, VALID, CHANGED)
     status_order: tuple[str, ...] = (FIXED, STATUS)
     warnings: Callable[[Obj, Obj | None], list[str]] = no_warning
-    generation: bool = False  # counts changes of what is wanted
-    uncounted: tuple[str, ...] = ("metadata",)  # what a change of is no new generation (nor is the status)
+    generation: bool = False  # counts changes of the desired state
+    uncounted: tuple[str, ...] = ("metadata",)  # fields (beside the status) that do not change the generation
     unconditional: bool = True  # a PUT may come without resourceVersion
     create_on_update: bool = False  # a PUT of nothing creates it
     returns_deleted: bool = False  # a DELETE answers with the object
-    orphans: bool = False  # what an object owns outlives it, unless a DELETE says otherwise
+    orphans: bool = False  # dependents outlive the object, unless the DELETE sets another policy
     selectable: Mapping[str, str | Reader] = field(default_factory=dict)  # further field selectors
     status_ignores: tuple[str, ...] = ()  # metadata that a status write does not touch
 
@@ -69,11 +69,11 @@ class ServedKind:
 
     shape: Shape
     rules: KindRules
-    who: Callable[[Obj], Who]  # what an object that is refused is called
+    who: Callable[[Obj], Who]  # the names of a refused object in errors
     status: bool  # status is written through its own subresource only
     decode: Callable[[Obj, list[str]], Obj]  # drops unknown fields into the list; a fresh object
     validate: Callable[[Obj, Obj | None, str], list[FieldError]]  # (new, old, subresource)
-    tidy: Callable[[Obj], None] = nothing  # drops nulls that say nothing
+    tidy: Callable[[Obj], None] = nothing  # drops nulls without a meaning
     readers: Mapping[str, Reader]
     ignored: Mapping[str, Obj]  # subresource → fields that writing through it does not manage
 

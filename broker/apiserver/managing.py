@@ -11,7 +11,7 @@ from broker.apiserver.wire import Obj
 
 
 def managed(state: ApiState, call: ApiCall, live: Obj | None, obj: Obj) -> Obj:
-    """The object with the record of who manages what brought up to date."""
+    """The object with its record of field managers brought up to date."""
     context = context_of(call)
     updated(context.empty if live is None else live, obj, call.manager, stamp(state.clock()), context)
     return obj

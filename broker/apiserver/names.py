@@ -1,4 +1,4 @@
-"""What names, labels, annotations and finalizers may look like, with the API server's words when they don't.
+"""Syntax of names, labels, annotations and finalizers, with the API server's messages for violations.
 
 Rule: k8s.io/apimachinery/pkg/util/validation and pkg/api/validation.
 """
@@ -136,7 +136,7 @@ def metadata(meta: Obj, *, namespaced: bool, check: Check) -> list[FieldError]:
     """Problems of an object's metadata when it is written, name first."""
     out: list[FieldError] = []
     if prefix := meta.get("generateName"):
-        # What is generated is appended, so a trailing dash will not be the end.
+        # The generated suffix is appended, so a trailing dash is not the end.
         trimmed = prefix[:-1] + "a" if len(prefix) > 1 and prefix.endswith("-") else prefix
         out += [problem("invalid", "metadata.generateName", why, prefix) for why in check(trimmed)]
     name = meta.get("name")
@@ -174,7 +174,7 @@ def words(meta: Obj) -> list[FieldError]:
                 out += [
                     problem("invalid", "metadata.annotations", why, key) for why in qualified(key.lower())
                 ]
-        # A character is four bytes at most: only what is long is counted.
+        # A character is four bytes at most: only long texts are counted.
         long = sum(map(len, notes)) + sum(map(len, notes.values())) > _ANNOTATIONS_LIMIT // 4
         if long and sum(len(k.encode()) + len(v.encode()) for k, v in notes.items()) > _ANNOTATIONS_LIMIT:
             why = f"may not be more than {_ANNOTATIONS_LIMIT} bytes"
@@ -221,7 +221,7 @@ _FIXED = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", 
 
 
 def metadata_update(meta: Obj, old: Obj) -> list[FieldError]:
-    """What an update may not change, and what it may not change to."""
+    """Immutable metadata, and values that an update may not set."""
     return fixed(meta, old) + words(meta)
 
 

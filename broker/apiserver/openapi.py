@@ -1,4 +1,4 @@
-"""OpenAPI v3: what `kubectl explain` shows, and what tells kubectl that the server validates fields itself.
+"""OpenAPI v3: the source of `kubectl explain`, and kubectl's sign that the server validates fields itself.
 
 Rule: https://kubernetes.io/docs/concepts/overview/kubernetes-api/#openapi-interface-definition
 Built-in kinds come from data/types.json, without descriptions; custom ones from their definitions.

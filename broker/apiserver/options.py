@@ -1,4 +1,4 @@
-"""What a caller asked for besides the object: dry run, field manager and validation, paging, preconditions.
+"""Options of a request: dry run, field manager and validation, paging, preconditions.
 
 Rule: k8s.io/apimachinery/pkg/apis/meta/v1 (`CreateOptions` and its like) and its validation.
 """
@@ -27,7 +27,7 @@ _META = "meta.k8s.io"
 
 @dataclass(slots=True)
 class ApiCall:
-    """One request on its way: what it asks and the warnings that it has earned."""
+    """One request on its way: its target and the warnings for its response."""
 
     request: ApiRequest
     target: RequestTarget
@@ -38,7 +38,7 @@ class ApiCall:
 
     @property
     def resource(self) -> Resource:
-        """What the request's object is of: mostly the target, for some subresources a kind of its own."""
+        """The resource of the request's object: mostly the target's, for some subresources another kind."""
         target = self.target
         sub = target.resource.subresources.get(target.subresource)
         if sub is None or sub.kind == target.resource.kind:

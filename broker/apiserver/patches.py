@@ -1,7 +1,7 @@
 """JSON patch and JSON merge patch.
 
 Rules: RFC 6902 and RFC 7396, read as evanphx/json-patch reads them for the API server: a missing value is
-null, and `replace` may set what an object does not have.
+null, and `replace` may set an absent member.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def merge(document: Any, patch: Any) -> Any:
 
 
 def json_patch(document: Any, operations: list[Obj]) -> Any:
-    """Applies the operations to a copy, all or none. Why one does not apply is not told."""
+    """Applies the operations to a copy, all or none. The cause of a failure is not reported."""
     if len(operations) > MAX_OPERATIONS:
         allowed = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}"
         raise StatusError(413, "RequestEntityTooLarge", f"{allowed}, got {len(operations)}")
@@ -62,7 +62,7 @@ def _index(part: str, size: int) -> int:
 
 
 def _get(node: Any, part: str) -> Any:
-    """An entry; what an object does not have is None."""
+    """An entry; an absent member of an object is None."""
     if isinstance(node, list):
         return node[_index(part, len(node))]
     return node.get(part)

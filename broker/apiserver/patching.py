@@ -32,7 +32,7 @@ _NOBODY = Who("", "", "")
 
 
 def patching(state: ApiState, call: ApiCall) -> Change:
-    """What the request's patch does to an object, with the record of who manages what."""
+    """The object after the request's patch, with its record of field managers."""
     content, raw = call.content_type, call.request.body or b""
     custom = call.target.resource.custom is not None
     if content not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH) and not custom:

@@ -1,4 +1,4 @@
-"""A pod's state in three words: how many containers are ready, what it is doing, how often it restarted.
+"""A pod's state in three words: the count of ready containers, the phase or reason, the restarts.
 
 Rule: k8s.io/kubernetes/pkg/printers/internalversion (printPod).
 """
@@ -43,7 +43,7 @@ def summary(pod: Obj, now: float) -> tuple[str, str, str]:
 
 
 def _initializing(inits: Iterable[Obj], sidecars: set[str], total: int) -> str:
-    """What the first unfinished init container waits for; empty when all are done."""
+    """The wait reason of the first unfinished init container; empty if all are done."""
     for i, container in enumerate(inits):
         state = container.get("state") or {}
         ended = state.get("terminated")

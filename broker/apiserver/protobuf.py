@@ -28,7 +28,7 @@ class Malformed(ValueError):
     """Bytes that are no protobuf."""
 
 
-# What reading bytes as something that they are not ends in.
+# Errors from reading bytes of another format.
 _MISREAD = (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError, struct.error)
 
 

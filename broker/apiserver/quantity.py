@@ -1,7 +1,7 @@
 """Quantities in the form in which the API server shows them: `1000m` is `1`, `1024Mi` is `1Gi`.
 
-Rule: k8s.io/apimachinery/pkg/api/resource (the largest exponent without a fraction, in the family given;
-nothing finer than a nano; what has more than 18 digits is at most 2^63-1).
+Rule: k8s.io/apimachinery/pkg/api/resource: the largest exponent without a fraction, in the given family.
+Nothing is finer than a nano; a number of more than 18 digits is at most 2^63-1.
 """
 
 from __future__ import annotations

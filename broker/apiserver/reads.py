@@ -82,7 +82,7 @@ def _one_object(call: ApiCall, options: ListOptions) -> bool:
 
 
 def _indexed(call: ApiCall, options: ListOptions) -> Predicate | None:
-    """What the real server looks at for a list: all, unless an index leads straight to the objects."""
+    """The objects that the real server reads for a list: all, unless it has an index."""
     if _one_object(call, options):
         return lambda _: False
     if on_node := _ON_NODE.search(options.fields):
@@ -104,7 +104,7 @@ def list_all(state: ApiState, call: ApiCall) -> Response:
 
 
 def page(state: ApiState, call: ApiCall, options: ListOptions) -> tuple[list[Item], Obj]:
-    """The items asked for, and the list's metadata."""
+    """The requested items, and the list's metadata."""
     resource = call.target.resource
     collection = state.store.collection(resource.storage)
     match, namespace = predicate(call, options), call.target.namespace
@@ -126,13 +126,13 @@ def page(state: ApiState, call: ApiCall, options: ListOptions) -> tuple[list[Ite
         source = _as_of(state, resource, revision, after)
     keys = sorted(source) if exact else collection.keys
     chosen, meta = _choose(keys, source, namespace, match, after), Obj()
-    # Whoever takes any version is served from memory, and then gets all at once.
+    # A request for any version is served from memory, and then gets all at once.
     if not options.limit or (options.version == "0" and not options.token):
         items = list(chosen)
     else:
         items = list(islice(chosen, options.limit))
         if len(items) == options.limit:
-            # What comes after is not looked at: there may be another page although nothing in it matches.
+            # Later objects are not checked: there may be another page although nothing in it matches.
             rest = _place(_key(items[-1]), namespace) + "\0"
             left = sum(1 for _ in _choose(keys, source, namespace, _indexed(call, options), rest))
             if left:

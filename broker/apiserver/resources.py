@@ -1,4 +1,4 @@
-"""Which resources are served: Kubernetes' own from a table of data, custom ones as their definitions come.
+"""The served resources: Kubernetes' own from a table of data, custom ones from their definitions.
 
 Rule: the table is Kubernetes' published discovery document (data/build.py).
 """
@@ -38,7 +38,7 @@ WATCHABLE = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 @dataclass(frozen=True, slots=True)
 class Sub:
-    """A subresource: the kind that it speaks, which may be of another group."""
+    """A subresource and the kind of its bodies, which may be of another group."""
 
     kind: str
     verbs: tuple[str, ...]
@@ -105,7 +105,7 @@ class Resource:
 
 @cache
 def spoken(sub: Sub, namespaced: bool) -> Resource:
-    """The kind that a subresource speaks, as if it were a resource."""
+    """The kind of a subresource's bodies, as if it were a resource."""
     return Resource(sub.group, sub.version, sub.kind.lower() + "s", sub.kind, namespaced)
 
 
@@ -140,7 +140,7 @@ def builtins() -> tuple[Resource, ...]:
 
 
 class Registry:
-    """What is served now, by path. Not thread-safe by itself: the cluster's lock covers it."""
+    """The resources served now, by path. Not thread-safe by itself: the cluster's lock covers it."""
 
     def __init__(self) -> None:
         self._served = {(r.group, r.version, r.plural): r for r in builtins()}
@@ -157,7 +157,7 @@ class Registry:
         show: Callable[[Obj], Obj],
         store: Callable[[Obj], Obj],
     ) -> None:
-        """A resource whose objects are stored in another form."""
+        """Registers that a resource's objects are stored in another form."""
         at = (group, version, plural)
         self._served[at] = replace(self._served[at], convert=show, restore=store)
 

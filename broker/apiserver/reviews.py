@@ -1,4 +1,4 @@
-"""Questions that are asked by creating an object: may I, who am I. Here everyone may do everything.
+"""Reviews of access and identity, created as objects. Here every user may do everything.
 
 Rule: https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """

@@ -1,4 +1,4 @@
-"""From a method and a path to what is asked for: the verb, the resource, the object, the subresource.
+"""Routes a method and a path to the verb, the resource, the object and the subresource.
 
 Rule: k8s.io/apiserver/pkg/endpoints/request (RequestInfo).
 """
@@ -62,7 +62,7 @@ def route(registry: Registry, request: ApiRequest) -> RequestTarget:
     if len(rest) > 3 or (namespace and not resource.namespaced):
         raise no_such_resource() if resource.custom is None else page_not_found()
     if request.method == "POST" and resource.custom and not subresource:
-        name = ""  # a custom resource is created whatever stands after its collection
+        name = ""  # a path after a custom resource's collection is ignored on creation
     verb = (_ON_OBJECT if name else _ON_COLLECTION).get(request.method)
     if not name and resource.custom and request.method in ("PUT", "PATCH"):
         raise bad_request("name must be provided")

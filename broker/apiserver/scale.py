@@ -1,6 +1,6 @@
-"""The scale subresource: how many replicas are wanted, as an autoscaling/v1 Scale of the object behind it.
+"""The scale subresource: the desired replicas, as an autoscaling/v1 Scale of the object behind it.
 
-Rule: k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go (ScaleREST) and, for who manages the
+Rule: k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go (ScaleREST) and, for the manager of the
 number of replicas, k8s.io/apimachinery/pkg/util/managedfields/scalehandler.go.
 """
 
@@ -145,7 +145,7 @@ def _to_scale(owners: Managed, path: str) -> Managed:
 
 
 def _to_parent(owners: Managed, scale: Managed, path: str, version: str) -> Managed:
-    """The owners of the object, with the replicas given to whom the scale says."""
+    """The managers of the object, with the replicas given to the manager that the scale names."""
     left, out = dict(scale), Managed()
     for key, entry in owners.items():
         who = entry.manager

@@ -155,9 +155,9 @@ def _check(value: str, path: str, problems: Iterable[str]) -> None:
 
 
 def fields(text: str, known: Mapping[str, Callable[[Obj], str]], unknown: str) -> Predicate | None:
-    """`known` says which fields can be selected and how each is read, `unknown` what is said of another.
+    """`known` maps each selectable field to its reader; `unknown` makes the error for another field.
 
-    None when the selector says nothing.
+    None if the selector is empty.
     """
     tests: list[tuple[Callable[[Obj], str], str, bool]] = []
     for term in filter(None, re.split(r"(?<!\\),", text)):

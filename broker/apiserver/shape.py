@@ -1,4 +1,4 @@
-"""How an object of a kind is built: fields, maps and lists, and what makes two list entries the same one.
+"""The shape of a kind's objects: fields, maps and lists, and the keys of list entries.
 
 Built-in shapes are compiled on first use from data/types.json, custom ones from the schema of their
 definition. Strategic merge, apply and decoding all read the same shapes.
@@ -26,8 +26,8 @@ class Shape:
     go: str = ""  # the Go type, as decoding errors name it
     fields: dict[str, Field] = field(default_factory=dict)
     element: Shape | None = None
-    keys: tuple[str, ...] = ()  # of a list whose entries are told apart by fields
-    members: bool = False  # a list whose entries are told apart by value
+    keys: tuple[str, ...] = ()  # of a list with entries keyed by fields
+    members: bool = False  # a list with entries keyed by their value
     atomic: bool = False
 
     def child(self, name: str) -> Shape:
@@ -55,7 +55,7 @@ class Field:
     merge_key: str = ""
     retain_keys: bool = False
     default: Any = None
-    key_default: Any = None  # what tells list entries apart where they leave the field out
+    key_default: Any = None  # the key's value if a list entry leaves the field out
 
 
 ANY = Shape("any")
@@ -132,7 +132,7 @@ def _shape(expression: str, extra: Obj) -> Shape:
             return Shape("struct", found.go, fields=found.fields, atomic=True)
         return found
     if expression in ("raw", "json"):
-        # Embedded JSON is a map to apply unless it says otherwise.
+        # Embedded JSON is a map to apply, unless its schema declares another type.
         return Shape(expression, go, element=ANY)
     return Shape(expression, go or expression)
 

@@ -1,6 +1,6 @@
-"""A patched object as the API server quotes it when it refuses the patch.
+"""A patched object as the API server quotes it in a refusal of the patch.
 
-Go writes structs in their order and maps sorted, and what a patch went through has become a map.
+Go writes structs in their order and maps sorted; a patched part has become a map.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from broker.apiserver.wire import Obj
 
 
 def patched_text(patched: Any, document: Any, shape: Shape, *, custom: bool) -> str:
-    """`patched` is what the JSON or merge patch `document` made of an object of that shape."""
+    """`patched` is the result of the JSON or merge patch `document` on an object of that shape."""
     if custom:
         return orjson.dumps(patched, option=orjson.OPT_SORT_KEYS).decode()
     value = _in_order(patched, shape)

@@ -1,4 +1,4 @@
-"""What the verbs share: the store, what is served, time and ids. One lock covers it all."""
+"""State that the verbs share: the store, the registry, time and ids. One lock covers it all."""
 
 from __future__ import annotations
 

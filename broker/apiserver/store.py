@@ -1,4 +1,4 @@
-"""A revisioned store of objects: what etcd and the watch cache are to an API server.
+"""A revisioned store of objects, in place of etcd and the watch cache.
 
 Invariants: one revision counter over everything; an object's resourceVersion is the revision that wrote it;
 events of a collection are in revision order and none is missing above `compacted`. Values handed in are
@@ -94,7 +94,7 @@ class Collection:
     base: int = 0  # position of log[0] since the beginning
     compacted: int = 0
     listeners: dict[int, Callable[[], None]] = field(default_factory=dict)
-    served: int = 0  # how often what is served of it changed: a watch lives as long as what it was opened on
+    served: int = 0  # how often its served form changed: a change ends the watches on it
 
     @property
     def end(self) -> int:
@@ -175,7 +175,7 @@ class Store:
                 yield name, key, item
 
     def snapshot(self, resource: str, revision: int) -> dict[Key, Item]:
-        """The collection as it was at `revision`, by undoing what the log says came later."""
+        """The collection as it was at `revision`, by undoing the later events of the log."""
         collection = self.collection(resource)
         start = collection.position_after(revision) - collection.base
         items = dict(collection.items)

@@ -75,7 +75,7 @@ def _set(out: Obj, name: str, value: Any) -> None:
 
 
 def _without_directives(value: Any) -> tuple[bool, Any]:
-    """A patch value that meets nothing to patch: nulls and directives say nothing there."""
+    """A patch value without a counterpart: nulls and directives have no effect there."""
     if isinstance(value, dict):
         if DIRECTIVE in value:
             return False, None
@@ -98,7 +98,7 @@ def _retain(out: Obj, patch: Obj) -> None:
 
 
 def _ordered(out: Obj, name: str, value: Any, order: Any, field: Field) -> None:
-    """Merges a list and puts it in the order that the patch asks for, what only the server has in between."""
+    """Merges a list in the order of the patch, with the server's own entries in between."""
     have = out.get(name)
     if not isinstance(order, list) or not isinstance(value, list | None):
         raise _bad("invalid patch format of setElementOrder list")
@@ -173,7 +173,7 @@ def _identity(entry: Any, key: str) -> Any:
 
 
 def _arrange(merged: list[Any], order: list[Any], live: list[Any], key: str) -> list[Any]:
-    """Patched entries in the patch's order, others in the server's, interleaved as the server had them."""
+    """Patched entries in the patch's order, the rest in the server's, interleaved as the server had them."""
     ranks = {_rank(_identity(one, key)): i for i, one in reversed(list(enumerate(order)))}
     places = {_rank(_identity(one, key)): i for i, one in reversed(list(enumerate(live)))}
     patched = [one for one in merged if _rank(_identity(one, key)) in ranks]

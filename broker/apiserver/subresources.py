@@ -1,6 +1,6 @@
 """Requests that do more than read or write an object: subresources with a meaning of their own, reviews.
 
-What only a kubelet can answer (logs, exec, port-forward, proxies) is refused with 501.
+Requests that need a kubelet (logs, exec, port-forward, proxies) are refused with 501.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Rendering:
 
     def __init__(self, resource: Resource, *, custom: bool) -> None:
         self.resource = resource
-        # What the stored bytes of a built-in kind leave out.
+        # The fields that the stored bytes of a built-in kind leave out.
         head = orjson.dumps({"kind": resource.kind, "apiVersion": resource.api_version})
         self._head = b"" if custom else head[:-1] + b","
         self._custom = custom
@@ -82,7 +82,7 @@ class Partial(Rendering):
         return self._bookmark(partial(self._marker(revision, initial=initial)))
 
 
-# What clients show dimmed: pods that have ended.
+# Clients show these rows dimmed: pods that have ended.
 _OVER = {
     "Succeeded": {"reason": "Succeeded", "message": "The pod has completed successfully."},
     "Failed": {"reason": "Failed", "message": "The pod failed."},
@@ -90,7 +90,7 @@ _OVER = {
 
 
 class Table(Rendering):
-    """Rows of cells. A watch tells the columns once, with its first event."""
+    """Rows of cells. A watch sends the columns once, with its first event."""
 
     def __init__(self, resource: Resource, *, include: str, now: float) -> None:
         super().__init__(resource, custom=resource.custom is not None)
@@ -209,7 +209,7 @@ def text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MediaType:
-    """One media type of an Accept header with what Kubernetes reads in it."""
+    """One media type of an Accept header with the parameters that Kubernetes reads."""
 
     form: str
     group: str

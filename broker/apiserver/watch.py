@@ -1,7 +1,7 @@
-"""Watch streams: each reader keeps a place in the collection's log and takes what is new in batches.
+"""Watch streams: each reader keeps a position in the collection's log and takes new events in batches.
 
-Invariant: a reader sees every event after its starting revision once and in order, or an ERROR event with a
-410 Status and the end; an object that stops matching the selector is shown as DELETED.
+Invariant: a reader sees every event after its starting revision once and in order, or an ERROR event with
+a 410 Status and the end. An object that stops matching the selector is shown as DELETED.
 Rule: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 
@@ -25,7 +25,7 @@ BOOKMARK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class WatchFilter:
-    """How one watcher sees objects: which it wants, and how each is written."""
+    """One watcher's selection and encoding of objects."""
 
     namespace: str
     match: Predicate | None
@@ -52,7 +52,7 @@ class WatchFilter:
             return None
         if event.type == "DELETED":
             return self.encode("DELETED", event.item)
-        # The object lives on: what the watcher is shown is the last state that matched, at the new revision.
+        # The object lives on: the watcher sees the last state that matched, at the new revision.
         assert event.before is not None
         meta = {**event.before.obj["metadata"], "resourceVersion": str(event.revision)}
         obj = {**event.before.obj, "metadata": meta}
@@ -74,7 +74,7 @@ class WatchStream:
         bookmarks: bool,
         closed: Callable[[WatchStream], None],
     ) -> None:
-        """Called with the store locked, so that `initial` and what follows have no gap between them."""
+        """Called with the store locked, so that no event falls between `initial` and the stream."""
         self._store, self._collection, self._view = store, collection, view
         self._position, self._seen = collection.position_after(after), after
         self._served = collection.served
@@ -110,7 +110,7 @@ class WatchStream:
         return max(0.0, due - time.monotonic())
 
     def poll(self) -> bytes | None:
-        """What is new as lines, empty if nothing is, None when the stream has ended."""
+        """New events as lines, empty if there are none, None when the stream has ended."""
         if self._ended:
             return None
         if self._initial:

@@ -1,4 +1,4 @@
-"""What goes in and out of a cluster: one shape of request for the HTTP front and callers in the process."""
+"""Requests and responses of a cluster: one shape for the HTTP front and callers in the process."""
 
 from __future__ import annotations
 

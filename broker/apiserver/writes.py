@@ -161,7 +161,7 @@ def store_change(state: ApiState, call: ApiCall, change: Change, *, create: bool
 
 
 def replace(state: ApiState, call: ApiCall, kind: ServedKind, key: Key, obj: Obj, before: Obj) -> Obj:
-    """Writes `obj` over the live object, keeping what the server owns."""
+    """Writes `obj` over the live object, keeping the server's own fields."""
     resource, old = call.target.resource, before["metadata"]
     obj = state.admit(call, obj, before)
     unique_owners(call, obj, after=True)
@@ -225,7 +225,7 @@ def _keep_generation(meta: Obj, old: Obj) -> None:
 
 
 def _keep(meta: Obj, old: Obj) -> None:
-    """What no update can change, nor need it be said."""
+    """The fields that no update can change and that it may leave out."""
     meta.setdefault("uid", old["uid"])
     meta["creationTimestamp"] = old["creationTimestamp"]
     if old.get("deletionTimestamp"):
@@ -241,7 +241,7 @@ def _keep_status(obj: Obj, before: Obj) -> None:
 
 
 def _status_only(obj: Obj, before: Obj) -> Obj:
-    """A write through /status: everything but the status, and who manages it, stays."""
+    """A write through /status: everything but the status and its managers stays."""
     out = {key: value for key, value in before.items() if key != "status"}
     if "status" in obj:
         out["status"] = obj["status"]
@@ -265,7 +265,7 @@ def _aside(kind: ServedKind, obj: Obj, before: Obj) -> Obj:
 
 
 def _wanted(obj: Obj, kind: ServedKind) -> Obj:
-    """What a change of counts as a new generation."""
+    """The fields that make a new generation when they change."""
     left_out = kind.rules.uncounted if not kind.status else (*kind.rules.uncounted, "status")
     return {key: value for key, value in obj.items() if key not in left_out}
 

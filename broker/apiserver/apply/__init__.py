@@ -1,1 +1,1 @@
-"""Who manages which field: field sets, comparison, merging, and server-side apply on top of them."""
+"""Managers of fields: field sets, comparison, merging, and server-side apply on top of them."""

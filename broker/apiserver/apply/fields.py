@@ -1,7 +1,7 @@
 """Sets of fields, kept in the very form in which `fieldsV1` shows them.
 
-A set is a tree of dicts: an edge is one step of a path (`f:name`, `k:{"name":"a"}`, `v:"x"`), an empty dict
-is a field in the set, and `.` marks a field that is in the set although fields below it are, too.
+A set is a tree of dicts. An edge is one step of a path (`f:name`, `k:{"name":"a"}`, `v:"x"`) and an empty
+dict is a field in the set. `.` marks a field that is in the set together with fields below it.
 Rule: sigs.k8s.io/structured-merge-diff/v6/fieldpath.
 """
 
@@ -24,7 +24,7 @@ def _member(node: Fields) -> bool:
 
 
 def _node(member: bool, children: Fields) -> Fields | None:
-    """None is a node that says nothing."""
+    """None is a node without a path."""
     if children:
         return {SELF: {}, **children} if member else children
     return {} if member else None
@@ -52,7 +52,7 @@ def _union(left: Fields, right: Fields) -> Fields:
 
 
 def difference(left: Fields, right: Fields, *, below: bool = False) -> Fields:
-    """What is in the left set, not in the right; with `below`, nothing under a field of the right either."""
+    """The left set without the right; with `below`, also without everything under a field of the right."""
     if not right:
         return left
     out: Fields = {}
@@ -136,7 +136,7 @@ def show(step: str) -> str:
 
 
 def step_of(item: Any, shape: Shape) -> str | None:
-    """The step to an entry of a list whose entries are told apart; None when it has nothing to tell it by."""
+    """The step to an entry of a keyed list; None if the entry has no key."""
     if not shape.keys:
         return None if isinstance(item, dict | list) or item is None else "v:" + orjson.dumps(item).decode()
     if not isinstance(item, dict):

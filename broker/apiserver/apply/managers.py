@@ -1,6 +1,6 @@
-"""Who manages which fields of an object, kept in its `metadata.managedFields`.
+"""The managers of an object's fields, kept in its `metadata.managedFields`.
 
-Invariant: a field is taken from its managers by whoever changes it, and by nobody else.
+Invariant: a field leaves its managers only when another manager changes it.
 Rule: k8s.io/apimachinery/pkg/util/managedfields/internal over structured-merge-diff's merge/update.go.
 """
 
@@ -64,13 +64,13 @@ Managed = dict[tuple[str, str, str, str], ManagedFieldsEntry]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a write is about: the kind's shape, its version, the fields that this way of writing ignores."""
+    """The context of a write: the kind's shape, its version, the fields that this way of writing ignores."""
 
     shape: Shape
     version: str
     subresource: str
     ignored: Fields = field(default_factory=dict)
-    empty: Obj = field(default_factory=dict)  # an object of which nothing was said
+    empty: Obj = field(default_factory=dict)  # an object without any field
 
 
 def read(meta: Obj) -> Managed:
@@ -113,12 +113,12 @@ def _encoded(entry: ManagedFieldsEntry) -> Obj:
 
 
 def updated(live: Obj, new: Obj, name: str, now: str, context: Context) -> None:
-    """Records in `new` (changed in place) who manages what after a create, update or patch."""
+    """Records in `new` (changed in place) the managers of fields after a create, update or patch."""
     managed = _before(live, new, context)
     old, bare = _bare(live), _bare(new)
     new["metadata"].pop("managedFields", None)
     if not managed and live.get("metadata", {}).get("uid"):
-        return  # whoever cleared the managers does not want them tracked
+        return  # cleared managers are tracked no longer
     found = compare(old, bare, context.shape)
     _settle(managed, found, context)
     taken = difference(union(found.modified, found.added), context.ignored, below=True)
@@ -151,7 +151,7 @@ def _bare(obj: Obj) -> Obj:
 
 
 def _settle(managed: Managed, found: Difference, context: Context, *, but: Any = None) -> dict[Any, Fields]:
-    """Takes changed and removed fields from all managers (but one); returns what was taken from whom."""
+    """Takes changed and removed fields from all managers (but one); returns the fields taken from each."""
     every = union(found.modified, found.added), found.removed
     own = tuple(difference(fields, context.ignored, below=True) for fields in every)
     taken: dict[Any, Fields] = {}
@@ -174,7 +174,7 @@ def _settle(managed: Managed, found: Difference, context: Context, *, but: Any =
 
 
 def _cap(managed: Managed) -> None:
-    """Too many updaters: the oldest are told apart no longer."""
+    """Too many updaters: the oldest are merged into one entry."""
     updaters = [entry for entry in managed.values() if entry.manager.operation == UPDATE]
     if len(updaters) <= MAX_UPDATERS:
         return
@@ -197,7 +197,7 @@ def _cap(managed: Managed) -> None:
 
 
 def applied(live: Obj, config: Obj, name: str, now: str, context: Context, *, force: bool) -> Obj:
-    """The live object with a configuration applied by a manager. Raises for fields that others manage."""
+    """The live object with a configuration applied by a manager. Raises for fields of other managers."""
     managed = read(live["metadata"])
     base = _bare(live)
     if not managed and base["metadata"].get("uid"):
@@ -253,7 +253,7 @@ def _apply(
 
 
 def _pruned(merged: Obj, last: Fields, managed: Managed, context: Context) -> Obj:
-    """Without what this manager applied before and no longer does, unless anybody else manages it."""
+    """Without the fields that this manager no longer applies, unless another manager has them."""
     shape = context.shape
     last = with_named(last, shape)
     pruned = remove(merged, last, shape) or {}
@@ -268,7 +268,7 @@ def _pruned(merged: Obj, last: Fields, managed: Managed, context: Context) -> Ob
 
 
 def _from_client_side(base: Obj, context: Context) -> Fields:
-    """What `kubectl apply` recorded as its own before it became server-side, as far as it still holds."""
+    """The fields that client-side `kubectl apply` recorded as its own, as far as they still hold."""
     text = (base["metadata"].get("annotations") or {}).get(LAST_APPLIED)
     if not text:
         return {}

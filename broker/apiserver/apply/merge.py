@@ -1,6 +1,6 @@
 """Merging a configuration into an object, and taking fields out of one.
 
-Rule: sigs.k8s.io/structured-merge-diff/v6/typed (merge.go, remove.go): what is applied wins, keyed lists keep
+Rule: sigs.k8s.io/structured-merge-diff/v6/typed (merge.go, remove.go): applied values win; keyed lists keep
 the server's order around the entries that both have.
 """
 

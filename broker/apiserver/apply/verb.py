@@ -1,4 +1,4 @@
-"""The apply patch: what a request asks for, checked, as a change of one object."""
+"""The apply patch: a checked request as a change of one object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def context_of(call: ApiCall) -> Context:
 
 @lru_cache(maxsize=256)
 def nothing(resource: Resource) -> Obj:
-    """What a new object is compared with: of a built-in kind, its empty struct."""
+    """The base that a new object is compared with: for a built-in kind, its empty struct."""
     empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind}
     return empty if resource.custom else fragment(empty, kind_of(resource).shape)
 

@@ -1,4 +1,4 @@
-"""What tables of columns share: how a column is told, and the cells that many kinds show.
+"""Shared parts of column tables: the notation of a column, and the cells that many kinds show.
 
 A name ends in `+` if the column is for wide output, and names its type after `:` if that is not string.
 Rule: k8s.io/kubernetes/pkg/printers/internalversion.

@@ -1,4 +1,4 @@
-"""The columns of pods, nodes, and what surrounds them.
+"""The columns of pods, nodes and related kinds.
 
 Rule: k8s.io/kubernetes/pkg/printers/internalversion.
 """

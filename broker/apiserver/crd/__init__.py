@@ -1,1 +1,1 @@
-"""Custom resources: their definitions, and what a definition makes of an object."""
+"""Custom resources: their definitions, and how a definition changes and checks an object."""

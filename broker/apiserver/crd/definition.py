@@ -124,7 +124,7 @@ def _formats(obj: Obj) -> list[str]:
 
 
 def _shared(versions: list[Obj], part: str) -> Any:
-    """What all versions say alike is checked once, and told as if it stood above them."""
+    """Parts that are equal in all versions are checked once, and reported as if they stood above them."""
     first = versions[0].get(part) if versions else None
     alike = first and all(version.get(part) == first for version in versions)
     usable = part != "schema" or (first or {}).get("openAPIV3Schema")
@@ -159,7 +159,7 @@ _EMPTY: Obj = {
 
 
 def _versions(versions: list[Obj] | None, why: str) -> FieldError:
-    """Shown as the server holds them: by Go's names, and without what they share."""
+    """Shown as the server holds them: by Go's names, and without the shared parts."""
     shared = [part for part in _SHARED if _shared(versions or [], part)]
     held = [
         Struct(

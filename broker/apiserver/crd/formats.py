@@ -49,7 +49,7 @@ def _uri(value: str) -> bool:
 
 
 def effective(schema: Obj) -> str:
-    """The format that a schema asks for, empty for one that its type does not know: that is ignored."""
+    """The format that a schema names; empty (ignored) if its type does not know the format."""
     name, kind = schema.get("format", ""), schema.get("type", "")
     if kind in ("", "string"):
         return name if name.replace("-", "") in _KNOWN else ""
@@ -81,7 +81,7 @@ CHECKS: dict[str, Callable[[str], bool]] = {
 _KNOWN = frozenset(
     {
         *CHECKS,
-        # known by name, but what they hold is not checked here
+        # known by name; their content is not checked here
         *(
             "bsonobjectid",
             "isbn",

@@ -1,4 +1,4 @@
-"""What a definition's schema may say, keyword by keyword.
+"""Checks the schema of a definition, keyword by keyword.
 
 Rule: k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation/validation.go
 (ValidateCustomResourceDefinitionOpenAPISchema) and pkg/apiserver/schema/defaulting for defaults.
@@ -28,7 +28,7 @@ _EMBEDDED = "x-kubernetes-embedded-resource"
 def problems(
     schema: Any, path: str, *, root: bool = False, meta: bool = False, fixed: str = ""
 ) -> list[FieldError]:
-    """`meta`: inside of what every object has; `fixed`: why nothing may have a default here."""
+    """`meta`: inside the metadata of every object; `fixed`: the reason why defaults are forbidden here."""
     if not isinstance(schema, dict):
         return []
     out = _standard(schema, path, meta=meta, fixed=fixed)
@@ -101,7 +101,7 @@ def _extensions(schema: Obj, path: str) -> list[FieldError]:
 
 
 def _set_items(items: Any, path: str) -> list[FieldError]:
-    """What is told apart by its value may not be merged."""
+    """Entries that are keyed by their value may not be merged."""
     why = f"must be atomic as item of a list with {_LIST}=set"
     if not isinstance(items, dict):
         return []
@@ -113,7 +113,7 @@ def _set_items(items: Any, path: str) -> list[FieldError]:
 
 
 def _list_keys(schema: Obj, path: str) -> list[FieldError]:
-    """What tells the entries of a list apart has to be a scalar that is in each of them."""
+    """The key of a list has to be a scalar that each entry has."""
     out: list[FieldError] = []
     listed, keys, items = schema.get(_LIST), schema.get(_KEYS) or [], schema.get("items")
     if keys and listed != "map":
@@ -198,7 +198,7 @@ def defaults(schema: Any, path: str) -> list[FieldError]:
 
 
 def unknown_formats(schema: Any) -> list[str]:
-    """Formats that say nothing here, and are ignored."""
+    """Formats without an effect here, which are ignored."""
     if not isinstance(schema, dict):
         return []
     given = schema.get("format", "")

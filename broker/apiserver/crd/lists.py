@@ -1,4 +1,4 @@
-"""Entries of lists that are sets or maps must be told apart.
+"""Entries of lists that are sets or maps must be unique.
 
 Rule: k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype.
 """

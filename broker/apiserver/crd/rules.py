@@ -2,7 +2,7 @@
 
 Rule: https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules
 The CEL interpreter is imported with the first definition that has rules; it checks types when a rule runs,
-not when it is written. What held once of the same values is not asked again: a rule reads nothing else.
+not when it is written. A rule reads only its values, so it is not evaluated again on the same ones.
 """
 
 from __future__ import annotations
@@ -142,19 +142,19 @@ def _context() -> Callable[[Obj], Any]:
 
 
 def evaluate(source: str, variables: Obj) -> Any:
-    """What an expression comes to. Raises one of FAILURES."""
+    """The value of an expression. Raises one of FAILURES."""
     return program(source).execute(_context()(variables))
 
 
 def check(node: CelRuleNode, new: Any, old: Any, path: str = "") -> list[FieldError]:
-    """What the rules say of a value; `old` is what it replaces, or None."""
+    """The violations of the rules by a value; `old` is the value that it replaces, or None."""
     return list(_check(node, new, old, path, False))
 
 
 def _check(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -> Iterator[FieldError]:
     if new is None:
         return
-    # What an update leaves as it was is not held against it.
+    # An update is not refused for a value that it does not change.
     same = same or (old is not None and new == old)
     yield from _expressions(node, new, old, path, same)
     for inner in node.all_of:
@@ -197,7 +197,7 @@ def _expressions(node: CelRuleNode, new: Any, old: Any, path: str, same: bool) -
 
 
 def _digest(node: CelRuleNode, new: Any, old: Any, same: bool) -> bytes:
-    """Of all that decides what is said here; empty where it cannot be written down."""
+    """The digest of all inputs of the rules here; empty if they cannot be serialized."""
     reads = [new, old if any(rule.transition for rule in node.rules) else None, same]
     try:
         return blake2b(orjson.dumps(reads), digest_size=16).digest()

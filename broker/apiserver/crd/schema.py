@@ -1,7 +1,7 @@
 """Validation of a value against an OpenAPI v3 schema, in the API server's words.
 
-A schema is compiled once into nested functions. Rule: k8s.io/kube-openapi/pkg/validation/validate (what is
-checked, in which order, and how each failure reads), apiextensions-apiserver for how failures become causes.
+A schema is compiled once into nested functions. Rule: k8s.io/kube-openapi/pkg/validation/validate (the
+checks, their order and their messages), apiextensions-apiserver for how failures become causes.
 """
 
 from __future__ import annotations

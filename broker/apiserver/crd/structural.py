@@ -1,4 +1,4 @@
-"""Pruning and defaulting by a structural schema. Both work in place on an object that nobody shares.
+"""Pruning and defaulting by a structural schema. Both work in place on an object that is not shared.
 
 Rule: https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
 (field pruning, defaulting and nullable).
@@ -15,7 +15,7 @@ _META = frozenset({"apiVersion", "kind", "metadata"})
 
 
 def prune(obj: Any, schema: Obj, unknown: list[str]) -> None:
-    """Drops what the root schema does not name; the paths of what was dropped are added, sorted."""
+    """Drops fields that the root schema does not name, and adds their paths, sorted."""
     dropped: list[str] = []
     _prune(obj, {**schema, "x-kubernetes-embedded-resource": True}, "", dropped)
     unknown += sorted(dropped)
@@ -57,7 +57,7 @@ def _prune_object(value: Obj, schema: Obj | None, path: str, dropped: list[str])
 
 
 def _descend(value: Any, schema: Obj, path: str, dropped: list[str]) -> None:
-    """Below a field that keeps what it does not know, what it does know is pruned still."""
+    """Below a field that preserves unknown fields, the known ones are still pruned."""
     if isinstance(value, dict):
         properties, more = schema.get("properties") or {}, schema.get("additionalProperties")
         for key in list(value):

@@ -1,4 +1,4 @@
-"""Whether a schema is structural: it types all that it names, and conditions only restrict what is named.
+"""Whether a schema is structural: it types all fields that it names, and conditions only restrict those.
 
 Rule: k8s.io/apiextensions-apiserver/pkg/apiserver/schema (validation.go, complete.go).
 """
@@ -20,7 +20,7 @@ _UNTYPED = {
     "item": "must not be empty for specified array items",
     "field": "must not be empty for specified object fields",
 }
-# What a condition (allOf, anyOf, oneOf, not) may not say, since only the schema itself does.
+# Keywords that a condition (allOf, anyOf, oneOf, not) may not have; only the schema itself may.
 _OUTSIDE = {
     "type": "empty",
     "additionalProperties": "undefined",
@@ -80,7 +80,7 @@ def _schema(schema: Obj, path: str, level: str) -> list[FieldError]:
 
 
 def _implied(schema: Obj, path: str, level: str) -> list[FieldError]:
-    """What every object has: its kind is text, and of its metadata only the name can be restricted."""
+    """The common fields: the kind is text, and of the metadata only the name can be restricted."""
     out: list[FieldError] = []
     known = schema.get("properties") or {}
     whole = level == "root" or schema.get(_EMBEDDED)
@@ -144,7 +144,7 @@ def _condition(schema: Any, path: str, level: str, *, any_of: bool = True) -> li
 
 
 def _complete(schema: Any, conditions: Obj, path: str, where: str) -> list[FieldError]:
-    """What a condition restricts has to be named by the schema too."""
+    """A field that a condition restricts has to be in the schema too."""
     out: list[FieldError] = []
     for word in ("allOf", "anyOf", "oneOf"):
         for i, inner in enumerate(conditions.get(word) or ()):

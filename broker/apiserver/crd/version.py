@@ -36,7 +36,7 @@ _MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class CustomVersion:
-    """A version of a definition: what it says, and the functions made from it when first used."""
+    """A version of a definition: its content, and the functions made from it when first used."""
 
     group: str
     name: str
@@ -98,7 +98,7 @@ class CustomVersion:
 
     @cached_property
     def _root(self) -> Obj:
-        """The schema without a word on what every object has."""
+        """The schema without the fields that every object has."""
         properties = {k: v for k, v in (self.schema.get("properties") or {}).items() if k not in _IMPLIED}
         return {**self.schema, "properties": properties}
 
@@ -148,7 +148,7 @@ class CustomVersion:
         return found + rules.check(self._rules, obj, old)
 
     def _ratcheted(self, obj: Obj, old: Obj | None) -> list[FieldError]:
-        """Schema problems; what an update did not touch is not held against it."""
+        """Schema problems; an update is not refused for fields that it does not change."""
         found = self._check(obj, "")
         if old is None or not found:
             return found
@@ -194,7 +194,7 @@ _GO_TYPES: dict[type, str] = {
 
 
 def _dig(obj: Any, path: str) -> tuple[bool, Any]:
-    """The value at a path, or what stands in the way of it (True)."""
+    """The value at a path, or the value that blocks the path (True)."""
     for part in path.strip(".").split("."):
         if obj is not None and not isinstance(obj, dict):
             return True, obj
@@ -217,7 +217,7 @@ _STANDARD_FINALIZERS = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
 
 
 def _finalizer_warnings(obj: Obj, old: Obj | None) -> list[str]:
-    """New finalizers should say whose they are."""
+    """New finalizers should have a domain."""
     before = set((old or {}).get("metadata", {}).get("finalizers") or ())
     out: list[str] = []
     for name in sorted(set(obj["metadata"].get("finalizers") or ()) - before):

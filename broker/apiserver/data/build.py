@@ -1,7 +1,7 @@
-"""Joins the Go structs of the built-in kinds (structs.go) with Kubernetes' published OpenAPI and discovery.
+"""Joins the Go structs of built-in kinds (structs.go) with Kubernetes' published OpenAPI and discovery.
 
 The result is data, Apache-2.0 like Kubernetes itself (https://github.com/kubernetes/kubernetes):
-`resources.json` what is served, `types.json` how objects are shaped.
+`resources.json` lists the served resources, `types.json` the shapes of objects.
 
     cd tests/controlplane && go run ../../broker/apiserver/data/structs.go > structs.json
     python broker/apiserver/data/build.py structs.json $(go list -m -f '{{.Dir}}' k8s.io/kubernetes)
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-# Kubernetes serves these by default; betas are off unless asked for.
+# Kubernetes serves these by default; betas are off by default.
 STABLE = re.compile(r"^v\d+$")
 SKIP_RESOURCES = {"componentstatuses"}
 
@@ -77,7 +77,7 @@ def reference(schema: dict[str, Any]) -> str | None:
 
 
 def field(raw: dict[str, Any], schema: dict[str, Any], pointed: dict[str, Any]) -> list[Any]:
-    """[type, protobuf number, flags, {what else}]: o omits empty, z omits zero, r is required."""
+    """[type, protobuf number, flags, {extra}]: o omits empty, z omits zero, r is required."""
     flags = "o" * raw.get("omit", False) + "z" * raw.get("omitzero", False)
     extra: dict[str, Any] = {}
     leaf = raw["type"].split("]")[-1].split("}")[-1].lstrip("*")

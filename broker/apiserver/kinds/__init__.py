@@ -1,4 +1,4 @@
-"""The kinds that are served and what is particular to each."""
+"""The served kinds and the rules of each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _builtin(gvk: tuple[str, str, str], resource: Resource) -> ServedKind:
     shape = builtin(*gvk)
     assert shape is not None, f"no type data for {gvk}: regenerate data/types.json"
     rules = RULES.get(f"{resource.plural}.{resource.group}", _DEFAULT)
-    # What is kept in the form of another group is called by its name there.
+    # An object that is stored in another group's form has its name there.
     called = Who("", resource.plural, resource.kind) if resource.convert else resource.who
     return ServedKind(
         shape=shape,
@@ -81,7 +81,7 @@ def _validator(resource: Resource, rules: KindRules) -> Callable[[Obj, Obj | Non
             found = [one for step in rules.create_order for one in made[step](obj, obj)]
             return found if found or META in rules.create_order else meta(obj, obj)
         order = rules.status_order if subresource == "status" else rules.update_order
-        # Every update is checked so, and kinds that check their metadata themselves say it again.
+        # Every update is checked so; kinds that check their own metadata report it a second time.
         return common(obj, old) + [one for step in order for one in made[step](obj, old)]
 
     return validate

@@ -21,7 +21,7 @@ _WHOLE = ("pods", "services", "replicationcontrollers", "resourcequotas", "secre
 
 
 def finalizers(meta: Obj) -> list[FieldError]:
-    """Kinds of the core group want finalizers to say whose they are."""
+    """Kinds of the core group require a domain in finalizers."""
     why = "name is neither a standard finalizer name nor is it fully qualified"
     return [
         problem("invalid", f"metadata.finalizers[{at}]", why, name)
@@ -112,7 +112,7 @@ def conditions(found: list[Obj], path: str) -> list[FieldError]:
 def resource_value(name: str, quantity: Any, path: str) -> list[FieldError]:
     value = amount(str(quantity))
     if value is None:
-        return []  # decoding has refused what is no quantity
+        return []  # decoding has refused malformed quantities
     if value < 0:
         return [problem("invalid", path, "must be greater than or equal to 0", str(quantity))]
     if (name in _WHOLE or ("/" in name and _extended(name))) and value != value.to_integral_value():

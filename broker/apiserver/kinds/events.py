@@ -55,7 +55,7 @@ _LENGTHS = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1
 
 
 def _common(obj: Obj, controller: str) -> list[FieldError]:
-    """What both forms ask of an event; one without an eventTime is of the old kind, which says little."""
+    """Checks of both forms; an event without an eventTime is of the old kind, with few required fields."""
     namespace, timed = obj["metadata"].get("namespace", ""), bool(obj.get("eventTime"))
     about, out = (obj.get("involvedObject") or {}).get("namespace", ""), list[FieldError]()
     free = ("default", "kube-system") if timed else ("default",)
@@ -100,7 +100,7 @@ _FIXED = (
 
 
 def _validate_update(shown: Obj, before: Obj) -> list[FieldError]:
-    """What has happened stays; only how often may change."""
+    """The event itself is immutable; only its count may change."""
     now, was = stored(shown), stored(before)
     out = _common(now, "reportingController")
     for name in _FIXED:

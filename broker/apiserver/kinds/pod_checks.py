@@ -1,4 +1,4 @@
-"""What a pod's spec must look like: the part of Kubernetes's checks that schedulers and nodes rely on.
+"""Checks of a pod's spec: the part of Kubernetes's validation that schedulers and nodes rely on.
 
 Rule: k8s.io/kubernetes/pkg/apis/core/validation (ValidatePodSpec), in its order. Volumes, affinity, probes
 and security contexts are kept as they come.

@@ -1,4 +1,4 @@
-"""What a pod gets that says nothing: the defaults of its spec, and fields that exist in two forms.
+"""Defaults of a pod's spec, and fields that exist in two forms.
 
 Rule: k8s.io/kubernetes/pkg/apis/core/v1 (defaults and conversion).
 """
@@ -84,7 +84,7 @@ def _http(handler: Obj) -> None:
 
 
 def pull_policy(image: str) -> str:
-    """An image whose tag is latest, or that has neither tag nor digest, is pulled each time."""
+    """An image with the tag latest, or with neither tag nor digest, is pulled each time."""
     if not image or "@" in image:
         return "IfNotPresent"
     tag = image.rpartition("/")[2].partition(":")[2]

@@ -1,4 +1,4 @@
-"""Pods: their quality of service, what may change once they are there, and their status.
+"""Pods: their quality of service, their mutable fields, and their status.
 
 Rule: k8s.io/kubernetes/pkg/registry/core/pod/strategy.go, pkg/apis/core/validation (ValidatePodUpdate).
 """
@@ -31,7 +31,7 @@ _SYSTEM_CONDITIONS = ("PodScheduled", "Ready", "Initialized")
 
 
 def quality(spec: Obj) -> str:
-    """Guaranteed when all containers have limits of cpu and memory and ask for all of them."""
+    """Guaranteed if all containers have limits of cpu and memory and request all of them."""
     asked, capped, every = set[str](), set[str](), True
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
         resources = container.get("resources") or {}
@@ -160,7 +160,7 @@ def _otherwise_the_same(spec: Obj, before: Obj) -> list[FieldError]:
 
 
 def _without_free(spec: Obj) -> Obj:
-    """The spec without what an update may change (and what is checked apart)."""
+    """The spec without its mutable fields (and those that are checked apart)."""
     free = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
     out = {key: value for key, value in spec.items() if key not in free and value not in (None, [], {}, "")}
     for name in ("containers", "initContainers"):

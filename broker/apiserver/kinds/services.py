@@ -1,4 +1,4 @@
-"""Services: an address that stays the same, made from the service's own id; nobody routes to it here.
+"""Services: an address that stays the same, made from the service's own id. Nothing routes to it here.
 
 Rule: k8s.io/kubernetes/pkg/apis/core/v1 (defaults), pkg/registry/core/service/storage (allocation).
 """
@@ -15,7 +15,7 @@ from broker.apiserver.wire import Obj
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _ADDRESSED = ("ClusterIP", "LoadBalancer", "NodePort")
 _OUTSIDE = ("LoadBalancer", "NodePort")
-# What the API server makes for itself: the range, and the Service that has its first address.
+# Objects of the API server itself: the range, and the Service that has its first address.
 RANGE = "10.96.0.0/16"
 KUBERNETES: Obj = {
     "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},

@@ -114,7 +114,7 @@ def _same_role(obj: Obj, old: Obj) -> list[FieldError]:
 
 
 def _limits(obj: Obj) -> None:
-    """Containers get by default what they may have at most, and ask for what they get."""
+    """A container's default limit is its maximum; its default request is its limit."""
     for one in (obj.get("spec") or {}).get("limits") or ():
         if one.get("type") != "Container":
             continue

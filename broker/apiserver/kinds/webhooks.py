@@ -1,4 +1,4 @@
-"""Configurations of webhooks: their defaults, and what of them an API server refuses.
+"""Configurations of webhooks: their defaults and their validation.
 
 Rule: k8s.io/kubernetes/pkg/apis/admissionregistration (v1/defaults.go, validation/validation.go).
 """

@@ -1,4 +1,4 @@
-"""Kinds that make pods from a template: what they get by default, and the few things all of them must say.
+"""Kinds that make pods from a template: their defaults, and the few fields that all of them require.
 
 Rule: k8s.io/kubernetes/pkg/apis/apps/v1 and batch/v1 (defaults), pkg/apis/apps/validation, batch/validation.
 """
@@ -21,7 +21,7 @@ _JOB_PREFIX = "batch.kubernetes.io/"
 _UID_LABEL, _NAME_LABEL = f"{_JOB_PREFIX}controller-uid", f"{_JOB_PREFIX}job-name"
 _TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
 _QUARTER = "25%"
-# What each kind's spec is filled up with; a dict inside fills up the dict that is there.
+# Defaults of each kind's spec; a dict inside is merged into the existing dict.
 _DEPLOYMENT: Obj = {
     "replicas": 1,
     "strategy": {"type": "RollingUpdate"},
@@ -50,7 +50,7 @@ _CRONJOB: Obj = {
 
 
 def fill(target: Obj, values: Obj) -> None:
-    """Sets what is not there, or empty where Go cannot tell the two apart."""
+    """Sets absent fields, and empty ones where Go cannot distinguish the two."""
     for name, value in values.items():
         if isinstance(value, dict):
             target[name] = dict(target.get(name) or {})
@@ -134,7 +134,7 @@ def _job_spec(spec: Obj) -> Obj:
 
 
 def _new_job(obj: Obj) -> None:
-    """A job finds its pods by its uid, which nobody can know before."""
+    """A job finds its pods by its uid, which is not known before its creation."""
     obj["status"] = {}
     spec, meta = obj["spec"], obj["metadata"]
     if spec.get("manualSelector"):
@@ -159,7 +159,7 @@ def _cronjob(obj: Obj) -> None:
 
 
 def _controller(obj: Obj) -> None:
-    """The oldest of them takes what it does not say from the labels of its template."""
+    """The oldest version takes a missing selector and missing labels from its template."""
     spec: Obj = obj["spec"]
     fill(spec, {"replicas": 1})
     if not spec.get("template"):

@@ -1,1 +1,1 @@
-"""Validating webhooks: who wants to be asked about a write, how, and what follows from the answer."""
+"""Validating webhooks: matching, calling, and the effect of their responses."""

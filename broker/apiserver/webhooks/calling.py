@@ -1,7 +1,7 @@
-"""One call of one webhook: over TLS, as its configuration says, for no longer than it may take.
+"""One call of one webhook: over TLS, by its configuration, within its timeout.
 
 Rule: k8s.io/apiserver/pkg/util/webhook (clients, the wording of failures) and
-pkg/admission/plugin/webhook/request (what an answer must be).
+pkg/admission/plugin/webhook/request (the form of a response).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from broker.apiserver.errors import quoted
 from broker.apiserver.wire import Obj
 
 API_VERSION = "admission.k8s.io/v1"
-SECONDS = 10  # where the configuration says nothing
+SECONDS = 10  # the default of the configuration
 # (namespace, name, port) of a Service → host and port where it is served
 Services = Mapping[tuple[str, str, int], tuple[str, int]]
 
 
 class CallFailed(Exception):
-    """The webhook gave no answer that counts; the text says why."""
+    """The webhook gave no valid response; the text is the cause."""
 
 
 @dataclass(frozen=True, slots=True)

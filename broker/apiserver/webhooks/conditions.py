@@ -1,7 +1,7 @@
-"""matchConditions: expressions that say further which requests a webhook is asked about.
+"""matchConditions: expressions that further restrict the requests of a webhook.
 
-One that is false leaves the webhook out; without such, one that fails leaves it out or refuses the request,
-as the failure policy says. Of the variables `authorizer` is not there.
+A false condition leaves the webhook out. Without one, a failed condition leaves it out or refuses the
+request, by the failure policy. The variable `authorizer` is missing.
 Rule: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
 """
 

@@ -1,4 +1,4 @@
-"""Which webhooks want to be asked about a request.
+"""The webhooks that match a request.
 
 Rule: k8s.io/apiserver/pkg/admission/plugin/webhook/predicates. One thing is simpler here: a rule means the
 versions that it names, matchPolicy Equivalent is Exact.
@@ -15,7 +15,7 @@ from broker.apiserver.wire import Obj
 
 GROUP = "admissionregistration.k8s.io"
 STORAGE = f"validatingwebhookconfigurations.{GROUP}"
-# Nobody may lock everybody out of mending the configuration.
+# A webhook must not prevent the repair of its own configuration.
 _EXEMPT = frozenset({STORAGE, f"mutatingwebhookconfigurations.{GROUP}"})
 # Writes through other subresources have kinds of their own, or come from the server itself.
 _ASKED_ABOUT = frozenset({"", "status"})
@@ -68,7 +68,7 @@ def _resource(pattern: str, call: ApiCall) -> bool:
 
 
 def _namespace(state: ApiState, hook: Obj, call: ApiCall, new: Obj | None, old: Obj | None) -> bool:
-    """By the namespace's labels; a namespace has its own, and what has none is always meant."""
+    """By the namespace's labels; a namespace has its own, and an object without a namespace always matches."""
     selector = hook.get("namespaceSelector") or {}
     resource = call.target.resource
     if resource.storage == "namespaces.":

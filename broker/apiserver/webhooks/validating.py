@@ -1,7 +1,7 @@
-"""The last word on a write: every validating webhook that wants to be asked, after all other checks.
+"""The last check of a write: every validating webhook that matches, after all other checks.
 
-Invariant: a webhook is asked while the store is not locked, since it may itself ask this server; whatever
-changed meanwhile has the request begin anew (`Moved`), so what is written is what was judged.
+Invariant: a webhook is called while the store is not locked, since it may itself call this server. A
+change in between restarts the request (`Moved`), so the written object is the reviewed one.
 Rule: k8s.io/apiserver/pkg/admission/plugin/webhook/validating and webhook/errors (how a refusal is worded).
 """
 
@@ -22,11 +22,11 @@ _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "Del
 
 
 class Moved(Exception):
-    """What the request is about has changed while webhooks were asked."""
+    """The object or its namespace changed during the webhook calls."""
 
 
 def validate(state: ApiState, call: ApiCall, new: Obj | None, old: Obj | None) -> None:
-    """Asks who wants to be asked; raises the first refusal, or Moved. Warnings go to the call."""
+    """Calls the matching webhooks; raises the first refusal, or Moved. Warnings go to the call."""
     if not matching.any_at_all(state):
         return
     operation = "DELETE" if new is None else "CREATE" if old is None else "UPDATE"
@@ -103,7 +103,7 @@ def _review(call: ApiCall, operation: str, new: Obj | None, old: Obj | None) -> 
 
 
 def _seen(state: ApiState, call: ApiCall, obj: Obj | None) -> tuple[Item | None, ...]:
-    """What is there of the object and its namespace: versions of objects are never changed in place."""
+    """The stored object and its namespace: versions of objects are never changed in place."""
     assert obj is not None
     resource, meta = call.target.resource, obj["metadata"]
     key: Key = (meta.get("namespace", "") if resource.namespaced else "", meta.get("name", ""))
