@@ -1,7 +1,7 @@
 """POST pods/NAME/eviction: a delete that first checks the disruption budgets, and takes one from them.
 
-Rule: k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go. Healthy pods are not counted here: a budget's
-status stays as written, as on a server without a disruption controller.
+Rule: k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go. Healthy pods are not counted here:
+a budget's status stays as written, as on a server without a disruption controller.
 """
 
 from __future__ import annotations

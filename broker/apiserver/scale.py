@@ -1,7 +1,7 @@
 """The scale subresource: the desired replicas, as an autoscaling/v1 Scale of the object behind it.
 
-Rule: k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go (ScaleREST) and, for the manager of the
-number of replicas, k8s.io/apimachinery/pkg/util/managedfields/scalehandler.go.
+Rule: k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go (ScaleREST) and, for the
+manager of the number of replicas, k8s.io/apimachinery/pkg/util/managedfields/scalehandler.go.
 """
 
 from __future__ import annotations

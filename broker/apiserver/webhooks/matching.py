@@ -68,7 +68,7 @@ def _resource(pattern: str, call: ApiCall) -> bool:
 
 
 def _namespace(state: ApiState, hook: Obj, call: ApiCall, new: Obj | None, old: Obj | None) -> bool:
-    """By the namespace's labels; a namespace has its own, and an object without a namespace always matches."""
+    """By the namespace's labels; a namespace has its own. An object without a namespace always matches."""
     selector = hook.get("namespaceSelector") or {}
     resource = call.target.resource
     if resource.storage == "namespaces.":
