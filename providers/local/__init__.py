@@ -8,8 +8,8 @@ In process, `install()` comes once before moto's first request, then `moto.mock_
         aws.control.fault(action="CreateFleet", stage="launch", code="InsufficientInstanceCapacity",
                           match={"InstanceType": "p5.48xlarge", "AvailabilityZone": "us-east-1a"}, times=-1)
 
-`Control` is the same control plane over HTTP (`Control(endpoint)`) and in process (`Control()`); what it
-can do is in `providers.local.control`.
+`Control` is the same control plane over HTTP (`Control(endpoint)`) and in process (`Control()`);
+`providers.local.control` lists its methods.
 
 Everything here is written from AWS's documentation and shares no rule with the rest of the project, so that
 a wrong reading on one side shows up against the other.

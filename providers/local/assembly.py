@@ -1,7 +1,7 @@
-"""How the extension plugs into moto, for `mock_aws` and the server alike.
+"""Installs the extension into moto, for `mock_aws` and the server alike.
 
-moto's twenty services share one registry object for EC2 and one table of URLs; the class inside the first
-and the handler inside the second are swapped, so that no name has to be bound anew.
+moto's twenty services share one registry object for EC2 and one table of URLs. The class in the registry
+and the handler in the table are replaced, so that no imported name has to change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from providers.local.ec2.world import LOCK, world
 from providers.local.ec2_responses import LocalEC2Response
 from providers.local.iam import enforcement
 
-# what can be tagged by its id, beside moto's own
+# resources that can be tagged by id, beside moto's own
 PREFIXES = {
     "capacity-reservation": "cr",
     "capacity-reservation-fleet": "crf",
@@ -107,4 +107,4 @@ def install() -> None:
         sharing.install()
         service_quotas.install()
         groups.connect(Reservations())
-        BackendDict.reset()  # forget what was made of moto's own classes
+        BackendDict.reset()  # forget objects of moto's own classes

@@ -1,4 +1,4 @@
-"""What was asked of local AWS: a count for each action, dry runs apart, and a log of the latest calls."""
+"""Calls to local AWS: a count for each action, dry runs apart, and a log of the latest calls."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The time that local AWS lives in: the wall clock until someone moves or freezes it.
+"""The time of local AWS: the wall clock until a test moves or freezes it.
 
-Every rule of the extension that mentions time (end dates, start dates, slots coming free, describe lag) asks
+Every rule of the extension that mentions time (end dates, start dates, slots coming free, describe lag) reads
 this clock and no other. It reads moto's `utcnow`, so a test that patches `datetime` moves it too.
 """
 
@@ -49,7 +49,7 @@ class LocalClock:
 
 
 def aware(at: datetime | str) -> datetime:
-    """A moment in UTC from what a request or a control call carries."""
+    """A moment in UTC from the value in a request or a control call."""
     if isinstance(at, str):
         at = datetime.fromisoformat(at)
     return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -1,6 +1,6 @@
 """A client of local AWS's control plane: the same methods over HTTP and in the same process.
 
-What each knob means is said where it works: `faults`, `clock`, `ec2.ledger` (pools, slots), `ec2.lag`,
+Each knob is documented in its own module: `faults`, `clock`, `ec2.ledger` (pools, slots), `ec2.lag`,
 `ec2.errors` (codes that AWS doesn't document). Times are seconds.
 """
 
@@ -18,7 +18,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class ControlError(ValueError):
-    """The control plane refused a call; the text says why."""
+    """The control plane refused a call; the text is the reason."""
 
 
 class Control:
@@ -117,7 +117,7 @@ class Control:
         body = {"state": state, "shared_with": shared_with, "launchable": launchable}
         self._call("PATCH", f"reservations/{reservation_id}", body)
 
-    # ---- what AWS says
+    # ---- AWS's events
 
     def notice(
         self,
@@ -128,11 +128,11 @@ class Control:
         queue: str | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """Let AWS send an event now, by EventBridge's rules or straight into an SQS `queue` (name, URL, ARN).
+        """Sends an AWS event now, by EventBridge's rules or directly into an SQS `queue` (name, URL, ARN).
 
         Kinds: spot-interruption, rebalance, reservation-interruption, instance-state (`state`), health
         (`code`, `category`; of a reservation too), capacity-block-delivered, capacity-block-expiring,
-        reservation-state. `in_s` is when what it warns of will be; with `ends` the instance ends then.
+        reservation-state. `in_s` is the time until the announced event; with `ends` the instance ends then.
         """
         body = {"kind": kind, "instance_id": instance_id, "reservation_id": reservation_id, "queue": queue}
         return dict(self._call("POST", "notices", {**body, **more}))
@@ -142,7 +142,7 @@ class Control:
         query = f"?detail_type={urllib.parse.quote(detail_type)}" if detail_type else ""
         return list(self._call("GET", f"notices{query}"))
 
-    # ---- what describe shows
+    # ---- describe calls
 
     def lag(self, describe_s: float) -> None:
         """Describe calls show counts, states and instances as they were so long ago."""
@@ -178,7 +178,7 @@ class Control:
     def now(self) -> datetime:
         return datetime.fromisoformat(self._call("GET", "clock")["now"])
 
-    # ---- what was asked
+    # ---- recorded calls
 
     def calls(self) -> dict[str, int]:
         """How often each action was called."""

@@ -11,15 +11,15 @@
     POST   clock         one of {"advance_s": 60}, {"freeze": true or a time}, {"unfreeze": true}
     GET    clock
     GET    calls         {action: count}            DELETE calls       GET calls/log?action=CreateFleet
-    POST   reservations  what CreateCapacityReservation takes, and account, region, owner_id, shared_with,
+    POST   reservations  CreateCapacityReservation's parameters, and account, region, owner_id, shared_with,
                          reservation_type, interruptible, state, capacity_block_id, source_id
     PATCH  reservations/ID  {state, shared_with}
     POST   block-offerings  {instance_type, zone, count, start, end, fee, ultraserver_type, ultraservers}
     POST   notices       {kind, instance_id or reservation_id, queue, state, in_s, ends, code, category}
-    GET    notices?detail_type=...                  every event that AWS sent, and to which queues
+    GET    notices?detail_type=...                  every event sent, and its queues
     POST   reset         every knob to its default; AWS's resources stay (/moto-api/reset drops them too)
 
-`handle` is all of it without HTTP: a Control in the same process calls it directly.
+`handle` is the control plane without HTTP: a Control in the same process calls it directly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each control call takes. A body that doesn't fit is refused in one sentence: field, value, way out."""
+"""Bodies of the control calls. An invalid body is refused in one sentence: field, value, remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGION = "us-east-1"
 
 
 class BadControlCall(ValueError):
-    """A control call that makes no sense; its text says which field, which value and what would do."""
+    """An invalid control call; its text names the field, the value and the permitted values."""
 
 
 class ControlCall(NamedTuple):

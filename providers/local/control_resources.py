@@ -1,4 +1,4 @@
-"""Control calls that make or change what AWS has, and those that let AWS speak."""
+"""Control calls that make or change AWS's resources, and those that send AWS's events."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def list_notices(call: ControlCall) -> Any:
 
 
 def send_notice(call: ControlCall) -> Any:
-    """One event now; with `ends` what it warns of happens `in_s` later."""
+    """One event now; with `ends` the announced end happens `in_s` later."""
     asked = read(NoticeBody, call.body)
     send = KINDS.get(asked.kind)
     if send is None:

@@ -1,8 +1,8 @@
 """The SDK's clients in the server's own process, answered without a socket.
 
-Invariant: the same application answers as on the socket, with the same status, headers and bytes; what a
-fault drops is the error that the SDK raises for a connection that closed. The SDK takes an answer from
-whoever gives one to its `before-send` event (botocore, `Endpoint._do_get_response`), and sends nothing then.
+Invariant: the same application answers as on the socket, with the same status, headers and bytes. A reply
+that a fault drops is the SDK's error for a closed connection. The SDK takes a response from a handler of its
+`before-send` event (botocore, `Endpoint._do_get_response`), and sends nothing then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Raw:
 
 
 class Direct:
-    """Answers what is sent to `endpoint`; a request to anywhere else goes its way."""
+    """Answers requests to `endpoint`; other requests go to the network."""
 
     def __init__(self, endpoint: str, application: WSGIApplication) -> None:
         self._endpoint = f"{endpoint}/"

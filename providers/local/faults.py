@@ -1,8 +1,8 @@
-"""Scripted failures, at the three places where a call to AWS can fail.
+"""Scripted failures, at the three stages where a call to AWS can fail.
 
 `request`: EC2 refuses the call before it does anything (throttling, permissions, a bad parameter).
 `launch`: one pool of a launch is refused; RunInstances fails with it, CreateFleet lists it under `Errors`.
-`response`: the work is done and the reply is lost: the connection drops, or a 5xx is answered.
+`response`: the work is done and the reply is lost: the connection drops, or a 5xx is returned.
 
 A delay is real time; at the launch stage it holds up every other launch as well.
 

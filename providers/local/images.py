@@ -1,7 +1,7 @@
 """The images that AWS publishes for Kubernetes nodes, under the SSM parameters that name them.
 
-Invariant: a parameter and its image appear together, the first time that anyone asks SSM of that Region for
-one of them, so that an alias resolves and the id that it gives can be described and launched. moto publishes
+Invariant: a parameter and its image appear together, at the first request to SSM in that Region for one of
+them, so that an alias resolves to an id that can be described and launched. moto publishes
 Amazon Linux and ECS in the same way, and nothing for EKS.
 
 Sources: Amazon EKS User Guide, "Retrieve recommended Amazon Linux AMI IDs" (path, `recommended` and a name
@@ -40,7 +40,7 @@ OWNERS = {"amazon-eks-node": "602401143452", "bottlerocket-aws": "092701018921"}
 class PublishedImage(NamedTuple):
     name: str
     architecture: str
-    parameters: tuple[str, ...]  # all that name it
+    parameters: tuple[str, ...]  # the parameters that name it
     root_device: str
 
 

@@ -1,11 +1,11 @@
-"""AWS's own events: put on an account's default event bus, and from there into the queues that rules name.
+"""AWS's own events: from an account's default event bus into the queues that rules name.
 
 Invariant: an event is delivered once to each queue that is the target of an enabled rule whose pattern it
-matches, in the JSON that EventBridge sends, and is remembered whether or not anyone asked for it. A target
+matches, in the JSON that EventBridge sends, and is recorded even without a matching rule. A target
 that is gone loses the event, as with AWS.
 
 Source: EventBridge User Guide, "Events in Amazon EventBridge" (the envelope) and "Amazon SQS queues" as
-targets. moto's rules are asked, its buses are not written to: they know only custom events, a time in seconds
+targets. moto's rules are read, its buses are not used: they know only custom events, a time in seconds
 and queues of the rule's own account.
 """
 
@@ -41,7 +41,7 @@ class Notices:
         source: str = "aws.ec2",
         queue: str | None = None,
     ) -> dict[str, Any]:
-        """To every queue that the account's rules lead to; with `queue` to that one, whatever they say."""
+        """Sends to every queue of the account's matching rules; with `queue` to that one only."""
         event = {
             "version": "0",
             "id": str(mock_random.uuid4()),
@@ -91,7 +91,7 @@ def _by_rules(account: str, region: str, event: Any) -> list[str]:
 def _to_target(target: Mapping[str, Any], event: Any) -> str | None:
     arn = target["Arn"].split(":", 5)
     if len(arn) != 6 or arn[2] != "sqs":
-        return None  # what other targets would do is not simulated
+        return None  # other targets are not simulated
     transform = target.get("InputTransformer")
     body = _shaped(transform, event) if transform else json.dumps(event)
     group = (target.get("SqsParameters") or {}).get("MessageGroupId")

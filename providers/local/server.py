@@ -32,7 +32,7 @@ class LocalAws:
 
     def __init__(self, *, host: str = LOOPBACK, port: int = 0):
         install()
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request says nothing new
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line for each request would add nothing
         listener = socket.create_server((host, port), backlog=128)
         bound = listener.getsockname()[1]
         application = DomainDispatcherApplication(create_backend_app)
@@ -62,7 +62,7 @@ class LocalAws:
         self._thread.join()
 
     def __enter__(self) -> LocalAws:
-        """A new account: moto keeps what it has for the whole process, not for a server."""
+        """A new account: moto keeps its state for the whole process, not for a server."""
         self.reset()
         return self
 

@@ -1,6 +1,6 @@
 """Service Quotas' answers for EC2: the vCPU quotas that the control plane has set, and no others.
 
-A quota without a limit here has no value to answer, so it is NoSuchResourceException, as in moto.
+A quota without a limit here has no value, so it is NoSuchResourceException, as in moto.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Counts and scripted failures for the services beside EC2 (Resource Groups, SSM, IAM, SQS and all others).
+"""Counts and scripted failures for all services beside EC2 (Resource Groups, SSM, IAM, SQS and more).
 
-moto's other services answer as ever; their calls are counted like EC2's, and a fault at the request or
-response stage that names one of their actions applies to them, answered in the service's own protocol.
+moto's other services answer as ever, and their calls are counted like EC2's. A fault at the request or
+response stage that names one of their actions applies to them, in the service's own protocol.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CallAction = Callable[[BaseResponse], TYPE_RESPONSE]
 
 
 def with_faults(stock: CallAction) -> CallAction:
-    """moto's `call_action`, with what can be scripted before and after it. EC2 has a pipeline of its own."""
+    """moto's `call_action`, with scripted faults before and after it. EC2 has its own pipeline."""
 
     def call_action(response: BaseResponse) -> TYPE_RESPONSE:
         if response.service_name in ("ec2", "moto_api"):
@@ -35,7 +35,7 @@ def with_faults(stock: CallAction) -> CallAction:
         if not action:
             return stock(response)
         here, params = world(), params_of(response)
-        if response.service_name == "sqs":  # what EC2 has to say by now is in the queue when it is asked
+        if response.service_name == "sqs":  # EC2's events up to now are in the queue before it is read
             with LOCK:
                 here.ledger.settle()
         fault = here.faults.take(action, "request", params)

@@ -1,8 +1,8 @@
-"""Sharing reservations through Resource Access Manager: what a share names, its principals see.
+"""Sharing of reservations through Resource Access Manager: principals of a share see its reservations.
 
 Invariant: a reservation is shared through RAM with exactly the accounts of the active shares that name it,
-and beside that with those that the control plane gave it. Only an owner shares, and only what has default
-tenancy (EC2 User Guide, "Share a Capacity Reservation"). Accounts get no invitation here: a share works at
+and also with those that the control plane set. Only an owner shares, and only with default tenancy
+(EC2 User Guide, "Share a Capacity Reservation"). Accounts get no invitation here: a share works at
 once, as it does inside an organization; a principal that is the organization is all of its accounts.
 """
 
@@ -29,7 +29,7 @@ NEW_PATHS = (
     "tagresource",
     "untagresource",
 )
-# What RAM lets principals do with a shared reservation; AWS's own, which moto does not list.
+# RAM's permission for principals of a shared reservation; AWS's own, which moto does not list.
 PERMISSION = {
     "arn": "arn:aws:ram::aws:permission/AWSRAMDefaultPermissionCapacityReservation",
     "version": "1",

@@ -1,8 +1,8 @@
-"""Answers that are large: the same bytes as moto's, in a fraction of the time.
+"""Large responses: the same bytes as moto's, in a fraction of the time.
 
-For each member of each object moto works out afresh which of several spellings its attribute may have.
-Where the names are the API's already (`Named`) there is nothing to work out, and elsewhere (`Remembered`)
-it is the same for all objects of a class at one place of an answer.
+For each member of each object moto searches the spelling of its attribute again. Objects with the API's
+names (`Named`) need no search. Elsewhere (`Remembered`) the spelling is the same for all objects of a class
+at one place of a response.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""moto's EC2 backend, with instances that take places in reservations and pools.
+"""moto's EC2 backend, with instances that occupy reservations and pools.
 
-Only what has to do with capacity is overridden, and each override ends in moto's own method. One lock is held
+Only methods about capacity are overridden, and each override ends in moto's own method. One lock is held
 through every change (`world.LOCK`), also when another service of moto launches or ends instances.
 """
 
@@ -101,7 +101,7 @@ class LocalEC2Backend(QuickLookups):
             return reservation
 
     def _launch_of(self, here: AwsWorld, image_id: str, count: int, kwargs: Mapping[str, Any]) -> Launch:
-        """What moto's caller asks for: a RunInstances request, or another service of moto."""
+        """The launch that moto's caller requests: a RunInstances request, or another service of moto."""
         params = request.current("RunInstances")
         if params is not None:
             data = templates.of_request(self, params)
@@ -137,7 +137,7 @@ class LocalEC2Backend(QuickLookups):
         return data
 
     def _complete(self, launch: Launch, kwargs: dict[str, Any], has_group_names: bool) -> None:
-        """Hand to moto what the template asks for and moto doesn't read from it."""
+        """Hands moto the fields of the template that moto does not read itself."""
         data = launch.data
         interfaces = templates.primary_first(data)
         existing = any(interface.get("NetworkInterfaceId") for interface in interfaces)

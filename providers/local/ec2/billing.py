@@ -1,4 +1,4 @@
-"""Who pays for what is unused of a shared reservation: the owner asks, a consumer accepts or rejects.
+"""The payer of a shared reservation's unused slots: the owner requests, a consumer accepts or rejects.
 
     pending -> accepted -> revoked        pending -> rejected | cancelled | expired (after 12 hours)
 
@@ -59,7 +59,7 @@ def ask(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer:
 
 
 def withdraw(world: AwsWorld, reservation: Ec2Reservation, account_id: str, consumer: str | None) -> None:
-    """The owner cancels a request, or revokes what was accepted."""
+    """The owner cancels a pending request, or revokes an accepted one."""
     checks.require_owner(world.ledger, reservation, account_id)
     request = _of(world, reservation, consumer, "pending", "accepted")
     _become(world, request, "cancelled" if request.status == "pending" else "revoked")
@@ -86,7 +86,7 @@ def _become(world: AwsWorld, request: BillingRequest, status: str) -> None:
 
 
 def visible(world: AwsWorld, account_id: str, region: str, role: str) -> list[BillingRequest]:
-    """What an account sees in one of its roles."""
+    """The requests that an account sees in one of its roles."""
     now = world.ledger.now()
     return [
         request

@@ -2,11 +2,11 @@
 
     payment-pending -> scheduled -> active -> expired     payment-pending -> payment-failed (after 12 hours)
 
-For each zone that has the instance type one block is offered: from the first 11:30 UTC after the earliest
-start that was asked for, as blocks start and end. What a zone has for blocks is the pool of capacity type
-`capacity-block`, without limit unless the control plane says so; blocks that don't overlap share it.
-Offerings that are scripted through the control plane are listed first. An offering is gone when it was
-bought, when it would be over, or when its capacity went to others.
+Each zone that has the instance type offers one block, from the first 11:30 UTC (the start and end of blocks)
+after the earliest requested start. A zone's capacity for blocks is the pool of capacity type
+`capacity-block`, without limit unless the control plane sets one. Blocks that don't overlap share it.
+Offerings that are scripted through the control plane are listed first. An offering is gone when it is
+bought, when its time is over, or when its capacity is taken.
 
 Sources: EC2 API reference, DescribeCapacityBlockOfferings and PurchaseCapacityBlock; EC2 User Guide,
 "Capacity Blocks for ML" (durations, 64 instances a block and 256 in all, eight weeks ahead).

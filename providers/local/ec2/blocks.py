@@ -1,4 +1,4 @@
-"""Capacity Blocks as EC2 keeps them: what is offered, what was bought, what was extended.
+"""Capacity Blocks as EC2 keeps them: offerings, blocks and extensions.
 
 Invariant: a block has no state and no dates of its own; they are its reservations', so they can't disagree.
 

@@ -2,7 +2,7 @@
 
 Sources: EC2 API reference (CreateCapacityReservation, ModifyCapacityReservation,
 CancelCapacityReservation); EC2 User Guide, "Modify an active Capacity Reservation", "Cancel a Capacity
-Reservation". What a future date adds is in `future`, what time does to a reservation in `life`.
+Reservation". `future` has the rules of future dates, `life` the effects of time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TENANCIES = ("default", "dedicated")
 def create(
     world: AwsWorld, backend: zones.HasZones, params: Mapping[str, Any], **special: Any
 ) -> Ec2Reservation:
-    """Reserve capacity. `special` sets what no request can: owner, kind, state (the control plane's use)."""
+    """Reserves capacity. `special` sets fields that only the control plane can: owner, kind, state."""
     ledger, now = world.ledger, world.ledger.now()
     for name in ("InstanceType", "InstancePlatform", "InstanceCount"):
         if params.get(name) is None:

@@ -1,7 +1,7 @@
-"""What a request about a reservation has to satisfy, whichever action carries it.
+"""Checks of a request about a reservation, in any action.
 
 Source: EC2 API reference, the parameters of CreateCapacityReservation and ModifyCapacityReservation; EC2 User
-Guide, "Work with Capacity Reservations" (who may change what).
+Guide, "Work with Capacity Reservations" (permitted changes).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def require_owner(ledger: CapacityLedger, reservation: Ec2Reservation, account_i
 
 
 def require_mutable(ledger: CapacityLedger, reservation: Ec2Reservation) -> None:
-    """Blocks are never changed; interruptible reservations and members of a fleet only through what made
-    them."""
+    """Blocks never change; interruptible reservations and members of a fleet change only through
+    their allocation or fleet."""
     if reservation.reservation_type == "capacity-block":
         raise Ec2Error(
             ledger.codes["block-immutable"],
@@ -69,7 +69,7 @@ def require_mutable(ledger: CapacityLedger, reservation: Ec2Reservation) -> None
 
 
 def instance_type(value: str) -> None:
-    """A name that no instance type can have; whether a zone has the type is asked elsewhere."""
+    """A name that no instance type can have; `zones` checks that a zone has the type."""
     if not TYPE_NAME.fullmatch(value):
         raise Ec2Error("InvalidParameterValue", f"Invalid value '{value}' for InstanceType.")
 

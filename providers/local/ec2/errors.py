@@ -3,8 +3,8 @@
 Statuses: EC2's "Error codes" page lists insufficient capacity and internal failures among the server errors
 (5xx) and all else among the client errors (4xx); RequestLimitExceeded is answered with 503.
 
-AWS does not say which code some situations get. Each of those is a line of `UNDOCUMENTED` and can be set to
-another code through the control plane, so that a client's handling of either can be tested.
+AWS does not document the codes of some situations. Each is a line of `UNDOCUMENTED`. The control plane can
+set another code, so that a client's handling of either can be tested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATUS: dict[str, int] = {
     "DryRunOperation": 412,
 }
 
-# situation -> the code that is answered unless the control plane says another
+# situation -> the code in the response unless the control plane sets another
 UNDOCUMENTED: dict[str, str] = {
     "id-target-mismatch": "ReservationCapacityExceeded",
     "id-target-not-usable": "InvalidCapacityReservationState",
@@ -75,7 +75,7 @@ class Ec2Error(EC2ClientError):
 
 
 class ReplyLost(Exception):
-    """The work is done, the answer never leaves: what `call_action` turns into a dropped connection."""
+    """The work is done and the response is lost: `call_action` turns this into a dropped connection."""
 
 
 def no_capacity(instance_type: str, zone: str) -> Ec2Error:

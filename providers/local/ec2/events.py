@@ -1,4 +1,4 @@
-"""What EC2 and AWS Health tell an account: one function an event, its fields as the documentation shows them.
+"""Events of EC2 and AWS Health: one function for each, with the documented fields.
 
 Sources: EC2 User Guide, "Spot Instance interruption notices", "EC2 instance rebalance recommendations",
 "Monitor Capacity Blocks using EventBridge", "Monitor interruptible Capacity Reservations with EventBridge and

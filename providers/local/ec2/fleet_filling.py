@@ -1,8 +1,8 @@
 """Ways to fill an instant fleet: pool after pool, reservations first, or reservations only.
 
-Invariant: each pool has at most one error, that of its last refusal, and none once it launched all that was
-asked of it. Sources: EC2 API reference, CreateFleet, ReservedCapacityOptionsRequest (kinds of reservation in
-the order named, On-Demand only as a fallback that is asked for) and CreateFleetError (its `Lifecycle`).
+Invariant: each pool has at most one error, that of its last refusal, and none once it launched all its
+requested instances. Sources: EC2 API reference, CreateFleet, ReservedCapacityOptionsRequest (kinds of
+reservation in the given order, On-Demand only as a requested fallback), CreateFleetError (its `Lifecycle`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _reserved(
     ordered: list[FleetPool],
     options: Mapping[str, Any],
 ) -> None:
-    """`reserved-capacity`: kinds of reservation in order, On-Demand only if the request says so."""
+    """`reserved-capacity`: kinds of reservation in order, On-Demand only if the request allows it."""
     named = _named_targets(options)
     for kind in options.get("ReservationTypes") or list(RESERVED_MARKET):
         for pool in ordered:
@@ -133,7 +133,7 @@ def _into_kind(
 
 
 def _leads_to(world: AwsWorld, want: LaunchNeeds) -> bool:
-    """Whether a target can hold reservations of the market at all; EC2 says what is wrong with an id."""
+    """Whether a target can hold reservations of the market at all; EC2 reports an invalid id."""
     if want.target.reservation_id:
         known = world.ledger.in_scope(want.account_id, want.region).get(want.target.reservation_id)
         return known is None or known.market == want.market
@@ -149,7 +149,7 @@ def _named_targets(options: Mapping[str, Any]) -> list[CapacityTarget]:
 
 
 def check_reserved(kind: str, fleet_type: str, options: Mapping[str, Any]) -> None:
-    """What EC2 refuses of ReservedCapacityOptions before it tries anything."""
+    """Refuses invalid ReservedCapacityOptions before any launch."""
     if not options:
         return
     if fleet_type != "instant" or kind != "reserved-capacity":
@@ -186,7 +186,7 @@ def _attempt(
     partly: bool = False,
     lifecycle: str | None = None,
 ) -> None:
-    """One launch of what is missing into one pool; what it refuses is the pool's error."""
+    """Launches the missing instances into one pool; a refusal is the pool's error."""
     if filling.missing <= 0:
         return
     count = math.ceil(filling.missing / pool.weight)

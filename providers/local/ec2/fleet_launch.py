@@ -1,4 +1,4 @@
-"""From a pool of a fleet to a launch that carries all that its template asks for."""
+"""Makes a launch of a fleet's pool, with everything that its template requests."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _default_subnet(backend: Any, zone: str) -> str:
 
 
 def _security_groups(backend: Any, data: Mapping[str, Any], subnet_id: str) -> list[Any]:
-    """The groups that were asked for, else the network's default group; all of the subnet's own network."""
+    """The requested groups, else the network's default group; all of the subnet's own network."""
     vpc_id = backend.get_subnet(subnet_id).vpc_id
     named = [backend.get_security_group_by_name_or_id(name) for name in data.get("SecurityGroups") or []]
     ids = templates.security_groups_of(data)
@@ -118,7 +118,7 @@ def _security_groups(backend: Any, data: Mapping[str, Any], subnet_id: str) -> l
 
 
 def _volumes(backend: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The template's volumes, and the image's root volume if the template says nothing about it."""
+    """The template's volumes, and the image's root volume if the template does not have it."""
     mappings = templates.block_devices_of(data)
     image = backend.amis.get(data.get("ImageId"))
     root = (image.root_device_name if image else None) or "/dev/sda1"

@@ -1,4 +1,4 @@
-"""CreateFleet of type `instant`: pools tried in order, what could not be launched listed under `Errors`.
+"""CreateFleet of type `instant`: pools tried in order, failed launches listed under `Errors`.
 
 The answer is 200 even if nothing was launched. Sources: EC2 API reference, CreateFleet; EC2 User Guide, "Use
 Capacity Reservations to reserve On-Demand capacity in EC2 Fleet". With `use-capacity-reservations-first` the
@@ -40,7 +40,7 @@ class InstantFleet(Fleet):
         return self.launched
 
     def create_on_demand_requests(self, weight_to_add: float) -> None:
-        """Nothing here: pools, and what each refuses, are more than moto's one cheapest specification."""
+        """Nothing here: pools with their refusals are more than moto's one cheapest specification."""
 
     def create_spot_requests(self, weight_to_add: float) -> list[Any]:
         return []
@@ -116,8 +116,8 @@ def _fill_in_one_place(
     fill: Fill,
     minimum: int,
 ) -> None:
-    """Fill, keeping to one instance type or one zone where the request says so: the first that reaches the
-    target, else the one that comes closest."""
+    """Fills within one instance type or one zone if the request requires it: the first that reaches the
+    target, else the closest."""
     places = list(_places(ordered, options))
     best: tuple[float, list[FleetPool]] = (-1.0, [])
     for place in places:

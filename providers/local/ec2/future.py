@@ -1,9 +1,9 @@
-"""Future-dated reservations: asked for, assessed, scheduled, delivered (or delayed until they can be).
+"""Future-dated reservations: requested, assessed, scheduled, delivered (or delayed until possible).
 
     assessing -> scheduled -> active        assessing -> unsupported        scheduled -> delayed -> active
 
-How long EC2 assesses and with which outcome is the control plane's (`assessment`). The commitment begins with
-the delivery; until it is over the reservation neither shrinks below what was committed nor ends earlier.
+The control plane sets the duration and outcome of the assessment (`assessment`). The commitment begins with
+the delivery. Until it is over, the reservation neither shrinks below the committed count nor ends.
 
 Sources: EC2 API reference, CreateCapacityReservation and CapacityReservation (states); EC2 User Guide,
 "Future-dated Capacity Reservations" (5 to 120 days ahead, 32 vCPUs, families). The API page names six
@@ -87,7 +87,7 @@ def _require_size(params: Mapping[str, Any]) -> None:
 
 
 def assess(world: AwsWorld, reservation: Ec2Reservation) -> None:
-    """EC2 makes up its mind after a while, as the control plane says it will at that moment."""
+    """EC2 decides after a while, with the outcome that the control plane has set by then."""
 
     def decide() -> None:
         if reservation.state != "assessing":
@@ -138,7 +138,7 @@ def is_committed(ledger: CapacityLedger, reservation: Ec2Reservation) -> bool:
 def require_kept(
     ledger: CapacityLedger, reservation: Ec2Reservation, *, total: int | None, end: datetime | None
 ) -> None:
-    """What a modification may not touch before the commitment is over."""
+    """Refuses changes that a commitment forbids."""
     until = reservation.committed_until
     if until is None or ledger.now() >= until:
         return

@@ -68,7 +68,7 @@ class Replies:
 def key_of(
     action: str, account_id: str, region: str, params: Mapping[str, Any], zone: str | None
 ) -> Key | None:
-    """Under what an answer is remembered; None where the call is not idempotent."""
+    """The key of a recorded response; None if the call is not idempotent."""
     token = params.get("ClientToken")
     if action not in ACTIONS or not token or params.get("DryRun"):
         return None

@@ -1,12 +1,12 @@
-"""Interruptible reservations: unused capacity lent out of a source reservation, and taken back.
+"""Interruptible reservations: unused capacity of a source reservation, lent and reclaimed.
 
 Invariant: an instance of the source's capacity is in the source or in its interruptible reservation, never in
-both; what is lent less what was asked back is on its way for as long as the allocation is `updating`.
+both. While the allocation is `updating`, slots are on their way between the two.
 
-To take back, free instances come first; then running ones are warned and terminated two minutes later, and
-each slot is the source's when EC2 has freed it. While that lasts, the reservation takes no launch (EC2
-answers InvalidCapacityReservationState.Unavailable). At zero it is cancelled, or kept if it was made to be
-retained.
+A reclamation takes free slots first. Then running instances are warned and terminated two minutes later,
+and each slot returns to the source when EC2 has freed it. Meanwhile the reservation takes no launch (EC2
+answers InvalidCapacityReservationState.Unavailable). At zero it is cancelled, or kept if its allocation
+retains it.
 
 Sources: EC2 User Guide, "Interruptible Capacity Reservations for capacity owners"; API reference,
 CreateInterruptibleCapacityReservationAllocation and UpdateInterruptibleCapacityReservationAllocation. Which
@@ -81,7 +81,7 @@ def allocate(
         source=source, lent=lent, target=count, at_zero=params.get("ZeroSizePreference") or "default"
     )
     world.allocations[source.id] = allocation
-    # the source shrinks first, so that nobody outside moves into a slot that is counted twice
+    # the source shrinks first, so that no instance outside moves into a slot that is counted twice
     ledger.change(source, total=source.total - count)
     ledger.add(lent)
     return allocation
@@ -161,7 +161,7 @@ def _terminate(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
 
 
 def _take_freed(world: AwsWorld, allocation: InterruptibleAllocation) -> None:
-    """What EC2 has freed goes back; the rest when its slots come free."""
+    """Freed slots go back to the source; the rest follow when EC2 frees them."""
     lent = allocation.lent
     _return(world, allocation, min(lent.available, lent.total - allocation.target))
     if lent.total > allocation.target:

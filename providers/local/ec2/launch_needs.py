@@ -65,7 +65,7 @@ class CapacityTarget:
         return cls(preference, reservation_id, group)
 
     def shown(self) -> dict[str, Any]:
-        """As DescribeInstances shows it; an instance that asked for nothing shows `open`."""
+        """As DescribeInstances shows it; an instance without a specification shows `open`."""
         out: dict[str, Any] = {}
         if self.preference or not (self.reservation_id or self.group):
             out["CapacityReservationPreference"] = self.preference or "open"
@@ -78,7 +78,7 @@ class CapacityTarget:
 
 @dataclass(frozen=True, slots=True)
 class LaunchNeeds:
-    """What an instance needs of the place that it runs in."""
+    """The needs of an instance towards the place that it runs in."""
 
     account_id: str
     region: str

@@ -1,11 +1,10 @@
-"""Launching, starting and stopping instances, with a place for each of them.
+"""Launching, starting and stopping instances, each with its place.
 
-Invariant: moto makes exactly as many instances as places were found, and each is entered into the ledger
-with the place it got; a launch that is refused leaves nothing behind.
+Invariant: moto makes exactly as many instances as places were found, and each enters the ledger with its
+place. A refused launch leaves nothing behind.
 
-What the template or the request asked for is what DescribeInstances shows: security groups (those of the
-primary interface), instance profile, metadata options, placement, tags, market type, reservation
-specification.
+DescribeInstances shows the values of the template or the request: security groups (those of the primary
+interface), instance profile, metadata options, placement, tags, market type, reservation specification.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ Run = Callable[..., Reservation]
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One launch into one pool, whoever asked for it."""
+    """One launch into one pool, from any caller."""
 
     data: LaunchData
     want: LaunchNeeds
     action: str = "RunInstances"
     at_least: int = 1
     at_most: int = 1
-    spill: bool = True  # off: into reservations only, whatever the specification allows
+    spill: bool = True  # off: into reservations only, even if the specification allows more
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def want_of(
     world: AwsWorld, backend: Any, data: Mapping[str, Any], market: str, *, lenient: bool = False
 ) -> LaunchNeeds:
-    """What the instance needs of its place. A subnet decides the zone, else the placement, else zone `a`.
+    """The instance's needs towards its place. A subnet decides the zone, else the placement, else zone `a`.
 
     EC2 refuses a zone that isn't the subnet's and an unknown placement group; moto's own services launch with
     both (`lenient`).
@@ -74,7 +73,7 @@ def want_of(
 
 
 def facts_of(launch: Launch) -> dict[str, Any]:
-    """What a fault at the launch stage can be matched with."""
+    """The facts that a fault at the launch stage can match."""
     want, target = launch.want, launch.want.target
     reserved = bool(target.reservation_id or target.group or target.preference == ONLY)
     return {
@@ -99,7 +98,7 @@ def find_places(world: AwsWorld, launch: Launch) -> list[Ec2Reservation | None]:
     found = matching.place(
         world.ledger, want, at_least=launch.at_least, at_most=launch.at_most, spill=launch.spill
     )
-    # what runs in a reservation counts with the reservation
+    # an instance in a reservation counts with the reservation
     left = world.quotas.left(want.account_id, want.region, want.instance_type, want.market)
     if left is None or found.count(None) <= left or want.market in RESERVED_MARKETS:
         return found
@@ -131,7 +130,7 @@ def run(
 
 
 def show(world: AwsWorld, backend: Any, instance: Any, launch: Launch) -> None:
-    """Let DescribeInstances show what was asked for and moto left out."""
+    """Lets DescribeInstances show the requested fields that moto leaves out."""
     want, data = launch.want, launch.data
     placement = data.get("Placement") or {}
     instance.launch_time = world.clock.now().replace(tzinfo=None)
@@ -149,7 +148,7 @@ def show(world: AwsWorld, backend: Any, instance: Any, launch: Launch) -> None:
 
 
 def interfaces_of(data: LaunchData) -> list[dict[str, Any]]:
-    """The interfaces to make. moto tells them apart by device index alone, so each gets an index of its own
+    """The interfaces to make. moto identifies them by device index alone, so each gets a unique index
     here, and `number_interfaces` writes the real ones. The primary one's groups are the instance's."""
     subnet = templates.subnet_of(data)
     out = []
@@ -163,7 +162,7 @@ def interfaces_of(data: LaunchData) -> list[dict[str, Any]]:
 
 
 def number_interfaces(instance: Any, data: LaunchData) -> None:
-    """Write the card and device index that each interface was asked for; see `attachment_with_card`."""
+    """Writes the requested card and device index of each interface; see `attachment_with_card`."""
     asked = templates.primary_first(data)
     if len(asked) != len(instance.nics):
         return

@@ -1,10 +1,10 @@
-"""Who runs where: every reservation, every pool and every instance of the local AWS, in one place.
+"""The ledger of capacity: every reservation, pool and instance of local AWS in one place.
 
 Invariant: an instance that holds capacity is in exactly one place, a reservation or a pool, and `move` is
-the only way in or out; what a reservation or pool has left is derived from who is in it. Slots come free,
-reservations start and end when their time has come, in order of time, whoever asks next (`settle`).
+the only way in or out. Free capacity is derived from the occupants. Timed events (slots come free,
+reservations start and end) happen in order of time, at the next call (`settle`).
 
-An On-Demand pool's size is what the zone holds beside the reservations that were there when it was set: a
+An On-Demand pool's size is the zone's capacity beside the reservations that existed when it was set. A
 later reservation takes from it, used or not, and a cancelled one gives back (EC2 User Guide: a reservation
 holds its capacity from its creation until it ends).
 """
@@ -33,7 +33,7 @@ class CapacityLedger:
     def __init__(self, clock: LocalClock, codes: Mapping[str, str]):
         self.clock = clock
         self.codes = codes
-        self.keep = REMEMBERED  # how old a view describe may still ask for
+        self.keep = REMEMBERED  # the largest age of a view that describe may show
         self.reservations: dict[str, Ec2Reservation] = {}
         self.occupants: dict[str, Occupant] = {}
         self._scopes: dict[Scope, dict[str, Ec2Reservation]] = {}
@@ -42,7 +42,7 @@ class CapacityLedger:
         self._limits: dict[PoolKey, int] = {}
         self._due: list[tuple[datetime, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._at: datetime | None = None  # the moment of the event that is being settled
+        self._at: datetime | None = None  # the time of the event that is happening
 
     # ---- time
 
@@ -56,7 +56,7 @@ class CapacityLedger:
         self.schedule(self.now() + timedelta(seconds=seconds), event)
 
     def settle(self) -> None:
-        """Let everything happen whose time has come; what happens may ask for this again."""
+        """Runs all events that are due; an event may call this again."""
         while self._at is None and self._due and self._due[0][0] <= self.clock.now():
             self._at, _, event = heapq.heappop(self._due)
             try:
@@ -92,8 +92,8 @@ class CapacityLedger:
         return self._shapes.get((instance_type, zone), {}).values()
 
     def share(self, reservation: Ec2Reservation, accounts: Iterable[str]) -> None:
-        """Share with these accounts and no others; instances of those that lost it run on outside,
-        those of an interruptible reservation end."""
+        """Shares with exactly these accounts. Instances of removed accounts run on outside; those of an
+        interruptible reservation end."""
         sharing = frozenset(accounts) - {reservation.owner_id}
         for account in reservation.shared_with - sharing:
             self._scopes[account, reservation.region].pop(reservation.id)
@@ -110,7 +110,7 @@ class CapacityLedger:
         self.absorb(reservation.instance_type, reservation.zone)
 
     def change(self, reservation: Ec2Reservation, **fields: Any) -> None:
-        """Set fields; whoever no longer has a place runs on outside, whoever now matches moves in."""
+        """Sets fields. Instances that lose their place run on outside; instances that now match move in."""
         for name, value in fields.items():
             setattr(reservation, name, value)
         if reservation.usable:
@@ -126,7 +126,7 @@ class CapacityLedger:
             self._shapes.get((reservation.instance_type, reservation.zone), {}).pop(reservation.id, None)
 
     def note(self, reservation: Ec2Reservation) -> None:
-        """Remember what describe shows from this moment on."""
+        """Records the view that describe shows from this moment on."""
         view = reservation.view(self.now())
         history = reservation.history
         if history and history[-1][1:] == view[1:]:
@@ -232,7 +232,7 @@ class CapacityLedger:
         del self.occupants[occupant.instance.id]
 
     def glimpse(self, occupant: Occupant) -> None:
-        """Remember what DescribeInstances shows of an instance from this moment on."""
+        """Records the view of an instance that DescribeInstances shows from this moment on."""
         instance = occupant.instance
         seen = Glimpse(self.now(), instance.state, instance.state_code, instance.capacity_reservation_id)
         history = occupant.history

@@ -1,12 +1,12 @@
-"""What time does to a reservation: it starts, warns, ends its instances, ends.
+"""The effects of time on a reservation: it starts, warns, ends its instances, ends.
 
-Invariant: each step looks at the reservation as it is when its time has come (an end date that was moved
-does nothing at its old time), so steps are only ever added.
+Invariant: each step reads the reservation as it is at the step's time, so steps are only ever added. An
+end date that was moved has no effect at its old time.
 
 A reservation that ends leaves its instances running, outside it. A Capacity Block does not: EC2 terminates
-what runs in it from 30 minutes before its end (60 for UltraServers) and says so 10 minutes earlier (EC2 User
-Guide, "Capacity Blocks for ML", "Monitor Capacity Blocks using EventBridge"). When the warning of each
-instance comes is not documented: here with the block's own.
+its instances from 30 minutes before its end (60 for UltraServers) and announces it 10 minutes earlier (EC2
+User Guide, "Capacity Blocks for ML", "Monitor Capacity Blocks using EventBridge"). The time of each
+instance's warning is not documented: here with the block's own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def activate_now(world: AwsWorld, reservation: Ec2Reservation) -> None:
 
 
 def expire_at(world: AwsWorld, reservation: Ec2Reservation) -> None:
-    """Schedule the end of a reservation that has an end date, with what comes before it."""
+    """Schedules the end of a reservation that has an end date, and the steps before it."""
     end, drain, ledger = reservation.end_date, reservation.drains_at, world.ledger
     if end is None:
         return

@@ -1,8 +1,8 @@
-"""moto's look-ups by id, without walking through everything there is.
+"""moto's look-ups by id, without a scan of everything.
 
-The answers are moto's; only the way to them is shorter. moto scans all instances for one id and all tags of
+The results are moto's; only the search is shorter. moto scans all instances for one id and all tags of
 all resources for one resource's tags, several times a launch, so that each launch is slower than the one
-before. It also makes a Region's 1,300 images anew for each account, by way of a volume and a snapshot each.
+before. It also makes a Region's 1,300 images for each account, with a volume and a snapshot each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Made = TypeVar("Made", Ami, Snapshot)
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """A Region's images as an account first sees them; whoever has them changes copies."""
+    """A Region's images as an account first sees them; accounts change copies."""
 
     amis: Mapping[str, Ami]
     tags: Mapping[str, Mapping[str, str]]
@@ -91,7 +91,7 @@ class QuickLookups(EC2Backend):
         return self._known(instance_id) or super().get_instance_by_id(instance_id)
 
     def _known(self, instance_id: str) -> Instance | None:
-        """By the index, or in the launch that is under way: moto asks for each instance that it makes."""
+        """By the index, or in the current launch: moto looks up each instance that it makes."""
         found = self.instances_by_id.get(instance_id)
         if found is None and self.reservations:
             newest = next(reversed(self.reservations.values()))

@@ -146,7 +146,7 @@ def place(
 ) -> list[Ec2Reservation | None]:
     """A reservation (or None: outside any) for each of `at_least` to `at_most` instances, or EC2's refusal.
 
-    With `spill` off only reservations are used, whatever the specification allows.
+    With `spill` off only reservations are used, even if the specification allows more.
     """
     if want.market in RESERVED_MARKETS and not (want.target.reservation_id or want.target.group):
         raise Ec2Error(
@@ -166,7 +166,7 @@ def place(
 
 
 def refusal(want: LaunchNeeds, codes: Mapping[str, str]) -> Ec2Error:
-    """What EC2 says to a launch that found no room."""
+    """EC2's refusal of a launch without room."""
     if want.target.reservation_id:
         return errors.reservation_full(want.target.reservation_id)
     if want.target.spills and want.market not in RESERVED_MARKETS:

@@ -1,7 +1,7 @@
 """Pages and filters as EC2's describe calls have them.
 
-A token names the place where the next page starts; a filter's values are alternatives, and `*` and `?` in
-them stand for any text and any character (EC2 User Guide, "List and filter your resources").
+A token names the start of the next page. A filter's values are alternatives, and `*` and `?` in
+them match any text and any character (EC2 User Guide, "List and filter your resources").
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST_VALUES = 200
 
 
 def page_after(ids: Sequence[str], shown: Sequence[str], *, size: int, last: str | None) -> slice:
-    """Which of `shown` come next after the one called `last`, by their order in `ids`.
+    """The items of `shown` after the one with the id `last`, in the order of `ids`.
 
-    What was shown last may have gone since: the page goes on at its place all the same.
+    The last item may be gone by now: the page still goes on at its place.
     """
     if last is None:
         return slice(0, size)

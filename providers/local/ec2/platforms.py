@@ -1,4 +1,4 @@
-"""The platform that an image bills as, which is what a reservation's platform is compared with.
+"""The platform that an image bills as, which has to equal a reservation's platform.
 
 Source: EC2 User Guide, "AMI billing information fields" (PlatformDetails and UsageOperation). Every Linux
 without a licence of its own, Ubuntu and BYOL included, is Linux/UNIX. moto's images carry no such field, so

@@ -19,7 +19,7 @@ from providers.local.ec2.launch_needs import ON_DEMAND, SPOT, LaunchNeeds
 from providers.local.ec2.templates import LaunchData
 from providers.local.ec2.world import AwsWorld
 
-# how a fleet's default capacity type fixes the market type; the others leave it to the template
+# fleet's default capacity type -> market type; the other types leave it to the template
 MARKET = {"spot": SPOT, "capacity-block": "capacity-block"}
 
 
@@ -28,7 +28,7 @@ class FleetPool:
     data: LaunchData
     override: Mapping[str, Any]
     template: Mapping[str, Any]  # id and version, as the answer names them
-    want: LaunchNeeds | None  # None: what it asks for does not make a launch, see `problem`
+    want: LaunchNeeds | None  # None: the pool is invalid, see `problem`
     problem: EC2ClientError | None = None
     chosen: bool = False  # its type was chosen by requirements
     instances: list[Any] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""What an On-Demand hour costs, roughly: enough to put pools in order for `lowest-price`.
+"""Approximate prices of an On-Demand hour: enough to order pools for `lowest-price`.
 
 Known prices are us-east-1's for Linux; other types cost their family's rate for each vCPU. Only the order
-matters: nothing shows these numbers to anyone.
+matters: these numbers are not shown.
 """
 
 from __future__ import annotations

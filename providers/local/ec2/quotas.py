@@ -1,8 +1,8 @@
 """vCPU quotas of an account and Region, by family and purchase option; without limit until one is set.
 
-Invariant: what counts is derived, never stored: the vCPUs of every instance that holds a place, and of
-every reservation's unused slots, which count as if they ran. A Capacity Block counts for nothing. An instance
-in a reservation counts once, with the reservation's owner.
+Invariant: usage is derived, never stored: the vCPUs of every instance that holds a place, and of every
+reservation's unused slots, which count as if they ran. A Capacity Block does not count. An instance in a
+reservation counts once, with the reservation's owner.
 
 Sources: EC2 User Guide, "Amazon EC2 instance type quotas" (families, vCPUs); "Capacity Reservation limits"
 (states that count, usage on the owner's quota). Codes: VcpuLimitExceeded for On-Demand,

@@ -1,4 +1,4 @@
-"""Quotes for what a commitment doesn't allow as it is: to cancel, or to start later.
+"""Quotes for changes that a commitment forbids without one: to cancel, or to start later.
 
 A quote is good for 24 hours and once. Cancelled within its commitment, a reservation gives its capacity back
 at once, is `cancelling` while the charges go on and `cancelled` at the commitment's end. A start can be put
@@ -26,7 +26,7 @@ from providers.local.ec2.world import AwsWorld
 
 VALID = timedelta(hours=24)
 LAST_HOUR = timedelta(hours=1)
-LATEST = timedelta(days=30)  # after the start that was first asked for
+LATEST = timedelta(days=30)  # after the first requested start
 WIND_DOWN = "commitment-wind-down"
 
 

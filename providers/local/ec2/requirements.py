@@ -1,9 +1,9 @@
-"""Which instance types satisfy a set of attributes (InstanceRequirements).
+"""The instance types that satisfy a set of attributes (InstanceRequirements).
 
 Source: EC2 API reference, InstanceRequirementsRequest, with its defaults: no bare metal, no burstable types,
-any accelerator, any local storage; and price protection, which drops what costs over 20 % more (On-Demand) or
-over 100 % more (Spot) than the cheapest current C, M or R type that fits, else than the cheapest that fits.
-Prices are rough ones (`prices`), so the edge of the protection is as well.
+any accelerator, any local storage. Price protection drops types that cost over 20 % more (On-Demand) or over
+100 % more (Spot) than the cheapest matching C, M or R type of the current generation. Without such a type,
+the cheapest matching type counts. Prices are approximate (`prices`), so the edge of the protection is too.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _three_way(parameter: str, has: Callable[[Facts], bool], default: str) -> Ca
 
 
 def _is_burstable(facts: Facts) -> bool:
-    """The T families; moto's data say it of all but the newest."""
+    """The T families; moto's data mark all but the newest as burstable."""
     return bool(facts.get("BurstablePerformanceSupported")) or bool(re.match(r"t\d", facts["InstanceType"]))
 
 

@@ -1,8 +1,8 @@
 """Capacity Reservation Fleets: a capacity in units, reserved type after type by priority, in one zone.
 
-Invariant: what a fleet has fulfilled is the sum of its members' instances by weight; it is never stored. The
-instance type of lowest priority number comes first, as many of it as the zone has; then the next. What is
-missing is tried again every 15 minutes. Members are changed only through the fleet.
+Invariant: a fleet's fulfilled capacity is the sum of its members' instances by weight; it is never stored.
+The instance type of lowest priority number comes first, as many of it as the zone has; then the next. The
+missing rest is tried again every 15 minutes. Members are changed only through the fleet.
 
 Sources: EC2 API reference, CreateCapacityReservationFleet, ModifyCapacityReservationFleet,
 CancelCapacityReservationFleets; EC2 User Guide, "Capacity Reservation Fleets". From which members a smaller
@@ -28,7 +28,7 @@ from providers.local.ec2.world import AwsWorld
 RETRY = timedelta(minutes=15)
 STANDING = frozenset({"active", "partially_fulfilled"})
 WEIGHTS = (0.001, 99.999)
-# what every fleet has, and the only value that EC2 takes for it
+# parameter -> the only value that EC2 accepts
 ONLY = {"AllocationStrategy": "prioritized", "Tenancy": "default", "InstanceMatchCriteria": "open"}
 
 

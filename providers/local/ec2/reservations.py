@@ -1,7 +1,7 @@
 """The Capacity Reservation as EC2 keeps it.
 
-Invariant: how much of a reservation is used is the number of instances in it plus the slots of ended
-instances that are not free yet; it is never stored as a number of its own.
+Invariant: a reservation's usage is the number of instances in it plus the slots of ended instances
+that are not free yet; it is never stored as a number.
 
 Sources: EC2 API reference, CapacityReservation and CreateCapacityReservation; EC2 User Guide, "Reserve
 compute capacity with EC2 On-Demand Capacity Reservations" and "Capacity Blocks for ML".
@@ -68,7 +68,7 @@ class OccupiedSlots:
     """The instances in a reservation, or in a pool of one capacity type, instance type and zone."""
 
     occupants: dict[str, Occupant] = field(default_factory=dict)
-    lingering: int = 0  # slots whose instance has ended and that EC2 has not freed yet
+    lingering: int = 0  # slots of ended instances that EC2 has not freed yet
 
     @property
     def used(self) -> int:
@@ -76,7 +76,7 @@ class OccupiedSlots:
 
 
 class PoolKey(NamedTuple):
-    """Capacity outside reservations; a zone's name says its Region."""
+    """Capacity outside reservations; a zone's name contains its Region."""
 
     capacity_type: str
     instance_type: str
@@ -84,7 +84,7 @@ class PoolKey(NamedTuple):
 
 
 class Glimpse(NamedTuple):
-    """What DescribeInstances shows of an instance at one moment."""
+    """An instance as DescribeInstances shows it at one moment."""
 
     at: datetime
     state: str
@@ -94,7 +94,7 @@ class Glimpse(NamedTuple):
 
 @dataclass(eq=False)
 class Occupant:
-    """A moto instance, what it asked for, and where it runs (nowhere while it is stopped)."""
+    """A moto instance, its needs, and the place where it runs (none while it is stopped)."""
 
     instance: Any
     want: LaunchNeeds
@@ -103,7 +103,7 @@ class Occupant:
 
 
 class ReservationView(NamedTuple):
-    """What describe shows of a reservation at one moment; describe lag shows an older one."""
+    """A reservation as describe shows it at one moment; describe lag shows an older view."""
 
     at: datetime
     state: str
@@ -182,7 +182,7 @@ class Ec2Reservation:
 
     @property
     def drains_at(self) -> datetime | None:
-        """When EC2 begins to terminate what runs in a Capacity Block."""
+        """The time at which EC2 begins to terminate the instances of a Capacity Block."""
         if self.reservation_type != "capacity-block" or self.end_date is None:
             return None
         return self.end_date - (ULTRASERVER_DRAIN if self.ultraserver_type else DRAIN)

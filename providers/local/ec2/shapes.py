@@ -1,8 +1,8 @@
-"""What EC2's service model says of a request: asked before anything is done.
+"""Checks a request against EC2's service model, before anything is done.
 
-Invariant: a request about capacity that lacks a required parameter, or holds a value that the model does not
-list or a number outside its bounds, or tags that no resource may have, changes nothing. The SDK asks for what
-is required and for lower bounds; other clients, and upper bounds and values, are for the server.
+Invariant: an invalid request about capacity changes nothing. It lacks a required parameter, or has a value
+outside the model's list or bounds, or forbidden tags. The SDK checks required parameters and lower bounds;
+the server checks other clients, upper bounds and values.
 
 Sources: botocore's service model of EC2 (required, enum, min and max); EC2 User Guide, "Tag restrictions".
 """
@@ -25,7 +25,7 @@ MOST_TAGS, LONGEST_KEY, LONGEST_VALUE = 50, 128, 256
 
 
 def check(action: str, params: Mapping[str, Any]) -> None:
-    """Refuses what no call of this action may hold; says nothing of other actions than those on capacity."""
+    """Refuses parameters that this action may not have; checks only actions on capacity."""
     if "Capacity" not in action and action != "CreateFleet":
         return
     shape = _input(action)

@@ -1,8 +1,8 @@
-"""What a launch asks for, put together from its launch template, the request and the fleet's overrides.
+"""The parameters of a launch, merged from its launch template, the request and the fleet's overrides.
 
 A parameter of the request or the override replaces the template's parameter of the same name (EC2 User
 Guide, "Launch instances from a launch template": "Any parameters that you specify override the same
-parameters in the launch template"). Everything is kept in the words of `LaunchTemplateData`.
+parameters in the launch template"). All are in the form of `LaunchTemplateData`.
 
 moto answers DescribeLaunchTemplates and ...Versions with the first 15 only; here they have pages.
 """
@@ -47,7 +47,7 @@ def version_of(backend: Any, specification: Mapping[str, Any]) -> tuple[Any, Any
 
 
 def of_request(backend: Any, params: Mapping[str, Any]) -> LaunchData:
-    """What a RunInstances asks for."""
+    """The parameters of a RunInstances."""
     data: LaunchData = {}
     if params.get("LaunchTemplate"):
         _, version = version_of(backend, params["LaunchTemplate"])
@@ -57,7 +57,7 @@ def of_request(backend: Any, params: Mapping[str, Any]) -> LaunchData:
 
 
 def of_override(backend: Any, data: Mapping[str, Any], override: Mapping[str, Any]) -> LaunchData:
-    """What one pool of a fleet asks for. A zone in the override takes the place of the template's subnet."""
+    """The parameters of one pool of a fleet. A zone in the override replaces the template's subnet."""
     merged = dict(data)
     merged.update({k: override[k] for k in OVERRIDES if override.get(k) is not None})
     placement = {**(data.get("Placement") or {}), **(override.get("Placement") or {})}
@@ -69,7 +69,7 @@ def of_override(backend: Any, data: Mapping[str, Any], override: Mapping[str, An
     if placement:
         merged["Placement"] = placement
     if override.get("SubnetId") or zone:
-        # an interface of the template would keep its own subnet, but the override says where the pool is
+        # an interface of the template would keep its own subnet, but the override decides the pool's zone
         merged["NetworkInterfaces"] = [
             {k: v for k, v in interface.items() if k != "SubnetId"}
             for interface in data.get("NetworkInterfaces") or []
@@ -132,7 +132,7 @@ def user_data_of(data: Mapping[str, Any]) -> Any:
 
 
 def check(data: Mapping[str, Any], codes: Mapping[str, str]) -> None:
-    """What CreateLaunchTemplate refuses at once: a specification that no launch could have."""
+    """Refuses, for CreateLaunchTemplate, a specification that no launch could have."""
     CapacityTarget.of(data.get("CapacityReservationSpecification"), codes)
     if (data.get("InstanceMarketOptions") or {}).get("MarketType"):
         market_of(data, SPOT)

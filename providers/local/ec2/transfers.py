@@ -46,7 +46,7 @@ def split(world: AwsWorld, source: Ec2Reservation, account_id: str, count: int) 
         slots=OccupiedSlots(),
         history=[],
     )
-    # the source shrinks first, so that nobody outside moves into a slot that is counted twice
+    # the source shrinks first, so that no instance outside moves into a slot that is counted twice
     ledger.change(source, total=source.total - count)
     ledger.add(made)
     life.expire_at(world, made)

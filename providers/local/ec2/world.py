@@ -1,6 +1,6 @@
-"""The one place that all accounts and Regions of local AWS share: clock, capacity, faults, calls, settings.
+"""The state that all accounts and Regions of local AWS share: clock, capacity, faults, calls, settings.
 
-It is kept as a moto backend, so that whatever resets moto (`mock_aws`, POST /moto-api/reset) resets it too.
+It is a moto backend, so that a reset of moto (`mock_aws`, POST /moto-api/reset) resets it too.
 `LOCK` is the only lock: every EC2 action holds it, since moto's models have none.
 """
 
@@ -65,11 +65,11 @@ class AwsWorld(BaseBackend):
 
     @property
     def describe_lag(self) -> timedelta:
-        """How old what describe calls show is, for who asks now."""
+        """The age of the state that describe calls show to the current caller."""
         return timedelta() if SEES_NOW.get() else self._lag
 
     def reset_knobs(self) -> None:
-        """Everything that the control plane set goes back to its default; AWS's resources stay."""
+        """Sets all knobs of the control plane to their defaults; AWS's resources stay."""
         self.clock.reset()
         self.codes.clear()
         self.codes.update(UNDOCUMENTED)

@@ -12,7 +12,7 @@ from providers.local.ec2 import errors
 
 
 class HasZones(Protocol):
-    """What of an EC2 backend this needs."""
+    """The attributes of an EC2 backend that this module reads."""
 
     account_id: str
     region_name: str
@@ -50,7 +50,7 @@ def of_request(backend: HasZones, params: Mapping[str, Any]) -> Zone:
 
 
 def offered(backend: HasZones, zone: str) -> list[str]:
-    """The instance types that a zone has, as moto's data of 2025 say."""
+    """The instance types that a zone has, by moto's data of 2025."""
     everywhere = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(backend.region_name, [])
     return [offer["InstanceType"] for offer in everywhere if offer["Location"] == zone]
 
@@ -61,7 +61,7 @@ def architectures(instance_type: str) -> list[str]:
 
 
 def require_offering(backend: HasZones, instance_type: str, zone: str) -> None:
-    """EC2 refuses a type that a zone doesn't have; asked only where the control plane says so."""
+    """Refuses a type that a zone doesn't have, if the control plane has enabled this check."""
     if instance_type not in offered(backend, zone):
         raise errors.Ec2Error(
             "Unsupported",

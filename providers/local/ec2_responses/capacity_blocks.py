@@ -94,7 +94,7 @@ class CapacityBlocks(CapacityReservations):
         ]
         return self._listed("CapacityBlockExtensions", found, blocks.describe_extension)
 
-    # ---- what they share
+    # ---- shared helpers
 
     def _in_scope(self) -> Mapping[str, Any]:
         return world().ledger.in_scope(self.ec2_backend.account_id, self.ec2_backend.region_name)

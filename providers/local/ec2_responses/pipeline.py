@@ -109,7 +109,7 @@ class Pipeline(EC2Response):
         return reply
 
     def _authenticate_and_authorize_normal_action(self, resource: str = "*") -> None:
-        """IAM decides; EC2 has a code of its own for what it decides."""
+        """IAM decides; EC2 has its own error code for a denial."""
         action, params = self._get_action(), self._asked()
         try:
             enforcement.check(self, lambda where: ec2_needs.needs(self.ec2_backend, where, action, params))

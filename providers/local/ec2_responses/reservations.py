@@ -22,7 +22,7 @@ from providers.local.ec2.reservations import Ec2Reservation, ReservationView
 from providers.local.ec2.world import world
 from providers.local.ec2_responses.pipeline import Pipeline
 
-# filter -> what of a reservation, as describe shows it, it is compared with
+# filter -> the described field that it is compared with
 FILTERS: dict[str, pages.Value[tuple[Ec2Reservation, ReservationView]]] = {
     "instance-type": lambda row: row[0].instance_type,
     "owner-id": lambda row: row[0].owner_id,
@@ -43,7 +43,7 @@ def moment(at: Any) -> str | None:
     return at.strftime("%Y-%m-%dT%H:%M:%S.000Z") if at else None
 
 
-# what GetCapacityReservationUsage shows beside the counts
+# fields that GetCapacityReservationUsage shows beside the counts
 INTERRUPTIBLE = ("Interruptible", "InterruptibleCapacityAllocation", "InterruptionInfo")
 
 
@@ -58,7 +58,7 @@ class CapacityReservations(Pipeline):
         return self.shown(reservation)
 
     def shown(self, reservation: Ec2Reservation) -> ActionResult:
-        """A reservation as it is now, with no lag: what the call that made it answers."""
+        """A reservation as it is now, without lag, for the response of the call that made it."""
         view = reservation.view(world().clock.now())
         return ActionResult({"CapacityReservation": self._describe(reservation, view)})
 

@@ -1,8 +1,8 @@
 """Resource Groups for moto: groups of Capacity Reservations that a launch can target.
 
-`install()` puts the extension in place of moto's own Resource Groups, for both `mock_aws` and the server;
-once is enough and it must come before the first request. The EC2 part asks `members` and `groups_of`, and
-connects itself with `connect`, so that a group knows which reservations exist.
+`install()` replaces moto's own Resource Groups, for both `mock_aws` and the server. Call it once, before the
+first request. The EC2 part reads `members` and `groups_of`, and registers itself with `connect`, so that a
+group knows which reservations exist.
 """
 
 import threading

@@ -6,7 +6,7 @@ but reservations can ever join it.
 
 Source: Resource Groups User Guide, "Supported configuration types and parameters"; the 2-item bound and the
 type pattern are those of the API model (GroupConfigurationList, GroupConfigurationType). AWS publishes no
-error texts for these refusals: the code is `BadRequestException`, the words are ours.
+error texts for these refusals: the code is `BadRequestException`, the texts are this project's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -120,7 +120,7 @@ def parameter(configuration: Configuration | None, name: str) -> list[str]:
 
 
 def pool_types(configuration: Configuration | None) -> list[str]:
-    """The items that make a group one whose members are named one by one, not found by a query."""
+    """The items of a group with members that are named one by one, not found by a query."""
     return [item_type for item_type in item_types(configuration) if item_type in GROUPABLE]
 
 

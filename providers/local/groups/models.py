@@ -1,12 +1,12 @@
 """Reservation groups: moto's resource groups with members that are named one by one.
 
 Invariant: a listed member is a reservation of the group's Region that its account sees and that has not
-ended. Membership is a dict per group, changed by single dict operations only, so no lock is held while EC2
-is asked.
+ended. Membership is a dict per group, changed by single dict operations only, so no lock is held during
+a call to EC2.
 
 Sources: Resource Groups API reference (GroupResources, UngroupResources, ListGroupResources,
 ListGroupingStatuses, GetGroupConfiguration, GetGroupQuery, DeleteGroup). Groups with a resource query stay
-moto's. AWS names no codes for `Failed[]`; those here are ours.
+moto's. AWS names no codes for `Failed[]`; those here are this project's.
 """
 
 import json
@@ -36,7 +36,7 @@ class GroupingFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupingResult:
-    """What one GroupResources or UngroupResources did. `pending`: members from a later time on."""
+    """The result of one GroupResources or UngroupResources. `pending`: members from a later time on."""
 
     succeeded: list[str]
     failed: list[GroupingFailure]
@@ -45,7 +45,7 @@ class GroupingResult:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupingStatus:
-    """The last thing that was done with one resource of a group."""
+    """The last operation on one resource of a group."""
 
     arn: str
     action: Literal["GROUP", "UNGROUP"]
@@ -274,7 +274,7 @@ def _outcome(arns: Iterable[str], refusals: Iterable[GroupingFailure | None]) ->
 
 
 def resource_types(group: FakeResourceGroup) -> list[str]:
-    """What a group may contain: its query's ResourceTypeFilters, or what its configuration allows."""
+    """The types that a group may contain: its query's ResourceTypeFilters, or those of its configuration."""
     types = rules.parameter(group.configuration, "allowed-resource-types")
     if group.resource_query:
         types += json.loads(group.resource_query["Query"]).get("ResourceTypeFilters", [])

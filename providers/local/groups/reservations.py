@@ -1,4 +1,4 @@
-"""What Resource Groups has to know of EC2, and what EC2 has to hear from Resource Groups.
+"""The connection of Resource Groups and EC2, in both directions.
 
 Groups never import the EC2 part: it connects itself here. A group's members are reservations that its account
 still sees (its own, or shared with it) in a state that can hold capacity; nothing about a reservation is
@@ -35,7 +35,7 @@ _sources: list[ReservationSource] = []
 
 
 def connect(source: ReservationSource) -> None:
-    """Let groups ask this EC2 part from now on, in place of any earlier one."""
+    """Registers this EC2 part with groups, in place of any earlier one."""
     _sources[:] = [source]
 
 

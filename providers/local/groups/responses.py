@@ -135,7 +135,7 @@ class ReservationGroupsResponse(ResourceGroupsResponse):
                 raise BadRequestException(
                     f"The resource types specified as filters in the request are not valid. ({value})"
                 )
-        # A pool's members are of the one type that the filter could ask for.
+        # A pool's members are of the one type that the filter can name.
         page, token = self._page(self.resourcegroups_backend.members(group))
         identifiers = [{"ResourceArn": arn, "ResourceType": rules.RESERVATION} for arn in page]
         return json.dumps(

@@ -1,4 +1,4 @@
-"""What IAM decides about calls, once moto is told to enforce it: who may do what to which resource.
+"""IAM's decisions about calls, once moto enforces it: actions of a caller on a resource.
 
 moto's own decision knows actions alone: under it a policy that names a resource, or has a condition, allows
 nothing at all.

@@ -1,9 +1,9 @@
-"""What EC2's calls about reservations and launches need.
+"""The permissions that EC2's calls about reservations and launches need.
 
-A launch needs its action on everything that it uses and on everything that it makes, and the permissions of
-what EC2 does on the way: to tag what is made, to pass the node's role, to read the group it targets. A fleet
-launches as its caller: what it needs is asked for as CreateFleet and as RunInstances. Here a fleet that may
-not do it all is refused as a whole, with EC2's code, where EC2 may list the refusal of one pool.
+A launch needs its action on every resource that it uses or makes, and the permissions of EC2's own steps: to
+tag the new resources, to pass the node's role, to read the targeted group. A fleet launches as its caller: it
+needs the permissions of CreateFleet and of RunInstances. Here a fleet that lacks one is refused as a whole,
+with EC2's code. EC2 itself may list the refusal of one pool.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMED = (
     ("LaunchTemplateId", ""),
     ("LaunchTemplateName", "launch-template"),
 )
-# What an action makes, beside what it names.
+# Resources that an action makes, beside those that it names.
 _MADE: Mapping[str, tuple[str, ...]] = {
     "CreateCapacityReservation": ("capacity-reservation",),
     "CreateCapacityReservationBySplitting": ("capacity-reservation",),
@@ -89,7 +89,7 @@ def _tags(backend: Any, where: Where, action: str, params: Params) -> Iterator[N
 
 
 def _tagging(where: Where, action: str, kind: str, given: Mapping[str, str]) -> Iterator[Need]:
-    """To tag what an action makes takes a permission of its own, which may ask which action it is."""
+    """Tagging the resources of an action needs a separate permission, which may name the action."""
     if given:
         context = {**where.context, **requested(given), "ec2:CreateAction": [action]}
         yield Need(action="ec2:CreateTags", resource=where.arn("ec2", f"{kind}/*"), context=context)
@@ -125,7 +125,7 @@ def _launch(backend: Any, where: Where, action: str, params: Params) -> Iterator
 
 
 def _pools(backend: Any, action: str, params: Params) -> Iterator[tuple[Any, dict[str, Any], bool]]:
-    """Template, what it launches, whether as Spot; what cannot be read is refused for that, later."""
+    """The template, its launch parameters, whether as Spot; an unreadable template is refused later."""
     try:
         if action == "RunInstances":
             named = params.get("LaunchTemplate")
@@ -181,7 +181,7 @@ def _listed(tags: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
 
 
 def _resource(backend: Any, where: Where, id_: str) -> tuple[str, Mapping[str, str]]:
-    """The ARN of what has this id, and its tags; a reservation's may be another account's."""
+    """The ARN of the resource with this id, and its tags; a reservation may belong to another account."""
     kind = EC2_PREFIX_TO_RESOURCE.get(id_.partition("-")[0], "")
     if not kind:
         return "*", {}

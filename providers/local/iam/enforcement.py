@@ -1,7 +1,7 @@
-"""How a decision comes about and what a caller hears of it, in the words of its service.
+"""Decides about calls, and words a denial as the called service does.
 
-Invariant: whether calls are checked at all, and whose key and signature a call has, stay moto's to say; only
-the question "may it" is asked for each action and resource that a call needs, with what is known of them.
+Invariant: moto decides whether calls are checked, and reads key and signature. This module decides for each
+action and resource that a call needs, with their known attributes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Needs = Callable[[], Iterable[Need]]
 
 
 class Denied(JsonRESTError):
-    """As services answer that speak JSON."""
+    """The denial of services with JSON protocols."""
 
     code = 403
 
 
 class AuthorizationRequest(IAMRequest):
-    """moto's, with a decision for each thing that the call needs."""
+    """moto's request, with a decision for each permission that the call needs."""
 
     def __init__(self, *, wanted: Needs, data: Any, **given: Any) -> None:
-        # A GET has no body to sign; moto would take what it read of the path for one.
+        # A GET has no body to sign; moto would take the parsed path for one.
         super().__init__(data={} if given["method"] == "GET" else data, **given)
         self._wanted = wanted
 

@@ -1,4 +1,4 @@
-"""What a call needs to be allowed: actions, each on a resource, with what is known of it.
+"""The permissions that a call needs: actions, each on a resource with its known attributes.
 
 Sources: Service Authorization Reference, "Amazon EC2", "AWS Resource Groups", "Amazon SQS", "AWS Systems
 Manager", "AWS IAM" (resource types, condition keys, dependent actions). Actions that are not named there as
@@ -26,7 +26,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """The account and Region that are asked, and when."""
+    """The account and Region of the call, and its time."""
 
     account: str
     region: str
@@ -49,14 +49,14 @@ class Where:
 
 
 def requested(tags: Mapping[str, str]) -> Context:
-    """What a request that gives tags, or takes them off, says of them."""
+    """The context keys of a request that adds or removes tags."""
     if not tags:
         return {}
     return {f"aws:RequestTag/{key}": [value] for key, value in tags.items()} | {"aws:TagKeys": list(tags)}
 
 
 def tagged(tags: Mapping[str, str]) -> Context:
-    """What the resource's own tags say."""
+    """The context keys of the resource's own tags."""
     return {
         name: [value]
         for key, value in tags.items()
@@ -76,7 +76,7 @@ def sqs(where: Where, action: str, params: Params) -> Iterator[Need]:
 def ssm(where: Where, action: str, params: Params) -> Iterator[Need]:
     names = [*(params.get("Names") or ()), *([params["Name"]] if params.get("Name") else ())]
     for name in names if action in ("GetParameter", "GetParameters") else ():
-        # AWS's own parameters are nobody's.
+        # AWS's own parameters belong to no account.
         owner = "" if name.startswith("/aws/") else None
         resource = where.arn("ssm", f"parameter/{name.removeprefix('/')}", account=owner)
         yield Need(action=f"ssm:{action}", resource=resource, context=where.context)
@@ -123,6 +123,6 @@ def groups(
 
 
 def members(where: Where) -> Iterator[Need]:
-    """What ListGroupResources needs beside its own action (its page in the API reference, "Permissions")."""
+    """The permissions of ListGroupResources beside its own action (API reference, "Permissions")."""
     for action in ("cloudformation:DescribeStacks", "cloudformation:ListStackResources", "tag:GetResources"):
         yield Need(action=action, context=where.context)

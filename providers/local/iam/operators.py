@@ -1,8 +1,8 @@
-"""How a condition's operator compares what a policy says with what a request has.
+"""Operators of conditions: comparisons of a policy's values with a request's.
 
-Invariant: a value of a request that is no number, time or address compares with none; one of a policy is an
-error, as IAM takes no such policy (IAM User Guide, "IAM JSON policy elements: Condition operators": numbers
-are integers or decimals, times are ISO 8601 or seconds since 1970, addresses are CIDR blocks or one address).
+Invariant: a malformed number, time or address in a request matches nothing; in a policy it is an error, as
+IAM takes no such policy. Source: IAM User Guide, "IAM JSON policy elements: Condition operators" (numbers are
+integers or decimals, times are ISO 8601 or seconds since 1970, addresses are CIDR blocks or one address).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
-# What the policy says, what the request has.
+# The policy's value, the request's value.
 Test = Callable[[str, str], bool]
 
 
@@ -77,7 +77,7 @@ def _compared(
     *,
     of_policy: Callable[[str], Any] | None = None,
 ) -> Test:
-    """`of_policy` reads what the policy says, written in another way than what requests have."""
+    """`of_policy` reads the policy's value, which has another notation than a request's."""
 
     def test(pattern: str, value: str) -> bool:
         try:

@@ -1,9 +1,9 @@
-"""What policy documents say of one action on one resource.
+"""The decision of policy documents about one action on one resource.
 
-Invariant: a Deny that applies wins, then an Allow; what nothing allows is denied. A statement applies when
+Invariant: an applicable Deny wins, then an Allow; without either the call is denied. A statement applies when
 its action, its resource and every one of its conditions match (IAM User Guide, "Policy evaluation logic",
-"IAM JSON policy elements: Condition operators", "Set operators for multivalued context keys"). An operator
-that is not known is an error, never a guess.
+"IAM JSON policy elements: Condition operators", "Set operators for multivalued context keys"). An unknown
+operator is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _applies(statement: Statement, action: str, resource: str, context: Context)
 
 
 def _either(statement: Statement, element: str, matches: Callable[[str], bool]) -> bool:
-    """By the element, or by what is to be all but `Not...`."""
+    """By the element, or by the complement of its `Not...` form."""
     if (besides := statement.get(f"Not{element}")) is not None:
         return not any(map(matches, _list(besides)))
     return any(map(matches, _list(statement.get(element))))
