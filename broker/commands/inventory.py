@@ -23,8 +23,10 @@ from broker.kube.client import Client
 from broker.kube.errors import ApiError, NotFound
 from broker.kube.transports import NoClusterNamed
 from broker.reservations import ownership as holdings
-from broker.reservations import reading as wishes
+from broker.reservations.flavors import NO_FLAVORS
 from broker.reservations.idle import idle_cost
+from broker.reservations.reading import as_decided
+from broker.reservations.spec import JudgedSpecs, Reservation
 from providers.base import CapacityProvider
 from providers.model import Odcr
 
@@ -80,10 +82,10 @@ def seen(client: Callable[[], Client]) -> tuple[Seen, str]:
     return Seen(records=records, claimants=claimants), ""
 
 
-def _claimant(one: wishes.Reservation) -> holdings.OwnershipClaim:
+def _claimant(one: Reservation) -> holdings.OwnershipClaim:
     """Which flavor a reservation is in does not matter to whose it is."""
-    flavors = wishes.flavors_of({}, {}, ())
-    return wishes.as_decided(one, flavors)
+    flavors = NO_FLAVORS.instances({}, ())
+    return as_decided(one, JudgedSpecs().of(one), flavors)
 
 
 def rows(provider: CapacityProvider, seen: Seen, *, cluster: str = "", now: datetime) -> list[dict[str, Any]]:

@@ -9,24 +9,21 @@ otherwise for it. So is one whose name is nearly that of one that decides about 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from broker.apis import names, spelling
-from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
-from broker.apis.ome_rules import Judged, judge
+from broker.apis.ome_rules import Judged
 from broker.apis.reservation_spec import ARN
 from broker.quota.usage import Reserved
 from broker.reservations.desired import DesiredCapacity, FlavorDemand, PurchaseSpec
+from broker.reservations.flavors import Flavors
 from broker.reservations.ownership import BROKER, OwnershipClaim, ReservationProblem
-from broker.reservations.sizing import FlavorProblem, InstanceFlavor, Sizing, flavor_of
+from broker.reservations.sizing import FlavorProblem, InstanceFlavor, Sizing
+from broker.reservations.spec import Reservation, reserved_of
 from broker.text import InvalidText, decode_time, quantity, shortened
-from providers.model import InstanceType
-
-Reservation = CapacityReservation | ClusterCapacityReservation
-Flavors = Callable[[str], InstanceFlavor | FlavorProblem]
 
 # Annotation -> what it may say -> what that means; the first is what it means when it is not there.
 _CHOICES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -51,47 +48,15 @@ class ParsedReservation:
     problems: tuple[ReservationProblem, ...] = ()
 
 
-def reserved_of(one: Reservation) -> Reserved:
-    return Reserved(one.namespace, one.name)
-
-
-def as_decided(one: Reservation, flavors: Flavors) -> OwnershipClaim:
+def as_decided(one: Reservation, judged: Judged, flavors: Flavors) -> OwnershipClaim:
     """What the object claims by what the broker last decided, which is in its status, for a command.
 
     Its annotations do not tell: which of them the operator allows is a setting of the broker. To be used with
     ANYBODY as adopters.
     """
-    claimant = read(one, judge(one.spec), flavors).claimant
+    claimant = read(one, judged, flavors).claimant
     ids = frozenset(each.id for each in one.status.cloud_reservations)
     return replace(claimant, ids=ids, group_arn="")
-
-
-def flavors_of(
-    known: Mapping[str, Mapping[str, str]] | None,
-    types: Mapping[str, InstanceType],
-    zones: Sequence[str],
-) -> Flavors:
-    """Each flavor of one pass, worked out once. `known`: node labels by name; None: Kueue is not installed,
-    and a flavor that has an instance type's name means that type."""
-    found: dict[str, InstanceFlavor | FlavorProblem] = {}
-
-    def look(name: str) -> InstanceFlavor | FlavorProblem:
-        labels = known.get(name) if known is not None else {names.INSTANCE_TYPE: name}
-        if labels is None:
-            return FlavorProblem(
-                flavor=name,
-                reason="FlavorNotFound",
-                message=f"there is no ResourceFlavor {name}: make one whose nodeLabels say "
-                f"{names.INSTANCE_TYPE} and {names.ZONE}",
-            )
-        return flavor_of(name, labels, types, zones)
-
-    def flavor(name: str) -> InstanceFlavor | FlavorProblem:
-        if name not in found:
-            found[name] = look(name)
-        return found[name]
-
-    return flavor
 
 
 def read(

@@ -1,9 +1,17 @@
-"""The specs of reservations as every controller reads them."""
+"""Specs of reservations, judged once by the broker's settings."""
 
 from __future__ import annotations
 
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation, ReservationSpec
 from broker.apis.ome_rules import Judged, judge
+from broker.quota.usage import Reserved
+
+Reservation = CapacityReservation | ClusterCapacityReservation
+
+
+def reserved_of(reservation: Reservation) -> Reserved:
+    """The name of a reservation."""
+    return Reserved(reservation.namespace, reservation.name)
 
 
 class JudgedSpecs:
@@ -17,7 +25,7 @@ class JudgedSpecs:
         self._strict = strict
         self._known: dict[str, tuple[ReservationSpec, Judged]] = {}  # by the object's UID
 
-    def of(self, reservation: CapacityReservation | ClusterCapacityReservation) -> Judged:
+    def of(self, reservation: Reservation) -> Judged:
         """The judgement of the object's spec."""
         known = self._known.get(reservation.uid)
         if known is None or known[0] is not reservation.spec:

@@ -21,7 +21,7 @@ from broker.controllers.capacityreservation import status
 from broker.controllers.capacityreservation.look import Cloud, ReservationSnapshot, ReservationSnapshotBuilder
 from broker.controllers.capacityreservation.marks import CohortLabels
 from broker.controllers.capacityreservation.metrics import METRICS, Shown
-from broker.controllers.capacityreservation.sources import Reservation, Sources, reserved_of
+from broker.controllers.capacityreservation.sources import Sources
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.reservations.each import each
 from broker.kube.cache import Cache
@@ -34,6 +34,7 @@ from broker.kube.events import Recorder
 from broker.quota.lifecycle import Limits, State, advance, patience
 from broker.reservations import conditions as verdicts
 from broker.reservations.conditions import ReservationFacts
+from broker.reservations.spec import Reservation, reserved_of
 
 SOON = 1.0  # seconds after a limit was reached by the look of it: Kubernetes' times are whole seconds
 
@@ -95,7 +96,7 @@ class ReservationController:
         return Result(requeue_after=max(until - moment, 0.0)) if until < float("inf") else None
 
     def _all(self) -> list[Reservation]:
-        return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]
+        return list(self._reads.snapshot().reservations.values())
 
     def _turn(self, one: Reservation, view: ReservationSnapshot, moment: float) -> float:
         """Tells one reservation; until when nothing about it changes by time alone."""

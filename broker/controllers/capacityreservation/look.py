@@ -20,7 +20,7 @@ from broker.apis.core import Node, Pod
 from broker.apis.karpenter import NodeClaim
 from broker.apis.ome_rules import Judged
 from broker.controllers.capacityreservation.others import IsAttributed, UnattributedUseReader
-from broker.controllers.capacityreservation.sources import Reservation, Sources, reserved_of
+from broker.controllers.capacityreservation.sources import Sources
 from broker.controllers.inventory import InventoryKeeper
 from broker.controllers.ome.reads import OmeReads
 from broker.kube import bisection
@@ -40,9 +40,11 @@ from broker.quota.standing import (
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations import conditions as verdicts
 from broker.reservations.conditions import ReservationFacts
+from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.machines import Flavors, MachineReader, MachineSnapshot
 from broker.reservations.ownership import Ownership
 from broker.reservations.queues import queue
+from broker.reservations.spec import Reservation, reserved_of
 from providers.base import CapacityProvider
 from providers.model import InstanceType, Odcr, ProviderError
 
@@ -110,8 +112,9 @@ class ReservationSnapshotBuilder:
             self._types = self._provider.instance_types()
         except ProviderError as error:
             _log.info("instance types as they were", error=str(error))
+        snapshot = self._reads.snapshot()
         judged = {reserved_of(one): self._judge(one) for one in reservations}
-        flavors = self._flavors(judged.values())
+        flavors = self._flavors(snapshot.flavors, judged.values())
         seen = self._seen(holdings, flavors, now)
         self._steadied, machines = steady(self._steadied, seen.machines, moment, self._steady_seconds)
         claimants = _claimants(reservations, judged)
@@ -119,7 +122,6 @@ class ReservationSnapshotBuilder:
             lambda some: shares(some, machines, sold=verdicts.SOLD), claimants, lambda one: str(one.reserved)
         )
         common, own = _outs(machines)
-        refusals = sources.refusals()
         holders: dict[Reserved, list[ReservationHolder]] = defaultdict(list)
         for source in sources.holders:
             for reserved, some in source().items():
@@ -155,7 +157,7 @@ class ReservationSnapshotBuilder:
             priority = one.spec.priority_class_name
             facts[reserved] = ReservationFacts(
                 judged=mine.judged,
-                refused=refusals.get(reserved, ()),
+                refused=snapshot.refusals.get(reserved, ()),
                 nominal=mine.nominal,
                 limit=mine.limit,
                 share=shared.get(reserved) or HardwareShare(),
@@ -201,12 +203,11 @@ class ReservationSnapshotBuilder:
         self._users = {uid: known for uid, known in self._users.items() if uid in alive}
         self._judgements = {uid: known for uid, known in self._judgements.items() if uid in alive}
 
-    def _flavors(self, judged: Iterable[JudgedQuota]) -> Flavors:
-        """Node labels by flavor. Without Kueue, a flavor that has an instance type's name means that type."""
-        if self._reads.flavors.missing:
-            named = {key.flavor for each in judged for key in each.nominal}
-            return {name: {names.INSTANCE_TYPE: name} for name in sorted(named) if name in self._types}
-        return {flavor.name: flavor.spec.node_labels for flavor in self._reads.flavors.cache.list()}
+    def _flavors(self, catalog: FlavorCatalog, judged: Iterable[JudgedQuota]) -> Flavors:
+        """Node labels by flavor."""
+        named = {key.flavor for quota in judged for key in quota.nominal}
+        flavors = catalog.usable(sorted(name for name in named if name in self._types))
+        return {name: flavor.spec.node_labels for name, flavor in flavors.items()}
 
     def _seen(self, holdings: Ownership, flavors: Flavors, now: datetime) -> MachineSnapshot:
         inventory, nodes, claims = self._inventory.snapshot(), self._nodes.list(), self._claims.list()
@@ -217,7 +218,7 @@ class ReservationSnapshotBuilder:
         version = (one.metadata.generation, sizing)
         known = self._judgements.get(one.uid)
         if known is None or known[0] != version:
-            made = _judgement(one, self._reads.specs.of(one), largest=sizing == LARGEST)
+            made = _judgement(one, self._reads.snapshot().judged(one), largest=sizing == LARGEST)
             known = (version, made)
             self._judgements[one.uid] = known
         return known[1]

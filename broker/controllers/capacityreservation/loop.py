@@ -15,13 +15,14 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ClusterQueue, LocalQueue, Workload
 from broker.controllers.capacityreservation.controller import ReservationController
 from broker.controllers.capacityreservation.look import ReservationSnapshotBuilder
-from broker.controllers.capacityreservation.sources import Reservation, Sources
+from broker.controllers.capacityreservation.sources import Sources
 from broker.controllers.kueue.view import counts_as, shows
 from broker.controllers.ome.shared import ReservationDependencies, snapshot_loop
 from broker.kube.controller import Result
 from broker.kube.singleton import Singleton
 from broker.quota.lifecycle import Limits
 from broker.reservations.machines import visible_state
+from broker.reservations.spec import Reservation
 
 NAME = "reservation"
 

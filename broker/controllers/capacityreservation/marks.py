@@ -12,9 +12,9 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from broker.apis import names
-from broker.controllers.capacityreservation.sources import Reservation
 from broker.kube.client import Client
 from broker.kube.errors import Conflict
+from broker.reservations.spec import Reservation
 
 COHORT: Final = "cohort"
 LONGEST: Final = 63

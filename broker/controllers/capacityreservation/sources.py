@@ -8,32 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.conditions import QueueState, Trouble
 from broker.reservations.ownership import Ownership
-
-Reservation = CapacityReservation | ClusterCapacityReservation
+from broker.reservations.spec import Reservation
 
 
 def _nothing() -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
     return {}
 
 
-def _no_refusals() -> Mapping[Reserved, tuple[str, ...]]:
-    return {}
-
-
-def reserved_of(one: Reservation) -> Reserved:
-    return Reserved(one.namespace, one.name)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sources:
     """`holders`: who uses how much, from each that knows some. `queue`: None where there is no Kueue.
     `troubles`: what hinders those who buy. `hindered`: what is wrong with its queues. `left`: what of a
-    deleted reservation is still there, in words; none: it may go. `refusals`: why its namespace has no room
-    for a reservation. `remedies`: what would bring instances that are missing, where nobody buys them."""
+    deleted reservation is still there, in words; none: it may go. `remedies`: what would bring instances that
+    are missing, where nobody buys them."""
 
     holdings: Callable[[], Ownership] = Ownership
     group_arn: Callable[[Reserved], str] = lambda _: ""
@@ -44,6 +34,5 @@ class Sources:
     troubles: Sequence[Callable[[Reserved], Sequence[Trouble]]] = ()
     hindered: Callable[[Reserved], Sequence[Trouble]] = lambda _: ()
     left: Sequence[Callable[[Reservation], Sequence[str]]] = ()
-    refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = _no_refusals
     remedies: Callable[[Reserved], Sequence[str]] = lambda _: ()
     priority: Callable[[str], bool] = lambda _: True

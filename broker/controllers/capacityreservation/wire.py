@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from broker.apis import names
-from broker.controllers.capacityreservation.sources import Reservation, Sources, reserved_of
+from broker.controllers.capacityreservation.sources import Sources
 from broker.controllers.dedicatedaicluster.view import ClusterUsage
 from broker.controllers.kueue.ownership import queue_name
 from broker.controllers.kueue.view import KueueView
 from broker.controllers.odcr.view import OwnershipView
 from broker.quota.usage import ReservationHolder, Reserved
 from broker.reservations.conditions import QueueState, Trouble
+from broker.reservations.spec import Reservation, reserved_of
 
 BUYING, SHORT = "CloudReservationPending", "InsufficientCapacity"
 # What keeps a deleted reservation's purchases from being given back.
@@ -39,7 +40,6 @@ def sources(
     clusters: ClusterUsage,
     *,
     drawing: Callable[[], Mapping[Reserved, tuple[ReservationHolder, ...]]] = dict,
-    refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = dict,
 ) -> Sources:
     def queue(reserved: Reserved) -> QueueState | None:
         if not kueue.present:
@@ -77,7 +77,6 @@ def sources(
             Trouble(reason=each.reason, message=each.message) for each in kueue.problems(reserved)
         ],
         left=(left,),
-        refusals=refusals,
         remedies=lambda reserved: _remedies(holdings, reserved),
         priority=lambda name: kueue.priority(name) is not None,
     )

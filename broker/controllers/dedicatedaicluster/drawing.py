@@ -17,7 +17,6 @@ from broker.apis.karpenter import NodeClaim
 from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import ReservationSpec
 from broker.apis.units import units
-from broker.controllers.dedicatedaicluster.flavors import flavors_of, judged
 from broker.controllers.nodeclaim.translate import priority_of
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.cache import Cache
@@ -81,8 +80,8 @@ def drawers(
     def found() -> Mapping[Reserved, tuple[ReservationHolder, ...]]:
         if kueue() or not (some := [each for each in claims.list() if names.DRAWS_FROM in each.annotations]):
             return {}
-        specs, _ = judged(reads)
-        return drawing(some, specs, flavors_of(reads, specs))
+        snapshot = reads.snapshot()
+        return drawing(some, snapshot.specs, snapshot.resource_flavors)
 
     return found
 

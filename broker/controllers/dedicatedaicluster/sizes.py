@@ -12,11 +12,11 @@ from typing import Final
 from broker.apis import names
 from broker.apis.kueue import ResourceFlavor
 from broker.capacity.types import CPU
-from broker.controllers.dedicatedaicluster.flavors import Reservation
 from broker.controllers.dedicatedaicluster.settle import Size
 from broker.quota.usage import Reserved
-from broker.reservations.reading import flavors_of
+from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.sizing import FlavorProblem, Sized, Sizing, size
+from broker.reservations.spec import Reservation
 from broker.settings import Settings
 from providers.model import InstanceType
 
@@ -31,11 +31,7 @@ def sizes(
 ) -> Callable[[object], Size]:
     """By the reservation that a cluster names; each flavor is worked out once."""
     # Which capacity type a cluster takes is its own or its flavor's word, and changes no count.
-    labels = {
-        name: {key: value for key, value in one.spec.node_labels.items() if key != names.CAPACITY_TYPE}
-        for name, one in flavors.items()
-    }
-    flavor = flavors_of(labels, types, settings.bought_zones)
+    flavor = FlavorCatalog(flavors).instances(types, settings.bought_zones, ignored=names.CAPACITY_TYPE)
 
     def of(reserved: object) -> Size:
         mine = reservations.get(reserved) if isinstance(reserved, Reserved) else None

@@ -20,7 +20,7 @@ from broker.apis.ome import ReservationSpec
 from broker.apis.ome_clusters import DedicatedAICluster, DedicatedAIClusterProfile
 from broker.controllers.dedicatedaicluster.admission import ClusterAdmission, held
 from broker.controllers.dedicatedaicluster.drawing import drawing
-from broker.controllers.dedicatedaicluster.flavors import Reservation, flavors_of, judged, reservations, rule
+from broker.controllers.dedicatedaicluster.flavors import rule
 from broker.controllers.dedicatedaicluster.settle import terminating
 from broker.controllers.dedicatedaicluster.wanted import ClusterDemand, DemandError, cluster_demand
 from broker.controllers.ome.reads import OmeReads
@@ -32,6 +32,7 @@ from broker.quota.model import AdmittedWorkload, Amounts, Strategy
 from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.usage import Reserved
 from broker.reservations.queues import queues
+from broker.reservations.spec import Reservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +168,9 @@ def look(
     what it holds, whoever wants it; `home`: whether its slot is no other reservation's than this; `at`: the
     queue whose slot it is; `apart`: whether it is in a slot that its reservation's quota does not stand
     for."""
-    known = reservations(reads)
-    specs, barred = judged(reads)
-    flavors = flavors_of(reads, specs)
+    snapshot = reads.snapshot()
+    known, specs, barred = snapshot.reservations, snapshot.specs, snapshot.barred
+    flavors = snapshot.resource_flavors
     by_name = Names(known)
 
     def asking(cluster: DedicatedAICluster) -> ClusterState:

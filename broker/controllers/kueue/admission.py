@@ -12,7 +12,7 @@ is over. Kueue then queues the workload again, reserves quota, and the check is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -82,9 +82,7 @@ class AdmissionCheckController:
         settings: Settings,
         clock: Clock,
         strange: Callable[[Ownership], Mapping[str, int]] = lambda _: {},
-        refusals: Callable[[], Collection[Reserved]] = tuple,
     ) -> None:
-        self._refusals = refusals
         self._strange = strange
         self._client = client
         self._reads = reads
@@ -110,7 +108,6 @@ class AdmissionCheckController:
             self._provider,
             holdings,
             self._others,
-            refusals=self._refusals(),
             strange=strange,
             now=self._clock.now(),
             memo=self._memo,

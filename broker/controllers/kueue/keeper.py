@@ -9,7 +9,7 @@ ClusterQueue until no workload holds its quota, and so long the reservation is k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 from broker.apis import names
@@ -76,10 +76,7 @@ class QueueController:
         *,
         settings: Settings,
         recorder: Recorder,
-        refusal: Callable[[Reserved], Sequence[str]] = lambda _: (),
     ) -> None:
-        """`refusal`: why a reservation's namespace has no room for it."""
-        self._refusal = refusal
         self._client = client
         self._reads = reads
         self._view = view
@@ -120,8 +117,9 @@ class QueueController:
         if reservation is None or reservation.deleting:
             self._end(reserved, reservation)
             return
-        judged = self._reads.specs.of(reservation)
-        if judged.problems or self._refusal(reserved):
+        snapshot = self._reads.snapshot()
+        judged = snapshot.judged(reservation)
+        if judged.problems or snapshot.refusals.get(reserved):
             # The reservation's own status says what is wrong; what it had before is not lent or used.
             self._stop(reserved, "Hold")
             self._made.pop((ClusterQueue.KIND.kind, f"/{queue_name(reserved)}"), None)

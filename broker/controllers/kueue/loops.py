@@ -27,7 +27,6 @@ from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.strangers import UnattributedInstances
 from broker.controllers.kueue.view import KueueView, reserves
 from broker.controllers.odcr.view import OwnershipView
-from broker.controllers.ome.room import NamespaceQuota
 from broker.controllers.ome.shared import ReservationDependencies
 from broker.kube.batch import Batcher
 from broker.kube.controller import Controller, Result
@@ -54,7 +53,6 @@ class KueueLoops:
         others: Callable[[Reserved], Iterable[ReservationHolder]],
     ) -> None:
         self._reads = reads = shared.reads
-        room = NamespaceQuota(reads)
         clock = shared.clock
         self._check = AdmissionCheckKeeper(shared.client, reads, clock=clock)
         keeper = QueueController(
@@ -64,7 +62,6 @@ class KueueLoops:
             self._check,
             settings=shared.settings,
             recorder=shared.recorder,
-            refusal=room.refusal,
         )
         answerer = AdmissionCheckController(
             shared.client,
@@ -75,7 +72,6 @@ class KueueLoops:
             settings=shared.settings,
             clock=clock,
             strange=UnattributedInstances(shared.nodes, shared.claims, clock=clock).look,
-            refusals=room.refusals,
         )
         self._queues = WorkQueue[str]("queues", clock=clock, longest=LONGEST)
         self._checks = Batcher[str]("checks", clock=clock)

@@ -8,7 +8,7 @@ whole cohort tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -17,7 +17,7 @@ from broker.apis.meta import Object
 from broker.capacity.matching import launchable
 from broker.controllers.kueue.answers import demands, shortage
 from broker.controllers.kueue.cohorts import root
-from broker.controllers.kueue.ownership import BY_QUEUE, Reservation, queue_name, reserved_of
+from broker.controllers.kueue.ownership import BY_QUEUE, queue_name
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.room import InstanceRoom, InstanceSlots, Placed, PodGroup
 from broker.controllers.kueue.view import reserves
@@ -66,13 +66,11 @@ class SupplySnapshot:
         holdings: Ownership,
         others: Callable[[Reserved], Iterable[ReservationHolder]],
         *,
-        refusals: Collection[Reserved],
         strange: Mapping[str, int],
         now: datetime,
         memo: DemandCache | None = None,
     ) -> None:
-        """`refusals`: reservations for which a ResourceQuota has no room; `strange`: how many slots of EC2's
-        reservations, by id, others have."""
+        """`strange`: slots of each EC2 reservation (by id) that unknown instances have."""
         self._strange = strange
         self._now = now
         self._memo = memo or DemandCache()
@@ -83,15 +81,9 @@ class SupplySnapshot:
         self._members: dict[str, set[Reserved]] = {}
         self._borrows: dict[Reserved, str] = {}  # reservation → the root of the tree that it may borrow in
         self._rooms: dict[Pool, InstanceRoom] = {}
-        reservations: list[Reservation] = [
-            *reads.reservations.cache.list(),
-            *reads.cluster_reservations.cache.list(),
-        ]
-        for each in reservations:
-            reserved = reserved_of(each)
-            judged = reads.specs.of(each)
-            spec = judged.spec
-            if each.deleting or judged.problems or reserved in refusals:
+        snapshot = reads.snapshot()
+        for reserved, spec in snapshot.specs.items():
+            if reserved in snapshot.barred:
                 continue  # it lends nothing, and borrows nothing new
             if spec.cohort:
                 tree = root(spec.cohort, reads.cohorts.cache)

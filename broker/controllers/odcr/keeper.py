@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import structlog
 
@@ -45,7 +44,8 @@ from broker.reservations.idle_release import IdleTracker
 from broker.reservations.ownership import Ownership, ReservationProblem, resolve_ownership
 from broker.reservations.procurement import observed, plan
 from broker.reservations.purchases import held_now, missing, still_open
-from broker.reservations.reading import ParsedReservation, Reservation, flavors_of, read
+from broker.reservations.reading import ParsedReservation, read
+from broker.reservations.spec import Reservation
 from broker.settings import Settings
 from broker.text import shortened
 from providers.base import CapacityProvider
@@ -85,7 +85,6 @@ class OdcrProvisioner:
         clock: Clock,
         recorder: Recorder,
         describe: Callable[[], None],
-        refusals: Callable[[], Mapping[Reserved, tuple[str, ...]]] = dict,
     ) -> None:
         self._provider = provider
         self._reads = reads
@@ -94,7 +93,6 @@ class OdcrProvisioner:
         self._settings = settings
         self._clock = clock
         self._describe = describe
-        self._no_room = refusals  # why a namespace has no room for a reservation
         self._zones = settings.bought_zones
         self._cost_labels = listed(settings.cost_labels)
         self._groups = Groups(provider, region=settings.region, cluster=settings.cluster_name)
@@ -119,7 +117,7 @@ class OdcrProvisioner:
         """Raises ApiError and ProviderError, after everything else had its turn."""
         inventory = self._inventory.snapshot()
         self._ledger.load(again=self._looks_again)
-        if not self._objects() and not self._ledger.intents and not self._ledger.held:
+        if not self._reads.snapshot().reservations and not self._ledger.intents and not self._ledger.held:
             self._view.publish(Ownership(), {}, {})
             return None
         if inventory.described is None:
@@ -148,21 +146,17 @@ class OdcrProvisioner:
 
     # ---- observe
 
-    def _objects(self) -> list[Any]:
-        return [*self._reads.reservations.cache.list(), *self._reads.cluster_reservations.cache.list()]
-
     def _readings(self, types: Mapping[str, InstanceType]) -> dict[Reserved, ParsedReservation]:
         """An object is read anew when it, or any flavor, has changed."""
-        flavors = self._reads.flavors
-        known = None if flavors.missing else {one.name: one.spec.node_labels for one in flavors.cache.list()}
-        if self._read_with != (known, types):
-            self._read_with, self._read = (known, types), {}
-        look = flavors_of(known, types, self._zones)
+        snapshot = self._reads.snapshot()
+        if self._read_with != (snapshot.flavors, types):
+            self._read_with, self._read = (snapshot.flavors, types), {}
+        look = snapshot.flavors.instances(types, self._zones)
         found = {}
-        for one in self._objects():
+        for one in snapshot.reservations.values():
             version = (one.uid, one.metadata.resource_version)
             found[version] = self._read.get(version) or read(
-                one, self._reads.specs.of(one), look, cost_labels=self._cost_labels
+                one, snapshot.judged(one), look, cost_labels=self._cost_labels
             )
         self._read = found
         return {each.reserved: each for each in found.values()}
@@ -192,7 +186,7 @@ class OdcrProvisioner:
             )
 
         holdings = bisected(whose, [*readings.values()], _object)
-        no_room = self._no_room()
+        no_room = self._reads.snapshot().refusals
         self._ungrouped = {}
         like = next((odcr.arn for odcr in inventory.odcrs.values() if odcr.arn), "")
         readings = {

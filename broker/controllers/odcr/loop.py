@@ -9,7 +9,6 @@ from __future__ import annotations
 from broker.apis.meta import Object
 from broker.controllers.odcr.keeper import OdcrProvisioner
 from broker.controllers.odcr.view import OwnershipView
-from broker.controllers.ome.room import NamespaceQuota
 from broker.controllers.ome.shared import ReservationDependencies
 from broker.kube.batch import Batcher
 from broker.kube.singleton import Singleton
@@ -28,7 +27,6 @@ def odcr_loop(shared: ReservationDependencies, view: OwnershipView) -> Singleton
         clock=shared.clock,
         recorder=shared.recorder,
         describe=shared.describe,
-        refusals=NamespaceQuota(shared.reads).refusals,
     )
     batcher = Batcher[str]("holdings", clock=shared.clock)
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from broker.kube.events import Recorder
 from broker.reservations.ownership import ReservationProblem
-from broker.reservations.reading import INVALID, Reservation
+from broker.reservations.reading import INVALID
+from broker.reservations.spec import Reservation
 
 STOPPING: Final = frozenset({"SpendingCapReached", "PriceUnknown", "PurchaseSkipped", INVALID})
 

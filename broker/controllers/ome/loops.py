@@ -17,7 +17,6 @@ from broker.controllers.kueue.loops import KueueLoops
 from broker.controllers.kueue.view import KueueView
 from broker.controllers.odcr.loop import odcr_loop
 from broker.controllers.odcr.view import OwnershipView
-from broker.controllers.ome.room import NamespaceQuota
 from broker.controllers.ome.shared import ReservationDependencies
 from broker.controllers.preemption.loop import PreemptionLoop
 from broker.kube.controller import Controller
@@ -50,7 +49,6 @@ class OmeLoops:
                     shared.claims,
                     kueue=lambda: self.kueue.present,
                 ),
-                refusals=NamespaceQuota(shared.reads).refusals,
             ),
             ready=lambda: self.holdings.known,
         )
@@ -75,5 +73,4 @@ class OmeLoops:
 
     def reserved(self) -> list[Reserved]:
         """Every reservation there is."""
-        both = (self.reads.reservations.cache.list(), self.reads.cluster_reservations.cache.list())
-        return [Reserved(one.namespace, one.name) for some in both for one in some]
+        return list(self.reads.snapshot().reservations)

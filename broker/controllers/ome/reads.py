@@ -34,6 +34,7 @@ from broker.controllers.kueue.ownership import (
     by_reservation,
     by_waiting,
 )
+from broker.controllers.snapshot import Snapshot, SnapshotBuilder
 from broker.kube.client import Client
 from broker.kube.clock import Clock
 from broker.kube.informer import Informer
@@ -46,7 +47,6 @@ class OmeReads:
 
     def __init__(self, client: Client, *, clock: Clock, settings: Settings | None = None) -> None:
         given = settings or Settings()
-        self.specs = JudgedSpecs(default_cohort=given.default_cohort, strict=given.strict)
         queues = {BY_QUEUE: by_queue}
         made = {BY_RESERVATION: by_reservation}
         self.reservations = Informer(client, CapacityReservation, clock=clock, indexes=queues)
@@ -70,8 +70,12 @@ class OmeReads:
         self.quotas = Informer(client, ResourceQuota, clock=clock)
         for each in self.named.values():
             each.optional = True
+        specs = JudgedSpecs(default_cohort=given.default_cohort, strict=given.strict)
         for informer in (self.reservations, self.cluster_reservations):
-            informer.on_change(lambda old, new: self.specs.forget(old.uid) if old and not new else None)
+            informer.on_change(lambda old, new: specs.forget(old.uid) if old and not new else None)
+        self.snapshots = SnapshotBuilder(
+            self.reservations, self.cluster_reservations, self.flavors, self.quotas, specs
+        )
 
     @property
     def named(self) -> Mapping[str, Informer[Any]]:
@@ -91,6 +95,10 @@ class OmeReads:
             "namespaces": self.namespaces,
             "resourcequotas": self.quotas,
         }
+
+    def snapshot(self) -> Snapshot:
+        """Reservations, specs and flavors as the caches have them now."""
+        return self.snapshots.take()
 
     def synced(self) -> bool:
         return all(each.synced or each.missing for each in self.named.values())

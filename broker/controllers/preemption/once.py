@@ -22,7 +22,7 @@ from broker.kube.clock import Clock
 from broker.kube.errors import Forbidden, NotFound
 from broker.kube.informer import Informer
 from broker.reservations.ownership import ALL_ADOPTERS, resolve_ownership
-from broker.reservations.reading import Reservation, as_decided, flavors_of
+from broker.reservations.reading import as_decided
 from broker.settings import Settings
 from providers.model import InstanceType
 
@@ -53,13 +53,12 @@ def entitlements_once(client: Client, settings: Settings, clock: Clock) -> Entit
     def entitlements(
         waiting: Mapping[str, NodeClaim], inventory: Inventory, types: Mapping[str, InstanceType]
     ) -> Entitlements:
-        labels = {each.name: each.spec.node_labels for each in reads.flavors.cache.list()}
-        flavors = flavors_of(None if reads.flavors.missing else labels, types, settings.bought_zones)
-        found: list[Reservation] = [
-            *reads.reservations.cache.list(),
-            *reads.cluster_reservations.cache.list(),
+        snapshot = reads.snapshot()
+        flavors = snapshot.flavors.instances(types, settings.bought_zones)
+        claimants = [
+            as_decided(reservation, snapshot.judged(reservation), flavors)
+            for reservation in snapshot.reservations.values()
         ]
-        claimants = [as_decided(one, flavors) for one in found]
         holdings = resolve_ownership(
             inventory.odcrs.values(), {}, claimants, cluster=settings.cluster_name, adopters=ALL_ADOPTERS
         )

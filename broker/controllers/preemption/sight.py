@@ -26,8 +26,6 @@ from broker.capacity.entitlement import (
 from broker.capacity.matching import launchable
 from broker.capacity.model import Inventory
 from broker.controllers.dedicatedaicluster.admission import ClusterAdmission
-from broker.controllers.dedicatedaicluster.flavors import flavors_of as flavors_there
-from broker.controllers.dedicatedaicluster.flavors import judged, reservations
 from broker.controllers.dedicatedaicluster.sizes import sizes
 from broker.controllers.nodeclaim.report import launched_at
 from broker.controllers.nodeclaim.translate import priority_of
@@ -38,6 +36,7 @@ from broker.controllers.preemption.promised import cluster_holdings as holding_o
 from broker.controllers.preemption.spared import non_preemptible
 from broker.controllers.preemption.terms import ReservationSlots, SlotQuotaReader
 from broker.controllers.preemption.unexplained import UnattributedSlots
+from broker.controllers.snapshot import Snapshot
 from broker.kube.bisection import bisected_among
 from broker.kube.cache import Cache
 from broker.kube.clock import Clock
@@ -50,7 +49,6 @@ from broker.quota.resolve import Names, UnresolvedName
 from broker.quota.slots import SlotTree
 from broker.quota.usage import Reserved
 from broker.reservations.ownership import Ownership, elsewhere
-from broker.reservations.reading import flavors_of
 from broker.settings import Settings
 from providers.model import InstanceType
 
@@ -114,14 +112,14 @@ class SlotSnapshotBuilder:
         self.clock = clock
         self._owns = owns
         self._kueue = kueue
-        self._terms = SlotQuotaReader(reads, settings)
+        self._terms = SlotQuotaReader()
         self.unexplained = UnattributedSlots()
         self._told: tuple[object, int] = (None, 0)
 
     @property
     def empty(self) -> bool:
         """Whether there is no reservation."""
-        return not self._terms.all()
+        return not self.reads.snapshot().reservations
 
     def look(
         self,
@@ -132,19 +130,18 @@ class SlotSnapshotBuilder:
         given: Assumptions,
     ) -> SlotSnapshot | None:
         """`planning`: claims (by uid) that are judged by themselves, and not as part of their cluster."""
-        there = self._terms.all()
-        if not there:
+        snapshot = self.reads.snapshot()
+        if not snapshot.reservations:
             return None
         now = self.clock.now()
         holdings = self.holdings() or Ownership()
-        flavors = None if self.reads.flavors.missing else self._flavors()
         said = self._terms.said(
-            there,
-            flavors_of(flavors, types, self._settings.bought_zones),
+            snapshot,
+            snapshot.flavors.instances(types, self._settings.bought_zones),
             types,
-            self._version(flavors, types),
+            self._version(snapshot.flavors, types),
         )
-        lots = self._owned(holdings, inventory)
+        lots = self._owned(snapshot, holdings, inventory)
         rules = {one.member.name: one.member.preemption for one in said}
         holders = _without_ended(self._holders(lots, given, rules), inventory)
         strange, coming = self._counts(lots, holders, inventory, now)
@@ -203,9 +200,8 @@ class SlotSnapshotBuilder:
         clusters = self.reads.clusters.cache.list()
         if not clusters:
             return ()
-        known = reservations(self.reads)
-        specs, _ = judged(self.reads)
-        flavors = flavors_there(self.reads, specs)
+        snapshot = self.reads.snapshot()
+        known, flavors = snapshot.reservations, snapshot.resource_flavors
         return holding_of(
             clusters,
             self.claims.list(),
@@ -258,7 +254,7 @@ class SlotSnapshotBuilder:
 
     def draws(self, waiting: Iterable[NodeClaim]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
         """The queue of each claim; of what no reservation is named by, why it entitles to nothing."""
-        known = Names(Reserved(one.namespace, one.name) for one in self._terms.all())
+        known = Names(self.reads.snapshot().reservations)
         draws: dict[str, str] = {}
         barred: dict[str, str] = {}
         called: dict[str, str] = {}
@@ -273,9 +269,6 @@ class SlotSnapshotBuilder:
                 draws[claim.uid] = found.queue
         return draws, barred, called
 
-    def _flavors(self) -> dict[str, Mapping[str, str]]:
-        return {each.name: each.spec.node_labels for each in self.reads.flavors.cache.list()}
-
     def _version(self, flavors: object, types: Mapping[str, InstanceType]) -> int:
         """Changes with the flavors or the instance types."""
         seen = (flavors, id(types))
@@ -283,7 +276,7 @@ class SlotSnapshotBuilder:
             self._told = (seen, self._told[1] + 1)
         return self._told[1]
 
-    def _owned(self, holdings: Ownership, inventory: Inventory) -> dict[str, SlotPool]:
+    def _owned(self, snapshot: Snapshot, holdings: Ownership, inventory: Inventory) -> dict[str, SlotPool]:
         """The lot of each EC2 reservation that belongs to somebody. What carries a tag that the holdings do
         not know yet has no flavor, so that nobody takes it meanwhile."""
         lots = {
@@ -294,14 +287,9 @@ class SlotSnapshotBuilder:
             if odcr.id not in lots:
                 namespace, _, name = odcr.tags.get(names.TAG_RESERVATION, "").rpartition("/")
                 theirs = elsewhere(odcr, self._settings.cluster_name)
-                if name and not theirs and self._exists(namespace, name):
+                if name and not theirs and Reserved(namespace, name) in snapshot.reservations:
                     lots[odcr.id] = SlotPool(Reserved(namespace, name).queue, "")
         return lots
-
-    def _exists(self, namespace: str, name: str) -> bool:
-        if namespace:
-            return self.reads.reservations.cache.get(name, namespace) is not None
-        return self.reads.cluster_reservations.cache.get(name) is not None
 
     def _holders(
         self, lots: Mapping[str, SlotPool], given: Assumptions, rules: Mapping[str, Preemption]

@@ -6,18 +6,19 @@ nobody to anything, and it is said why; what it owns stays its own until it is g
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.apis.ome import FlavorQuotas, PreemptionRule
-from broker.controllers.ome.reads import OmeReads
-from broker.controllers.ome.room import NamespaceQuota
+from broker.apis.ome_rules import Judged
+from broker.controllers.snapshot import Snapshot
 from broker.quota.lots import Member
 from broker.quota.usage import Reserved
+from broker.reservations.flavors import Flavors
 from broker.reservations.queues import preemption
-from broker.reservations.reading import Flavors, Reservation, read, reserved_of
+from broker.reservations.reading import read
 from broker.reservations.slot_quota import SlotQuota, slot_quota
-from broker.settings import Settings
+from broker.reservations.spec import Reservation, reserved_of
 from broker.text import quantity
 from providers.model import InstanceType
 
@@ -35,41 +36,37 @@ class ReservationSlots:
 class SlotQuotaReader:
     """Remembers what it read of each version."""
 
-    def __init__(self, reads: OmeReads, settings: Settings) -> None:
-        self._reads = reads
-        self._settings = settings
+    def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[str, int], ReservationSlots]] = {}
-
-    def all(self) -> list[Reservation]:
-        reads = self._reads
-        return [*reads.reservations.cache.list(), *reads.cluster_reservations.cache.list()]
 
     def said(
         self,
-        reservations: Collection[Reservation],
+        snapshot: Snapshot,
         flavors: Flavors,
         types: Mapping[str, InstanceType],
         version: int,
     ) -> list[ReservationSlots]:
         """`version` changes with whatever else it depends on: flavors and types."""
         found: dict[str, tuple[tuple[str, int], ReservationSlots]] = {}
-        for one in reservations:
+        for one in snapshot.reservations.values():
             key = (one.metadata.resource_version, version)
             known = self._known.get(one.uid)
-            found[one.uid] = known if known and known[0] == key else (key, self._read(one, flavors, types))
+            found[one.uid] = (
+                known
+                if known and known[0] == key
+                else (key, self._read(one, snapshot.judged(one), flavors, types))
+            )
         self._known = found
-        refusals = NamespaceQuota(self._reads).refusals()
         return [
             _barred(said.reserved, f"its namespace has no room for it: {why[0]}")
-            if not said.barred and (why := refusals.get(said.reserved))
+            if not said.barred and (why := snapshot.refusals.get(said.reserved))
             else said
             for _, said in found.values()
         ]
 
     def _read(
-        self, one: Reservation, flavors: Flavors, types: Mapping[str, InstanceType]
+        self, one: Reservation, judged: Judged, flavors: Flavors, types: Mapping[str, InstanceType]
     ) -> ReservationSlots:
-        judged = self._reads.specs.of(one)
         spec, reserved = judged.spec, reserved_of(one)
         if one.deleting or judged.problems:
             barred = "it is being deleted" if one.deleting else f"its spec is not valid: {judged.problems[0]}"

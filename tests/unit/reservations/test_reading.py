@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.apis import names
+from broker.apis.kueue import ResourceFlavor
 from broker.apis.ome import CapacityReservation, ClusterCapacityReservation
 from broker.apis.ome_rules import judge
 from broker.capacity.model import Inventory
@@ -17,10 +18,11 @@ from broker.controllers.odcr.recent import RecentChanges
 from broker.controllers.odcr.view import OwnershipView
 from broker.quota.usage import Reserved
 from broker.reservations.desired import LATEST_VISIBLE
+from broker.reservations.flavors import FlavorCatalog
 from broker.reservations.idle_release import IdleTracker
 from broker.reservations.ownership import Ownership
 from broker.reservations.purchases import UNSHOWN
-from broker.reservations.reading import ParsedReservation, flavors_of, read
+from broker.reservations.reading import ParsedReservation, read
 from providers.model import ErrorClass, Odcr, ProviderError, ReservationGroup
 from tests.unit.capacity.builders import GROUP, INSTANCE_TYPE, NOW, TYPES, ZONE, ZONES, minutes, odcr
 
@@ -44,6 +46,16 @@ def one(annotations: dict[str, str] | None = None, gpus: str = "16", **more: Any
     return CapacityReservation.decode({"metadata": metadata | more, "spec": spec})
 
 
+def catalog(labels: dict[str, dict[str, str]]) -> FlavorCatalog:
+    """ResourceFlavors with these node labels, by name."""
+    return FlavorCatalog(
+        {
+            name: ResourceFlavor.decode({"metadata": {"name": name}, "spec": {"nodeLabels": values}})
+            for name, values in labels.items()
+        }
+    )
+
+
 def reading(
     annotations: dict[str, str] | None = None,
     *,
@@ -52,7 +64,7 @@ def reading(
 ) -> ParsedReservation:
     known = {"h100": {INSTANCE_TYPE: P5, ZONE: ZONES[0]}} if flavors is None else flavors
     made = one(annotations, **more)
-    return read(made, judge(made.spec), flavors_of(known, TYPES, ()), cost_labels=("team", "owner"))
+    return read(made, judge(made.spec), catalog(known).instances(TYPES, ()), cost_labels=("team", "owner"))
 
 
 @pytest.mark.covers("CAP-02")
@@ -158,7 +170,7 @@ def test_a_flavor_that_is_not_there_and_a_spec_with_a_problem_ask_for_nothing() 
 
 
 def test_without_kueue_a_flavor_is_the_type_that_it_is_named_after() -> None:
-    look = flavors_of(None, TYPES, ZONES[1:])
+    look = FlavorCatalog().instances(TYPES, ZONES[1:])
     found = look("m5.large")
     assert getattr(found, "zones", None) == ZONES[1:]
     assert getattr(look("h100"), "reason", "") == "InstanceTypeUnknown"
@@ -296,5 +308,5 @@ def test_who_is_deleted_may_go_only_when_a_pass_has_seen_just_that_object_so() -
 
 def test_a_cluster_wide_reservation_is_named_alone() -> None:
     made = ClusterCapacityReservation.decode({"metadata": {"name": "shared"}, "spec": one().spec.wire()})
-    found = read(made, judge(made.spec), flavors_of(None, TYPES, ()))
+    found = read(made, judge(made.spec), FlavorCatalog().instances(TYPES, ()))
     assert found.wish.terms.tags[names.TAG_RESERVATION] == "shared"

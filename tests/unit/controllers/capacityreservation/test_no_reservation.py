@@ -9,7 +9,7 @@ from broker.apiserver import Cluster
 from broker.controllers.capacityreservation.controller import ReservationController
 from broker.controllers.capacityreservation.look import ReservationSnapshot, ReservationSnapshotBuilder
 from broker.controllers.capacityreservation.metrics import METRICS, Shown
-from broker.controllers.capacityreservation.sources import Reservation, Sources
+from broker.controllers.capacityreservation.sources import Sources
 from broker.controllers.ome.reads import OmeReads
 from broker.kube.client import Client
 from broker.kube.clock import FakeClock
@@ -17,6 +17,7 @@ from broker.kube.events import Recorder
 from broker.kube.transports import InProcessTransport
 from broker.quota.lifecycle import Limits
 from broker.quota.usage import Reserved
+from broker.reservations.spec import Reservation
 
 
 class Unasked(ReservationSnapshotBuilder):

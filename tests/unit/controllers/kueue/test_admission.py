@@ -24,13 +24,13 @@ from broker.apis.kueue import (
 )
 from broker.apis.meta import Kind
 from broker.apiserver import Cluster
-from broker.controllers.dedicatedaicluster.flavors import judged
 from broker.controllers.kueue.admission import AdmissionCheckController
 from broker.controllers.kueue.ownership import BROKER, mark
 from broker.controllers.kueue.render import CHECK
 from broker.controllers.kueue.strangers import UnattributedInstances
 from broker.controllers.ome.reads import OmeReads
 from broker.controllers.preemption.terms import SlotQuotaReader
+from broker.controllers.snapshot import SnapshotBuilder
 from broker.kube.cache import Cache
 from broker.kube.client import Client, Request, Stream
 from broker.kube.clock import FakeClock
@@ -83,7 +83,6 @@ class World:
         self.client.create(Namespace.KIND, {"metadata": {"name": "team"}})
         self.holdings: dict[Reserved, Mapping[str, tuple[Odcr, ...]]] = {}
         self.others: dict[Reserved, tuple[ReservationHolder, ...]] = {}
-        self.refused: set[Reserved] = set()
         self.nodes: Cache[Node] = Cache(Node)
         self.claims: Cache[NodeClaim] = Cache(NodeClaim)
         self.reads = OmeReads(Client(self.transport), clock=self.clock)
@@ -94,7 +93,13 @@ class World:
 
     def leads(self, settings: Settings | None = None) -> None:
         """A broker that knows only what the API server tells it."""
-        self.reads.specs = JudgedSpecs(strict=settings is not None and settings.strict)
+        self.reads.snapshots = SnapshotBuilder(
+            self.reads.reservations,
+            self.reads.cluster_reservations,
+            self.reads.flavors,
+            self.reads.quotas,
+            JudgedSpecs(strict=settings is not None and settings.strict),
+        )
         self.answerer = AdmissionCheckController(
             Client(self.transport),
             self.reads,
@@ -104,7 +109,6 @@ class World:
             settings=settings or Settings(),
             clock=self.clock,
             strange=UnattributedInstances(self.nodes, self.claims, clock=self.clock).look,
-            refusals=lambda: self.refused,
         )
 
     def kind(self, model: type[Any]) -> Kind:
@@ -304,7 +308,12 @@ def test_who_lends_nothing_any_more_is_counted_for_nobody_else(change: dict[str,
 def test_a_reservation_that_a_resource_quota_refuses_lends_nothing() -> None:
     world = World(a=True)
     world.holds(B, 2)
-    world.refused = {B}
+    world.reads.quotas.cache.observe(
+        {
+            "metadata": {"name": "one", "namespace": "team", "uid": "q", "resourceVersion": "2"},
+            "spec": {"hard": {"ome.io/capacity-reservations": "1"}},
+        }
+    )
     world.asks("a")
     world.asks("b", B)
     assert world.told("a", "b") == ["Retry", "Ready"]
@@ -604,6 +613,7 @@ def test_a_reservation_that_strictness_refuses_lends_and_borrows_nothing(
 
     one = world.reads.reservations.cache.get(wrong.name, wrong.namespace)
     assert one is not None
-    [terms] = SlotQuotaReader(world.reads, settings).said([one], unknown, {}, 1)
-    specs, barred = judged(world.reads)
+    snapshot = world.reads.snapshot()
+    [terms] = [slots for slots in SlotQuotaReader().said(snapshot, unknown, {}, 1) if slots.reserved == wrong]
+    specs, barred = snapshot.specs, snapshot.barred
     assert (bool(terms.barred), wrong in barred, wrong not in specs) == (strict, strict, strict)

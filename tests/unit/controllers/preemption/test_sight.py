@@ -9,17 +9,13 @@ from typing import Any
 import pytest
 
 from broker.apis.ome import CapacityReservation
-from broker.apiserver import Cluster
-from broker.controllers.ome.reads import OmeReads
 from broker.controllers.preemption.terms import ReservationSlots, SlotQuotaReader
 from broker.controllers.preemption.unexplained import SETTLE, UnattributedSlots
-from broker.kube.client import Client
-from broker.kube.clock import FakeClock
-from broker.kube.transports import InProcessTransport
+from broker.controllers.snapshot import Snapshot
+from broker.quota.usage import Reserved
 from broker.reservations.desired import FlavorDemand
 from broker.reservations.sizing import InstanceFlavor
 from broker.reservations.slot_quota import SlotQuota, slot_quota
-from broker.settings import Settings
 from providers.model import Gpu, InstanceType
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -83,13 +79,12 @@ def said(deleted: bool = False, **spec: Any) -> ReservationSlots:
     ]
     meta = {"name": "r", "namespace": "a", "uid": "u"} | ({"deletionTimestamp": NOW} if deleted else {})
     one = CapacityReservation.decode({"metadata": meta, "spec": {"resourceGroups": groups, **spec}})
-    clock = FakeClock()
-    reads = OmeReads(Client(InProcessTransport(Cluster())), clock=clock)
+    snapshot = Snapshot(version=1, reservations={Reserved("a", "r"): one})
 
     def flavor(name: str) -> InstanceFlavor:
         return InstanceFlavor(name=name, instance_types=("p5.48xlarge",), zones=("us-east-1a",))
 
-    (found,) = SlotQuotaReader(reads, Settings()).said([one], flavor, {"p5.48xlarge": P5}, 1)
+    (found,) = SlotQuotaReader().said(snapshot, flavor, {"p5.48xlarge": P5}, 1)
     return found
 
 
