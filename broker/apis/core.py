@@ -88,13 +88,58 @@ class PreferredSchedulingTerm(Model):
     preference: NodeSelectorTerm
 
 
+class LabelSelectorRequirement(Model):
+    key: str = ""
+    operator: str = ""
+    values: Annotated[tuple[str, ...], crd(x_kubernetes_list_type="atomic")] = ()
+
+
+class LabelSelector(Model):
+    """Both parts must match. An empty selector matches everything, a missing one nothing."""
+
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_expressions: Annotated[
+        tuple[LabelSelectorRequirement, ...], crd(x_kubernetes_list_type="atomic")
+    ] = ()
+
+
 class NodeAffinity(Model):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
+class PodAffinityTerm(Model):
+    """The pods of a selector and the topology that they share."""
+
+    label_selector: LabelSelector | None = None
+    topology_key: str = ""
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class PodAffinity(Model):
+    """Affinity and anti-affinity between pods have the same shape."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+
+
 class Affinity(Model):
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(Model):
+    max_skew: int = 1
+    min_domains: int | None = None
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] = ()
 
 
 class Resources(Model):
@@ -102,10 +147,55 @@ class Resources(Model):
     limits: dict[str, Quantity] = Field(default_factory=dict)
 
 
+class ContainerPort(Model):
+    container_port: int = 0
+    host_port: int = 0
+    protocol: str = "TCP"
+    host_ip: str = Field(default="", alias="hostIP")
+
+
 class Container(Model):
     name: str = ""
     resources: Resources = Resources()
     restart_policy: str = ""
+    ports: tuple[ContainerPort, ...] = ()
+
+
+class ClaimVolume(Model):
+    claim_name: str = ""
+
+
+class GcePersistentDisk(Model):
+    pd_name: str = ""
+    read_only: bool = False
+
+
+class AwsElasticBlockStore(Model):
+    volume_id: str = Field(default="", alias="volumeID")
+
+
+class IscsiDisk(Model):
+    iqn: str = ""
+    read_only: bool = False
+
+
+class RbdImage(Model):
+    monitors: tuple[str, ...] = ()
+    image: str = ""
+    pool: str = "rbd"
+    read_only: bool = False
+
+
+class Volume(Model):
+    """A pod's volume, as far as a node can have it or not. `ephemeral` is only looked at for its presence."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimVolume | None = None
+    ephemeral: dict[str, Any] | None = None
+    gce_persistent_disk: GcePersistentDisk | None = None
+    aws_elastic_block_store: AwsElasticBlockStore | None = None
+    iscsi: IscsiDisk | None = None
+    rbd: RbdImage | None = None
 
 
 class PodSpec(Model):
@@ -121,6 +211,9 @@ class PodSpec(Model):
     init_containers: tuple[Container, ...] = ()
     overhead: dict[str, Quantity] = Field(default_factory=dict)
     resources: Resources = Resources()
+    host_network: bool = False
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    volumes: tuple[Volume, ...] = ()
 
 
 class PodStatus(Model):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from broker.apis.core import Taint, Toleration
+from broker.apis.core import LabelSelector, Taint, Toleration
 from broker.apis.kueue_versions import read_cluster_queue
 from broker.apis.meta import Condition, Kind, Model, Object, Quantity, Time
 from broker.apis.ome import PreemptionRule, QuotaGroup
@@ -63,17 +63,6 @@ class ResourceFlavor(Object):
     KIND: ClassVar[Kind] = _kind("ResourceFlavor", "resourceflavors")
 
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
-
-
-class LabelSelectorRequirement(Model):
-    key: str = ""
-    operator: str = ""
-    values: Annotated[tuple[str, ...], crd(**_ATOMIC)] = ()
-
-
-class LabelSelector(Model):
-    match_labels: dict[str, str] = Field(default_factory=dict)
-    match_expressions: Annotated[tuple[LabelSelectorRequirement, ...], crd(**_ATOMIC)] = ()
 
 
 class FlavorFungibility(Model):

@@ -1,0 +1,13 @@
+"""Decides which nodes a pod fits on: an immutable snapshot, and kube-scheduler's default filters over it.
+
+A rule is found by its name: `taints`, `affinity`, `ports`, `resources`, `volumes`, `binding`, `spread`,
+`interpod`. `filters` runs them in kube-scheduler's order, and `message` writes its text. Source of all rules:
+Kubernetes 1.36, pkg/scheduler/framework/plugins.
+
+Left out, each with its reason:
+
+- Dynamic resource allocation, pod groups and features that nodes declare: no broker decision uses them.
+- Resizes in place: a bound pod counts with the requests of its spec.
+- Unbound claims on volumes that were made by hand, storage capacity, and in-tree volumes that moved to CSI:
+  nodes that come from a claim have none of them.
+"""

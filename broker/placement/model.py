@@ -1,0 +1,140 @@
+"""The values of placement: nodes and pods as filters read them, and the reasons of a filter.
+
+Quantities are exact integers: CPU in milli, everything else in base units. All values are hashable or read
+only, so that snapshots share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker.placement.selectors import Labels, Selector
+
+
+class FilterReason(NamedTuple):
+    """Why a filter rejects a node, in kube-scheduler's words. `resolvable`: evicting pods may help."""
+
+    plugin: str
+    message: str
+    resolvable: bool = False
+
+
+class NodeTaint(NamedTuple):
+    key: str
+    value: str
+    effect: str
+
+
+class PodToleration(NamedTuple):
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+
+class FieldRequirement(NamedTuple):
+    """One test of `metadata.name`, the only field of a node that a term may name."""
+
+    key: str
+    operator: str
+    value: str
+
+
+class NodeTerm(NamedTuple):
+    """A term of node affinity; both parts must match."""
+
+    expressions: Selector = ()
+    fields: tuple[FieldRequirement, ...] = ()
+
+
+class HostPort(NamedTuple):
+    ip: str
+    protocol: str
+    port: int
+
+
+class SpreadConstraint(NamedTuple):
+    """A required topology spread constraint, its label keys merged into the selector."""
+
+    max_skew: int
+    topology_key: str
+    selector: Selector | None
+    min_domains: int = 1
+    honor_affinity: bool = True
+    honor_taints: bool = False
+
+
+class PodTerm(NamedTuple):
+    """A required term of pod affinity or anti-affinity, its label keys merged into the selector."""
+
+    topology_key: str
+    selector: Selector | None
+    namespaces: frozenset[str]
+    namespace_selector: Selector | None = None
+
+
+class PodVolume(NamedTuple):
+    """A volume of a claim. `ephemeral`: the claim is made for the pod."""
+
+    claim: str
+    ephemeral: bool = False
+
+
+class PodDisk(NamedTuple):
+    """A disk that the pod names itself. `monitors` are those of a Ceph image."""
+
+    kind: str
+    id: str
+    read_only: bool = False
+    monitors: frozenset[str] = frozenset()
+
+
+class LabelGroupKey(NamedTuple):
+    """The pods of a namespace with equal labels. Terminating pods are a group of their own."""
+
+    namespace: str
+    labels: tuple[tuple[str, str], ...]
+    terminating: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """A node, or a claim in flight that becomes one."""
+
+    name: str
+    labels: Labels = field(default_factory=dict)
+    taints: tuple[NodeTaint, ...] = ()
+    unschedulable: bool = False
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PodInfo:
+    """A pod. Two values are equal only if they are the same object."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    labels: Labels = field(default_factory=dict)
+    node_name: str = ""
+    terminating: bool = False
+    requests: Mapping[str, int] = field(default_factory=dict)
+    node_selector: Selector = ()
+    # None: no required affinity. An empty tuple matches no node.
+    node_terms: tuple[NodeTerm, ...] | None = None
+    # The nodes that node affinity names; None: it names none.
+    named_nodes: frozenset[str] | None = None
+    tolerations: tuple[PodToleration, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    volumes: tuple[PodVolume, ...] = ()
+    disks: tuple[PodDisk, ...] = ()
+    group: LabelGroupKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        labels = tuple(sorted(self.labels.items()))
+        object.__setattr__(self, "group", LabelGroupKey(self.namespace, labels, self.terminating))

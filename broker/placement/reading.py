@@ -1,0 +1,243 @@
+"""Reads pods, nodes and claims of Kubernetes into the values that filters work on.
+
+The API server's defaults are applied here as well, so that a manifest gives the value that it has once it is
+created: host ports of the host's network, and label keys in the selectors of affinity and spreading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from broker.apis import core
+from broker.apis.karpenter import NodeClaim
+from broker.apis.meta import Object, ObjectMeta
+from broker.placement.model import (
+    FieldRequirement,
+    HostPort,
+    NodeInfo,
+    NodeTaint,
+    NodeTerm,
+    PodDisk,
+    PodInfo,
+    PodTerm,
+    PodToleration,
+    PodVolume,
+    SpreadConstraint,
+)
+from broker.placement.quantities import amounts, pod_requests
+from broker.placement.selectors import (
+    IN,
+    NOT_IN,
+    Labels,
+    Selector,
+    SelectorRequirement,
+    equal,
+    requirement,
+)
+
+NODE_NAME = "metadata.name"
+HOSTNAME = "kubernetes.io/hostname"
+ANY_IP = "0.0.0.0"
+ENDED = ("Succeeded", "Failed")
+
+
+def node_info(node: core.Node) -> NodeInfo:
+    return NodeInfo(
+        name=node.name,
+        labels=node.metadata.labels,
+        taints=_taints(node.spec.taints),
+        unschedulable=node.spec.unschedulable,
+        allocatable=amounts(node.status.allocatable),
+    )
+
+
+def claim_info(claim: NodeClaim) -> NodeInfo:
+    """A claim in flight as the node that it becomes, under the claim's name.
+
+    Startup taints are left out: they are gone when pods come. A requirement with one value is a label.
+    """
+    labels = {
+        item.key: item.values[0]
+        for item in claim.spec.requirements
+        if item.operator == IN and len(item.values) == 1
+    }
+    return NodeInfo(
+        name=claim.name,
+        labels={**labels, **claim.metadata.labels, HOSTNAME: claim.name},
+        taints=_taints(claim.spec.taints),
+        allocatable=amounts(claim.status.allocatable),
+    )
+
+
+def namespace_labels(namespaces: Iterable[Object]) -> dict[str, Labels]:
+    return {namespace.name: namespace.metadata.labels for namespace in namespaces}
+
+
+def takes_room(pod: core.Pod) -> bool:
+    """Whether the pod counts on its node: bound, and not ended."""
+    return bool(pod.spec.node_name) and pod.status.phase not in ENDED
+
+
+def pod_info(pod: core.Pod) -> PodInfo:
+    meta, spec = pod.metadata, pod.spec
+    affinity = spec.affinity or core.Affinity()
+    required = (
+        affinity.node_affinity.required_during_scheduling_ignored_during_execution
+        if (affinity.node_affinity)
+        else None
+    )
+    return PodInfo(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        labels=meta.labels,
+        node_name=spec.node_name,
+        terminating=meta.deletion_timestamp is not None,
+        requests=pod_requests(spec),
+        node_selector=equal(spec.node_selector),
+        node_terms=None if required is None else node_terms(required),
+        named_nodes=None if required is None else _named_nodes(required),
+        tolerations=tuple(
+            PodToleration(item.key, item.operator or "Equal", item.value, item.effect)
+            for item in spec.tolerations
+        ),
+        ports=_ports(spec),
+        spread=tuple(
+            _constraint(item, meta.labels)
+            for item in spec.topology_spread_constraints
+            if item.when_unsatisfiable == "DoNotSchedule"
+        ),
+        affinity=_pod_terms(affinity.pod_affinity, meta),
+        anti_affinity=_pod_terms(affinity.pod_anti_affinity, meta),
+        volumes=tuple(_volumes(pod)),
+        disks=tuple(_disks(spec.volumes)),
+    )
+
+
+def _taints(taints: Iterable[core.Taint]) -> tuple[NodeTaint, ...]:
+    return tuple(NodeTaint(taint.key, taint.value, taint.effect) for taint in taints)
+
+
+# ---- node affinity
+
+
+def node_terms(selector: core.NodeSelector) -> tuple[NodeTerm, ...]:
+    """The terms that can match: an empty term and one that cannot be parsed match no node."""
+    terms = map(_node_term, selector.node_selector_terms)
+    return tuple(term for term in terms if term is not None)
+
+
+def _node_term(term: core.NodeSelectorTerm) -> NodeTerm | None:
+    if not term.match_expressions and not term.match_fields:
+        return None
+    expressions = [requirement(item.key, item.operator, item.values) for item in term.match_expressions]
+    parsed = tuple(item for item in expressions if item is not None)
+    if len(parsed) < len(expressions):
+        return None
+    if any(item.operator not in (IN, NOT_IN) or len(item.values) != 1 for item in term.match_fields):
+        return None
+    fields = tuple(FieldRequirement(item.key, item.operator, item.values[0]) for item in term.match_fields)
+    return NodeTerm(parsed, fields)
+
+
+def _named_nodes(selector: core.NodeSelector) -> frozenset[str] | None:
+    """The nodes that every term names; None if one term names none."""
+    named: frozenset[str] = frozenset()
+    for term in selector.node_selector_terms:
+        nodes: frozenset[str] | None = None
+        for item in term.match_fields:
+            if item.key == NODE_NAME and item.operator == IN:
+                nodes = frozenset(item.values) if nodes is None else nodes & frozenset(item.values)
+        if nodes is None:
+            return None
+        named |= nodes
+    return named if selector.node_selector_terms else None
+
+
+# ---- spreading and affinity between pods
+
+
+def label_selector(
+    selector: core.LabelSelector | None, keys: Mapping[str, str] | None = None, but: Labels | None = None
+) -> Selector | None:
+    """The selector with `keys` required and `but` excluded. One that cannot be parsed matches nothing."""
+    if selector is None:
+        return None
+    parsed = [requirement(item.key, item.operator, item.values) for item in selector.match_expressions]
+    whole = tuple(item for item in parsed if item is not None)
+    if len(whole) < len(parsed):
+        return None
+    excluded = tuple(
+        SelectorRequirement(key, NOT_IN, frozenset((value,))) for key, value in sorted((but or {}).items())
+    )
+    return (*equal(selector.match_labels), *whole, *equal(keys or {}), *excluded)
+
+
+def _constraint(item: core.TopologySpreadConstraint, labels: Labels) -> SpreadConstraint:
+    return SpreadConstraint(
+        max_skew=item.max_skew,
+        topology_key=item.topology_key,
+        selector=label_selector(item.label_selector, _some(labels, item.match_label_keys)),
+        min_domains=1 if item.min_domains is None else item.min_domains,
+        honor_affinity=item.node_affinity_policy != "Ignore",
+        honor_taints=item.node_taints_policy == "Honor",
+    )
+
+
+def _pod_terms(affinity: core.PodAffinity | None, meta: ObjectMeta) -> tuple[PodTerm, ...]:
+    if affinity is None:
+        return ()
+    return tuple(
+        PodTerm(
+            topology_key=term.topology_key,
+            selector=label_selector(
+                term.label_selector,
+                _some(meta.labels, term.match_label_keys),
+                _some(meta.labels, term.mismatch_label_keys),
+            ),
+            namespaces=frozenset(term.namespaces)
+            if term.namespaces or term.namespace_selector is not None
+            else frozenset((meta.namespace,)),
+            namespace_selector=label_selector(term.namespace_selector),
+        )
+        for term in affinity.required_during_scheduling_ignored_during_execution
+    )
+
+
+def _some(labels: Labels, keys: Iterable[str]) -> dict[str, str]:
+    return {key: labels[key] for key in keys if key in labels}
+
+
+# ---- ports and volumes
+
+
+def _ports(spec: core.PodSpec) -> tuple[HostPort, ...]:
+    """Host ports of containers that run as long as the pod: sidecars and containers."""
+    sidecars = (item for item in spec.init_containers if item.restart_policy == "Always")
+    ports = (port for item in (*sidecars, *spec.containers) for port in item.ports)
+    numbered = ((port, port.host_port or (port.container_port if spec.host_network else 0)) for port in ports)
+    return tuple(
+        HostPort(port.host_ip or ANY_IP, port.protocol or "TCP", number)
+        for port, number in numbered
+        if number > 0
+    )
+
+
+def _volumes(pod: core.Pod) -> Iterable[PodVolume]:
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            yield PodVolume(volume.persistent_volume_claim.claim_name)
+        elif volume.ephemeral is not None:
+            yield PodVolume(f"{pod.name}-{volume.name}", True)
+
+
+def _disks(volumes: Iterable[core.Volume]) -> Iterable[PodDisk]:
+    for volume in volumes:
+        if (gce := volume.gce_persistent_disk) is not None:
+            yield PodDisk("gce", gce.pd_name, gce.read_only)
+        if (ebs := volume.aws_elastic_block_store) is not None:
+            yield PodDisk("ebs", ebs.volume_id)
+        if (iscsi := volume.iscsi) is not None:
+            yield PodDisk("iscsi", iscsi.iqn, iscsi.read_only)
+        if (rbd := volume.rbd) is not None:
+            yield PodDisk("rbd", f"{rbd.pool}/{rbd.image}", rbd.read_only, frozenset(rbd.monitors))

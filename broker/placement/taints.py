@@ -1,0 +1,50 @@
+"""NodeUnschedulable and TaintToleration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.placement.model import FilterReason, NodeTaint, PodInfo, PodToleration
+from broker.placement.snapshot import Check, NodeState, PlacementSnapshot
+
+UNSCHEDULABLE: Final = FilterReason("NodeUnschedulable", "node(s) were unschedulable")
+UNTOLERATED: Final = FilterReason("TaintToleration", "node(s) had untolerated taint(s)")
+_CORDON: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+_REJECTING: Final = ("NoSchedule", "NoExecute")
+
+
+def node_unschedulable(pod: PodInfo, snapshot: PlacementSnapshot) -> Check | None:
+    """Rejects cordoned nodes, unless the pod tolerates the taint that stands for it."""
+    if tolerates(pod.tolerations, _CORDON):
+        return None
+    return lambda state: (UNSCHEDULABLE,) if state.node.unschedulable else ()
+
+
+def taint_toleration(pod: PodInfo, snapshot: PlacementSnapshot) -> Check:
+    """Rejects nodes with a taint of effect NoSchedule or NoExecute that the pod does not tolerate."""
+    known: dict[tuple[NodeTaint, ...], tuple[FilterReason, ...]] = {}
+
+    def check(state: NodeState) -> tuple[FilterReason, ...]:
+        taints = state.node.taints
+        reasons = known.get(taints)
+        if reasons is None:
+            reasons = known[taints] = () if tolerates_all(pod.tolerations, taints) else (UNTOLERATED,)
+        return reasons
+
+    return check
+
+
+def tolerates_all(tolerations: Iterable[PodToleration], taints: Iterable[NodeTaint]) -> bool:
+    """Whether no taint rejects the pod. PreferNoSchedule rejects none."""
+    return all(tolerates(tolerations, taint) for taint in taints if taint.effect in _REJECTING)
+
+
+def tolerates(tolerations: Iterable[PodToleration], taint: NodeTaint) -> bool:
+    """An empty key or effect stands for all. Operators other than Equal and Exists tolerate nothing."""
+    return any(
+        (not effect or effect == taint.effect)
+        and (not key or key == taint.key)
+        and (operator == "Exists" or (operator == "Equal" and value == taint.value))
+        for key, operator, value, effect in tolerations
+    )
